@@ -1,0 +1,3 @@
+//! Bytes at rest. INTERIM.
+/// The fast tier.
+pub struct FastTier(());

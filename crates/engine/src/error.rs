@@ -1,0 +1,72 @@
+//! What can go wrong, and what the caller should do about it.
+//!
+//! [`Error`] carries an [`ErrorKind`] that says what to do, and a message that says what was wrong and, for a limit,
+//! what the limit is. Kinds are stable; messages are for people.
+
+use std::fmt;
+
+/// The result of every call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller should do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call itself is wrong: a bad name, a type that does not fit, a value over a limit. Do not repeat it.
+    Invalid,
+    /// A table or field of that name does not exist.
+    NotFound,
+    /// A table or field of that name exists already, with another definition.
+    Exists,
+    /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
+    Full,
+    /// Another process has the store open.
+    Locked,
+    /// Bytes at rest are not what was written. The message says in which file, where, and what.
+    Corrupted,
+    /// The store was written by a version this build does not know.
+    Version,
+    /// The operating system refused a read, write or sync. After a failed sync the store takes no more writes.
+    Io,
+    /// The store was closed, or an earlier failed sync closed it for writing.
+    Closed,
+}
+
+/// An error: its kind, and a sentence for a person.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn corrupted(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Corrupted, message)
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The sentence, without the kind.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,21 @@
+//! Hedgerow: an embedded store for rows.
+
+mod db;
+mod error;
+mod options;
+mod schema;
+
+pub use db::{Batch, Change, Db, Metrics, Row, RowRef, Scan, Snapshot, Table};
+pub use error::{Error, ErrorKind, Result};
+pub use options::{Durability, Options};
+pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
+
+/// The limits of one row.
+pub mod limits {
+    /// Bytes in a key: 1 to this.
+    pub const KEY_BYTES_MAX: usize = 64 << 10;
+    /// Bytes in one value and in one row's values together.
+    pub const ROW_BYTES_MAX: usize = 64 << 20;
+    /// Fields in a table.
+    pub const FIELDS_MAX: usize = 1024;
+}

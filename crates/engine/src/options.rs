@@ -1,0 +1,80 @@
+//! Options, each declared once: its default, its bounds, its meaning.
+
+use std::time::Duration;
+
+/// When a write is safe, and from what.
+///
+/// | mode | a killed process loses | a power cut loses |
+/// |---|---|---|
+/// | `Immediate` | nothing | nothing |
+/// | `Interval(t)` | nothing | at most the last `t` and the sync under way |
+/// | `Process` | nothing | everything since the last [`persist`](crate::Db::persist) that the kernel had not written by itself |
+///
+/// In every mode what survives a power cut is a prefix of the writes, batches whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Durable before the call returns. Concurrent writers share one sync (group commit).
+    Immediate,
+    /// Synced in the background at this interval. The default, at one second.
+    Interval(Duration),
+    /// Safe in the page cache when the call returns; synced when the kernel pleases and at `persist` and `close`.
+    Process,
+}
+
+/// How to open a store. All have defaults; see each setter.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Default `Interval(1 s)`.
+    pub durability: Durability,
+    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least eight segments.
+    pub fast_tier_bytes_max: u64,
+    /// Bytes in one log segment, a power of two from 1 MiB to 1 GiB; fixed when the store is created. Default 8 MiB.
+    pub segment_bytes: u64,
+    /// Whether reads verify the checksums of what they read. Default true.
+    pub verify_reads: bool,
+    /// The longest chain of deltas before a row is rewritten whole (FOCUS section V-B). 1 to 7, default 5.
+    pub delta_chain_max: u8,
+    /// Whether to create the store if there is none. Default true.
+    pub create: bool,
+    /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
+    pub recovery_threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            durability: Durability::Interval(Duration::from_secs(1)),
+            fast_tier_bytes_max: u64::MAX,
+            segment_bytes: 8 << 20,
+            verify_reads: true,
+            delta_chain_max: 5,
+            create: true,
+            recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Sets [`Options::durability`].
+    pub fn durability(mut self, durability: Durability) -> Options {
+        self.durability = durability;
+        self
+    }
+
+    /// Sets [`Options::fast_tier_bytes_max`].
+    pub fn fast_tier_bytes_max(mut self, bytes: u64) -> Options {
+        self.fast_tier_bytes_max = bytes;
+        self
+    }
+
+    /// Sets [`Options::segment_bytes`].
+    pub fn segment_bytes(mut self, bytes: u64) -> Options {
+        self.segment_bytes = bytes;
+        self
+    }
+}

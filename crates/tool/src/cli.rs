@@ -1,0 +1,36 @@
+//! Parses the command line and maps outcomes to exit codes; does no work itself.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A store for rows: read and write just the fields you name.
+#[derive(Debug, Parser)]
+#[command(name = "hedgerow", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves a store to Redis clients.
+    Serve(crate::serve::Args),
+    /// Measures a store.
+    Bench(crate::bench::Args),
+}
+
+/// Runs the command line; 0 on success, 1 on failure, 2 on wrong usage.
+pub fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => crate::serve::run(args),
+        Command::Bench(args) => crate::bench::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("hedgerow: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

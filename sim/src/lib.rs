@@ -1,0 +1,1 @@
+//! Operations, models, schedules.
