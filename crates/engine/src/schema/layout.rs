@@ -49,7 +49,7 @@ impl Layout {
             })
             .collect();
         // Stable: by id, which is by position, within each class.
-        slots.sort_by_key(|slot| (slot.kind.width().is_none(), 8 - slot.kind.alignment()));
+        slots.sort_by_key(|slot| slot.kind.rank());
         let fixed_slots = slots.iter().filter(|slot| slot.kind.width().is_some()).count();
         let bitmap_bytes = 8 * slots.len().div_ceil(64);
         let mut offset = bitmap_bytes;

@@ -83,14 +83,16 @@ impl Type {
         }
     }
 
-    /// The address multiple a fixed value is worth placing at: its width for numbers, 1 for bytes.
-    pub(crate) const fn alignment(self) -> usize {
+    /// In which order types' fields lie in a row body: numbers by falling width, so that each is naturally aligned without
+    /// padding, then fixed-length bytes, then what is variable.
+    pub(super) const fn rank(self) -> u8 {
         match self {
-            Type::FixedBytes(_) | Type::Bytes | Type::String => 1,
-            other => match other.width() {
-                Some(width) => width,
-                None => 1,
-            },
+            Type::I64 | Type::U64 | Type::F64 | Type::Timestamp => 0,
+            Type::I32 | Type::U32 | Type::F32 => 1,
+            Type::I16 | Type::U16 => 2,
+            Type::Bool | Type::I8 | Type::U8 => 3,
+            Type::FixedBytes(_) => 4,
+            Type::Bytes | Type::String => 5,
         }
     }
 
