@@ -52,6 +52,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hedgerow-device is written for 64-bit Linux");
 
+mod arena;
 mod checksum;
 mod clock;
 mod emulate;
@@ -64,6 +65,7 @@ mod machine;
 mod map;
 mod random;
 
+pub use arena::Arena;
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
 pub use emulate::PersistentMemoryModel;

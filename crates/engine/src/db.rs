@@ -42,8 +42,8 @@ use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 /// The file of the fast tier in a store's directory.
 pub const FAST_TIER_FILE: &str = "fast";
 
-/// An open store. Cheap to clone, `Send + Sync`. The store closes when the last clone, and the last handle made from
-/// one, is dropped; [`Db::close`] does it at once and says what went wrong.
+/// An open store. Cheap to clone, `Send + Sync`. The store closes when the last clone and the last [`Table`] of it are
+/// dropped; [`Db::close`] does it at once and says what went wrong.
 ///
 /// ```
 /// # fn main() -> hedgerow::Result<()> {
@@ -63,7 +63,7 @@ pub const FAST_TIER_FILE: &str = "fast";
 #[derive(Clone)]
 pub struct Db {
     store: Arc<Store>,
-    /// Closes the store when the last `Db` goes.
+    /// Closes the store when the last `Db` and the last `Table` are gone.
     handle: Arc<Handle>,
 }
 
@@ -129,7 +129,7 @@ impl Db {
     /// # Errors
     /// `Exists` if it exists with another schema; `Invalid` for a bad name or schema.
     pub fn create_table(&self, name: &str, schema: Schema) -> Result<Table> {
-        Ok(Table::new(Arc::clone(&self.store), self.store.create_table(name, &schema)?))
+        Ok(Table::new(self, self.store.create_table(name, &schema)?))
     }
 
     /// Opens a table.
@@ -138,7 +138,7 @@ impl Db {
     /// `NotFound`.
     pub fn table(&self, name: &str) -> Result<Table> {
         match self.store.catalog.by_name(name) {
-            Some(shared) => Ok(Table::new(Arc::clone(&self.store), shared)),
+            Some(shared) => Ok(Table::new(self, shared)),
             None => Err(Error::new(ErrorKind::NotFound, format!("there is no table {name:?}"))),
         }
     }

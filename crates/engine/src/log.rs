@@ -23,7 +23,7 @@ use hedgerow_device::{FastTier, Random};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
-pub(crate) use replay::{Walk, WalkEnd};
+pub(crate) use replay::Walk;
 use root::Root;
 use segment::{
     Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,

@@ -17,6 +17,8 @@ use crate::log::format::{FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, RowPlan};
+use crate::schema::table::TableSchema;
+use crate::schema::unknown_field;
 use crate::{Error, ErrorKind, FieldId, FieldName, OwnedValue, Result, Value};
 
 /// Bytes of one batch's records, at most.
@@ -31,7 +33,7 @@ pub struct Batch {
     writes: Vec<Write>,
     required: Vec<(Arc<TableShared>, Box<[u8]>, Option<u64>)>,
     store: Option<Arc<Store>>,
-    /// The first error met while the batch was filled.
+    /// It was given tables of different stores.
     mixed: bool,
 }
 
@@ -295,7 +297,7 @@ impl Store {
             }
             Op::Put(fields, expires_at_ms) => {
                 self.counters.add(Count::Put);
-                let fields = borrowed(fields);
+                let fields = resolved(&schema, fields)?;
                 let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
                 note_expiry(&write.table, *expires_at_ms);
                 let draft = row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
@@ -303,7 +305,7 @@ impl Store {
             }
             Op::Update(fields) => {
                 self.counters.add(Count::Update);
-                let fields = borrowed(fields);
+                let fields = resolved(&schema, fields)?;
                 let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
                 let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
                 let row = self.row_at(&schema, slot)?;
@@ -382,17 +384,21 @@ impl Op {
     }
 }
 
-/// A name out of a batch.
-#[derive(Debug, Clone, Copy)]
-enum NameRef<'n> {
-    Id(FieldId),
-    Text(&'n str),
-}
-
-fn borrowed(fields: &[(Name, OwnedValue)]) -> Vec<(NameRef<'_>, Value<'_>)> {
-    let name = |name: &'_ Name| match name {
-        Name::Id(id) => NameRef::Id(*id),
-        Name::Text(text) => NameRef::Text(text),
+/// The fields of a write by their ids, in the order they were given. Their names have been learned.
+fn resolved<'f>(
+    schema: &TableSchema,
+    fields: &'f [(Name, OwnedValue)],
+) -> Result<Vec<(FieldId, Value<'f>)>> {
+    let resolve = |(name, value): &'f (Name, OwnedValue)| {
+        let id = match name {
+            Name::Id(id) => *id,
+            Name::Text(text) => {
+                let found = FieldName::find(&**text, schema.fields());
+                let position = found.ok_or_else(|| unknown_field(&**text))?;
+                schema.fields().fields()[position].id()
+            }
+        };
+        Ok((id, value.borrow()))
     };
-    fields.iter().map(|(n, value)| (name(n), value.borrow())).collect()
+    fields.iter().map(resolve).collect()
 }

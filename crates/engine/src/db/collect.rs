@@ -22,7 +22,7 @@ use super::read::Bodies;
 use super::store::{Store, TableShared, index_full};
 use super::write::{Draft, row_draft};
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
+use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::Result;
 
@@ -194,11 +194,11 @@ impl Store {
 
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
     fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
+        let schema = table.schema.load();
         let chain = self.chain(slot)?;
         if chain.records().iter().all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
-        let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(&chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
         let mut draft =

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Row;
+use super::metrics::Count;
 use super::store::{Store, TableShared};
 use crate::index::{Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
@@ -25,6 +26,9 @@ use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
 use crate::{Error, FieldName, Result, Schema, Value};
+
+/// Keys looked up together.
+const GROUP: usize = 16;
 
 /// The records of one version of a row, newest first: deltas, then the row.
 #[derive(Debug, Clone)]
@@ -111,6 +115,41 @@ impl Store {
         Ok(None)
     }
 
+    /// Whether there is a row. The row itself is looked at only if it may have expired.
+    pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.counters.add(Count::Get);
+        let guard = self.pin();
+        match table.index.get(key, &guard) {
+            Some(slot) if slot.expires() => {
+                Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some())
+            }
+            slot => Ok(super::write::is_row(slot)),
+        }
+    }
+
+    /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.
+    pub(super) fn read_many<K: AsRef<[u8]>>(
+        &self,
+        table: &TableShared,
+        keys: &[K],
+        mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
+    ) -> Result<()> {
+        for group in keys.chunks(GROUP) {
+            let mut found = [None; GROUP];
+            let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
+            let guard = self.pin();
+            table.index.multi_get(&keys, &guard, &mut found);
+            let slots = &found[..keys.len()];
+            slots.iter().flatten().for_each(|slot| self.log.prefetch(slot.offset()));
+            let schema = table.schema.load();
+            for &slot in slots {
+                self.counters.add(Count::Get);
+                read(self.row_at(&schema, slot)?.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs `read` on the row of `key`, in place.
     #[inline]
     pub(super) fn read<R>(
@@ -120,7 +159,7 @@ impl Store {
         before: Option<u64>,
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
-        self.counters.add(super::metrics::Count::Get);
+        self.counters.add(Count::Get);
         let guard = self.pin();
         let slot = table.index.get(key, &guard);
         let schema = table.schema.load();
@@ -274,12 +313,12 @@ fn row_body<'b, B: BodyBytes<'b>>(
 
 /// A body at rest, or one that is not in the log yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Body<'b> {
-    Record(&'b Record<'b>),
+pub(super) enum Body<'b, 'r> {
+    Record(&'b Record<'r>),
     Bytes(&'b [u8]),
 }
 
-impl<'b> BodyBytes<'b> for Body<'b> {
+impl<'b> BodyBytes<'b> for Body<'b, '_> {
     fn len(&self) -> usize {
         match self {
             Body::Record(record) => BodyBytes::len(record),
@@ -297,18 +336,18 @@ impl<'b> BodyBytes<'b> for Body<'b> {
 }
 
 /// The bodies of a chain, ready to be merged.
-pub(super) struct Bodies<'b> {
-    row: Option<RowBody<'b, Body<'b>>>,
-    deltas: SmallVec<[DeltaBody<Body<'b>>; 8]>,
+pub(super) struct Bodies<'b, 'r> {
+    row: Option<RowBody<'b, Body<'b, 'r>>>,
+    deltas: SmallVec<[DeltaBody<Body<'b, 'r>>; 8]>,
 }
 
-impl<'b> Bodies<'b> {
+impl<'b, 'r: 'b> Bodies<'b, 'r> {
     /// Of a chain, under a delta that is newer than it.
     pub(super) fn new(
         schema: &'b TableSchema,
-        chain: Option<&'b Chain<'b>>,
+        chain: Option<&'b Chain<'r>>,
         newest: Option<&'b [u8]>,
-    ) -> Result<Bodies<'b>> {
+    ) -> Result<Bodies<'b, 'r>> {
         let mut deltas: SmallVec<[_; 8]> =
             newest.into_iter().map(|bytes| DeltaBody::new(Body::Bytes(bytes))).collect();
         let Some(chain) = chain else { return Ok(Bodies { row: None, deltas }) };

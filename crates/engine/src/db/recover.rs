@@ -8,18 +8,31 @@
 //! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::store::{Store, TableShared};
-use crate::index::{Slot, SlotTag};
+use super::store::{Store, TableShared, index_full};
+use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
 use crate::log::{Found, Log, SegmentEnd};
 use crate::{Error, Result};
 
 /// How far ahead record heads are prefetched where they are read in key order.
 const PREFETCH_AHEAD: usize = 24;
+
+/// How full the leaves of a rebuilt index are.
+const FILL_PERCENT: u32 = 90;
+
+/// What a table's index is built from.
+#[derive(Debug, Default)]
+struct Live {
+    /// In key order.
+    slots: Vec<Slot>,
+    tombstones: u64,
+    expiring: bool,
+}
 
 /// One record, noted while walking: enough to sort without touching the log again.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +77,7 @@ impl Store {
         for (id, notes) in std::mem::take(&mut walked.notes) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                notes.iter().for_each(|n| self.log.died(n.slot.addr(), n.slot.bytes()));
+                notes.iter().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
                 continue;
             };
             let sorted = sort_notes(notes, threads);
@@ -173,86 +186,94 @@ impl Store {
 
     /// Builds a table's index from its notes, sorted by key and then from the newest sequence to the oldest.
     fn build_index(&self, table: &TableShared, sorted: &[Note]) -> Result<()> {
-        let mut live: Vec<Slot> = Vec::with_capacity(sorted.len());
-        let mut rows = 0;
+        let mut live = Live { slots: Vec::with_capacity(sorted.len()), ..Live::default() };
         let mut at = 0;
         while at < sorted.len() {
             if let Some(ahead) = sorted.get(at + PREFETCH_AHEAD) {
-                self.log.prefetch(ahead.slot.addr());
+                self.log.prefetch(ahead.slot.offset());
             }
             let same_head = sorted[at..].iter().take_while(|n| n.head == sorted[at].head).count();
             let run = &sorted[at..at + same_head];
             if same_head == 1 {
-                rows += self.decide(run, &mut live)?;
+                self.decide(run, &mut live)?;
             } else {
-                rows += self.decide_run(run, &mut live)?;
+                self.decide_run(run, &mut live)?;
             }
             at += same_head;
         }
-        let keys = Ahead { log: &self.log, slots: &live, at: 0 };
-        table.rows.store(rows, Ordering::Relaxed);
-        self.replace_index(table, keys)
+        let mut builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
+        for (i, &slot) in live.slots.iter().enumerate() {
+            if let Some(ahead) = live.slots.get(i + PREFETCH_AHEAD) {
+                self.log.prefetch(ahead.offset());
+            }
+            builder.push(self.log.record(slot.offset())?.key(), slot).map_err(index_full)?;
+        }
+        table.index.replace_with(builder.finish().map_err(index_full)?);
+        table.tombstones.store(live.tombstones, Ordering::Relaxed);
+        table.expiring.store(live.expiring, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Several records with one head: usually versions of one key, sometimes different keys.
-    fn decide_run(&self, run: &[Note], live: &mut Vec<Slot>) -> Result<u64> {
+    fn decide_run(&self, run: &[Note], live: &mut Live) -> Result<()> {
         let mut keyed = Vec::with_capacity(run.len());
         for note in run {
-            keyed.push((self.log.record(note.slot.addr())?.key(), *note));
+            keyed.push((self.log.record(note.slot.offset())?.key(), *note));
         }
         if keyed.iter().any(|(key, _)| *key != keyed[0].0) {
             keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
         }
-        let mut rows = 0;
         for versions in keyed.chunk_by(|(a, _), (b, _)| a == b) {
             let notes: Vec<Note> = versions.iter().map(|(_, note)| *note).collect();
-            rows += self.decide(&notes, live)?;
+            self.decide(&notes, live)?;
         }
-        Ok(rows)
+        Ok(())
     }
 
-    /// All versions of one key, newest first: what the slot says. Returns the rows this adds: 0 or 1.
-    fn decide(&self, versions: &[Note], live: &mut Vec<Slot>) -> Result<u64> {
+    /// All versions of one key, newest first: what the slot says.
+    fn decide(&self, versions: &[Note], live: &mut Live) -> Result<()> {
         let newest = versions[0].slot;
         let in_chain = match newest.tag() {
-            SlotTag::Row => vec![newest.addr()],
-            SlotTag::Delta => self.chain_of(newest)?,
-            SlotTag::Tombstone if versions.len() == 1 => {
+            Tag::Row => vec![newest.offset()],
+            Tag::Delta => self.chain_of(newest)?,
+            Tag::Tombstone if versions.len() == 1 => {
                 // Nothing older is left for it to hide.
-                self.log.died(newest.addr(), newest.bytes());
-                return Ok(0);
+                self.log.died(newest.offset(), newest.bytes());
+                return Ok(());
             }
-            SlotTag::Tombstone => vec![newest.addr()],
+            Tag::Tombstone | Tag::Reserved => vec![newest.offset()],
         };
         let mut expires = newest.expires();
         for older in &versions[1..] {
-            if in_chain.contains(&older.slot.addr()) {
+            if in_chain.contains(&older.slot.offset()) {
                 expires |= older.slot.expires();
             } else {
-                self.log.died(older.slot.addr(), older.slot.bytes());
+                self.log.died(older.slot.offset(), older.slot.bytes());
             }
         }
         let stale = versions.len() - in_chain.len().min(versions.len());
         let depth = in_chain.len() - 1;
-        let tag = newest.tag();
-        live.push(Slot::new(tag, newest.addr(), newest.bytes(), depth as u8, stale, expires));
-        Ok(u64::from(tag != SlotTag::Tombstone))
+        let slot = newest.with_depth(depth as u8).with_expires(expires);
+        live.slots.push(slot.with_stale(stale.min(usize::from(Slot::STALE_MANY)) as u8));
+        live.tombstones += u64::from(newest.tag() == Tag::Tombstone);
+        live.expiring |= expires;
+        Ok(())
     }
 
     /// The places of a delta chain's records, from the newest down to the row.
     fn chain_of(&self, newest: Slot) -> Result<Vec<u64>> {
-        let mut chain = vec![newest.addr()];
-        let mut record = self.log.record(newest.addr())?;
+        let mut chain = vec![newest.offset()];
+        let mut record = self.log.record(newest.offset())?;
         while record.kind() == RecordKind::Delta {
-            let previous = Slot::from_word(record.previous());
+            let previous = Slot::from_raw(record.previous());
             let Some(previous) = previous.filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
                 return Err(broken_chain(&record));
             };
-            let below = self.log.record(previous.addr()).map_err(|_| broken_chain(&record))?;
+            let below = self.log.record(previous.offset()).map_err(|_| broken_chain(&record))?;
             if below.key() != record.key() || below.sequence() >= record.sequence() {
                 return Err(broken_chain(&record));
             }
-            chain.push(previous.addr());
+            chain.push(previous.offset());
             record = below;
         }
         if record.kind() == RecordKind::Row { Ok(chain) } else { Err(broken_chain(&record)) }
@@ -281,34 +302,14 @@ impl Walked {
     }
 }
 
-/// Hands live keys to the index builder in order, fetching record heads ahead.
-pub(super) struct Ahead<'a> {
-    log: &'a Log,
-    slots: &'a [Slot],
-    at: usize,
-}
-
-impl<'a> Iterator for Ahead<'a> {
-    type Item = Result<(&'a [u8], Slot)>;
-
-    fn next(&mut self) -> Option<Result<(&'a [u8], Slot)>> {
-        let slot = *self.slots.get(self.at)?;
-        if let Some(ahead) = self.slots.get(self.at + PREFETCH_AHEAD) {
-            self.log.prefetch(ahead.addr());
-        }
-        self.at += 1;
-        Some(self.log.record(slot.addr()).map(|record| (record.key(), slot)))
-    }
-}
-
 fn slot_of(record: &Record<'_>) -> Slot {
     let tag = match record.kind() {
-        RecordKind::Row | RecordKind::Batch => SlotTag::Row,
-        RecordKind::Delta => SlotTag::Delta,
-        RecordKind::Tombstone => SlotTag::Tombstone,
+        RecordKind::Row | RecordKind::Batch => Tag::Row,
+        RecordKind::Delta => Tag::Delta,
+        RecordKind::Tombstone => Tag::Tombstone,
     };
     let expires = record.expires_at_ms().is_some();
-    Slot::new(tag, record.offset(), record.record_bytes() as u64, 0, 0, expires)
+    Slot::new(tag, record.offset(), record.record_bytes() as u64).with_expires(expires)
 }
 
 /// Looks at a few records of every segment.
@@ -344,7 +345,7 @@ fn key_head(key: &[u8], prefix: &[u8]) -> u64 {
 
 /// Newest sequence first; of a relocated row and what it was merged from, the row.
 fn newest_first(a: &Note, b: &Note) -> std::cmp::Ordering {
-    let is_row = |n: &Note| n.slot.tag() == SlotTag::Row;
+    let is_row = |n: &Note| n.slot.tag() == Tag::Row;
     b.sequence.cmp(&a.sequence).then(is_row(b).cmp(&is_row(a)))
 }
 

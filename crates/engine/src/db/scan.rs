@@ -10,7 +10,7 @@ use std::ops::Bound;
 use super::metrics::Count;
 use super::read::RowRef;
 use super::{Row, Snapshot, Table};
-use crate::index::{ScanBatch, Slot};
+use crate::index::{ScanBatch, ScanEnd, Slot};
 use crate::{FieldId, FieldName, Result};
 
 /// Slots copied in the first step, and the most in later ones.
@@ -147,7 +147,7 @@ impl Scan {
             false => shared.index.scan_forward(low, high, wanted, &guard, &mut state.batch),
             true => shared.index.scan_reverse(low, high, wanted, &guard, &mut state.batch),
         };
-        state.finished = !more;
+        state.finished = more == ScanEnd::Done;
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let slots: &[Slot] = state.batch.slots();

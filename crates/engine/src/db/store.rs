@@ -17,6 +17,9 @@ use crate::log::Log;
 use crate::schema::table::TableSchema;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
+/// How much index memory is touched ahead of its use.
+const INDEX_LEAD_BYTES: u64 = 4 << 20;
+
 /// One open store.
 pub(crate) struct Store {
     pub(super) log: Log,
@@ -90,7 +93,10 @@ impl Store {
         }
         let (log, found) = Log::open(tier, &options)?;
         let epoch = Arc::new(Epoch::new());
-        let arena = NodeArena::open(options.index_bytes_max)?;
+        let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
+        })?;
+        let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
         let threads = options.recovery_threads.max(1);
         let store = Store {
@@ -133,19 +139,6 @@ impl Store {
     #[inline]
     pub(super) fn persists_in_place(&self) -> bool {
         self.options.durability == Durability::Immediate && self.log.tier().flush_is_cheap()
-    }
-
-    pub(super) fn build_index<'k>(
-        &self,
-        entries: impl Iterator<Item = Result<(&'k [u8], Slot)>>,
-    ) -> Result<Index> {
-        let mut failed = None;
-        let entries = entries.map_while(|entry| entry.map_err(|error| failed = Some(error)).ok());
-        let index = Index::bulk_build(self.arena.clone(), self.epoch.clone(), entries, 90);
-        match failed {
-            Some(error) => Err(error),
-            None => index.map_err(index_full),
-        }
     }
 }
 
@@ -249,7 +242,8 @@ impl Housekeeping {
 impl Store {
     fn keep_prepared(&self) {
         while self.housekeeping.sleep(Duration::from_millis(1)) {
-            self.arena.populate_ahead();
+            // Without it the first touch of a page costs its toucher a fault; nothing worse.
+            drop(self.arena.populate_ahead(INDEX_LEAD_BYTES));
             self.log.prepare_units();
         }
     }

@@ -6,7 +6,7 @@ use super::metrics::Count;
 use super::read::RowRef;
 use super::store::{Store, TableShared};
 use super::write::{At, Edit, Step};
-use super::{Row, Scan};
+use super::{Db, Row, Scan};
 use crate::schema::table::NewField;
 use crate::schema::unknown_field;
 use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
@@ -22,6 +22,8 @@ use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
 pub struct Table {
     store: Arc<Store>,
     shared: Arc<TableShared>,
+    /// Keeps the store open.
+    _db: Db,
 }
 
 /// What [`Table::modify`] writes.
@@ -50,8 +52,8 @@ pub enum Change {
 }
 
 impl Table {
-    pub(super) fn new(store: Arc<Store>, shared: Arc<TableShared>) -> Table {
-        Table { store, shared }
+    pub(super) fn new(db: &Db, shared: Arc<TableShared>) -> Table {
+        Table { store: Arc::clone(&db.store), shared, _db: db.clone() }
     }
 
     pub(super) fn store(&self) -> &Arc<Store> {

@@ -224,6 +224,9 @@ impl Store {
         if let NoSpace::Failed(error) = no_space {
             return Err(error);
         }
+        if !self.options.background {
+            return Err(no_space.into_error(&self.log));
+        }
         let (futile, freed) = (self.collector.futile_rounds(), self.log.frees());
         loop {
             self.collector.request();

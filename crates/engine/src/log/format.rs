@@ -31,7 +31,7 @@ use std::ops::Range;
 
 use hedgerow_device::{crc32c, crc32c_blocks};
 
-use crate::schema::BodyBytes;
+use crate::schema::body::BodyBytes;
 use crate::{Error, Result};
 
 /// Bytes of the fixed part of a record header.
@@ -428,7 +428,8 @@ mod tests {
         assert_eq!(
             hex,
             concat!(
-                "GOLDEN"
+                "13f05b7a40000000e803000000000000550000000000000007000000050000000200020001010800",
+                "0201000000000000616461004cbb719a68656c6c6f000000"
             )
         );
     }

@@ -304,7 +304,10 @@ mod tests {
     #[test]
     fn header_golden_bytes() {
         let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "GOLDEN");
+        assert_eq!(hex, concat!(
+                "48444753454730314d0000000000000000100000000000000c0000000000000003000000010100",
+                "00000000000000000000000000000000000000000004c20b56"
+            ));
     }
 
     #[test]
@@ -343,10 +346,11 @@ mod tests {
         assert_eq!(pool.take(3, Claim::Write), Ok(2));
         pool.add_free(3);
         assert_eq!(pool.take(2, Claim::Write), Ok(5));
-        assert_eq!(pool.take(2, Claim::Write), Err(NoUnit::Full));
-        assert_eq!(pool.take(1, Claim::Write), Ok(3));
-        assert_eq!(pool.take(1, Claim::Delete), Ok(7));
-        assert_eq!(pool.take(4, Claim::Collector), Ok(8));
+        assert_eq!(pool.take(3, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(pool.take(2, Claim::Write), Ok(7));
+        assert_eq!(pool.take(1, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(pool.take(1, Claim::Delete), Ok(3));
+        assert_eq!(pool.take(3, Claim::Collector), Ok(9));
         assert_eq!(pool.take(1, Claim::Collector), Err(NoUnit::Full));
     }
 
