@@ -196,7 +196,7 @@ impl Store {
         }
         let old = table.schema.load_full();
         let new = change(&old)?;
-        if new.version() == old.version() {
+        if new.fields() == old.fields() {
             return Ok(());
         }
         let id = table.id.load(Ordering::Relaxed);
