@@ -2,7 +2,7 @@
 //!
 //! Owns the choice of instruction. Promises the same sums on every machine. The processor's crc instruction has a latency
 //! of three cycles and a throughput of one, so a lone chain of it runs at a third of its speed: blocks are summed four
-//! at a time, which makes a row of 1 KB in blocks of 256 B three times cheaper than one sum over all of it.
+//! at a time, which takes a row of 1 KB to the throughput limit of the instruction (128 steps, 35 ns at 3.6 GHz).
 #![allow(unsafe_code)]
 
 /// Continues the CRC-32C `seed` over `bytes`; a seed of 0 starts one. `crc32c(crc32c(0, a), b)` is the sum of `a` then `b`.
@@ -59,11 +59,20 @@ macro_rules! chains {
         #[inline]
         #[target_feature(enable = $feature)]
         fn several<const N: usize>(bytes: &[[u8; 8]], words: usize, out: &mut [u32]) {
-            let blocks: [&[[u8; 8]]; N] = std::array::from_fn(|n| &bytes[n * words..(n + 1) * words]);
+            let blocks: [_; N] = std::array::from_fn(|n| bytes[n * words..(n + 1) * words].as_chunks::<8>());
             let mut sums = [!0u32; N];
-            for i in 0..words {
+            // By lines of eight words, so that bounds are checked once a line and the steps of a line are unrolled.
+            for l in 0..words / 8 {
+                let line: [&[[u8; 8]; 8]; N] = std::array::from_fn(|n| &blocks[n].0[l]);
+                for i in 0..8 {
+                    for n in 0..N {
+                        sums[n] = $word(sums[n], u64::from_le_bytes(line[n][i]));
+                    }
+                }
+            }
+            for i in 0..words % 8 {
                 for n in 0..N {
-                    sums[n] = $word(sums[n], u64::from_le_bytes(blocks[n][i]));
+                    sums[n] = $word(sums[n], u64::from_le_bytes(blocks[n].1[i]));
                 }
             }
             for (sum, out) in sums.iter().zip(out) {

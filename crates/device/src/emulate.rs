@@ -155,17 +155,10 @@ impl Emulation {
     /// Waits as long as the media need before they can take the `len` bytes just stored at `address`.
     #[cold]
     pub(crate) fn write(&self, address: u64, len: u64) {
-        let mut fresh = 0;
-        self.with_cache(|cache| {
-            for unit in units(address, len) {
-                fresh += u64::from(LAST_WRITTEN.replace(unit) != unit);
-                cache[unit as usize & (self.slots - 1)] = CachedUnit { unit, ready_ns: 0 };
-            }
-        });
-        if fresh == 0 {
+        let cost = self.write_cost_ns(address, len);
+        if cost == 0 {
             return;
         }
-        let cost = fresh.saturating_mul(self.picoseconds_per_unit) / 1_000;
         let now = monotonic_ns();
         let queue = |written: u64| Some(written.max(now).saturating_add(cost));
         let before = self
@@ -174,6 +167,18 @@ impl Emulation {
             .expect("the closure always answers a value");
         let written = before.max(now).saturating_add(cost);
         spin_until(written.saturating_sub(self.buffered_ns));
+    }
+
+    /// What writing the units of the range takes the media; the unit this thread wrote last is combined and costs nothing.
+    fn write_cost_ns(&self, address: u64, len: u64) -> u64 {
+        let mut fresh: u64 = 0;
+        self.with_cache(|cache| {
+            for unit in units(address, len) {
+                fresh += u64::from(LAST_WRITTEN.replace(unit) != unit);
+                cache[unit as usize & (self.slots - 1)] = CachedUnit { unit, ready_ns: 0 };
+            }
+        });
+        fresh.saturating_mul(self.picoseconds_per_unit) / 1_000
     }
 }
 
@@ -189,5 +194,50 @@ fn spin_until(until_ns: u64) {
     }
     while monotonic_ns() < until_ns {
         spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optane_is_as_published() {
+        let model = PersistentMemoryModel::optane();
+        assert_eq!(
+            (model.read_latency_ns, model.sequential_read_latency_ns, model.base_latency_ns),
+            (305, 169, 81)
+        );
+        let emulation = Emulation::new(&model);
+        assert_eq!((emulation.first_ns, emulation.next_ns), (224, 88));
+        assert_eq!(emulation.picoseconds_per_unit, 111_304, "256 bytes at 2.3 GB/s");
+        assert_eq!(emulation.slots, 4096);
+    }
+
+    #[test]
+    fn writes_into_the_same_unit_are_combined() {
+        let model = PersistentMemoryModel { write_bandwidth: 256_000_000, ..PersistentMemoryModel::optane() };
+        let emulation = Emulation::new(&model);
+        let cost = |address, len| emulation.write_cost_ns(address, len);
+        assert_eq!(cost(1 << 40, 1), 1_000, "a unit takes a microsecond, however little of it is written");
+        assert_eq!(cost((1 << 40) + 100, 156), 0, "the rest of it is combined");
+        assert_eq!(cost((1 << 40) + 250, 8), 1_000, "across a border only the next unit is new");
+        assert_eq!(cost((1 << 40) + 256, 1024), 4_000 - 1_000, "the first of four was just written");
+        assert_eq!(cost(1 << 40, 0), 0);
+    }
+
+    #[test]
+    fn extreme_models_do_not_overflow() {
+        let model = PersistentMemoryModel {
+            write_bandwidth: 0,
+            write_buffer_bytes: u64::MAX,
+            cache_bytes: 0,
+            base_latency_ns: u64::MAX,
+            ..PersistentMemoryModel::optane()
+        };
+        let emulation = Emulation::new(&model);
+        assert_eq!((emulation.first_ns, emulation.next_ns, emulation.slots), (0, 0, 1));
+        emulation.write(0, 256);
+        emulation.read(0, 512);
     }
 }

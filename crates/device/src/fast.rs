@@ -463,6 +463,8 @@ impl FastTier {
         }
         match (&self.home, self.medium) {
             (Home::Simulated(sim), _) => sim.persist(offset, end - offset),
+            // msync of the range, not fdatasync: alike where little is dirty, and it does not wait for what others wrote
+            // elsewhere (measured with 128 MB dirty elsewhere: 2 to 8 ms against 30).
             (Home::File(file), Medium::PageCache) => file.sync(offset, end),
             (_, Medium::PersistentMemory | Medium::Emulated) => {
                 // PERSIST: the caller's stores, then the write-back of their lines, then the fence; whatever the caller

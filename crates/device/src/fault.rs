@@ -213,6 +213,10 @@ impl CrashSim {
             .expect("address space for the simulated medium can be reserved");
         let mapped = bytes.next_multiple_of(page_bytes());
         mapping.map_memory(0, mapped).expect("memory for the simulated medium can be had");
+        if view.filled().count() as u64 * page_bytes() > mapped / 2 {
+            // One call takes the page faults that the copies below would take one by one.
+            mapping.populate(0, mapped);
+        }
         for (offset, page) in view.filled() {
             let len = page.len().min((bytes.saturating_sub(offset)) as usize);
             // SAFETY: below `bytes`, which was just mapped, and no one else knows the mapping yet.

@@ -41,6 +41,10 @@ impl TierFile {
             .map_err(|source| DeviceError::io("open", path, source))?;
         lock(&file, path, File::try_lock)?;
         write_holder(path);
+        if create && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            // PERSIST: a new file's name is durable before anything in it is, or a power cut takes the whole tier.
+            sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
+        }
         let access = if is_persistent_memory(&file) { FileAccess::WriteSync } else { FileAccess::Write };
         TierFile::map(file, path, access, reserve_bytes)
     }
@@ -142,6 +146,14 @@ impl Drop for TierFile {
             let _ = OpenOptions::new().write(true).truncate(true).open(holder_path(&self.path));
         }
     }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)?.sync_all()
 }
 
 fn lock(file: &File, path: &Path, how: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<()> {

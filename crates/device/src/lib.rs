@@ -29,6 +29,8 @@
 //! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
 //! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it.
 //!
+//! **A new file** has its directory synced when it is made, so that a power cut cannot take the whole tier.
+//!
 //! **Addresses are stable.** The tier reserves its whole address space at once and maps the file into it from the front.
 //!
 //! # Example
