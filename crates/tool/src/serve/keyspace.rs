@@ -49,6 +49,8 @@ pub struct Keyspace {
     tables: Slab<HashTable>,
     more: Option<MoreTable>,
     open_tables: usize,
+    /// Bytes of all schemas, about.
+    schema_bytes: usize,
     writer: Writer,
     now_ms: u64,
     /// Positions of unfinished scans.
@@ -140,7 +142,7 @@ impl Writer {
             Some(batch) => {
                 let existed = table.exists(row)?;
                 if existed {
-                    batch.delete(table, row);
+                    batch.delete(table, row)?;
                 }
                 Ok(existed)
             }
@@ -156,6 +158,7 @@ impl Keyspace {
             tables: Slab::new(),
             more: None,
             open_tables: 0,
+            schema_bytes: 0,
             writer: Writer::default(),
             now_ms,
             cursors: Cursors::new(now_ms),
@@ -200,18 +203,18 @@ impl Keyspace {
                 self.space_mut(name.space).strings = Some(Strings { table, value });
             }
             Place::Plain => {
-                let index = self.tables.insert(HashTable::new(table, name)?);
+                let index = self.insert(table, name)?;
                 let space = self.tables[index].space();
                 self.space_mut(space).plain = Some(index);
             }
             Place::Overflow => {
-                let index = self.tables.insert(HashTable::new(table, name)?);
+                let index = self.insert(table, name)?;
                 let space = self.tables[index].space();
                 self.space_mut(space).overflow = Some(index);
             }
             Place::Prefix(ref prefix) => {
                 let (space, prefix) = (name.space, prefix.clone());
-                let index = self.tables.insert(HashTable::new(table, name)?);
+                let index = self.insert(table, name)?;
                 self.open_tables += usize::from(self.tables[index].is_open());
                 let space = self.space_mut(space);
                 space.by_prefix.insert(prefix.clone(), index);
@@ -221,8 +224,15 @@ impl Keyspace {
         Ok(())
     }
 
+    fn insert(&mut self, table: Table, name: TableName) -> Outcome<TableIndex> {
+        let table = HashTable::new(table, name)?;
+        self.schema_bytes += table.schema_bytes();
+        Ok(self.tables.insert(table))
+    }
+
     fn detach(&mut self, index: TableIndex) -> HashTable {
         let table = self.tables.remove(index);
+        self.schema_bytes = self.schema_bytes.saturating_sub(table.schema_bytes());
         let space = &mut self.spaces[table.space()];
         match table.place() {
             Place::Plain => space.plain = None,
@@ -294,7 +304,8 @@ impl Keyspace {
     /// Whether a prefix may get a table of its own: its name fits, there are not too many, and no row of it is in the
     /// overflow table already.
     fn may_open(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
-        if self.open_tables >= limits::OPEN_TABLES_MAX || !naming::fits(space, prefix) {
+        let is_full = self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
+        if is_full || !naming::fits(space, prefix) {
             return Ok(false);
         }
         Ok(!self.has_overflown(space, prefix)?)

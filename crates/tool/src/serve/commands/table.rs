@@ -192,14 +192,16 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let output_max = context.server.settings.output.hard;
     let keyspace = &context.server.keyspace;
     let (mut scan, table) = keyspace.scan_rows(db, args.at(1))?;
-    if let Some(from) = options.from {
+    // The prefix is a range of its own: a bound given besides may only narrow it.
+    let prefix = options.prefix.unwrap_or(b"");
+    if !prefix.is_empty() {
+        scan = scan.prefix(prefix);
+    }
+    if let Some(from) = options.from.filter(|from| *from > prefix) {
         scan = scan.from(Bound::Included(from));
     }
-    if let Some(to) = options.to {
+    if let Some(to) = options.to.filter(|to| *to < prefix || to.starts_with(prefix)) {
         scan = scan.to(Bound::Excluded(to));
-    }
-    if let Some(prefix) = options.prefix {
-        scan = scan.prefix(prefix);
     }
     if options.reverse {
         scan = scan.reverse();

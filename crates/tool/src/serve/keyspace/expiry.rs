@@ -1,15 +1,16 @@
-//! Keys that go by themselves.
+//! What is left when fields expire: hashes without fields, and further fields that no hash points to. (Rows that expire
+//! as a whole are swept by the engine.)
 //!
-//! Owns: the times of the next expiries, in bounded memory, and the sweep that finds those it does not remember (after a restart, or when
-//! there were too many). Promises: a call of [`Keyspace::sweep`] does a bounded amount of work.
+//! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
+//! (after a restart, or when there were too many). Promises: a call of [`Keyspace::sweep`] does a bounded amount of work.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use hedgerow::FieldId;
+use hedgerow::{FieldId, RowRef};
 
 use super::cursor::Source;
 use super::more::More;
-use super::{Keyspace, limits};
+use super::{Keyspace, TableIndex, limits};
 use crate::serve::failure::Outcome;
 
 /// Rows the sweep looks at in one call.
@@ -21,7 +22,7 @@ const ORPHANS_MAX: usize = 100_000;
 /// How long the sweep rests after a round that found something that will expire.
 const REST_MS: u64 = 60_000;
 
-/// What will expire, and where the sweep is.
+/// Which fields will expire, and where the sweep is.
 #[derive(Debug, Default)]
 pub struct Expiries {
     due: BTreeSet<(u64, u8, Box<[u8]>)>,
@@ -30,7 +31,7 @@ pub struct Expiries {
     orphans: VecDeque<u64>,
     sweep: Option<Sweep>,
     rest_until_ms: u64,
-    /// Keys removed because their time had come.
+    /// Hashes removed because their last field had expired.
     pub removed: u64,
 }
 
@@ -45,7 +46,7 @@ struct Sweep {
 }
 
 impl Expiries {
-    /// Remembers that a key, or a field of it, expires.
+    /// Remembers that a field of a hash expires.
     pub fn note(&mut self, at_ms: u64, space: usize, key: &[u8]) {
         if self.due.len() >= limits::EXPIRIES_MAX {
             self.overflowed = true;
@@ -77,20 +78,6 @@ impl Expiries {
         self.due.is_empty() && self.orphans.is_empty() && self.sweep.is_none() && !self.overflowed
     }
 
-    /// Keys whose expiry is remembered.
-    pub fn len(&self) -> usize {
-        self.due.len()
-    }
-
-    /// Of one database.
-    pub fn len_of(&self, space: usize) -> usize {
-        self.due.iter().filter(|(_, at, _)| usize::from(*at) == space).count()
-    }
-
-    /// Whether no expiry is remembered.
-    pub fn is_empty(&self) -> bool {
-        self.due.is_empty()
-    }
 }
 
 impl Keyspace {
@@ -102,7 +89,7 @@ impl Keyspace {
                 _ => break,
             }
             if let Some((_, space, key)) = self.expiries.due.pop_first() {
-                self.remove_expired(usize::from(space), &key)?;
+                self.remove_if_empty(usize::from(space), &key)?;
             }
         }
         if let Some(&generation) = self.expiries.orphans.front() {
@@ -131,24 +118,14 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Removes what is left of a key if its time, or that of its last field, has come.
-    fn remove_expired(&mut self, space: usize, key: &[u8]) -> Outcome<()> {
-        if let Some(strings) = &self.spaces[space].strings
-            && !strings.table.exists(key)?
+    /// Removes a hash if its last field has expired.
+    fn remove_if_empty(&mut self, space: usize, key: &[u8]) -> Outcome<()> {
+        if self.hash_row_is(space, key)? == Some(false)
+            && let Some((index, row)) = self.locate(space, key)
         {
-            // Hidden from reads already if it was there at all; the delete frees its place.
-            self.expiries.removed += u64::from(self.hash_row_is(space, key)?.is_none());
-            self.writer.delete(&strings.table, key)?;
-        }
-        match self.hash_row_is(space, key)? {
-            Some(true) => {}
-            Some(false) | None => {
-                if let Some((index, row)) = self.locate(space, key) {
-                    self.note_orphans(index, row)?;
-                    self.writer.delete(self.tables[index].table(), row)?;
-                    self.expiries.removed += 1;
-                }
-            }
+            self.note_orphans(index, row)?;
+            self.writer.delete(self.tables[index].table(), row)?;
+            self.expiries.removed += 1;
         }
         Ok(())
     }
@@ -170,22 +147,20 @@ impl Keyspace {
         let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
         let mut seen = 0;
         let mut last: Box<[u8]> = Box::default();
-        self.visit_rows(sweep.space, &source, after.as_deref(), &[], ROWS_PER_CALL, |index, row_key, row| {
-            seen += 1;
-            if seen == ROWS_PER_CALL {
-                last = row_key.into();
-            }
-            let at = match row.expires_at_ms() {
-                Some(at) => Some(at),
-                None => (!self.has_fields(index, row)?).then_some(0),
-            };
-            if let Some(at) = at {
-                let mut key = Vec::new();
-                self.key_of(index, row_key, &mut key);
-                found.push((at, key));
-            }
-            Ok(())
-        })?;
+        if self.has_expiring_fields(sweep.space, &source) {
+            self.visit_rows(sweep.space, &source, after.as_deref(), &[], ROWS_PER_CALL, |index, row_key, row| {
+                seen += 1;
+                if seen == ROWS_PER_CALL {
+                    last = row_key.into();
+                }
+                if let Some(at) = self.last_expiry(index, row)? {
+                    let mut key = Vec::new();
+                    self.key_of(index, row_key, &mut key);
+                    found.push((at, key));
+                }
+                Ok(())
+            })?;
+        }
         for (at, key) in found {
             self.expiries.note(at, sweep.space, &key);
         }
@@ -202,6 +177,19 @@ impl Keyspace {
             }
             None => Ok(self.next_space(sweep)),
         }
+    }
+
+    /// When a hash will have no field left: None if never, 0 if that is so already.
+    fn last_expiry(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<Option<u64>> {
+        let Some(index) = index else { return Ok(None) };
+        let view = self.view(&self.tables[index], row)?;
+        let (mut last, mut names): (Option<u64>, Vec<Vec<u8>>) = (Some(0), Vec::new());
+        view.for_each(|name, _| names.push(name.to_vec()))?;
+        for name in names {
+            let expiry = view.field_expiry(&name)?;
+            last = last.zip(expiry.unwrap_or(Some(0))).map(|(last, expiry)| last.max(expiry));
+        }
+        Ok(last)
     }
 
     fn next_space(&self, sweep: &mut Sweep) -> bool {

@@ -4,7 +4,7 @@ use hedgerow::{FieldId, RowRef, Value};
 
 use super::more::{self, More, MoreTable};
 use super::table::{HashTable, Slot, is_reserved};
-use super::{Keyspace, TableIndex};
+use super::{Keyspace, TableIndex, limits};
 use crate::serve::failure::{Failure, Outcome};
 
 /// A hash in place: its row, and its further fields if it has any.
@@ -185,9 +185,6 @@ impl Keyspace {
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
-        if let Some(at) = expires_at_ms {
-            self.expiries.note(at, space, key);
-        }
         self.together(|keyspace| {
             if keyspace.string_exists(space, key)? {
                 keyspace.string_delete_key(space, key)?;
@@ -256,15 +253,21 @@ impl Keyspace {
     fn gather<'v>(
         &mut self,
         index: TableIndex,
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])>,
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
         fields: &mut Vec<(FieldId, Value<'v>)>,
     ) -> Outcome<bool> {
-        let table = &mut self.tables[index];
         let mut has_further = false;
+        if self.tables[index].is_open() {
+            self.learn(index, pairs.clone().map(|(name, _)| name))?;
+        }
+        let table = &self.tables[index];
         // A filter of the fields so far: where its bit is clear, the field is new to the list.
         let mut seen = 0u64;
         for (name, text) in pairs {
-            let Some(slot) = table.slot_or_learn(name)? else {
+            let Some(slot) = table.slot(name) else {
+                if !table.is_open() {
+                    return Err(table.unknown_field(name));
+                }
                 has_further = true;
                 continue;
             };
@@ -280,6 +283,18 @@ impl Keyspace {
             fields.push((slot.id, value));
         }
         Ok(has_further)
+    }
+
+    /// Learns the names that the table does not have and can learn.
+    #[inline]
+    fn learn<'v>(&mut self, index: TableIndex, names: impl Iterator<Item = &'v [u8]>) -> Outcome<()> {
+        let table = &self.tables[index];
+        let unknown: Vec<&str> = names.filter_map(|name| table.learnable(name)).collect();
+        if unknown.is_empty() || self.schema_bytes > limits::SCHEMA_BYTES_MAX {
+            return Ok(());
+        }
+        self.schema_bytes += self.tables[index].learn(&unknown)?;
+        Ok(())
     }
 
     #[inline]

@@ -85,6 +85,12 @@ impl Keyspace {
         Some((Some(index), self.tables[index].table()))
     }
 
+    /// Whether fields of the rows of a source may expire on their own.
+    pub(super) fn has_expiring_fields(&self, space: usize, source: &Source) -> bool {
+        let index = self.table_of(space, source).and_then(|(index, _)| index);
+        index.is_some_and(|index| self.tables[index].has_expiring_fields())
+    }
+
     /// Runs `visit` on at most `limit` rows of one table that start with `prefix`, after the row `after`.
     pub(super) fn visit_rows(
         &self,

@@ -76,9 +76,6 @@ impl Keyspace {
         let (table, row) = self.row_of(space, key, kind)?;
         let existed = table.expire(row, at_ms)?;
         self.writer.count += 1;
-        if let Some(at) = at_ms {
-            self.expiries.note(at, space, key);
-        }
         Ok(existed)
     }
 

@@ -50,9 +50,6 @@ impl Keyspace {
         if self.space(space).strings.is_none() {
             self.strings_or_create(space)?;
         }
-        if let Some(at) = expires_at_ms {
-            self.expiries.note(at, space, key);
-        }
         let Some(strings) = &self.spaces[space].strings else { return Ok(()) };
         self.writer.put(&strings.table, key, &[(strings.value, Value::Bytes(value))], expires_at_ms)
     }

@@ -17,6 +17,11 @@ use crate::serve::number;
 /// The field that says that fields of this table expire on their own.
 const EXPIRING_FIELD: &str = "@expiring";
 
+/// Bytes a field takes in the engine's catalog beside its name, about; and a table.
+const FIELD_BYTES: usize = 32;
+/// See above.
+pub const TABLE_BYTES: usize = 256;
+
 /// A field as the server knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
@@ -119,28 +124,36 @@ impl HashTable {
         self.fields.get(name).copied()
     }
 
-    /// The field clients call `name`, learned if that is possible. None: the field is to be kept as a row of its own.
+    /// `name` as text, if the table does not have it and can learn it.
     #[inline]
-    pub fn slot_or_learn(&mut self, name: &[u8]) -> Outcome<Option<Slot>> {
-        match self.fields.get(name) {
-            Some(slot) => Ok(Some(*slot)),
-            None => self.learn(name),
+    pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
+        if self.fields.contains_key(name) || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
+            return None;
         }
+        let may_be = (1..=limits::LEARNED_NAME_BYTES_MAX).contains(&name.len()) && name[0] != b'@';
+        std::str::from_utf8(name).ok().filter(|_| may_be)
     }
 
-    fn learn(&mut self, name: &[u8]) -> Outcome<Option<Slot>> {
-        if !self.open {
-            return Err(self.unknown_field(name));
+    /// Learns names, as many as there is room for; says how many bytes of schema that took.
+    pub fn learn(&mut self, names: &[&str]) -> Outcome<usize> {
+        let mut names: Vec<&str> = names.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(limits::LEARNED_FIELDS_MAX - self.fields.len());
+        let absent: Vec<(&str, Value<'_>)> = names.iter().map(|name| (*name, Value::Null)).collect();
+        // The engine learns the names of a write all at once, before it looks for the row: this changes nothing but the
+        // schema, and that only once however many names there are.
+        self.table.update_existing(b"@", &absent)?;
+        for name in &names {
+            let slot = Slot { id: self.table.field(name)?, kind: Type::Bytes, nullable: true };
+            self.fields.insert(name.as_bytes().into(), slot);
         }
-        let learnable = !name.is_empty()
-            && name.len() <= limits::LEARNED_NAME_BYTES_MAX
-            && name.first() != Some(&b'@')
-            && self.fields.len() < limits::LEARNED_FIELDS_MAX;
-        let Some(text) = std::str::from_utf8(name).ok().filter(|_| learnable) else { return Ok(None) };
-        self.table.add_field(text, Type::Bytes)?;
-        let slot = Slot { id: self.table.field(text)?, kind: Type::Bytes, nullable: true };
-        self.fields.insert(name.into(), slot);
-        Ok(Some(slot))
+        Ok(names.iter().map(|name| name.len() + FIELD_BYTES).sum())
+    }
+
+    /// Bytes the schema takes, about.
+    pub fn schema_bytes(&self) -> usize {
+        TABLE_BYTES + self.fields.keys().map(|name| name.len() + FIELD_BYTES).sum::<usize>()
     }
 
     /// The error of a name that a table with a declared schema does not have.
