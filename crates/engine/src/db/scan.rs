@@ -108,6 +108,7 @@ impl Scan {
     /// At most this many rows.
     pub fn limit(mut self, rows: usize) -> Scan {
         self.limit = rows;
+        self.state.finished = rows == 0;
         self
     }
 
