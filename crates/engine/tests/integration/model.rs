@@ -16,8 +16,9 @@ fn run(seed: u64, count: u32, setup: Setup, taste: &Taste) -> Runner {
         let op = generate(&mut source, taste, stamp);
         trace.push(op.clone());
         if let Err(divergence) = runner.step(&op) {
-            let last = &trace[trace.len().saturating_sub(12)..];
-            panic!("seed {seed}, {setup:?}, operation {stamp}: {divergence}\nthe last operations: {last:#?}");
+            let last: Vec<String> = trace.iter().rev().take(12).rev().map(|op| format!("{op:?}\n")).collect();
+            let last = last.concat();
+            panic!("seed {seed}, {setup:?}, operation {stamp}: {divergence}\nthe last operations:\n{last}");
         }
     }
     runner.reopen_and_verify().unwrap_or_else(|divergence| panic!("seed {seed}, at the end: {divergence}"));
