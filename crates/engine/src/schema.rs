@@ -23,6 +23,7 @@ pub(crate) mod types;
 mod value;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 use names::NameIndex;

@@ -197,6 +197,6 @@ impl<'a> MergePlan<'a> {
         }
         let mut fields: SmallVec<[&Merged<'a>; INLINE_FIELDS]> = self.fields.iter().collect();
         fields.sort_unstable_by_key(|field| layout.slot(field.slot as usize).position);
-        fields.into_iter().try_for_each(|field| tell(field))
+        fields.into_iter().try_for_each(tell)
     }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::format::{
     DELTA_ENTRY_BYTES, DELTA_EXPIRY_BYTES, DELTA_HEADER_BYTES, DeltaWriter, RowWriter, var_bytes,
 };
-use super::layout::{Layout, Slot};
+use super::layout::Slot;
 use super::table::TableSchema;
 use super::types::{Misfit, Type};
 use super::{Field, FieldName, Value, misfit_error, unknown_field};
@@ -116,12 +116,6 @@ impl Places {
     }
 }
 
-/// What was given, resolved and checked.
-struct Given {
-    places: Places,
-    totals: Totals,
-}
-
 /// Sums over the values that are not null.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
@@ -143,9 +137,39 @@ impl Totals {
     }
 }
 
+/// Resolves and checks the fields of a whole row.
+#[inline]
+fn gather_row<F: FieldName>(
+    schema: &TableSchema,
+    fields: &[(F, Value<'_>)],
+    places: &mut Places,
+) -> PlanResult<Totals> {
+    let (names, layout) = (schema.fields(), schema.current_layout());
+    let mut totals = Totals::default();
+    // In order and without nulls, as rows most often come, there is nothing to remember.
+    for (index, (name, value)) in fields.iter().enumerate() {
+        let Some(position) = name.find_near(names, index) else { break };
+        let planned = layout.planned(position);
+        let Ok(bytes) = planned.kind.check(value) else { break };
+        if planned.slot as usize != index {
+            break;
+        }
+        totals.add(planned.kind, bytes);
+    }
+    if totals.present == fields.len() {
+        *places = Places::InOrder(fields.len());
+        return checked(totals);
+    }
+    gather_each(schema, fields, true, places)
+}
+
 /// Resolves and checks `fields`; of several values for one field, the last counts. `by_slot` or else by position.
-#[inline(always)]
-fn gather<F: FieldName>(schema: &TableSchema, fields: &[(F, Value<'_>)], by_slot: bool) -> PlanResult<Given> {
+fn gather_each<F: FieldName>(
+    schema: &TableSchema,
+    fields: &[(F, Value<'_>)],
+    by_slot: bool,
+    places: &mut Places,
+) -> PlanResult<Totals> {
     if fields.len() > VALUES_MAX {
         let given = fields.len();
         return Err(
@@ -153,7 +177,7 @@ fn gather<F: FieldName>(schema: &TableSchema, fields: &[(F, Value<'_>)], by_slot
         );
     }
     let (names, layout) = (schema.fields(), schema.current_layout());
-    let mut given = Given { places: Places::InOrder(0), totals: Totals::default() };
+    let (places, mut totals) = (places.each(), Totals::default());
     // `bound` is the least slot that keeps the order: one more than the last.
     let (mut hint, mut bound, mut sorted) = (0, 0, true);
     for (index, (name, value)) in fields.iter().enumerate() {
@@ -162,54 +186,46 @@ fn gather<F: FieldName>(schema: &TableSchema, fields: &[(F, Value<'_>)], by_slot
         };
         hint = position + 1;
         let planned = layout.planned(position);
-        let mut null = false;
         match planned.kind.check(value) {
-            Ok(bytes) => given.totals.add(planned.kind, bytes),
-            Err(_) if value.is_null() && planned.nullable => null = true,
+            Ok(bytes) => totals.add(planned.kind, bytes),
+            Err(_) if value.is_null() && planned.nullable => {}
             Err(misfit) => return Err(refused(schema, position, value, misfit)),
         }
         let slot = if by_slot { planned.slot as usize } else { position };
-        match &mut given.places {
-            Places::InOrder(count) if slot == index && !null => *count += 1,
-            places => places.each().push(Place::new(slot, index)),
-        }
         sorted &= slot >= bound;
         bound = slot + 1;
+        places.push(Place::new(slot, index));
     }
-    if !sorted {
-        given.sort(layout, fields, by_slot);
-    }
-    if given.totals.value_bytes > ROW_BYTES_MAX {
-        return Err(row_too_long(given.totals.value_bytes).into());
-    }
-    Ok(given)
-}
-
-impl Given {
-    /// Sorts the places, drops those that do not count and sums again.
-    #[inline(never)]
-    fn sort<F: FieldName>(&mut self, layout: &Layout, fields: &[(F, Value<'_>)], by_slot: bool) {
-        let places = self.places.each();
-        places.sort_unstable();
-        let all = places.len();
-        // `dedup_by` drops its first argument, the later element: hence last wins once the index is carried over.
-        places.dedup_by(|later, kept| {
-            let same = later.slot() == kept.slot();
-            if same {
-                *kept = *later;
-            }
-            same
-        });
-        if places.len() < all {
-            self.totals = Totals::default();
-            for at in places {
-                let kind = if by_slot { layout.slot(at.slot()).kind } else { layout.planned(at.slot()).kind };
-                if let Ok(bytes) = kind.check(&fields[at.index()].1) {
-                    self.totals.add(kind, bytes);
-                }
+    if !sorted && sort(places) {
+        totals = Totals::default();
+        for at in places {
+            let kind = if by_slot { layout.slot(at.slot()).kind } else { layout.planned(at.slot()).kind };
+            if let Ok(bytes) = kind.check(&fields[at.index()].1) {
+                totals.add(kind, bytes);
             }
         }
     }
+    checked(totals)
+}
+
+/// Sorts the places and drops those that do not count; whether there were any.
+fn sort(places: &mut SmallVec<[Place; INLINE_FIELDS]>) -> bool {
+    places.sort_unstable();
+    let all = places.len();
+    // `dedup_by` drops its first argument, the later element: hence last wins once the index is carried over.
+    places.dedup_by(|later, kept| {
+        let same = later.slot() == kept.slot();
+        if same {
+            *kept = *later;
+        }
+        same
+    });
+    places.len() < all
+}
+
+#[inline]
+fn checked(totals: Totals) -> PlanResult<Totals> {
+    if totals.value_bytes > ROW_BYTES_MAX { Err(row_too_long(totals.value_bytes).into()) } else { Ok(totals) }
 }
 
 #[cold]
@@ -265,18 +281,20 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
         fields: &'p [(F, Value<'v>)],
     ) -> PlanResult<RowPlan<'p, 'v, F>> {
         let layout = schema.current_layout();
-        let Given { mut places, mut totals } = gather(schema, fields, true)?;
-        if totals.present < places.len() {
-            places.each().retain(|at| !fields[at.index()].1.is_null());
-        }
-        if places.len() < layout.len() && !layout.required().is_empty() {
-            add_defaults(schema, places.each(), &mut totals);
-            if totals.value_bytes > ROW_BYTES_MAX {
-                return Err(row_too_long(totals.value_bytes).into());
+        let mut plan = RowPlan { schema, fields, places: Places::InOrder(0), variable: 0, body_bytes: 0 };
+        let mut totals = gather_row(schema, fields, &mut plan.places)?;
+        if totals.present < layout.len() {
+            if totals.present < plan.places.len() {
+                plan.places.each().retain(|at| !fields[at.index()].1.is_null());
+            }
+            if !layout.required().is_empty() {
+                add_defaults(schema, plan.places.each(), &mut totals);
+                totals = checked(totals)?;
             }
         }
-        let body_bytes = layout.fixed_end() + totals.variable_bytes;
-        Ok(RowPlan { schema, fields, places, variable: totals.variable, body_bytes })
+        plan.variable = totals.variable;
+        plan.body_bytes = layout.fixed_end() + totals.variable_bytes;
+        Ok(plan)
     }
 
     /// The length of the body.
@@ -345,19 +363,21 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
         if fields.is_empty() {
             return Err(Error::invalid("an update of no fields; it needs at least one").into());
         }
-        let Given { places, totals } = gather(schema, fields, false)?;
+        let places = Places::InOrder(0);
+        let mut plan = DeltaPlan { schema, fields, places, expires_at_ms, expiring: 0, body_bytes: 0 };
+        let totals = gather_each(schema, fields, false, &mut plan.places)?;
         if expires_at_ms.is_some() {
             let mut given = fields.iter().filter_map(|(name, _)| name.find(schema.fields()));
             if let Some(at) = given.find(|at| !schema.current_layout().planned(*at).nullable) {
                 return Err(null_error(&schema.fields().fields()[at]));
             }
         }
-        let expiring = if expires_at_ms.is_some() { totals.present } else { 0 };
-        let body_bytes = DELTA_HEADER_BYTES
-            + places.len() * DELTA_ENTRY_BYTES
-            + expiring * DELTA_EXPIRY_BYTES
+        plan.expiring = if expires_at_ms.is_some() { totals.present } else { 0 };
+        plan.body_bytes = DELTA_HEADER_BYTES
+            + plan.places.len() * DELTA_ENTRY_BYTES
+            + plan.expiring * DELTA_EXPIRY_BYTES
             + totals.value_bytes;
-        Ok(DeltaPlan { schema, fields, places, expires_at_ms, expiring, body_bytes })
+        Ok(plan)
     }
 
     /// The length of the body.
