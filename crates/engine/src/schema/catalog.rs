@@ -19,7 +19,8 @@
 //! |                  | bytes(N) 13, bytes 14, string 15                                                            |
 //! | u8 flags         | 1 = nullable                                                                                |
 //! | u16 N            | of bytes(N), else 0                                                                         |
-//! | u8 name length, u16 default length, name, default (as a value of the type; of length 0 if nullable)            |
+//! | u8, u16          | lengths of the name and of the default                                                      |
+//! | name, default    | the default as a value of the type, of length 0 if nullable                                 |
 //! +------------------+---------------------------------------------------------------------------------------------+
 //! ```
 
