@@ -3,8 +3,8 @@
 //! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. (After a killed process every store survived, and nothing is cut.)
-//! 3. Sort each table's notes by key and sequence, let the newest version of a key decide what its slot says, count the
-//!    older ones as dead, and build the table's index bottom-up.
+//! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, let the newest version of a key
+//!    decide what its slot says, count the older ones as dead, and build the table's index bottom-up.
 //! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::HashMap;
@@ -39,14 +39,16 @@ struct Note {
     /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
     key: [u64; NOTED_KEY_WORDS],
     sequence: u64,
-    /// A slot that points at the record. In place of the stale count: the bytes in `key`, or `LONG`.
+    /// A slot that points at the record. In place of the stale count: the bytes in `key`, or `LONG`, or `LOW`.
     slot: Slot,
 }
 
 const NOTED_KEY_WORDS: usize = 3;
 const NOTED_KEY_BYTES: usize = 8 * NOTED_KEY_WORDS;
-/// The key is longer than a note holds, or does not have the prefix: it must be read from the record.
-const LONG: u8 = Slot::STALE_MANY;
+/// The key is longer than a note holds, or beyond all that have the prefix: it must be read from the record.
+const LONG: u8 = 255;
+/// The key is below all that have the prefix: it must be read from the record.
+const LOW: u8 = 254;
 
 impl Note {
     fn new(record: &Record<'_>, prefix: &[u8]) -> Note {
@@ -60,8 +62,7 @@ impl Note {
                     kept = rest.len() as u8;
                 }
             }
-            // Sorts before or after all that have the prefix; among themselves the whole keys decide.
-            None if key < prefix => {}
+            None if key < prefix => kept = LOW,
             None => bytes.fill(0xFF),
         }
         let word = |i: usize| {
@@ -74,7 +75,12 @@ impl Note {
     }
 
     fn is_long(&self) -> bool {
-        self.slot.stale() == LONG
+        self.slot.stale() >= LOW
+    }
+
+    /// Orders notes with equal words: of two such keys one is the other with zeros added, unless one is long.
+    fn rank(&self) -> i16 {
+        if self.slot.stale() == LOW { -1 } else { i16::from(self.slot.stale()) }
     }
 
     /// Appends the noted bytes of a key that is not long.
@@ -85,14 +91,18 @@ impl Note {
 
     /// Whether the two may have one key, as far as the notes tell: surely, if neither is long.
     fn looks_like(&self, other: &Note) -> bool {
-        self.key == other.key && (self.slot.stale() == other.slot.stale() || self.is_long() || other.is_long())
+        let same_class = (self.rank() < 0) == (other.rank() < 0);
+        self.key == other.key
+            && same_class
+            && (self.rank() == other.rank() || self.is_long() || other.is_long())
     }
 }
 
 /// What walking one segment, or several, gave.
 #[derive(Debug, Default)]
 struct Walked {
-    notes: HashMap<u32, Vec<Note>>,
+    /// By table; one run from each thread, sorted.
+    runs: HashMap<u32, Vec<Vec<Note>>>,
     ends: Vec<SegmentEnd>,
     /// Records above the watermark: sequence, unit, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
@@ -108,6 +118,9 @@ struct Above {
     relocated: bool,
 }
 
+/// By table, in the order they were met.
+type Notes = HashMap<u32, Vec<Note>>;
+
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
@@ -119,14 +132,13 @@ impl Store {
         if found.power_cut {
             self.cut(&mut walked, found.watermark);
         }
-        for (id, notes) in std::mem::take(&mut walked.notes) {
+        for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                notes.iter().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
+                runs.iter().flatten().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
                 continue;
             };
-            let sorted = sort_notes(notes, threads);
-            self.build_index(&table, &sorted, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
+            self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
         }
         self.log.recovered(&walked.ends, walked.last_sequence)
     }
@@ -135,14 +147,18 @@ impl Store {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(Ok(Walked { last_sequence: found.watermark, ..Walked::default() }));
         let work = || {
-            let mut mine = Walked::default();
+            let (mut mine, mut notes) = (Walked::default(), Notes::new());
             let outcome = loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&unit) = found.segments.get(i) else { break Ok(()) };
-                if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine) {
+                if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine, &mut notes) {
                     break Err(error);
                 }
             };
+            for (table, mut notes) in notes {
+                notes.sort_unstable_by(by_key);
+                mine.runs.insert(table, vec![notes]);
+            }
             let mut total = total.lock();
             match (&mut *total, outcome) {
                 (Ok(total), Ok(())) => total.absorb(mine),
@@ -163,6 +179,7 @@ impl Store {
         found: &Found,
         prefixes: &Prefixes,
         walked: &mut Walked,
+        noted: &mut Notes,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         let mut max_sequence = 0;
@@ -181,17 +198,17 @@ impl Store {
             let table = record.table();
             if current.as_ref().is_none_or(|(id, ..)| *id != table) {
                 if let Some((id, notes, _)) = current.take() {
-                    walked.notes.insert(id, notes);
+                    noted.insert(id, notes);
                 }
                 let prefix = prefixes.get(&table).map_or(&[][..], Vec::as_slice);
-                current = Some((table, walked.notes.remove(&table).unwrap_or_default(), prefix));
+                current = Some((table, noted.remove(&table).unwrap_or_default(), prefix));
             }
             if let Some((_, notes, prefix)) = &mut current {
                 notes.push(Note::new(&record, prefix));
             }
         }
         if let Some((id, notes, _)) = current {
-            walked.notes.insert(id, notes);
+            noted.insert(id, notes);
         }
         let end = walk.end();
         if let Some(sequence) = end.beyond
@@ -222,25 +239,37 @@ impl Store {
                 end.max_sequence = end.max_sequence.min(first_missing - 1);
             }
         }
-        walked.notes.values_mut().for_each(|notes| notes.retain(|n| n.sequence < first_missing));
+        let runs = walked.runs.values_mut().flatten();
+        runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
     }
 
-    /// Builds a table's index from its notes, sorted by key and then from the newest sequence to the oldest.
-    fn build_index(&self, table: &TableShared, sorted: &[Note], prefix: &[u8]) -> Result<()> {
+    /// Builds a table's index from its notes.
+    fn build_index(&self, table: &TableShared, runs: &[Vec<Note>], prefix: &[u8]) -> Result<()> {
         let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
         let mut building =
             Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
-        for run in sorted.chunk_by(Note::looks_like) {
-            if run.len() > 1 && run.iter().any(Note::is_long) {
-                self.decide_long(run, &mut building)?;
-            } else {
-                self.decide(run, &mut building)?;
+        let mut alike: Vec<Note> = Vec::new();
+        for note in Merged::new(runs) {
+            if alike.first().is_some_and(|first| !first.looks_like(&note)) {
+                self.settle(&alike, &mut building)?;
+                alike.clear();
             }
+            alike.push(note);
         }
+        self.settle(&alike, &mut building)?;
         table.index.replace_with(building.builder.finish().map_err(index_full)?);
         table.tombstones.store(building.tombstones, Ordering::Relaxed);
         table.expiring.store(building.expiring, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Records that look as if they had one key, newest first if they surely do.
+    fn settle(&self, alike: &[Note], building: &mut Building<'_>) -> Result<()> {
+        match alike {
+            [] => Ok(()),
+            [_, _, ..] if alike.iter().any(Note::is_long) => self.decide_long(alike, building),
+            _ => self.decide(alike, building),
+        }
     }
 
     /// Several records that cannot be told apart without their keys.
@@ -321,11 +350,8 @@ fn broken_chain(record: &Record<'_>) -> Error {
 
 impl Walked {
     fn absorb(&mut self, other: Walked) {
-        for (table, notes) in other.notes {
-            match self.notes.entry(table) {
-                std::collections::hash_map::Entry::Vacant(entry) => drop(entry.insert(notes)),
-                std::collections::hash_map::Entry::Occupied(mut entry) => entry.get_mut().extend(notes),
-            }
+        for (table, runs) in other.runs {
+            self.runs.entry(table).or_default().extend(runs);
         }
         self.ends.extend(other.ends);
         self.above.extend(other.above);
@@ -369,37 +395,40 @@ fn newest_first(a: &Note, b: &Note) -> std::cmp::Ordering {
     b.sequence.cmp(&a.sequence).then(is_row(b).cmp(&is_row(a)))
 }
 
-/// Sorts by key as far as it is noted, then newest first, in parallel.
-fn sort_notes(mut notes: Vec<Note>, threads: usize) -> Vec<Note> {
-    // Of equal words the shorter key is the lesser: it is a prefix of the other, followed by zeros. A long key's words may
-    // equal those of a shorter one; then `decide_long` puts them in order.
-    let by = |a: &Note, b: &Note| {
-        let length = |n: &Note| n.slot.stale();
-        a.key.cmp(&b.key).then_with(|| length(a).cmp(&length(b))).then_with(|| newest_first(a, b))
-    };
-    if threads < 2 || notes.len() < 1 << 16 {
-        notes.sort_unstable_by(by);
-        return notes;
-    }
-    let parts = threads.next_power_of_two();
-    sort_parts(&mut notes, parts, by);
-    notes
+/// Orders by key as far as it is noted, then newest first. Long keys that look alike are put in order by
+/// [`Store::decide_long`].
+fn by_key(a: &Note, b: &Note) -> std::cmp::Ordering {
+    a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }
 
-/// Quick-sorts with a thread for each half, down to `parts` pieces.
-fn sort_parts(
-    notes: &mut [Note],
-    parts: usize,
-    by: impl Fn(&Note, &Note) -> std::cmp::Ordering + Copy + Send + Sync,
-) {
-    if parts < 2 || notes.len() < 2 {
-        notes.sort_unstable_by(by);
-        return;
+/// Sorted runs as one. There are as many as there were threads: few enough to look at each.
+struct Merged<'r> {
+    runs: Vec<&'r [Note]>,
+}
+
+impl<'r> Merged<'r> {
+    fn new(runs: &'r [Vec<Note>]) -> Merged<'r> {
+        Merged { runs: runs.iter().map(Vec::as_slice).filter(|run| !run.is_empty()).collect() }
     }
-    let middle = notes.len() / 2;
-    let (low, _, high) = notes.select_nth_unstable_by(middle, by);
-    std::thread::scope(|scope| {
-        scope.spawn(|| sort_parts(low, parts / 2, by));
-        sort_parts(high, parts / 2, by);
-    });
+}
+
+impl Iterator for Merged<'_> {
+    type Item = Note;
+
+    #[inline]
+    fn next(&mut self) -> Option<Note> {
+        let mut least = 0;
+        for i in 1..self.runs.len() {
+            if by_key(&self.runs[i][0], &self.runs[least][0]).is_lt() {
+                least = i;
+            }
+        }
+        let (note, rest) = self.runs.get(least)?.split_first()?;
+        if rest.is_empty() {
+            self.runs.swap_remove(least);
+        } else {
+            self.runs[least] = rest;
+        }
+        Some(*note)
+    }
 }
