@@ -1,3 +1,5 @@
 //! Bytes at rest. INTERIM.
 /// The fast tier.
 pub struct FastTier(());
+mod arena;
+pub use arena::Arena;

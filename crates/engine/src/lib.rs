@@ -2,8 +2,10 @@
 
 mod db;
 mod error;
+mod index;
 mod options;
 mod schema;
+mod sync;
 
 pub use db::{Batch, Change, Db, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
@@ -18,4 +20,13 @@ pub mod limits {
     pub const ROW_BYTES_MAX: usize = 64 << 20;
     /// Fields in a table.
     pub const FIELDS_MAX: usize = 1024;
+}
+
+/// Parts for measuring from outside. Unstable: no promise is made about anything in here.
+#[doc(hidden)]
+pub mod parts {
+    /// The index.
+    pub mod index {
+        pub use crate::index::*;
+    }
 }
