@@ -5,8 +5,10 @@ mod index;
 mod log;
 mod sync;
 mod error;
+mod index;
 mod options;
 mod schema;
+mod sync;
 
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
