@@ -1,3 +1,78 @@
-//! Bytes at rest. INTERIM.
-/// The fast tier.
-pub struct FastTier(());
+//! Bytes at rest.
+//!
+//! This crate is everything Hedgerow knows about the machine below it: the fast tier on its media, checksums, the clock,
+//! random numbers and threads, and a medium that simulates crashes. It knows nothing of rows. Together with the engine's
+//! index it is the only place with `unsafe` code, and every ordering that durability rests on is marked `PERSIST:`.
+//!
+//! # What the media promise
+//!
+//! A store is first *visible* (to this process), then *kept* (if the process is killed), then *durable* (if the power goes).
+//! [`FastTier::persist`] makes durable what was stored to a range before it.
+//!
+//! | medium | a store is kept | a store is durable | what `persist` does | stores may become durable |
+//! |---|---|---|---|---|
+//! | [`Medium::PageCache`] | at once: the page cache outlives the process | with `persist` | `msync(MS_SYNC)` of the range, which is `fdatasync` limited to it: pages, file length and block map reach the device, whose cache is flushed | by the page, in any order, at any time; torn between 512-byte sectors |
+//! | [`Medium::PersistentMemory`] | at once: processor caches outlive the process | with `persist` | `clwb` (or `clflushopt`, `clflush`; `dc cvap`) of the range's lines, then a fence; no system call | by the 64-byte line, in any order; within a line in store order; 8-byte aligned stores whole |
+//! | [`Medium::Dram`] | never | never | nothing | never |
+//! | [`Medium::Emulated`] | as its base | never for sure | write-back of the lines and a fence, for their cost | as its base |
+//! | [`Medium::Simulated`] | as [`CrashModel`] says | with `persist` | notes it | as [`CrashModel`] says |
+//!
+//! Assumed, and not checked: the device honours its flush command; the kernel reports a failed write-back to the next
+//! sync of the same open file (Linux since 4.13); persistent memory has ADR, so that its write queue drains when the power
+//! goes; no one cuts the file short while it is mapped (a read of the missing part would be a SIGBUS); allocated
+//! blocks stay allocated (a copy-on-write file system with snapshots breaks this: a write-back may find it full, which
+//! `persist` reports). A medium's read error also arrives as SIGBUS, as with every mapped file.
+//!
+//! After a failed `persist` the range's bytes may never become durable, however often one tries again: the kernel may have
+//! dropped them as clean. The only safe course is to stop writing and to recover from what is on the medium.
+//!
+//! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
+//! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it.
+//!
+//! **A new file** has its directory synced when it is made, so that a power cut cannot take the whole tier.
+//!
+//! **Addresses are stable.** The tier reserves its whole address space at once and maps the file into it from the front.
+//!
+//! # Example
+//!
+//! ```
+//! use hedgerow_device::{FastTier, FastTierOptions};
+//!
+//! let directory = std::env::temp_dir().join(format!("hedgerow-doc-{}", std::process::id()));
+//! std::fs::create_dir_all(&directory)?;
+//! let tier = FastTier::open_file(&directory.join("fast"), &FastTierOptions::default(), true)?;
+//! tier.grow(1 << 20)?;
+//! tier.write(4096, 5, |bytes| bytes.copy_from_slice(b"hedge"));
+//! tier.persist(4096, 5)?;
+//! assert_eq!(tier.read(4096, 5), b"hedge");
+//! # drop(tier);
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("hedgerow-device is written for 64-bit Linux");
+
+mod arena;
+mod checksum;
+mod clock;
+mod emulate;
+mod error;
+mod fast;
+mod fault;
+mod file;
+mod flush;
+mod machine;
+mod map;
+mod random;
+
+pub use arena::Arena;
+pub use checksum::{crc32c, crc32c_blocks};
+pub use clock::Clock;
+pub use emulate::PersistentMemoryModel;
+pub use error::{DeviceError, Result};
+pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
+pub use fault::{CrashModel, CrashSim, CrashWalk, Image, Survivors};
+pub use machine::{boot_id, spawn};
+pub use random::Random;

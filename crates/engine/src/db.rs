@@ -1,376 +1,229 @@
-//! `Db`, `Table`, `Batch`, `Snapshot`: what a user of the library holds.
+//! `Db`: the open store, and the parts it is made of.
 //!
-//! INTERIM SIGNATURES, bodies follow.
-#![allow(unused_variables, missing_docs, clippy::todo)]
+//! | file | what |
+//! |---|---|
+//! | `db/write.rs` | the write path |
+//! | `db/read.rs` | the read path |
+//! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
+//! | `db/collect.rs` | freeing segments, sweeping expired rows |
+//! | `db/recover.rs` | opening after a crash |
+//! | `db/catalog.rs` | tables and how their schemas change |
+//! | `db/store.rs` | what they share, and the background threads |
 
-use std::ops::Bound;
+mod batch;
+mod catalog;
+mod collect;
+mod metrics;
+mod read;
+mod recover;
+mod row;
+mod scan;
+mod snapshot;
+mod store;
+mod table;
+mod write;
+
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use hedgerow_device::FastTier;
+pub use batch::Batch;
+use hedgerow_device::{Clock, FastTier, FastTierOptions};
+pub use metrics::Metrics;
+pub use read::RowRef;
+pub use row::Row;
+pub use scan::Scan;
+pub use snapshot::Snapshot;
+use store::{Housekeeping, Store};
+pub use table::{Change, Table};
 
-use crate::{Error, FieldName, Options, OwnedValue, Result, Schema, Type, Value};
+use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
-/// An open store. Cheap to clone, `Send + Sync`.
+/// The file of the fast tier in a store's directory.
+pub const FAST_TIER_FILE: &str = "fast";
+
+/// An open store. Cheap to clone, `Send + Sync`. The store closes when the last clone and the last [`Table`] of it are
+/// dropped; [`Db::close`] does it at once and says what went wrong.
+///
+/// ```
+/// # fn main() -> hedgerow::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("hedgerow-doc-db-{}", std::process::id()));
+/// use hedgerow::{Db, Schema, Type, Value, row};
+/// let db = Db::open(&dir)?;
+/// let users = db.create_table("users", Schema::new().field("name", Type::String).field("age", Type::U32))?;
+/// users.put(b"42", &row! { name: "Ada", age: 36 })?;
+/// users.update(b"42", &row! { age: 37 })?;
+/// let row = users.get(b"42")?.expect("it was just written");
+/// assert_eq!(row.get("age"), Value::UInt(37));
+/// db.close()?;
+/// # std::fs::remove_dir_all(dir).ok();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-pub struct Db(Arc<()>);
+pub struct Db {
+    store: Arc<Store>,
+    /// Closes the store when the last `Db` and the last `Table` are gone.
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    store: Arc<Store>,
+    closed: AtomicBool,
+}
 
 impl Db {
-    /// Opens the store in the directory `path`, creating it if there is none, with default options.
+    /// Opens the store in the directory `path` with default options, making it if there is none.
+    ///
+    /// # Errors
+    /// `Locked` if another process has it open, `Corrupted`, `Version`, `Io`, `Full`.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
-        todo!()
+        Db::open_with(path, Options::default())
     }
+
+    /// [`Db::open`] with options.
+    ///
+    /// # Errors
+    /// As [`Db::open`]; `Invalid` for an option out of its bounds; `NotFound` if there is no store and it is not to be made.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        todo!()
+        let path = path.as_ref();
+        if options.create {
+            std::fs::create_dir_all(path).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
+            })?;
+        }
+        let file = path.join(FAST_TIER_FILE);
+        if !options.create && !file.exists() {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
+        }
+        let tier_options =
+            FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
+        let tier = FastTier::open_file(&file, &tier_options, options.create)?;
+        Db::open_on(tier, options)
     }
-    /// Opens the store on a given fast tier (DRAM, emulated persistent memory, crash simulation).
+
+    /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation.
+    ///
+    /// # Errors
+    /// As [`Db::open_with`].
     pub fn open_on(tier: FastTier, options: Options) -> Result<Db> {
-        todo!()
+        Db::open_at(tier, options, Clock::system())
     }
-    /// Creates a table, or opens it if it exists with the same schema; another schema is `Exists`.
+
+    /// [`Db::open_on`], with a clock for expiry.
+    ///
+    /// # Errors
+    /// As [`Db::open_with`].
+    pub fn open_at(tier: FastTier, options: Options, clock: Clock) -> Result<Db> {
+        let background = options.background;
+        let store = Arc::new(Store::open(Arc::new(tier), options, clock)?);
+        if background {
+            Housekeeping::start(&store)?;
+        }
+        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
+        Ok(Db { store, handle })
+    }
+
+    /// Creates a table; one that exists with the same schema is opened.
+    ///
+    /// # Errors
+    /// `Exists` if it exists with another schema; `Invalid` for a bad name or schema.
     pub fn create_table(&self, name: &str, schema: Schema) -> Result<Table> {
-        todo!()
+        Ok(Table::new(self, self.store.create_table(name, &schema)?))
     }
-    /// `NotFound` if there is none.
+
+    /// Opens a table.
+    ///
+    /// # Errors
+    /// `NotFound`.
     pub fn table(&self, name: &str) -> Result<Table> {
-        todo!()
+        match self.store.catalog.by_name(name) {
+            Some(shared) => Ok(Table::new(self, shared)),
+            None => Err(Error::new(ErrorKind::NotFound, format!("there is no table {name:?}"))),
+        }
     }
+
+    /// The tables' names, in order.
     pub fn table_names(&self) -> Vec<String> {
-        todo!()
+        self.store.catalog.names()
     }
-    /// Drops a table and its rows; false if there is none. A table of the same name may be created again at once.
+
+    /// Drops a table with all its rows; false if there is none. Its name is free again at once.
+    ///
+    /// # Errors
+    /// `Io`, `Closed`.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
-        todo!()
+        self.store.drop_table(name)
     }
-    /// Writes all operations of `batch`, or none: one atomic step for readers with a snapshot and for crashes.
+
+    /// Writes all of a batch, or nothing.
+    ///
+    /// # Errors
+    /// Those of the single writes, before anything is written; `Conflict` if a required version has changed.
     pub fn write(&self, batch: Batch) -> Result<()> {
-        todo!()
+        self.store.write_batch(batch)
     }
+
+    /// Takes a snapshot.
     pub fn snapshot(&self) -> Snapshot {
-        todo!()
+        Snapshot::take(&self.store)
     }
+
     /// Makes everything written so far durable against a power cut.
+    ///
+    /// # Errors
+    /// `Io`, after which the store takes no more writes; `Closed`.
     pub fn persist(&self) -> Result<()> {
-        todo!()
+        self.store.log.persist_to(self.store.log.last_sequence())
     }
+
+    /// Frees what dead records take, as far as it can be done now, without waiting for the background collector. Returns
+    /// the segments freed.
+    ///
+    /// # Errors
+    /// `Corrupted`, `Io`, `Closed`.
+    pub fn collect(&self) -> Result<usize> {
+        self.store.collect(true)
+    }
+
+    /// Counters and gauges.
     pub fn metrics(&self) -> Metrics {
-        todo!()
+        self.store.metrics()
     }
-    /// Persists and closes. Later calls on other clones fail with `Closed`. Dropping the last clone does the same, silently.
+
+    /// The medium of the fast tier, for people.
+    pub fn medium(&self) -> String {
+        self.store.log.tier().medium().to_string()
+    }
+
+    /// The durability mode the store was opened with.
+    pub fn durability(&self) -> Durability {
+        self.store.options.durability
+    }
+
+    /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on until the last
+    /// handle is dropped.
+    ///
+    /// # Errors
+    /// `Io` if the last sync failed.
     pub fn close(self) -> Result<()> {
-        todo!()
+        self.handle.close()
     }
 }
 
-/// Counters and gauges at one moment.
-#[derive(Debug, Clone, Default)]
-pub struct Metrics {
-    pub rows: u64,
-    pub tables: u64,
-    pub index_bytes: u64,
-    pub fast_tier_bytes: u64,
-    pub fast_tier_bytes_max: u64,
-    pub live_bytes: u64,
-    pub dead_bytes: u64,
-    pub puts: u64,
-    pub updates: u64,
-    pub gets: u64,
-    pub deletes: u64,
-    pub scans: u64,
-    pub syncs: u64,
-    pub segments_collected: u64,
-    pub bytes_collected: u64,
-    pub expired: u64,
-}
-
-/// A table. Cheap to clone, `Send + Sync`.
-///
-/// `fields` arguments are slices or arrays of `(name, value)`; a name is `&str` or [`FieldId`](crate::FieldId). In an
-/// open table an unknown `&str` name is learned.
-#[derive(Clone)]
-pub struct Table(Arc<()>);
-
-impl Table {
-    pub fn name(&self) -> String {
-        todo!()
-    }
-    pub fn schema(&self) -> Arc<Schema> {
-        todo!()
-    }
-    /// Resolves a name once.
-    pub fn field(&self, name: &str) -> Result<crate::FieldId> {
-        todo!()
-    }
-    /// Adds a nullable field.
-    pub fn add_field(&self, name: &str, kind: Type) -> Result<()> {
-        todo!()
-    }
-    pub fn rename_field(&self, name: &str, to: &str) -> Result<()> {
-        todo!()
-    }
-    pub fn drop_field(&self, name: &str) -> Result<()> {
-        todo!()
-    }
-    /// Writes a whole row over whatever was there; fields not named take their default. Clears the row's expiry.
-    pub fn put<'v, F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'v>)]) -> Result<()> {
-        todo!()
-    }
-    /// `put` with an expiry in ms since 1970.
-    pub fn put_expiring<'v, F: FieldName>(
-        &self,
-        key: &[u8],
-        fields: &[(F, Value<'v>)],
-        expires_at_ms: u64,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// Writes the named fields, blind: makes the row if there is none. Keeps the row's expiry.
-    /// `Null` removes a nullable field. Clears the expiry of the fields it writes.
-    pub fn update<'v, F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'v>)]) -> Result<()> {
-        todo!()
-    }
-    /// Like `update`, but only if the row exists; says whether it did.
-    pub fn update_existing<'v, F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'v>)]) -> Result<bool> {
-        todo!()
-    }
-    /// The whole row, copied.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
-        todo!()
-    }
-    /// The named fields only.
-    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
-        todo!()
-    }
-    pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
-        todo!()
-    }
-    /// Runs `read` on the row in place, without copying it. `read` must be short: it holds back reclamation.
-    pub fn read<R>(&self, key: &[u8], read: impl FnOnce(&RowRef<'_>) -> Result<R>) -> Result<Option<R>> {
-        todo!()
-    }
-    /// One entry a key, in order; whole rows.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
-        todo!()
-    }
-    /// Rows in key order; narrow it with the builder's methods, then iterate.
-    pub fn scan(&self) -> Scan {
-        todo!()
-    }
-    /// Whether there was a row.
-    pub fn delete(&self, key: &[u8]) -> Result<bool> {
-        todo!()
-    }
-    pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        todo!()
-    }
-    /// Adds to an integer field (a missing row or null counts as 0) and returns the sum; overflow is `Invalid`.
-    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
-        todo!()
-    }
-    /// Writes `new` if the field now equals `expected` (`Null` = absent); says whether it did.
-    pub fn compare_and_set<F: FieldName>(
-        &self,
-        key: &[u8],
-        field: F,
-        expected: Value<'_>,
-        new: Value<'_>,
-    ) -> Result<bool> {
-        todo!()
-    }
-    /// Read-modify-write of one row: `change` sees the row (or None) and says what to write. Atomic: repeated if the row changed.
-    pub fn modify<R>(
-        &self,
-        key: &[u8],
-        change: impl FnMut(Option<&RowRef<'_>>) -> Result<(Change, R)>,
-    ) -> Result<R> {
-        todo!()
-    }
-    /// Sets or clears the row's expiry (ms since 1970); false if there is no row.
-    pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
-        todo!()
-    }
-    /// Sets or clears the expiry of single fields; false if there is no row. Absent fields stay absent.
-    pub fn expire_fields<F: FieldName>(&self, key: &[u8], fields: &[F], at_ms: Option<u64>) -> Result<bool> {
-        todo!()
-    }
-    /// A number that changes with every write of the row; None if there is no row.
-    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
-        todo!()
-    }
-    /// Rows in the table, expired ones not yet collected included.
-    pub fn len(&self) -> u64 {
-        todo!()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Removes all rows at once, whatever their number.
-    pub fn clear(&self) -> Result<()> {
-        todo!()
+impl Handle {
+    fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.store.housekeeping.stop();
+        self.store.log.close()
     }
 }
 
-/// What `Table::modify` writes.
-#[derive(Debug, Clone)]
-pub enum Change {
-    /// Nothing.
-    Keep,
-    /// The whole row; expiry ms or None.
-    Put {
-        fields: Vec<(String, OwnedValue)>,
-        expires_at_ms: Option<u64>,
-    },
-    /// Some fields, optionally with a field expiry for all of them.
-    Update {
-        fields: Vec<(String, OwnedValue)>,
-    },
-    Delete,
-}
-
-/// A row in place: borrowed from the log, checksums verified for the bytes that are read.
-pub struct RowRef<'a>(std::marker::PhantomData<&'a ()>);
-
-impl<'a> RowRef<'a> {
-    pub fn schema(&self) -> &Schema {
-        todo!()
-    }
-    /// The field's value; `Null` if absent; error if corrupted or unknown.
-    pub fn get<F: FieldName>(&self, field: F) -> Result<Value<'a>> {
-        todo!()
-    }
-    /// All present (non-null) fields in schema order.
-    pub fn for_each(&self, f: impl FnMut(&str, Value<'a>)) -> Result<()> {
-        todo!()
-    }
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        todo!()
-    }
-    pub fn field_expires_at_ms<F: FieldName>(&self, field: F) -> Result<Option<u64>> {
-        todo!()
-    }
-    pub fn version(&self) -> u64 {
-        todo!()
-    }
-    pub fn to_row(&self) -> Result<Row> {
-        todo!()
-    }
-}
-
-/// A row that owns its bytes.
-#[derive(Debug, Clone)]
-pub struct Row {}
-
-impl Row {
-    pub fn key(&self) -> &[u8] {
-        todo!()
-    }
-    /// The field's value; `Null` if absent or not among the fields asked for.
-    pub fn get(&self, field: &str) -> Value<'_> {
-        todo!()
-    }
-    /// Present (non-null) fields, in schema order.
-    pub fn fields(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        std::iter::empty()
-    }
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        todo!()
-    }
-    pub fn version(&self) -> u64 {
-        todo!()
-    }
-}
-
-/// A scan being described, then an iterator over `Result<Row>`.
-pub struct Scan(());
-
-impl Scan {
-    /// Keys from here. Default unbounded.
-    pub fn from(self, key: Bound<&[u8]>) -> Scan {
-        todo!()
-    }
-    pub fn to(self, key: Bound<&[u8]>) -> Scan {
-        todo!()
-    }
-    pub fn prefix(self, prefix: &[u8]) -> Scan {
-        todo!()
-    }
-    pub fn reverse(self) -> Scan {
-        todo!()
-    }
-    pub fn limit(self, rows: usize) -> Scan {
-        todo!()
-    }
-    /// Only these fields.
-    pub fn fields<F: FieldName>(self, fields: &[F]) -> Result<Scan> {
-        todo!()
-    }
-    /// Runs `visit` on each row in place (key, row); stops when it returns false.
-    pub fn for_each(self, visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
-        todo!()
-    }
-}
-
-impl Iterator for Scan {
-    type Item = Result<Row>;
-    fn next(&mut self) -> Option<Result<Row>> {
-        todo!()
-    }
-}
-
-/// Writes that happen together or not at all, over any tables of one store. The last write of a field wins.
-#[derive(Default)]
-pub struct Batch(());
-
-impl Batch {
-    pub fn new() -> Batch {
-        todo!()
-    }
-    pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        todo!()
-    }
-    pub fn put_expiring<F: FieldName>(
-        &mut self,
-        table: &Table,
-        key: &[u8],
-        fields: &[(F, Value<'_>)],
-        at_ms: u64,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn update<F: FieldName>(
-        &mut self,
-        table: &Table,
-        key: &[u8],
-        fields: &[(F, Value<'_>)],
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn delete(&mut self, table: &Table, key: &[u8]) {
-        todo!()
-    }
-    /// The batch fails with nothing written unless the row's `version` is still this one.
-    pub fn require_version(&mut self, table: &Table, key: &[u8], version: Option<u64>) {
-        todo!()
-    }
-    pub fn len(&self) -> usize {
-        todo!()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// The store as it was at one moment.
-pub struct Snapshot(());
-
-impl Snapshot {
-    pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Row>> {
-        todo!()
-    }
-    pub fn get_fields<F: FieldName>(&self, table: &Table, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
-        todo!()
-    }
-    pub fn scan(&self, table: &Table) -> Scan {
-        todo!()
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `close`.
+        drop(self.close());
     }
 }

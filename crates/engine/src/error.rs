@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// The result of every call of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What the caller should do about an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +18,8 @@ pub enum ErrorKind {
     NotFound,
     /// A table or field of that name exists already, with another definition.
     Exists,
+    /// What the write depended on has changed: look again and repeat.
+    Conflict,
     /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
     Full,
     /// Another process has the store open.

@@ -1,11 +1,14 @@
 //! Hedgerow: an embedded store for rows.
 
 mod db;
+mod index;
+mod log;
+mod sync;
 mod error;
 mod options;
 mod schema;
 
-pub use db::{Batch, Change, Db, Metrics, Row, RowRef, Scan, Snapshot, Table};
+pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Durability, Options};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
@@ -18,4 +21,13 @@ pub mod limits {
     pub const ROW_BYTES_MAX: usize = 64 << 20;
     /// Fields in a table.
     pub const FIELDS_MAX: usize = 1024;
+}
+
+/// Parts for measuring from outside. Unstable: no promise is made about anything in here.
+#[doc(hidden)]
+pub mod parts {
+    /// The index.
+    pub mod index {
+        pub use crate::index::*;
+    }
 }

@@ -36,6 +36,12 @@ pub struct Options {
     pub delta_chain_max: u8,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
+    /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
+    pub index_bytes_max: u64,
+    /// Whether to run the background threads: syncing, collecting, sweeping expired rows, touching memory ahead of its
+    /// use. Default true; without them [`Db::collect`](crate::Db::collect) and [`Db::persist`](crate::Db::persist) do the
+    /// first two by hand, and a full store says so at once.
+    pub background: bool,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
 }
@@ -49,6 +55,8 @@ impl Default for Options {
             verify_reads: true,
             delta_chain_max: 5,
             create: true,
+            index_bytes_max: 64 << 30,
+            background: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
         }
     }

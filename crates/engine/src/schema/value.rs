@@ -66,6 +66,19 @@ impl Value<'_> {
         }
     }
 
+    /// What kind of value this is, for a person.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Int(_) | Value::UInt(_) => "integer",
+            Value::Float(_) => "float",
+            Value::Timestamp(_) => "timestamp",
+            Value::Bytes(_) => "bytes",
+            Value::Str(_) => "string",
+        }
+    }
+
     /// Copies the value so that it borrows nothing.
     pub fn to_owned(&self) -> OwnedValue {
         match *self {
@@ -208,6 +221,12 @@ pub enum OwnedValue {
     Timestamp(i64),
     Bytes(Box<[u8]>),
     Str(Box<str>),
+}
+
+impl From<Value<'_>> for OwnedValue {
+    fn from(value: Value<'_>) -> OwnedValue {
+        value.to_owned()
+    }
 }
 
 impl OwnedValue {

@@ -1,0 +1,526 @@
+//! The fast tier: one growing stretch of bytes, read and written in place, made durable by the range.
+//!
+//! Owns [`FastTier`] and the choice of medium. Promises that an address once mapped stays good, that a full disk is an
+//! error and never a signal, and that `persist` means on each medium what the crate's documentation says. Must not know
+//! segments, records or rows.
+//!
+//! # Who may touch which bytes
+//!
+//! The tier hands out plain slices, so its callers keep three rules (the engine's log is built on them):
+//! 1. Whoever calls [`FastTier::write`] owns the range: no other thread reads or writes any byte of it until the
+//!    writer has published it by some release operation (an index slot, a queue, [`FastTier::store_u64`] elsewhere).
+//! 2. A slice from [`FastTier::read`] is dropped before its bytes are handed to a writer again (epochs see to that).
+//! 3. A word that changes while others look at it is touched only by [`FastTier::load_u64`] and [`FastTier::store_u64`].
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::emulate::{Emulation, PersistentMemoryModel};
+use crate::error::{DeviceError, Result};
+use crate::fault::{CrashModel, CrashSim, Image};
+use crate::file::TierFile;
+use crate::flush;
+use crate::machine::boot_id;
+use crate::map::{Mapping, page_bytes};
+
+/// How a fast tier is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FastTierOptions {
+    /// Most bytes the tier may grow to. Default: no limit but the disk and the reserve.
+    pub bytes_max: u64,
+    /// Address space set aside, in bytes; growth ends there. Costs no memory. Default 1 TiB. Where the process may not
+    /// have so much, less is taken.
+    pub reserve_bytes: u64,
+}
+
+impl Default for FastTierOptions {
+    fn default() -> FastTierOptions {
+        FastTierOptions { bytes_max: u64::MAX, reserve_bytes: 1 << 40 }
+    }
+}
+
+/// What a tier's bytes rest on. The crate's documentation says what each promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Medium {
+    /// A file through the page cache.
+    PageCache,
+    /// A file on a DAX mount: loads and stores reach persistent memory itself.
+    PersistentMemory,
+    /// Memory of this process, gone with it.
+    Dram,
+    /// Memory or a file, slowed to a [`PersistentMemoryModel`].
+    Emulated,
+    /// The crash-simulating medium of [`CrashSim`].
+    Simulated,
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Medium::PageCache => "file through the page cache",
+            Medium::PersistentMemory => "persistent memory (DAX)",
+            Medium::Dram => "DRAM",
+            Medium::Emulated => "emulated persistent memory",
+            Medium::Simulated => "simulated",
+        })
+    }
+}
+
+/// What lies under an emulated persistent memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmulatedBase {
+    /// Memory of this process.
+    Dram,
+    /// The file at this path, created if missing. It survives the process; a power cut may take anything not yet
+    /// written back, whatever was persisted.
+    File(PathBuf),
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Home {
+    File(TierFile),
+    Dram(Mapping),
+    Simulated(CrashSim),
+}
+
+/// A growing stretch of bytes on one medium. Share it in an `Arc`; every method takes `&self`.
+#[derive(Debug)]
+pub struct FastTier {
+    base: NonNull<u8>,
+    /// Grown length. Every byte below is mapped. Written under `growing`.
+    bytes: AtomicU64,
+    /// Reads are delayed.
+    slow_reads: bool,
+    /// Stores are recorded or delayed.
+    watched_writes: bool,
+    read_only: bool,
+    medium: Medium,
+    bytes_max: u64,
+    emulation: Option<Emulation>,
+    home: Home,
+    growing: Mutex<()>,
+}
+
+// SAFETY: `base` points into the mapping that `home` owns for as long as the tier lives; the bytes behind it are plain
+// memory, and the module's rules say who may touch them when.
+unsafe impl Send for FastTier {}
+// SAFETY: as above.
+unsafe impl Sync for FastTier {}
+
+impl FastTier {
+    /// Opens the file at `path` for reading and writing, alone. On a DAX mount the medium is [`Medium::PersistentMemory`],
+    /// elsewhere [`Medium::PageCache`]. `create` makes an empty file where there is none.
+    ///
+    /// # Errors
+    /// [`DeviceError::Locked`] while another handle has it open, [`DeviceError::Full`] where a sparse file cannot be given
+    /// its blocks, [`DeviceError::Io`] for what the operating system refuses.
+    pub fn open_file(path: &Path, options: &FastTierOptions, create: bool) -> Result<FastTier> {
+        let (file, bytes) = TierFile::open(path, create, options.reserve_bytes.min(options.bytes_max))?;
+        let medium = if file.is_persistent_memory() { Medium::PersistentMemory } else { Medium::PageCache };
+        Ok(FastTier::over(Home::File(file), medium, bytes, options.bytes_max))
+    }
+
+    /// Opens the file at `path` for reading, beside other readers but not beside a writer. Every change is refused:
+    /// [`FastTier::grow`] and [`FastTier::persist`] by an error, [`FastTier::write`] and [`FastTier::store_u64`] by a panic.
+    ///
+    /// # Errors
+    /// As [`FastTier::open_file`].
+    pub fn open_file_read_only(path: &Path) -> Result<FastTier> {
+        let (file, bytes) = TierFile::open_read_only(path)?;
+        Ok(FastTier::over(Home::File(file), Medium::PageCache, bytes, bytes))
+    }
+
+    /// A tier in memory, for tests and for data that need not last.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`] where the address space cannot be had.
+    pub fn dram(options: &FastTierOptions) -> Result<FastTier> {
+        let mapping = Mapping::reserve(options.reserve_bytes.min(options.bytes_max), 0)
+            .map_err(|source| DeviceError::io("reserve address space for", Path::new("DRAM"), source))?;
+        mapping.advise_huge_pages();
+        Ok(FastTier::over(Home::Dram(mapping), Medium::Dram, 0, options.bytes_max))
+    }
+
+    /// A tier that behaves like the persistent memory of `model`, for experiments. Persisting costs what it costs there
+    /// (cache-line write-back and a fence) and makes nothing durable.
+    ///
+    /// # Errors
+    /// As those of the base: [`FastTier::dram`], [`FastTier::open_file`].
+    pub fn emulated(
+        base: EmulatedBase,
+        model: PersistentMemoryModel,
+        options: &FastTierOptions,
+    ) -> Result<FastTier> {
+        let mut tier = match base {
+            EmulatedBase::Dram => FastTier::dram(options)?,
+            EmulatedBase::File(path) => FastTier::open_file(&path, options, true)?,
+        };
+        tier.medium = Medium::Emulated;
+        tier.emulation = Some(Emulation::new(&model));
+        (tier.slow_reads, tier.watched_writes) = (true, true);
+        Ok(tier)
+    }
+
+    /// A tier over the crash-simulating medium, with what it holds now: a second tier over the same medium, opened after
+    /// the first was dropped, is a clean restart. Do not use two at a time.
+    pub fn simulated(sim: &CrashSim) -> FastTier {
+        let (bytes, bytes_max) = (sim.bytes(), sim.bytes_max());
+        let mut tier = FastTier::over(Home::Simulated(sim.clone()), Medium::Simulated, bytes, bytes_max);
+        tier.watched_writes = true;
+        tier
+    }
+
+    /// A simulated tier over what a crash left. Its medium is new (no faults, an empty log): [`FastTier::crash_sim`].
+    pub fn from_image(image: &Image) -> FastTier {
+        FastTier::simulated(&CrashSim::from_image(image))
+    }
+
+    fn over(home: Home, medium: Medium, bytes: u64, bytes_max: u64) -> FastTier {
+        let (mapping, read_only) = match &home {
+            Home::File(file) => (file.mapping(), file.is_read_only()),
+            Home::Dram(mapping) => (mapping, false),
+            Home::Simulated(sim) => (sim.mapping(), false),
+        };
+        let page = page_bytes();
+        // A file longer than a new, smaller limit is read in full; it only cannot grow.
+        let bytes_max = bytes_max.min(mapping.bytes());
+        FastTier {
+            base: mapping.base(),
+            bytes: AtomicU64::new(bytes),
+            slow_reads: false,
+            watched_writes: false,
+            read_only,
+            medium,
+            bytes_max: if read_only { bytes_max } else { bytes_max - bytes_max % page },
+            emulation: None,
+            home,
+            growing: Mutex::new(()),
+        }
+    }
+
+    /// What the bytes rest on.
+    pub fn medium(&self) -> Medium {
+        self.medium
+    }
+
+    /// The tier's file, where it has one.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.home {
+            Home::File(file) => Some(file.path()),
+            Home::Dram(_) | Home::Simulated(_) => None,
+        }
+    }
+
+    /// The simulated medium behind this tier, where there is one.
+    pub fn crash_sim(&self) -> Option<&CrashSim> {
+        match &self.home {
+            Home::Simulated(sim) => Some(sim),
+            Home::File(_) | Home::Dram(_) => None,
+        }
+    }
+
+    /// Tells whether the machine went down since the bytes were written: see [`boot_id`]. A simulated medium has its own.
+    pub fn boot_id(&self) -> u128 {
+        match &self.home {
+            Home::Simulated(sim) => sim.boot_id(),
+            Home::File(_) | Home::Dram(_) => boot_id(),
+        }
+    }
+
+    /// Present length. A file cut short by someone else shows it here, to the byte.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Length beyond which [`FastTier::grow`] answers [`DeviceError::Full`], in whole pages.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Lengthens the tier to `new_bytes`, rounded up to a page; new bytes are zero. Shorter than present: nothing happens.
+    /// Slices and addresses handed out stay good. The new length is durable with the first `persist` after it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Full`], with the tier as it was; [`DeviceError::Io`]; [`DeviceError::ReadOnly`].
+    pub fn grow(&self, new_bytes: u64) -> Result<()> {
+        self.refuse_read_only()?;
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.bytes.load(Ordering::Relaxed);
+        if new_bytes <= old {
+            return Ok(());
+        }
+        if new_bytes > self.bytes_max {
+            return Err(DeviceError::Full { wanted: new_bytes, limit: self.bytes_max, source: None });
+        }
+        let new = new_bytes.next_multiple_of(page_bytes());
+        match &self.home {
+            Home::File(file) => file.grow(old, new)?,
+            Home::Dram(mapping) => {
+                mapping.map_memory(old, new).map_err(|source| memory_refused(old, new, source))?
+            }
+            Home::Simulated(sim) => sim.grow(old, new)?,
+        }
+        self.bytes.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the page faults of writing `offset..offset + len` now, on this thread, so that no writer takes them later.
+    /// Best effort; bytes beyond the present length are left out.
+    pub fn populate(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if self.read_only || offset >= end {
+            return;
+        }
+        match &self.home {
+            Home::File(file) => file.mapping().populate(offset, end),
+            Home::Dram(mapping) => mapping.populate(offset, end),
+            Home::Simulated(_) => {}
+        }
+    }
+
+    /// The `len` bytes at `offset`; `None` where they do not all exist.
+    #[inline]
+    pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let end = offset.checked_add(len as u64)?;
+        if end > self.bytes() {
+            return None;
+        }
+        if self.slow_reads {
+            self.delay_read(offset, len as u64);
+        }
+        // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
+        // writes it meanwhile, by rules 1 and 2 of the module.
+        Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) })
+    }
+
+    #[cold]
+    fn delay_read(&self, offset: u64, len: u64) {
+        if let Some(emulation) = &self.emulation {
+            emulation.read(self.base.as_ptr() as u64 + offset, len);
+        }
+    }
+
+    /// The `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// They all exist. Where that is not sure, use [`FastTier::try_read`].
+    #[inline]
+    pub fn read(&self, offset: u64, len: usize) -> &[u8] {
+        match self.try_read(offset, len) {
+            Some(bytes) => bytes,
+            None => out_of_range(offset, len as u64, self.bytes()),
+        }
+    }
+
+    /// Asks for the cache line at `offset`. A hint: an offset out of range is ignored.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        if offset >= self.bytes() {
+            return;
+        }
+        // SAFETY: offset lies below the grown length.
+        let byte = unsafe { self.base.add(offset as usize) };
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of a mapped address; it loads nothing the program can see. SSE is part of x86-64.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(byte.as_ptr().cast::<i8>());
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+        if self.slow_reads
+            && let Some(emulation) = &self.emulation
+        {
+            emulation.prefetch(byte.as_ptr() as u64);
+        }
+    }
+
+    /// Hands the `len` bytes at `offset` to `fill`, to be written in place; they hold whatever was there. The caller owns
+    /// the range (rule 1 of the module) and publishes it after `write` has returned. Durable with the next `persist`.
+    ///
+    /// # Panics
+    /// They all exist, and the tier was not opened for reading only.
+    #[inline]
+    pub fn write<R>(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.check_writable(offset, len as u64);
+        // SAFETY: offset..offset + len is mapped for writing (checked above) while `self` lives; by rules 1 and 2 of the
+        // module no other slice over these bytes is alive.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(offset as usize), len) };
+        let result = fill(bytes);
+        if self.watched_writes {
+            self.watch_write(offset, bytes);
+        }
+        result
+    }
+
+    #[cold]
+    fn watch_write(&self, offset: u64, bytes: &[u8]) {
+        if let Home::Simulated(sim) = &self.home {
+            sim.record_store(offset, bytes);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(bytes.as_ptr() as u64, bytes.len() as u64);
+        }
+    }
+
+    /// The little-endian word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// The word exists and `offset` is a multiple of 8.
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> u64 {
+        let bytes = self.bytes();
+        if !offset.is_multiple_of(8) || offset.saturating_add(8) > bytes {
+            out_of_range(offset, 8, bytes);
+        }
+        if self.slow_reads {
+            self.delay_read(offset, 8);
+        }
+        u64::from_le(self.word(offset).load(Ordering::Acquire))
+    }
+
+    /// Stores `value`, little-endian, as the word at `offset`: one store that no crash tears, with release ordering.
+    ///
+    /// # Panics
+    /// The word exists, `offset` is a multiple of 8 and the tier was not opened for reading only.
+    #[inline]
+    pub fn store_u64(&self, offset: u64, value: u64) {
+        self.check_writable(offset, 8);
+        if !offset.is_multiple_of(8) {
+            out_of_range(offset, 8, self.bytes());
+        }
+        let word = self.word(offset);
+        if self.watched_writes {
+            self.watch_store_u64(offset, word, value);
+        } else {
+            word.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    #[cold]
+    fn watch_store_u64(&self, offset: u64, word: &AtomicU64, value: u64) {
+        if let Home::Simulated(sim) = &self.home {
+            sim.record_word(offset, word, value);
+        } else {
+            word.store(value.to_le(), Ordering::Release);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(self.base.as_ptr() as u64 + offset, 8);
+        }
+    }
+
+    /// The callers checked that the word exists and is aligned.
+    #[inline]
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        // SAFETY: mapped (checked by the callers) while `self` lives; aligned, since the base is page-aligned and the offset
+        // a multiple of 8; by rule 3 of the module the word is touched only as an atomic while it is shared.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
+    }
+
+    #[inline]
+    fn check_writable(&self, offset: u64, len: u64) {
+        let bytes = self.bytes();
+        if offset.checked_add(len).is_none_or(|end| end > bytes) {
+            out_of_range(offset, len, bytes);
+        }
+        if self.read_only {
+            written_read_only();
+        }
+    }
+
+    fn refuse_read_only(&self) -> Result<()> {
+        match &self.home {
+            Home::File(file) if file.is_read_only() => {
+                Err(DeviceError::ReadOnly { path: file.path().to_path_buf() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes every store so far to `offset..offset + len` durable, and on a file its length too. The stores must have
+    /// happened before the call (this thread's, or others' that published them to it).
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]: the range may or may not be durable, and may never become so: take no more writes.
+    /// [`DeviceError::ReadOnly`].
+    pub fn persist(&self, offset: u64, len: u64) -> Result<()> {
+        self.refuse_read_only()?;
+        let bytes = self.bytes();
+        let end = offset.saturating_add(len).min(bytes);
+        if offset >= end {
+            return Ok(());
+        }
+        match (&self.home, self.medium) {
+            (Home::Simulated(sim), _) => sim.persist(offset, end - offset),
+            // msync of the range, not fdatasync: alike where little is dirty, and it does not wait for what others wrote
+            // elsewhere (measured with 128 MB dirty elsewhere: 2 to 8 ms against 30).
+            (Home::File(file), Medium::PageCache) => file.sync(offset, end),
+            (_, Medium::PersistentMemory | Medium::Emulated) => {
+                // PERSIST: the caller's stores, then the write-back of their lines, then the fence; whatever the caller
+                // stores after this call is ordered behind it.
+                flush::write_back(self.base.as_ptr() as u64 + offset, end - offset);
+                flush::fence();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes everything stored so far durable.
+    ///
+    /// # Errors
+    /// As [`FastTier::persist`].
+    pub fn persist_all(&self) -> Result<()> {
+        self.refuse_read_only()?;
+        match &self.home {
+            Home::Simulated(sim) => sim.persist(0, u64::MAX),
+            Home::File(file) if self.medium != Medium::Emulated => file.sync_all(),
+            Home::File(_) | Home::Dram(_) => {
+                flush::fence();
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `persist` costs cache lines, not a system call: then there is no point in grouping commits.
+    pub fn flush_is_cheap(&self) -> bool {
+        match (&self.home, self.medium) {
+            (Home::Simulated(sim), _) => sim.model() == CrashModel::CacheLines,
+            (_, medium) => medium != Medium::PageCache,
+        }
+    }
+}
+
+fn memory_refused(old: u64, new: u64, source: io::Error) -> DeviceError {
+    if source.raw_os_error() == Some(libc::ENOMEM) {
+        DeviceError::Full { wanted: new, limit: old, source: Some(source) }
+    } else {
+        DeviceError::io("map", Path::new("DRAM"), source)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_range(offset: u64, len: u64, bytes: u64) -> ! {
+    panic!("{len} bytes at {offset} do not lie in a tier of {bytes} bytes (words lie at multiples of 8)")
+}
+
+#[cold]
+#[inline(never)]
+fn written_read_only() -> ! {
+    panic!("a tier opened for reading only was written to")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,539 @@
+//! The crash-simulating medium: memory that remembers every store, and can say what a crash would have left.
+//!
+//! Owns [`CrashSim`] (the medium and its log), [`CrashWalk`] (a walk along the log) and [`Image`] (what one crash left).
+//! Promises that every image is one the fault model below allows, and that a script, a position and a seed give the same
+//! images again. Must not know what the bytes mean.
+//!
+//! # The fault model
+//!
+//! A crash falls between two logged operations, or into the second. What it leaves is, for each *granule* apart from every
+//! other, what was durable plus **a prefix, in store order, of the stores since**. Nothing is promised between granules.
+//!
+//! | | [`CrashModel::CacheLines`] (persistent memory) | [`CrashModel::Pages`] (file through the page cache) |
+//! |---|---|---|
+//! | granule | 64-byte line: the cache may evict it at any time | 4 KiB page: the kernel may write it back at any time |
+//! | torn inside | between 8-byte words | between 512-byte sectors, and between 8-byte words of the store under way |
+//! | `persist(range)` | the lines that the range touches | the pages that the range touches, and the length |
+//! | `grow` | durable on return | lost unless persisted since: the image is shorter |
+//! | failed `persist` | the lines stay as they were | the pages count as clean: a later `persist` does not write them |
+//!
+//! - Aligned 8-byte stores are atomic. The words of *one* `write` survive in any combination (the compiler and `memcpy` may
+//!   order them at will), but none of them before every earlier `write` and `store_u64` to the granule.
+//! - After a failed `persist` the dirty data may be gone: its pages keep some earlier state for ever, unless they are stored
+//!   to again, which makes the whole page dirty again.
+//! - A killed process loses nothing: the image holds every store, what was pending is still pending, and the boot id is
+//!   the same. After a power cut the boot id is another.
+//! - Corruption ([`CrashSim::corrupt`], [`Image::corrupt`]) changes a byte at rest and in the present view alike.
+//! - Not modelled: a page dropped from the page cache after a failed write-back, so that even the running process sees old
+//!   bytes; a file cut short by others; a device that lies about its cache.
+//!
+//! The log keeps at most a limit of stored bytes (default 1 GiB). Beyond it the oldest operations are folded into the
+//! starting state, and walks start later: see [`CrashSim::first_op`].
+#![allow(unsafe_code)]
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{DeviceError, Result};
+use crate::map::{Mapping, page_bytes};
+use crate::random::Random;
+
+use replay::{Op, Pages, Replay};
+
+mod replay;
+
+/// How the medium loses what was not persisted. The module's documentation has the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CrashModel {
+    /// Persistent memory behind processor caches.
+    CacheLines,
+    /// A file behind the page cache.
+    Pages,
+}
+
+impl CrashModel {
+    fn granule_bytes(self) -> u64 {
+        match self {
+            CrashModel::CacheLines => 64,
+            CrashModel::Pages => 4096,
+        }
+    }
+
+    /// The part of a granule that the medium writes at one stroke.
+    fn atom_bytes(self) -> u64 {
+        match self {
+            CrashModel::CacheLines => 64,
+            CrashModel::Pages => 512,
+        }
+    }
+}
+
+/// Which of the pending stores a crash leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Survivors {
+    /// None: only what was persisted.
+    None,
+    /// All, though the power was cut.
+    All,
+    /// Of each granule a random prefix, sometimes torn; how many granules survive at all is drawn anew for each image.
+    Random,
+    /// Only the granules of the last store: a record that overtook everything before it.
+    LastStore,
+    /// Everything but the granules of the last store.
+    AllButLastStore,
+    /// Of each pending store only its first granule: heads without their bodies.
+    HeadersOnly,
+    /// Of each pending store all but its first granule: bodies without their heads.
+    BodiesOnly,
+    /// All, and the boot id is the same: the process was killed and the machine went on.
+    ProcessKill,
+}
+
+impl Survivors {
+    /// Every kind once.
+    pub const EACH: [Survivors; 8] = [
+        Survivors::None,
+        Survivors::All,
+        Survivors::Random,
+        Survivors::LastStore,
+        Survivors::AllButLastStore,
+        Survivors::HeadersOnly,
+        Survivors::BodiesOnly,
+        Survivors::ProcessKill,
+    ];
+}
+
+/// What a crash left. Cheap to clone: images share the pages they have in common.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// Whether the machine went on: a killed process, not a power cut.
+    pub same_boot: bool,
+    /// Where in the log the crash fell: the number of operations before it.
+    pub op_index: u64,
+    /// The kind of crash.
+    pub survivors: Survivors,
+    /// What the next process sees, and which of it is still pending.
+    state: Replay,
+    view: Pages,
+    bytes: u64,
+    boot_id: u128,
+    bytes_max: u64,
+}
+
+impl Image {
+    /// Length of the tier after the crash.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A copy of the `len` bytes at `offset`; bytes beyond the end are zero.
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.view.read(offset, &mut bytes);
+        bytes
+    }
+
+    /// Flips the bits `xor` of the byte at `offset`, as a decayed medium would. Nothing happens beyond the end.
+    pub fn corrupt(&mut self, offset: u64, xor: u8) {
+        if offset < self.bytes {
+            let byte = self.read(offset, 1)[0] ^ xor;
+            self.view.write(offset, &[byte]);
+            self.state.apply(&Op::Corrupt { offset, byte });
+        }
+    }
+}
+
+/// Faults to come.
+#[derive(Debug, Default)]
+struct Faults {
+    /// Persists that still succeed; `None`: all.
+    persists_left: Option<u64>,
+    persist_sticky: bool,
+    /// Grows that still succeed; `None`: all.
+    grows_left: Option<u64>,
+}
+
+/// Everything under the medium's lock.
+#[derive(Debug)]
+struct Record {
+    /// The state before the first operation of `log`.
+    start: Replay,
+    first_op: u64,
+    log: Vec<Op>,
+    log_bytes: usize,
+    log_bytes_max: usize,
+    bytes: u64,
+    persists: u64,
+    faults: Faults,
+}
+
+#[derive(Debug)]
+struct Medium {
+    mapping: Mapping,
+    model: CrashModel,
+    bytes_max: u64,
+    boot_id: u128,
+    record: Mutex<Record>,
+}
+
+/// The crash-simulating medium. A cheap handle: clones are the same medium.
+#[derive(Debug, Clone)]
+pub struct CrashSim {
+    medium: Arc<Medium>,
+}
+
+/// Most stored bytes that the log keeps by default.
+const LOG_BYTES_MAX: usize = 1 << 30;
+/// What an operation without bytes counts for in the log's limit.
+const OP_BYTES: usize = 48;
+/// Most address space that a simulated tier reserves.
+const RESERVE_BYTES_MAX: u64 = 1 << 40;
+
+impl CrashSim {
+    /// An empty medium that can grow to `bytes_max`.
+    ///
+    /// # Panics
+    /// The process may not reserve the address space.
+    pub fn new(model: CrashModel, bytes_max: u64) -> CrashSim {
+        CrashSim::starting_with(Replay::new(model), &Pages::default(), 0, 1, bytes_max)
+    }
+
+    /// A new medium that holds what a crash left: no faults, an empty log.
+    ///
+    /// # Panics
+    /// As [`CrashSim::new`].
+    pub fn from_image(image: &Image) -> CrashSim {
+        CrashSim::starting_with(image.state.clone(), &image.view, image.bytes, image.boot_id, image.bytes_max)
+    }
+
+    fn starting_with(start: Replay, view: &Pages, bytes: u64, boot_id: u128, bytes_max: u64) -> CrashSim {
+        let mapping = Mapping::reserve(bytes_max.min(RESERVE_BYTES_MAX), bytes)
+            .expect("address space for the simulated medium can be reserved");
+        let mapped = bytes.next_multiple_of(page_bytes());
+        mapping.map_memory(0, mapped).expect("memory for the simulated medium can be had");
+        if view.filled().count() as u64 * page_bytes() > mapped / 2 {
+            // One call takes the page faults that the copies below would take one by one.
+            mapping.populate(0, mapped);
+        }
+        for (offset, page) in view.filled() {
+            let len = page.len().min((bytes.saturating_sub(offset)) as usize);
+            // SAFETY: below `bytes`, which was just mapped, and no one else knows the mapping yet.
+            unsafe {
+                let target = mapping.base().add(offset as usize).as_ptr();
+                std::ptr::copy_nonoverlapping(page.as_ptr(), target, len);
+            }
+        }
+        let record = Record {
+            start,
+            first_op: 0,
+            log: Vec::new(),
+            log_bytes: 0,
+            log_bytes_max: LOG_BYTES_MAX,
+            bytes,
+            persists: 0,
+            faults: Faults::default(),
+        };
+        let model = record.start.model();
+        let medium = Medium { mapping, model, bytes_max, boot_id, record: Mutex::new(record) };
+        CrashSim { medium: Arc::new(medium) }
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.medium.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.medium.mapping
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.record().bytes
+    }
+
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.medium.bytes_max
+    }
+
+    pub(crate) fn boot_id(&self) -> u128 {
+        self.medium.boot_id
+    }
+
+    /// How this medium loses what was not persisted.
+    pub fn model(&self) -> CrashModel {
+        self.medium.model
+    }
+
+    /// Limits the log to about `bytes` of stored bytes.
+    pub fn limit_log(&self, bytes: usize) {
+        self.record().log_bytes_max = bytes;
+    }
+
+    /// Operations logged so far. After the script's step `i`, this is the position that `i` was done by.
+    pub fn ops(&self) -> u64 {
+        let record = self.record();
+        record.first_op + record.log.len() as u64
+    }
+
+    /// The first position that a walk can still reach: 0 unless the log outgrew its limit.
+    pub fn first_op(&self) -> u64 {
+        self.record().first_op
+    }
+
+    /// Persists so far, failed ones included.
+    pub fn persist_points(&self) -> u64 {
+        self.record().persists
+    }
+
+    /// After `n` more persists the next fails with an I/O error; all later ones too if `sticky`.
+    pub fn fail_persist_after(&self, n: u64, sticky: bool) {
+        let mut record = self.record();
+        (record.faults.persists_left, record.faults.persist_sticky) = (Some(n), sticky);
+    }
+
+    /// After `n` more growths every one is refused as on a full disk, until [`CrashSim::clear_faults`].
+    pub fn fail_grow_after(&self, n: u64) {
+        self.record().faults.grows_left = Some(n);
+    }
+
+    /// Takes back the faults to come.
+    pub fn clear_faults(&self) {
+        self.record().faults = Faults::default();
+    }
+
+    /// Flips the bits `xor` of the byte at `offset`, at rest and in the present view. Nothing happens beyond the end. No
+    /// one may be reading the byte meanwhile.
+    pub fn corrupt(&self, offset: u64, xor: u8) {
+        let mut record = self.record();
+        if offset >= record.bytes {
+            return;
+        }
+        // SAFETY: below the grown length, so mapped; the caller keeps others away from the byte.
+        let byte = unsafe {
+            let byte = self.mapping().base().add(offset as usize).as_ptr();
+            *byte ^= xor;
+            *byte
+        };
+        record.log(Op::Corrupt { offset, byte });
+    }
+
+    pub(crate) fn record_store(&self, offset: u64, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.record().log(Op::Store { offset, bytes: bytes.into() });
+        }
+    }
+
+    pub(crate) fn record_word(&self, offset: u64, word: &AtomicU64, value: u64) {
+        // Under the lock, so that whoever sees the word finds it logged before anything it does itself.
+        let mut record = self.record();
+        word.store(value.to_le(), Ordering::Release);
+        record.log(Op::Store { offset, bytes: value.to_le_bytes().as_slice().into() });
+    }
+
+    pub(crate) fn persist(&self, offset: u64, len: u64) -> Result<()> {
+        let mut record = self.record();
+        record.persists += 1;
+        let failed = match &mut record.faults.persists_left {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        };
+        if failed && !record.faults.persist_sticky {
+            record.faults.persists_left = None;
+        }
+        record.log(Op::Persist { offset, len, failed });
+        if failed {
+            let source = io::Error::from_raw_os_error(libc::EIO);
+            return Err(DeviceError::io("sync", Path::new("the simulated medium"), source));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn grow(&self, old: u64, new: u64) -> Result<()> {
+        let mut record = self.record();
+        match &mut record.faults.grows_left {
+            Some(0) => {
+                let source = Some(io::Error::from_raw_os_error(libc::ENOSPC));
+                return Err(DeviceError::Full { wanted: new, limit: old, source });
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        // A crash may have left a length that is no whole number of pages; its last page is mapped already.
+        self.mapping()
+            .map_memory(old - old % page_bytes(), new)
+            .map_err(|source| DeviceError::io("map", Path::new("the simulated medium"), source))?;
+        record.bytes = new;
+        record.log(Op::Grow { bytes: new });
+        Ok(())
+    }
+
+    /// A walk along the log as it is now, from its beginning.
+    pub fn walk(&self) -> CrashWalk {
+        let record = self.record();
+        CrashWalk {
+            state: record.start.clone(),
+            log: record.log.clone(),
+            first_op: record.first_op,
+            next: 0,
+            points: 0,
+            started: false,
+            boot_id: self.medium.boot_id,
+            bytes_max: self.medium.bytes_max,
+        }
+    }
+
+    /// `count` images of a crash after the first `op_index` operations: the kinds of [`Survivors::EACH`] in turn, then
+    /// random ones.
+    pub fn images_at(&self, op_index: u64, seed: u64, count: usize) -> Vec<Image> {
+        let mut walk = self.walk();
+        walk.seek(op_index);
+        let kinds = Survivors::EACH.into_iter().chain(std::iter::repeat(Survivors::Random));
+        kinds.take(count).enumerate().map(|(n, kind)| walk.image(kind, seed.wrapping_add(n as u64))).collect()
+    }
+
+    /// What is left if the process is killed now.
+    pub fn process_kill(&self) -> Image {
+        let mut walk = self.walk();
+        walk.seek(u64::MAX);
+        walk.image(Survivors::ProcessKill, 0)
+    }
+}
+
+impl Record {
+    fn log(&mut self, op: Op) {
+        self.log_bytes += OP_BYTES + op.stored_bytes();
+        self.log.push(op);
+        if self.log_bytes > self.log_bytes_max {
+            self.fold();
+        }
+    }
+
+    /// Folds the older half of the log into the starting state.
+    fn fold(&mut self) {
+        let mut freed = 0;
+        let mut folded = 0;
+        while freed < self.log_bytes / 2 && folded < self.log.len() {
+            freed += OP_BYTES + self.log[folded].stored_bytes();
+            self.start.apply(&self.log[folded]);
+            folded += 1;
+        }
+        self.log.drain(..folded);
+        self.log_bytes -= freed;
+        self.first_op += folded as u64;
+    }
+}
+
+/// A walk along a medium's log: stop anywhere, and ask what a crash there would leave.
+#[derive(Debug, Clone)]
+pub struct CrashWalk {
+    state: Replay,
+    log: Vec<Op>,
+    first_op: u64,
+    next: usize,
+    points: u64,
+    started: bool,
+    boot_id: u128,
+    bytes_max: u64,
+}
+
+impl CrashWalk {
+    /// Goes to the next persist point: the state just before a `persist` takes effect, where the most is pending; and last
+    /// of all to the end of the log. `false` once that was visited. What a crash right after a persist leaves is among the
+    /// images of the next point ([`Survivors::None`]).
+    pub fn next_point(&mut self) -> bool {
+        if self.started {
+            if self.next == self.log.len() {
+                return false;
+            }
+            self.step();
+        }
+        self.started = true;
+        while self.next < self.log.len() && !matches!(self.log[self.next], Op::Persist { .. }) {
+            self.step();
+        }
+        true
+    }
+
+    /// Goes one logged operation on; `false` at the end of the log.
+    pub fn next_op(&mut self) -> bool {
+        self.started = true;
+        let more = self.next < self.log.len();
+        if more {
+            self.step();
+        }
+        more
+    }
+
+    /// Goes on to just after the first `op_index` operations of the log, or to its end. Never goes back.
+    pub fn seek(&mut self, op_index: u64) {
+        while self.op_index() < op_index && self.next_op() {}
+    }
+
+    fn step(&mut self) {
+        let op = &self.log[self.next];
+        self.state.apply(op);
+        self.points += u64::from(matches!(op, Op::Persist { .. }));
+        self.next += 1;
+    }
+
+    /// Operations that have taken effect here: compare with [`CrashSim::ops`] as noted while the script ran.
+    pub fn op_index(&self) -> u64 {
+        self.first_op + self.next as u64
+    }
+
+    /// Persists that have taken effect here.
+    pub fn point(&self) -> u64 {
+        self.points
+    }
+
+    /// Bytes stored and not yet durable, counted by granules.
+    pub fn pending_bytes(&self) -> u64 {
+        self.state.pending_bytes()
+    }
+
+    /// One image for each of `kinds`. Where nothing is pending all power cuts are alike: only the first is given.
+    pub fn images(&self, kinds: &[Survivors], seed: u64) -> Vec<Image> {
+        let mut cut = false;
+        let mut images = Vec::with_capacity(kinds.len());
+        for (n, &kind) in kinds.iter().enumerate() {
+            if kind != Survivors::ProcessKill && self.state.is_settled() && std::mem::replace(&mut cut, true)
+            {
+                continue;
+            }
+            images.push(self.image(kind, seed.wrapping_add(n as u64)));
+        }
+        images
+    }
+
+    /// What a crash of this kind leaves here. `seed` matters to [`Survivors::Random`] only.
+    pub fn image(&self, kind: Survivors, seed: u64) -> Image {
+        let mut random = Random::from_seed(seed ^ self.op_index().rotate_left(32));
+        let (view, bytes) = self.state.survive(kind, &mut random);
+        let same_boot = kind == Survivors::ProcessKill;
+        let state = if same_boot {
+            self.state.clone()
+        } else {
+            Replay::settled(self.state.model(), view.clone(), bytes)
+        };
+        let boot_id = if same_boot { self.boot_id } else { self.boot_id + 1 };
+        let bytes_max = self.bytes_max;
+        Image {
+            same_boot,
+            op_index: self.op_index(),
+            survivors: kind,
+            state,
+            view,
+            bytes,
+            boot_id,
+            bytes_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The file behind a fast tier: its lock, its length, its way to the disk.
+//!
+//! Owns opening, locking, allocating and syncing. Promises that every byte below the length it reports has its disk blocks,
+//! so that no store through the mapping can meet a full disk. Must not know what the bytes mean.
+//!
+//! The lock is an `flock` on the tier's own file, so it cannot be stepped around by deleting another file, and it ends
+//! with the process however that ends. Beside it, `NAME.lock` holds the holder's process id as decimal text, for the
+//! message of whoever is refused; nothing else rests on that file.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{DeviceError, Result};
+use crate::map::{FileAccess, Mapping, is_persistent_memory};
+
+/// Zeros written at once where the file system cannot allocate without writing.
+const ZEROS_BYTES: usize = 256 << 10;
+
+/// A locked, mapped file.
+#[derive(Debug)]
+pub(crate) struct TierFile {
+    mapping: Mapping,
+    file: File,
+    path: PathBuf,
+    access: FileAccess,
+}
+
+impl TierFile {
+    /// Opens and locks `path` for reading and writing, and maps all it holds. Answers its length too.
+    pub(crate) fn open(path: &Path, create: bool, reserve_bytes: u64) -> Result<(TierFile, u64)> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(create)
+            .truncate(false)
+            .open(path)
+            .map_err(|source| DeviceError::io("open", path, source))?;
+        lock(&file, path, File::try_lock)?;
+        write_holder(path);
+        if create && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            // PERSIST: a new file's name is durable before anything in it is, or a power cut takes the whole tier.
+            sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
+        }
+        let access = if is_persistent_memory(&file) { FileAccess::WriteSync } else { FileAccess::Write };
+        TierFile::map(file, path, access, reserve_bytes)
+    }
+
+    /// Opens `path` for reading beside other readers.
+    pub(crate) fn open_read_only(path: &Path) -> Result<(TierFile, u64)> {
+        let file = File::open(path).map_err(|source| DeviceError::io("open", path, source))?;
+        lock(&file, path, File::try_lock_shared)?;
+        TierFile::map(file, path, FileAccess::Read, 0)
+    }
+
+    fn map(file: File, path: &Path, access: FileAccess, reserve_bytes: u64) -> Result<(TierFile, u64)> {
+        let length = file.metadata().map_err(|source| DeviceError::io("measure", path, source))?.len();
+        let mapping = Mapping::reserve(reserve_bytes, length)
+            .map_err(|source| DeviceError::io("reserve address space for", path, source))?;
+        let tier = TierFile { mapping, file, path: path.to_path_buf(), access };
+        if access != FileAccess::Read {
+            // A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS.
+            tier.allocate(0, length)?;
+        }
+        tier.mapping
+            .map_file(0, length, &tier.file, access)
+            .map_err(|source| DeviceError::io("map", path, source))?;
+        Ok((tier, length))
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn is_persistent_memory(&self) -> bool {
+        self.access == FileAccess::WriteSync
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.access == FileAccess::Read
+    }
+
+    /// Lengthens the file from `from` to `to` bytes of zeros, blocks allocated, and maps them.
+    pub(crate) fn grow(&self, from: u64, to: u64) -> Result<()> {
+        self.allocate(from, to)?;
+        if self.is_persistent_memory() {
+            // PERSIST: on persistent memory persist() is a matter of cache lines, so the file's new length and blocks are
+            // made durable here.
+            self.sync_all()?;
+        }
+        self.mapping
+            .map_file(from, to, &self.file, self.access)
+            .map_err(|source| DeviceError::io("map", &self.path, source))
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        let refused = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
+                DeviceError::Full { wanted: to, limit: from, source: Some(source) }
+            }
+            _ => DeviceError::io("allocate room in", &self.path, source),
+        };
+        if let Some(limit) = file_size_limit()
+            && to > limit
+        {
+            // Asking would raise SIGXFSZ, which kills the process.
+            let source = io::Error::from_raw_os_error(libc::EFBIG);
+            return Err(DeviceError::Full { wanted: to, limit, source: Some(source) });
+        }
+        match fallocate(&self.file, from, to - from) {
+            Err(refusal) if refusal.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                // Only what lies beyond the present end may be overwritten.
+                let end = self.file.metadata().map_err(refused)?.len();
+                write_zeros(&self.file, from.max(end), to).map_err(refused)
+            }
+            answer => answer.map_err(refused),
+        }
+    }
+
+    /// The file's bytes in `from..to` and its length are on the device on return.
+    pub(crate) fn sync(&self, from: u64, to: u64) -> Result<()> {
+        self.mapping.sync(from, to).map_err(|source| DeviceError::io("sync", &self.path, source))
+    }
+
+    /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
+    /// the kernel knows to be dirty.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.file.sync_data().map_err(|source| DeviceError::io("sync", &self.path, source))
+    }
+}
+
+impl Drop for TierFile {
+    fn drop(&mut self) {
+        if !self.is_read_only() {
+            // While the lock is still held, so that a successor's id is never wiped.
+            let _ = OpenOptions::new().write(true).truncate(true).open(holder_path(&self.path));
+        }
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)?.sync_all()
+}
+
+fn lock(file: &File, path: &Path, how: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<()> {
+    match how(file) {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(DeviceError::Locked { path: path.to_path_buf(), holder: read_holder(path) })
+        }
+        Err(TryLockError::Error(source)) => Err(DeviceError::io("lock", path, source)),
+    }
+}
+
+fn holder_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// Leaves this process's id beside the file. Best effort: only a message reads it.
+fn write_holder(path: &Path) {
+    if let Ok(mut file) = File::create(holder_path(path)) {
+        let _ = writeln!(file, "{}", std::process::id());
+    }
+}
+
+fn read_holder(path: &Path) -> String {
+    let text = fs::read_to_string(holder_path(path)).unwrap_or_default();
+    let Ok(id) = text.trim().parse::<u32>() else {
+        return "another process (it left no process id; it may be reading)".to_owned();
+    };
+    match fs::read_to_string(format!("/proc/{id}/comm")) {
+        Ok(name) => format!("process {id} ({})", name.trim()),
+        Err(_) => format!("another process (the last writer was process {id}, which this one cannot see)"),
+    }
+}
+
+fn fallocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: a call on an open descriptor; it touches no memory of ours. Mode 0 allocates blocks and lengthens the
+        // file, and leaves bytes already there as they are.
+        let answer =
+            unsafe { libc::fallocate(file.as_raw_fd(), 0, from as libc::off_t, bytes as libc::off_t) };
+        if answer == 0 {
+            return Ok(());
+        }
+        let refused = io::Error::last_os_error();
+        if refused.kind() != io::ErrorKind::Interrupted {
+            return Err(refused);
+        }
+    }
+}
+
+fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; ZEROS_BYTES];
+    while from < to {
+        let step = (to - from).min(ZEROS_BYTES as u64);
+        file.write_all_at(&zeros[..step as usize], from)?;
+        from += step;
+    }
+    Ok(())
+}
+
+/// The largest file this process may make (`ulimit -f`), where there is a limit.
+fn file_size_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to fill.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}

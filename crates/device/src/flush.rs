@@ -1,0 +1,140 @@
+//! Cache-line write-back and the fence that waits for it.
+//!
+//! Owns the instructions `clwb`, `clflushopt`, `clflush` (x86-64) and `dc cvap` (aarch64). Promises that after
+//! [`write_back`] and then [`fence`], the lines are in the persistence domain of the memory they map. Must not know which
+//! memory that is.
+#![allow(unsafe_code)]
+
+/// Bytes of a cache line, the unit that is written back.
+pub(crate) const LINE_BYTES: u64 = 64;
+
+/// Whether this processor can write a line back to persistent memory.
+pub(crate) fn can_write_back() -> bool {
+    imp::can_write_back()
+}
+
+/// Starts the write-back of every line that the `len` mapped bytes at `address` touch. Does not wait: see [`fence`].
+/// An address that is not mapped traps as a load from it would; contents never change.
+pub(crate) fn write_back(address: u64, len: u64) {
+    imp::write_back(address, len);
+}
+
+/// Waits until every write-back this thread started has reached the persistence domain.
+#[inline]
+pub(crate) fn fence() {
+    imp::fence();
+}
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    use super::LINE_BYTES;
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence};
+    use std::sync::OnceLock;
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Instruction {
+        /// Keeps the line in the cache.
+        Clwb,
+        /// Drops the line, in any order with others.
+        Clflushopt,
+        /// Drops the line, one after the other. Every x86-64 has it.
+        Clflush,
+    }
+
+    fn instruction() -> Instruction {
+        static FOUND: OnceLock<Instruction> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let leaves = __cpuid(0).eax;
+            let features = if leaves >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+            if features & (1 << 24) != 0 {
+                Instruction::Clwb
+            } else if features & (1 << 23) != 0 {
+                Instruction::Clflushopt
+            } else {
+                Instruction::Clflush
+            }
+        })
+    }
+
+    pub(super) fn can_write_back() -> bool {
+        true
+    }
+
+    pub(super) fn write_back(address: u64, len: u64) {
+        let mut line = address & !(LINE_BYTES - 1);
+        let end = address + len;
+        let instruction = instruction();
+        while line < end {
+            // SAFETY: the line holds a byte the caller says is mapped; the instructions change no contents and are present
+            // by CPUID. Without `nomem` the compiler keeps earlier stores before them.
+            unsafe {
+                match instruction {
+                    Instruction::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+                    Instruction::Clflushopt => {
+                        asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+                    }
+                    Instruction::Clflush => {
+                        asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
+                }
+            }
+            line += LINE_BYTES;
+        }
+    }
+
+    #[inline]
+    pub(super) fn fence() {
+        // PERSIST: clwb and clflushopt are ordered only by a fence; after it the lines are in the persistence domain (ADR).
+        // SAFETY: a barrier, of SSE, which every x86-64 has.
+        unsafe { _mm_sfence() };
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod imp {
+    use super::LINE_BYTES;
+    use std::arch::asm;
+
+    /// `DC CVAP`, clean to the point of persistence, since Armv8.2.
+    const HWCAP_DCPOP: u64 = 1 << 16;
+
+    pub(super) fn can_write_back() -> bool {
+        // SAFETY: reads a word the kernel left in the auxiliary vector.
+        unsafe { libc::getauxval(libc::AT_HWCAP) & HWCAP_DCPOP != 0 }
+    }
+
+    pub(super) fn write_back(address: u64, len: u64) {
+        if !can_write_back() {
+            return;
+        }
+        let mut line = address & !(LINE_BYTES - 1);
+        let end = address + len;
+        while line < end {
+            // SAFETY: the line is mapped, the instruction changes no contents and is present by HWCAP. It is written as
+            // its system-instruction encoding, since the assembler may not know the feature.
+            unsafe { asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags)) };
+            line += LINE_BYTES;
+        }
+    }
+
+    #[inline]
+    pub(super) fn fence() {
+        // PERSIST: DSB waits for the cleans before it to reach the point of persistence.
+        // SAFETY: a barrier.
+        unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod imp {
+    pub(super) fn can_write_back() -> bool {
+        false
+    }
+
+    pub(super) fn write_back(_address: u64, _len: u64) {}
+
+    pub(super) fn fence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,213 @@
+//! Address space: one reservation per tier, filled from the front as the tier grows.
+//!
+//! Owns the `mmap` calls. Promises that the base address never moves and that a page once mapped stays mapped until the
+//! [`Mapping`] is dropped, so that pointers into it stay good across growth. Must not know what the bytes mean.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+/// Alignment of the base address: lets the kernel use 2 MiB pages where it can.
+const BASE_ALIGN: usize = 2 << 20;
+/// How much one `madvise` call populates: short enough that a growing thread never waits long for the address space.
+const POPULATE_STEP: usize = 4 << 20;
+/// Since Linux 5.14; older kernels answer `EINVAL`, which is ignored.
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+
+/// The machine's page size in bytes.
+pub(crate) fn page_bytes() -> u64 {
+    static PAGE: OnceLock<u64> = OnceLock::new();
+    *PAGE.get_or_init(|| {
+        // SAFETY: sysconf reads a constant and touches no memory of ours.
+        let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(answer).ok().filter(|n| n.is_power_of_two()).unwrap_or(4096)
+    })
+}
+
+/// Which mapping a file's pages get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileAccess {
+    /// Loads only.
+    Read,
+    /// Loads and stores through the page cache.
+    Write,
+    /// Loads and stores to persistent memory, the file's metadata durable before a page becomes writable (`MAP_SYNC`).
+    WriteSync,
+}
+
+impl FileAccess {
+    fn protection(self) -> libc::c_int {
+        match self {
+            FileAccess::Read => libc::PROT_READ,
+            FileAccess::Write | FileAccess::WriteSync => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+
+    fn flags(self) -> libc::c_int {
+        match self {
+            FileAccess::Read | FileAccess::Write => libc::MAP_SHARED,
+            FileAccess::WriteSync => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+        }
+    }
+}
+
+/// A reserved stretch of address space. Pages not yet mapped trap.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    whole: NonNull<u8>,
+    whole_bytes: usize,
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a Mapping is address space, not data; the kernel calls it makes are safe from any thread, and who may touch
+// which bytes is settled by FastTier's contract.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method changes the struct.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves `wanted` bytes of address space, or less where the process may not have so much, but at least `needed`.
+    pub(crate) fn reserve(wanted: u64, needed: u64) -> io::Result<Mapping> {
+        let page = page_bytes();
+        let needed = needed.next_multiple_of(page).max(page);
+        let mut bytes = wanted.min(1 << 46).next_multiple_of(page).max(needed);
+        loop {
+            match Mapping::reserve_exactly(bytes as usize) {
+                Ok(mapping) => return Ok(mapping),
+                Err(refused) if bytes == needed => return Err(refused),
+                Err(_) => bytes = (bytes / 2).next_multiple_of(page).max(needed),
+            }
+        }
+    }
+
+    fn reserve_exactly(bytes: usize) -> io::Result<Mapping> {
+        let whole_bytes = bytes + BASE_ALIGN;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
+        let whole = unsafe { libc::mmap(ptr::null_mut(), whole_bytes, libc::PROT_NONE, flags, -1, 0) };
+        if whole == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let whole =
+            NonNull::new(whole.cast::<u8>()).ok_or_else(|| io::Error::other("mmap answered address 0"))?;
+        let skip = whole.as_ptr().align_offset(BASE_ALIGN);
+        // SAFETY: skip < BASE_ALIGN, and the mapping is BASE_ALIGN longer than `bytes`.
+        let base = unsafe { whole.add(skip) };
+        Ok(Mapping { whole, whole_bytes, base, bytes })
+    }
+
+    /// Where byte 0 is.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes reserved.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    fn at(&self, from: u64, to: u64) -> (*mut libc::c_void, usize) {
+        assert!(
+            from <= to && to <= self.bytes(),
+            "range {from}..{to} lies in the reservation of {}",
+            self.bytes
+        );
+        // SAFETY: just checked to lie inside the reservation.
+        let start = unsafe { self.base.add(from as usize) };
+        (start.as_ptr().cast(), (to - from) as usize)
+    }
+
+    /// Maps bytes `from..to` of `file` at the same offsets here. `from` is rounded down to a page. Pages mapped before
+    /// keep their contents: they are the same pages of the same file.
+    pub(crate) fn map_file(&self, from: u64, to: u64, file: &File, access: FileAccess) -> io::Result<()> {
+        let from = from - from % page_bytes();
+        let (start, bytes) = self.at(from, to);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let flags = access.flags() | libc::MAP_FIXED;
+        // SAFETY: MAP_FIXED replaces only pages of our own reservation: unused ones, or the same page of the same file,
+        // which a concurrent reader finds unchanged. The caller allocated the file's blocks, so a store cannot trap.
+        let answer = unsafe {
+            libc::mmap(start, bytes, access.protection(), flags, file.as_raw_fd(), from as libc::off_t)
+        };
+        if answer == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Makes bytes `from..to` zeroed memory of this process. `from` is a multiple of the page.
+    pub(crate) fn map_memory(&self, from: u64, to: u64) -> io::Result<()> {
+        let (start, bytes) = self.at(from, to);
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: only pages of our own anonymous reservation change protection, from none to read and write.
+        let answer = unsafe { libc::mprotect(start, bytes, libc::PROT_READ | libc::PROT_WRITE) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Asks for 2 MiB pages behind the whole reservation. A hint.
+    pub(crate) fn advise_huge_pages(&self) {
+        // SAFETY: a hint on our own reservation; it changes no contents. Its failure is of no consequence.
+        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    /// Takes the write faults of `from..to` now. Best effort: a kernel that cannot do it leaves them for later.
+    pub(crate) fn populate(&self, from: u64, to: u64) {
+        let mut from = from - from % page_bytes();
+        while from < to {
+            let step = (to - from).min(POPULATE_STEP as u64);
+            let (start, bytes) = self.at(from, from + step);
+            // SAFETY: populating changes no contents, and reports what would be SIGBUS as an error.
+            if unsafe { libc::madvise(start, bytes, MADV_POPULATE_WRITE) } != 0 {
+                return;
+            }
+            from += step;
+        }
+    }
+
+    /// Writes the pages of `from..to` to the file and waits for the device, file size included.
+    pub(crate) fn sync(&self, from: u64, to: u64) -> io::Result<()> {
+        let from = from - from % page_bytes();
+        let (start, bytes) = self.at(from, to);
+        loop {
+            // SAFETY: msync reads pages of our own mapping.
+            if unsafe { libc::msync(start, bytes, libc::MS_SYNC) } == 0 {
+                return Ok(());
+            }
+            let refused = io::Error::last_os_error();
+            if refused.kind() != io::ErrorKind::Interrupted {
+                return Err(refused);
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is ours alone, and every borrow into it ended with its owner.
+        unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
+    }
+}
+
+/// Whether stores to a mapping of `file` reach persistent memory without the page cache (a DAX mount).
+pub(crate) fn is_persistent_memory(file: &File) -> bool {
+    if !crate::flush::can_write_back() {
+        return false;
+    }
+    let bytes = page_bytes() as usize;
+    let access = FileAccess::WriteSync;
+    // SAFETY: a fresh mapping at an address of the kernel's choice, never touched.
+    let probe = unsafe {
+        libc::mmap(ptr::null_mut(), bytes, access.protection(), access.flags(), file.as_raw_fd(), 0)
+    };
+    if probe == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: the mapping made above, used by no one.
+    unsafe { libc::munmap(probe, bytes) };
+    true
+}

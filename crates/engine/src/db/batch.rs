@@ -1,0 +1,404 @@
+//! `Batch`: writes that happen together or not at all.
+//!
+//! All writers' lanes are locked while a batch is published, so that nobody takes a sequence between its parts: they share
+//! one. Its records lie in one frame (`log/format.rs`), which counts only if it is whole. A snapshot, which waits for the
+//! lanes, sees all of a batch or nothing; a reader without one may see its first rows before its last.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Table;
+use super::metrics::Count;
+use super::read::Bodies;
+use super::store::{Store, TableShared, index_full};
+use super::write::{Draft, check_key, delta_draft, is_row, note_expiry, row_draft};
+use crate::index::{Decision, Slot};
+use crate::log::format::{FLAG_BATCHED, RecordKind, RecordSpec};
+use crate::log::segment::{Claim, SegmentKind};
+use crate::log::{Lane, NoSpace, Reservation};
+use crate::schema::plan::{DeltaPlan, RowPlan};
+use crate::schema::table::TableSchema;
+use crate::schema::unknown_field;
+use crate::{Error, ErrorKind, FieldId, FieldName, OwnedValue, Result, Value};
+
+/// Bytes of one batch's records, at most.
+const BATCH_BYTES_MAX: usize = 256 << 20;
+
+/// Writes to any rows of any tables of one store, to be written together by [`Db::write`](crate::Db::write).
+///
+/// Later writes of a batch go over earlier ones. Readers with a [`Snapshot`](crate::Snapshot), and what is left after a
+/// crash, hold all of it or nothing.
+#[derive(Default)]
+pub struct Batch {
+    writes: Vec<Write>,
+    required: Vec<(Arc<TableShared>, Box<[u8]>, Option<u64>)>,
+    store: Option<Arc<Store>>,
+    /// It was given tables of different stores.
+    mixed: bool,
+}
+
+struct Write {
+    table: Arc<TableShared>,
+    key: Box<[u8]>,
+    op: Op,
+}
+
+enum Op {
+    Put(Vec<(Name, OwnedValue)>, Option<u64>),
+    Update(Vec<(Name, OwnedValue)>),
+    Delete,
+}
+
+/// A field's name, owned.
+#[derive(Debug, Clone)]
+enum Name {
+    Id(FieldId),
+    Text(Box<str>),
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    fn add(&mut self, table: &Table, key: &[u8], op: Op) {
+        self.belongs(table);
+        self.writes.push(Write { table: Arc::clone(table.shared()), key: key.into(), op });
+    }
+
+    fn belongs(&mut self, table: &Table) {
+        match &self.store {
+            Some(store) => self.mixed |= !Arc::ptr_eq(store, table.store()),
+            None => self.store = Some(Arc::clone(table.store())),
+        }
+    }
+
+    /// Adds a [`Table::put`].
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Put(owned(table, fields)?, None));
+        Ok(())
+    }
+
+    /// Adds a [`Table::put_expiring`].
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn put_expiring<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: u64,
+    ) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Put(owned(table, fields)?, Some(expires_at_ms)));
+        Ok(())
+    }
+
+    /// Adds a [`Table::update`].
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn update<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Update(owned(table, fields)?));
+        Ok(())
+    }
+
+    /// Adds a [`Table::delete`].
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Delete);
+        Ok(())
+    }
+
+    /// Lets the batch fail with `Conflict`, nothing written, unless the row's [`version`](Table::version) is still this one.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn require_version(&mut self, table: &Table, key: &[u8], version: Option<u64>) -> Result<()> {
+        check_key(key)?;
+        self.belongs(table);
+        self.required.push((Arc::clone(table.shared()), key.into(), version));
+        Ok(())
+    }
+
+    /// Writes in the batch.
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}
+
+fn owned<F: FieldName>(table: &Table, fields: &[(F, Value<'_>)]) -> Result<Vec<(Name, OwnedValue)>> {
+    let own = |&(field, value): &(F, Value<'_>)| {
+        let name = match field.name() {
+            Some(name) => Name::Text(name.into()),
+            None => Name::Id(table.field_id(field)?),
+        };
+        Ok((name, value.to_owned()))
+    };
+    fields.iter().map(own).collect()
+}
+
+/// A record of the batch, its body encoded.
+struct Part<'b> {
+    write: &'b Write,
+    draft: Draft,
+    body: Vec<u8>,
+}
+
+impl Store {
+    /// Writes a batch.
+    pub(super) fn write_batch(self: &Arc<Self>, mut batch: Batch) -> Result<()> {
+        if batch.mixed || batch.store.as_ref().is_some_and(|store| !Arc::ptr_eq(store, self)) {
+            return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
+        }
+        batch.writes = folded(std::mem::take(&mut batch.writes));
+        self.learn_names(&batch.writes)?;
+        loop {
+            match self.try_batch(&batch)? {
+                Attempt::Done(sequence) => return self.make_durable(sequence),
+                Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+            }
+        }
+    }
+
+    fn learn_names(&self, writes: &[Write]) -> Result<()> {
+        for write in writes {
+            let (Op::Put(fields, _) | Op::Update(fields)) = &write.op else { continue };
+            let names: Vec<&str> = fields
+                .iter()
+                .filter_map(|(name, _)| match name {
+                    Name::Text(text) => Some(&**text),
+                    Name::Id(_) => None,
+                })
+                .collect();
+            let schema = write.table.schema.load();
+            if schema.fields().is_open() && names.iter().any(|n| n.find(schema.fields()).is_none()) {
+                self.evolve(&write.table, |schema| schema.with_learned(&names))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn try_batch(&self, batch: &Batch) -> Result<Attempt> {
+        let mut lanes = self.log.all_lanes();
+        for (table, key, version) in &batch.required {
+            let now = self.read(table, key, None, |row| Ok(row.version()))?;
+            if now != *version {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!("the row {} has changed", key.escape_ascii()),
+                ));
+            }
+        }
+        let mut parts = Vec::with_capacity(batch.writes.len());
+        for write in &batch.writes {
+            write.table.id_for_write()?;
+            parts.extend(self.part(write)?);
+        }
+        if parts.is_empty() {
+            return Ok(Attempt::Done(0));
+        }
+        let specs: Vec<RecordSpec<'_>> = parts.iter().map(Part::spec).collect();
+        let records: usize = specs.iter().map(RecordSpec::record_bytes).sum();
+        if records > BATCH_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the batch takes {records} bytes; the limit is {BATCH_BYTES_MAX}"
+            )));
+        }
+        let frame = frame_spec();
+        let bytes = frame.record_bytes() + records;
+        let claim = match parts.iter().all(|part| part.draft.kind == RecordKind::Tombstone) {
+            true => Claim::Delete,
+            false => Claim::Write,
+        };
+        let reservation = match lanes[0].reserve(&self.log, SegmentKind::Row, bytes, claim) {
+            Ok(reservation) => reservation,
+            Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
+        };
+        Ok(Attempt::Done(self.publish_batch(&mut lanes[0], reservation, &parts, &specs)?))
+    }
+
+    /// Writes the frame and the records under one sequence, and publishes them one after the other.
+    fn publish_batch(
+        &self,
+        lane: &mut Lane,
+        reservation: Reservation,
+        parts: &[Part<'_>],
+        specs: &[RecordSpec<'_>],
+    ) -> Result<u64> {
+        let Reservation { offset: start, incarnation, bytes, .. } = reservation;
+        let tier = self.log.tier();
+        let frame = frame_spec();
+        let records = (bytes - frame.record_bytes()) as u32;
+        tier.write(start, frame.record_bytes(), |out| {
+            frame.encode(out, |body| body.copy_from_slice(&records.to_le_bytes()));
+        });
+        let sequence = self.log.take_sequence();
+        self.seal_with(&frame, start, incarnation, sequence, None);
+        let mut offset = start + frame.record_bytes() as u64;
+        for (part, spec) in parts.iter().zip(specs) {
+            let bytes = spec.record_bytes();
+            tier.write(offset, bytes, |out| spec.encode(out, |body| body.copy_from_slice(&part.body)));
+            offset += bytes as u64;
+        }
+        let guard = self.pin();
+        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
+        offset = start + frame.record_bytes() as u64;
+        for (part, spec) in parts.iter().zip(specs) {
+            let bytes = spec.record_bytes();
+            let old = part.write.table.index.upsert(&part.write.key, &guard, |old| {
+                self.seal_with(spec, offset, incarnation, sequence, old);
+                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
+            });
+            replaced.push(old.map_err(index_full)?);
+            offset += bytes as u64;
+        }
+        if self.persists_in_place() {
+            self.log.persist_range(start, reservation.bytes as u64);
+        }
+        lane.commit(reservation, sequence);
+        for (part, old) in parts.iter().zip(replaced) {
+            self.count_replaced(&part.write.table, part.draft.kind, old);
+        }
+        Ok(sequence)
+    }
+
+    /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked,
+    /// so the row stays as it is (the collector may move it, no more).
+    fn part<'b>(&self, write: &'b Write) -> Result<Option<Part<'b>>> {
+        let guard = self.pin();
+        let slot = write.table.index.get(&write.key, &guard);
+        let schema = write.table.schema.load();
+        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body }));
+        match &write.op {
+            Op::Delete => {
+                self.counters.add(Count::Delete);
+                if is_row(slot) { part(Draft::tombstone(), Vec::new()) } else { Ok(None) }
+            }
+            Op::Put(fields, expires_at_ms) => {
+                self.counters.add(Count::Put);
+                let fields = resolved(&schema, fields)?;
+                let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
+                note_expiry(&write.table, *expires_at_ms);
+                let draft = row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
+                part(draft, encoded(plan.body_bytes(), |body| plan.encode(body)))
+            }
+            Op::Update(fields) => {
+                self.counters.add(Count::Update);
+                let fields = resolved(&schema, fields)?;
+                let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
+                let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
+                let row = self.row_at(&schema, slot)?;
+                let chain_max = usize::from(self.options.delta_chain_max);
+                if row.as_ref().is_some_and(|row| row.chain().depth() < chain_max) {
+                    return part(delta_draft(&schema, None, delta.len()), delta);
+                }
+                let bodies = Bodies::new(&schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
+                let merged = bodies.merge(&schema, self.clock.now_ms())?;
+                let expires_at_ms = row.as_ref().and_then(|row| row.expires_at_ms());
+                let draft =
+                    row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
+                part(draft, encoded(merged.body_bytes(), |body| merged.encode(body)))
+            }
+        }
+    }
+}
+
+enum Attempt {
+    Done(u64),
+    NoSpace(usize, NoSpace),
+}
+
+impl Part<'_> {
+    fn spec(&self) -> RecordSpec<'_> {
+        let mut spec = self
+            .draft
+            .spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
+        spec.flags |= FLAG_BATCHED;
+        spec
+    }
+}
+
+fn frame_spec() -> RecordSpec<'static> {
+    RecordSpec {
+        kind: RecordKind::Batch,
+        flags: FLAG_BATCHED,
+        table: 0,
+        schema_version: 0,
+        key: &[0],
+        expires_at_ms: None,
+        body_bytes: 4,
+    }
+}
+
+fn encoded(bytes: usize, encode: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut body = vec![0; bytes];
+    encode(&mut body);
+    body
+}
+
+/// One write for each row: later writes folded into earlier ones.
+fn folded(writes: Vec<Write>) -> Vec<Write> {
+    let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
+    let mut folded: Vec<Write> = Vec::with_capacity(writes.len());
+    for write in writes {
+        let place = (Arc::as_ptr(&write.table) as usize, write.key.clone());
+        match at.get(&place) {
+            None => {
+                at.insert(place, folded.len());
+                folded.push(write);
+            }
+            Some(&i) => folded[i].op.then(write.op),
+        }
+    }
+    folded
+}
+
+impl Op {
+    fn then(&mut self, later: Op) {
+        match (&mut *self, later) {
+            (Op::Put(fields, _) | Op::Update(fields), Op::Update(more)) => fields.extend(more),
+            (Op::Delete, Op::Update(fields)) => *self = Op::Put(fields, None),
+            (_, later) => *self = later,
+        }
+    }
+}
+
+/// The fields of a write by their ids, in the order they were given. Their names have been learned.
+fn resolved<'f>(
+    schema: &TableSchema,
+    fields: &'f [(Name, OwnedValue)],
+) -> Result<Vec<(FieldId, Value<'f>)>> {
+    let resolve = |(name, value): &'f (Name, OwnedValue)| {
+        let id = match name {
+            Name::Id(id) => *id,
+            Name::Text(text) => {
+                let found = FieldName::find(&**text, schema.fields());
+                let position = found.ok_or_else(|| unknown_field(&**text))?;
+                schema.fields().fields()[position].id()
+            }
+        };
+        Ok((id, value.borrow()))
+    };
+    fields.iter().map(resolve).collect()
+}

@@ -1,0 +1,349 @@
+//! The collector: takes segments full of dead records apart, so that overwriting for ever fits in a bounded tier.
+//!
+//! One round:
+//!
+//! 1. Choose the sealed segments with the largest share of dead bytes (not the oldest: cold data is left in peace).
+//! 2. Copy what is still live out of them, through the same index publication as any write, into a lane of its own, so
+//!    that cold rows come to lie together. A row with deltas is merged on the way. What changes meanwhile stays changed:
+//!    the copy is published only over the slot it was made from.
+//! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint).
+//! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
+//! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
+//!    more, and goes. (Its own record goes with its segment, in a later round than the records it hid: 4 before 5.)
+//! 6. Give the units back.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::read::Bodies;
+use super::store::{Store, TableShared, index_full};
+use super::write::{Draft, row_draft};
+use crate::index::{Decision, Slot, Tag};
+use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record};
+use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::Result;
+
+/// Victims of one round, at most.
+const VICTIMS_MAX: usize = 8;
+/// Without need of space, a segment is worth collecting from this share of dead bytes on, in percent.
+const IDLE_DEAD_PERCENT: u64 = 50;
+/// In need of space, from this share on. Below it the store counts as full.
+const NEED_DEAD_PERCENT: u64 = 3;
+/// Dead bytes that are tolerated before the idle rule applies.
+const IDLE_DEAD_BYTES: u64 = 64 << 20;
+
+/// What the collector shares with those who wait for it.
+#[derive(Default)]
+pub(crate) struct Collector {
+    requested: AtomicBool,
+    /// Rounds that were asked for and could free nothing.
+    futile: AtomicU64,
+    segments: AtomicU64,
+    bytes: AtomicU64,
+    vanished: AtomicBool,
+    /// Victims that wait for readers or snapshots.
+    pending: Mutex<VecDeque<Pending>>,
+}
+
+/// A victim with nothing live in it.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    unit: u32,
+    /// Snapshots older than this may need it.
+    sequence: u64,
+    epoch: u64,
+}
+
+impl Collector {
+    /// Asks for a round.
+    pub(super) fn request(&self) {
+        self.requested.store(true, Ordering::Release);
+    }
+
+    pub(super) fn futile_rounds(&self) -> u64 {
+        self.futile.load(Ordering::Acquire)
+    }
+
+    /// A whole table's rows died at once: their segments do not know yet.
+    pub(super) fn rows_vanished(&self) {
+        self.vanished.store(true, Ordering::Release);
+    }
+
+    /// Segments collected and bytes copied so far.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Store {
+    /// The collector's thread.
+    pub(super) fn keep_collecting(&self) {
+        while self.housekeeping.sleep(Duration::from_millis(2)) {
+            let requested = self.collector.requested.swap(false, Ordering::AcqRel);
+            if self.collector.vanished.swap(false, Ordering::AcqRel) {
+                drop(self.recount());
+            }
+            let freed = self.collect(requested).unwrap_or(0);
+            if requested && freed == 0 {
+                self.collector.futile.fetch_add(1, Ordering::AcqRel);
+                self.log.announce_space();
+            }
+        }
+    }
+
+    /// One round; returns the segments freed.
+    pub(super) fn collect(&self, needed: bool) -> Result<usize> {
+        let mut freed = self.free_pending()?;
+        let victims = self.choose(needed || self.space_is_low());
+        if victims.is_empty() {
+            return Ok(freed);
+        }
+        let mut emptied = Vec::new();
+        for unit in victims {
+            if !self.log.begin_collection(unit) {
+                continue;
+            }
+            match self.empty_segment(unit) {
+                Ok(()) => emptied.push(unit),
+                Err(error) => {
+                    self.log.abandon_collection(unit);
+                    if emptied.is_empty() {
+                        return Err(error);
+                    }
+                    break;
+                }
+            }
+        }
+        // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
+        self.log.checkpoint()?;
+        let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
+        self.collector.pending.lock().extend(pending);
+        freed += self.free_pending()?;
+        Ok(freed)
+    }
+
+    fn space_is_low(&self) -> bool {
+        let (available, all) = self.log.space();
+        available < (all / 8).clamp(5, 64)
+    }
+
+    /// The units of the segments most worth collecting.
+    fn choose(&self, needed: bool) -> Vec<u32> {
+        let (used, dead) = self.log.used_and_dead_bytes();
+        if !needed && (dead < IDLE_DEAD_BYTES || dead * 2 < used) {
+            return Vec::new();
+        }
+        let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
+        let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
+        for (unit, segment, dead) in self.log.candidates() {
+            let bytes = (segment.end - SEGMENT_HEADER_BYTES).max(1);
+            let percent = (dead * 100 / bytes).min(100);
+            if percent >= threshold || segment.end == SEGMENT_HEADER_BYTES {
+                candidates.push((percent, bytes - dead.min(bytes), unit));
+            }
+        }
+        candidates.sort_unstable_by_key(|&(percent, ..)| std::cmp::Reverse(percent));
+        // What is copied must fit where the collector may write, with a segment to spare.
+        let (available, _) = self.log.space();
+        let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes();
+        let fits = |&(_, live, _): &(u64, u64, u32)| {
+            let fits = live <= room;
+            room = room.saturating_sub(live);
+            fits
+        };
+        candidates.into_iter().take(VICTIMS_MAX).take_while(fits).map(|(.., unit)| unit).collect()
+    }
+
+    /// Step 2, for one segment.
+    fn empty_segment(&self, unit: u32) -> Result<()> {
+        let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
+        while let Some(record) = walk.next_record()? {
+            let Some(table) = self.catalog.by_id(record.table()) else { continue };
+            while !self.relocate(&table, &record)? {}
+        }
+        Ok(())
+    }
+
+    /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
+    fn relocate(&self, table: &TableShared, record: &Record<'_>) -> Result<bool> {
+        let guard = self.pin();
+        let Some(slot) = table.index.get(record.key(), &guard) else { return Ok(true) };
+        if slot.tag() == Tag::Delta {
+            return self.merge_chain(table, record, slot);
+        }
+        if slot.offset() != record.offset() {
+            return Ok(true);
+        }
+        let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
+        let draft = Draft {
+            kind: record.kind(),
+            flags: (record.flags() | FLAG_RELOCATED) & !FLAG_BATCHED & !FLAG_EXPIRES,
+            schema_version: record.schema_version(),
+            expires_at_ms: record.expires_at_ms(),
+            body_bytes: body.len(),
+        };
+        let fill = |out: &mut [u8]| out.copy_from_slice(body);
+        // The original is one more stale record until its segment is freed.
+        let moved = |offset, _| slot.with_offset(offset).stale_more(1);
+        self.republish(table, record, record.sequence(), &draft, fill, slot, moved)
+    }
+
+    /// If `record` is part of the chain under `slot`, writes the whole row in its place.
+    fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
+        let schema = table.schema.load();
+        let chain = self.chain(slot)?;
+        if chain.records().iter().all(|part| part.offset() != record.offset()) {
+            return Ok(true);
+        }
+        let bodies = Bodies::new(&schema, Some(&chain), None)?;
+        let plan = bodies.merge(&schema, self.clock.now_ms())?;
+        let mut draft =
+            row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+        draft.flags |= FLAG_RELOCATED;
+        let sequence = chain.records()[0].sequence();
+        let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
+        let done =
+            self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
+        if done {
+            chain.records().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+        }
+        Ok(done)
+    }
+
+    /// Writes a record in the collector's lane and publishes it over `slot`, under a sequence that was given out long ago.
+    #[allow(clippy::too_many_arguments)]
+    fn republish(
+        &self,
+        table: &TableShared,
+        record: &Record<'_>,
+        sequence: u64,
+        draft: &Draft,
+        fill: impl Fn(&mut [u8]),
+        slot: Slot,
+        new_slot: impl Fn(u64, usize) -> Slot,
+    ) -> Result<bool> {
+        let key = record.key();
+        let spec = draft.spec(record.table(), key);
+        let bytes = spec.record_bytes();
+        let mut lane = self.log.collector_lane();
+        let reservation = lane
+            .reserve(&self.log, SegmentKind::Relocated, bytes, Claim::Collector)
+            .map_err(|no_space| no_space.into_error(&self.log))?;
+        self.log.tier().write(reservation.offset, bytes, |out| spec.encode(out, fill));
+        // Snapshots go on down from here to what this replaces: for a plain copy to what its original replaced.
+        let previous = if draft.kind == record.kind() && slot.offset() == record.offset() {
+            Slot::from_raw(record.previous())
+        } else {
+            Some(slot)
+        };
+        let (offset, incarnation) = (reservation.offset, reservation.incarnation);
+        self.seal_with(&spec, offset, incarnation, sequence, previous);
+        let guard = self.pin();
+        let stands = table.index.upsert(key, &guard, |now| {
+            if now == Some(slot) {
+                (Decision::Store(new_slot(offset, bytes)), true)
+            } else {
+                (Decision::Keep, false)
+            }
+        });
+        // Nothing was committed if not: the next record is written over it.
+        let stands = stands.map_err(index_full)?;
+        if stands {
+            lane.commit(reservation, sequence);
+            self.collector.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        Ok(stands)
+    }
+
+    /// Steps 4 to 6 for every victim that nobody needs; returns how many.
+    fn free_pending(&self) -> Result<usize> {
+        let mut freed = 0;
+        let waiting = self.collector.pending.lock().len();
+        for _ in 0..waiting {
+            let Some(victim) = self.collector.pending.lock().pop_front() else { break };
+            let needed = self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence);
+            if needed || !self.epoch.is_quiescent_since(victim.epoch) {
+                self.collector.pending.lock().push_back(victim);
+                continue;
+            }
+            // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
+            self.log.free_segment(victim.unit)?;
+            self.uncount(victim.unit)?;
+            self.log.reuse(victim.unit);
+            self.collector.segments.fetch_add(1, Ordering::Relaxed);
+            freed += 1;
+        }
+        Ok(freed)
+    }
+
+    /// Step 5.
+    fn uncount(&self, unit: u32) -> Result<()> {
+        let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
+        while let Some(record) = walk.next_record()? {
+            let Some(table) = self.catalog.by_id(record.table()) else { continue };
+            let guard = self.pin();
+            let dropped = table.index.upsert(record.key(), &guard, |slot| {
+                let Some(slot) = slot.filter(|slot| slot.stale() > 0) else { return (Decision::Keep, None) };
+                let fewer = slot.stale_fewer(1);
+                if slot.tag() == Tag::Tombstone && fewer.stale() == 0 {
+                    (Decision::Remove, Some(slot))
+                } else {
+                    (Decision::Store(fewer), None)
+                }
+            });
+            if let Some(tombstone) = dropped.map_err(index_full)? {
+                table.tombstones.fetch_sub(1, Ordering::Relaxed);
+                self.log.died(tombstone.offset(), tombstone.bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the rows of tables that are gone as dead.
+    fn recount(&self) -> Result<()> {
+        for (unit, ..) in self.log.candidates() {
+            let Some(mut walk) = self.log.walk(unit) else { continue };
+            while let Some(record) = walk.next_record()? {
+                if self.catalog.by_id(record.table()).is_none() {
+                    self.log.died(record.offset(), record.record_bytes() as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes rows that have expired, a bounded number of slots at a time, going on from `position`.
+    pub(super) fn sweep(&self, table: &TableShared, position: &mut Vec<u8>) -> Result<()> {
+        const SLOTS: usize = 2000;
+        let mut expired = Vec::new();
+        {
+            let guard = self.pin();
+            let mut batch = crate::index::ScanBatch::default();
+            let from = match position.is_empty() {
+                true => std::ops::Bound::Unbounded,
+                false => std::ops::Bound::Excluded(position.as_slice()),
+            };
+            let unbounded = std::ops::Bound::Unbounded;
+            table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
+            let schema = table.schema.load();
+            for (key, slot) in batch.iter() {
+                if slot.expires() && super::write::is_row(Some(slot)) && self.row_at(&schema, Some(slot))?.is_none() {
+                    expired.push(key.to_vec());
+                }
+            }
+            position.clear();
+            if batch.len() == SLOTS {
+                position.extend_from_slice(batch.key(SLOTS - 1));
+            }
+        }
+        for key in expired {
+            self.counters.add(super::metrics::Count::Expired);
+            self.delete(table, &key)?;
+        }
+        Ok(())
+    }
+}

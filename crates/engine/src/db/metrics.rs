@@ -1,0 +1,127 @@
+//! Counting without meeting: each thread counts in its own stripe.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::store::Store;
+
+const STRIPES: usize = 64;
+
+/// What is counted per operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Count {
+    Put,
+    Update,
+    Get,
+    Delete,
+    Scan,
+    Expired,
+}
+
+const COUNTS: usize = 6;
+
+/// The counters of a store. A stripe belongs to one thread, unless there are more than 64: then a few counts are lost.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    stripes: Box<[Stripe]>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe([AtomicU64; COUNTS]);
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+    }
+}
+
+impl Counters {
+    #[inline]
+    pub(super) fn add(&self, what: Count) {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
+        let mine = MINE.with(|mine| {
+            if mine.get() == usize::MAX {
+                mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            mine.get()
+        });
+        let counter = &self.stripes[mine % STRIPES].0[what as usize];
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn sum(&self, what: Count) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Counters and gauges of a store at one moment. Counters start at zero when the store is opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Rows in all tables, expired ones not yet swept included.
+    pub rows: u64,
+    /// Tables.
+    pub tables: u64,
+    /// Bytes of DRAM taken by the indexes.
+    pub index_bytes: u64,
+    /// Bytes the fast tier takes now.
+    pub fast_tier_bytes: u64,
+    /// Bytes it may take.
+    pub fast_tier_bytes_max: u64,
+    /// Bytes of records that are needed (estimated).
+    pub live_bytes: u64,
+    /// Bytes of records that are not, and wait for collection (estimated).
+    pub dead_bytes: u64,
+    /// Whole rows written.
+    pub puts: u64,
+    /// Partial updates written.
+    pub updates: u64,
+    /// Rows looked up.
+    pub gets: u64,
+    /// Rows deleted.
+    pub deletes: u64,
+    /// Scans begun.
+    pub scans: u64,
+    /// Rows removed because they expired.
+    pub expired: u64,
+    /// Syncs of the medium.
+    pub syncs: u64,
+    /// Segments collected.
+    pub segments_collected: u64,
+    /// Bytes of live records copied by the collector.
+    pub bytes_collected: u64,
+    /// The last sequence given out: writes in the life of the store, about.
+    pub sequence: u64,
+    /// Everything up to this sequence is durable.
+    pub durable_sequence: u64,
+}
+
+impl Store {
+    pub(super) fn metrics(&self) -> Metrics {
+        let tables = self.catalog.all();
+        let (used, dead_bytes) = self.log.used_and_dead_bytes();
+        let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
+        let (segments_collected, bytes_collected) = self.collector.totals();
+        Metrics {
+            rows: tables.iter().map(|t| t.rows()).sum(),
+            tables: tables.len() as u64,
+            index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
+            fast_tier_bytes,
+            fast_tier_bytes_max,
+            live_bytes: used - dead_bytes,
+            dead_bytes,
+            puts: self.counters.sum(Count::Put),
+            updates: self.counters.sum(Count::Update),
+            gets: self.counters.sum(Count::Get),
+            deletes: self.counters.sum(Count::Delete),
+            scans: self.counters.sum(Count::Scan),
+            expired: self.counters.sum(Count::Expired),
+            syncs: self.log.syncs(),
+            segments_collected,
+            bytes_collected,
+            sequence: self.log.last_sequence(),
+            durable_sequence: self.log.durable_sequence(),
+        }
+    }
+}

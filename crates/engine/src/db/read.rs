@@ -1,0 +1,363 @@
+//! The read path, top to bottom.
+//!
+//! 1. **Pin** the epoch: what is reachable now stays where it is until the read ends. Nothing shared is written.
+//! 2. **Look up** the key's slot in the table's index. No slot, or a tombstone: there is no row.
+//! 3. **Walk** from the newest record down the chain of deltas to the row; verify each record's head. For a snapshot, go
+//!    on down `previous` to the first version that is not younger than it.
+//! 4. **Answer** fields from the newest delta that names them, else from the row, else from the schema's default. Only the
+//!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
+//!
+//! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
+//! row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to records that
+//! the collector keeps for it (`collect.rs`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Row;
+use super::metrics::Count;
+use super::store::{Store, TableShared};
+use crate::index::{Slot, Tag};
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody};
+use crate::schema::merge::MergePlan;
+use crate::schema::table::TableSchema;
+use crate::schema::unknown_field;
+use crate::{Error, FieldName, Result, Schema, Value};
+
+/// Keys looked up together.
+const GROUP: usize = 16;
+
+/// The records of one version of a row, newest first: deltas, then the row.
+#[derive(Debug, Clone)]
+pub(super) struct Chain<'a> {
+    records: SmallVec<[Record<'a>; 2]>,
+}
+
+impl<'a> Chain<'a> {
+    /// Deltas in the chain.
+    pub(super) fn depth(&self) -> usize {
+        self.records.len() - 1
+    }
+
+    pub(super) fn records(&self) -> &[Record<'a>] {
+        &self.records
+    }
+
+    fn newest(&self) -> &Record<'a> {
+        &self.records[0]
+    }
+
+    fn row(&self) -> &Record<'a> {
+        &self.records[self.records.len() - 1]
+    }
+
+    fn deltas(&self) -> &[Record<'a>] {
+        &self.records[..self.records.len() - 1]
+    }
+
+    /// The newest word on the row's expiry.
+    pub(super) fn expires_at_ms(&self) -> Option<u64> {
+        self.records.iter().find_map(Record::expires_at_ms).filter(|&ms| ms != 0)
+    }
+}
+
+impl Store {
+    /// The records that `slot`, which is no tombstone, leads to. Under a guard pinned before the slot was read.
+    #[inline]
+    pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
+        let mut records = SmallVec::new();
+        let mut record = self.log.record(slot.offset())?;
+        while record.kind() == RecordKind::Delta {
+            let below = Slot::from_raw(record.previous()).filter(|_| records.len() < Slot::DEPTH_MAX.into());
+            let Some(below) = below else { return Err(broken_chain(&record)) };
+            records.push(record);
+            record = self.log.record(below.offset())?;
+        }
+        if record.kind() != RecordKind::Row {
+            return Err(broken_chain(&record));
+        }
+        records.push(record);
+        Ok(Chain { records })
+    }
+
+    /// The row that `slot` stands for now; `None` if it is absent or has expired.
+    #[inline]
+    pub(super) fn row_at<'a>(
+        &'a self,
+        schema: &'a Arc<TableSchema>,
+        slot: Option<Slot>,
+    ) -> Result<Option<RowRef<'a>>> {
+        let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
+        let chain = self.chain(slot)?;
+        let row = RowRef { schema, chain, now_ms: self.clock.now_ms() };
+        Ok(Some(row).filter(|row| !row.has_expired()))
+    }
+
+    /// The row that `slot` stood for when `sequence` was the last: the first version down the chain that is not younger.
+    pub(super) fn row_before<'a>(
+        &'a self,
+        schema: &'a Arc<TableSchema>,
+        slot: Option<Slot>,
+        sequence: u64,
+    ) -> Result<Option<RowRef<'a>>> {
+        let mut slot = slot;
+        while let Some(version) = slot {
+            let record = self.log.record(version.offset())?;
+            if record.sequence() <= sequence {
+                let row = record.kind() != RecordKind::Tombstone;
+                return if row { self.row_at(schema, slot) } else { Ok(None) };
+            }
+            slot = Slot::from_raw(record.previous());
+        }
+        Ok(None)
+    }
+
+    /// Whether there is a row. The row itself is looked at only if it may have expired.
+    pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.counters.add(Count::Get);
+        let guard = self.pin();
+        match table.index.get(key, &guard) {
+            Some(slot) if slot.expires() => {
+                Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some())
+            }
+            slot => Ok(super::write::is_row(slot)),
+        }
+    }
+
+    /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.
+    pub(super) fn read_many<K: AsRef<[u8]>>(
+        &self,
+        table: &TableShared,
+        keys: &[K],
+        mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
+    ) -> Result<()> {
+        for group in keys.chunks(GROUP) {
+            let mut found = [None; GROUP];
+            let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
+            let guard = self.pin();
+            table.index.multi_get(&keys, &guard, &mut found);
+            let slots = &found[..keys.len()];
+            slots.iter().flatten().for_each(|slot| self.log.prefetch(slot.offset()));
+            let schema = table.schema.load();
+            for &slot in slots {
+                self.counters.add(Count::Get);
+                read(self.row_at(&schema, slot)?.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `read` on the row of `key`, in place.
+    #[inline]
+    pub(super) fn read<R>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        before: Option<u64>,
+        read: impl FnOnce(&RowRef<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        self.counters.add(Count::Get);
+        let guard = self.pin();
+        let slot = table.index.get(key, &guard);
+        let schema = table.schema.load();
+        let row = match before {
+            None => self.row_at(&schema, slot)?,
+            Some(sequence) => self.row_before(&schema, slot, sequence)?,
+        };
+        row.map(|row| read(&row)).transpose()
+    }
+}
+
+#[cold]
+fn broken_chain(record: &Record<'_>) -> Error {
+    Error::corrupted(format!(
+        "the record at byte {} of the fast tier (key {}) refers to a version that is not there",
+        record.offset(),
+        record.key().escape_ascii()
+    ))
+}
+
+#[cold]
+fn unknown_version(record: &Record<'_>) -> Error {
+    Error::corrupted(format!(
+        "the record at byte {} of the fast tier (key {}) has schema version {}, which its table never had",
+        record.offset(),
+        record.key().escape_ascii(),
+        record.schema_version()
+    ))
+}
+
+/// A row in place: borrowed from the log. What is read from it is verified as it is read.
+#[derive(Debug)]
+pub struct RowRef<'a> {
+    schema: &'a Arc<TableSchema>,
+    chain: Chain<'a>,
+    now_ms: u64,
+}
+
+impl<'a> RowRef<'a> {
+    /// The table's fields.
+    pub fn schema(&self) -> &Schema {
+        self.schema.fields()
+    }
+
+    /// The row's key.
+    pub fn key(&self) -> &'a [u8] {
+        self.chain.newest().key()
+    }
+
+    /// The field's value; `Null` if it is absent or has expired.
+    ///
+    /// # Errors
+    /// `NotFound` if the table has no such field, `Corrupted` if its bytes are not what was written.
+    #[inline]
+    pub fn get<F: FieldName>(&self, field: F) -> Result<Value<'_>> {
+        match field.find(self.schema.fields()) {
+            Some(position) => Ok(self.read(position)?.at(self.now_ms)),
+            None => Err(unknown_field(field)),
+        }
+    }
+
+    /// Calls `visit` with the name and value of each field that is there, in the schema's order.
+    ///
+    /// # Errors
+    /// `Corrupted` if bytes are not what was written.
+    pub fn for_each(&self, mut visit: impl FnMut(&str, Value<'_>)) -> Result<()> {
+        let fields = self.schema.fields().fields();
+        self.for_each_position(|position, value| visit(fields[position].name(), value))
+    }
+
+    pub(super) fn for_each_position(&self, mut visit: impl FnMut(usize, Value<'_>)) -> Result<()> {
+        let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
+        bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
+    }
+
+    /// When the row expires, in ms since 1970, if it does.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.chain.expires_at_ms()
+    }
+
+    /// When the field expires, in ms since 1970, if it is there and does.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    pub fn field_expires_at_ms<F: FieldName>(&self, field: F) -> Result<Option<u64>> {
+        match field.find(self.schema.fields()) {
+            Some(position) => {
+                let field = self.read(position)?;
+                Ok(if field.at(self.now_ms).is_null() { None } else { field.expires_at_ms })
+            }
+            None => Err(unknown_field(field)),
+        }
+    }
+
+    /// A number that changes with every write of the row.
+    pub fn version(&self) -> u64 {
+        self.chain.newest().sequence()
+    }
+
+    #[inline]
+    fn has_expired(&self) -> bool {
+        self.chain.expires_at_ms().is_some_and(|ms| ms <= self.now_ms)
+    }
+
+    /// Copies the row.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    pub fn to_row(&self) -> Result<Row> {
+        Row::copy(self, None)
+    }
+
+    pub(super) fn chain(&self) -> &Chain<'a> {
+        &self.chain
+    }
+
+    pub(super) fn table_schema(&self) -> &'a Arc<TableSchema> {
+        self.schema
+    }
+
+    /// Bytes of the row's body, deltas left out.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.chain.row().body_len()
+    }
+
+    #[inline]
+    pub(super) fn read(&self, position: usize) -> Result<FieldRead<'_>> {
+        for delta in self.chain.deltas() {
+            if let Some(field) = DeltaBody::new(delta).find(self.schema, position)? {
+                return Ok(field);
+            }
+        }
+        row_body(self.schema, self.chain.row(), self.chain.row())?.read(self.schema, position)
+    }
+
+    /// The field's value as of now.
+    pub(super) fn value(&self, position: usize) -> Result<Value<'_>> {
+        Ok(self.read(position)?.at(self.now_ms))
+    }
+}
+
+#[inline]
+fn row_body<'b, B: BodyBytes<'b>>(
+    schema: &'b TableSchema,
+    record: &Record<'_>,
+    bytes: B,
+) -> Result<RowBody<'b, B>> {
+    let Some(layout) = schema.layout(record.schema_version()) else { return Err(unknown_version(record)) };
+    Ok(RowBody::new(layout, bytes, record.flags() & FLAG_FIELD_EXPIRY != 0))
+}
+
+/// A body at rest, or one that is not in the log yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Body<'b, 'r> {
+    Record(&'b Record<'r>),
+    Bytes(&'b [u8]),
+}
+
+impl<'b> BodyBytes<'b> for Body<'b, '_> {
+    fn len(&self) -> usize {
+        match self {
+            Body::Record(record) => BodyBytes::len(record),
+            Body::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    #[inline]
+    fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
+        match self {
+            Body::Record(record) => record.slice(range),
+            Body::Bytes(bytes) => BodyBytes::slice(bytes, range),
+        }
+    }
+}
+
+/// The bodies of a chain, ready to be merged.
+pub(super) struct Bodies<'b, 'r> {
+    row: Option<RowBody<'b, Body<'b, 'r>>>,
+    deltas: SmallVec<[DeltaBody<Body<'b, 'r>>; 8]>,
+}
+
+impl<'b, 'r: 'b> Bodies<'b, 'r> {
+    /// Of a chain, under a delta that is newer than it.
+    pub(super) fn new(
+        schema: &'b TableSchema,
+        chain: Option<&'b Chain<'r>>,
+        newest: Option<&'b [u8]>,
+    ) -> Result<Bodies<'b, 'r>> {
+        let mut deltas: SmallVec<[_; 8]> =
+            newest.into_iter().map(|bytes| DeltaBody::new(Body::Bytes(bytes))).collect();
+        let Some(chain) = chain else { return Ok(Bodies { row: None, deltas }) };
+        deltas.extend(chain.deltas().iter().map(|record| DeltaBody::new(Body::Record(record))));
+        let row = row_body(schema, chain.row(), Body::Record(chain.row()))?;
+        Ok(Bodies { row: Some(row), deltas })
+    }
+
+    /// The merged row, without what has expired by `now_ms`.
+    pub(super) fn merge(&self, schema: &'b TableSchema, now_ms: u64) -> Result<MergePlan<'b>> {
+        MergePlan::new(schema, self.row.as_ref(), &self.deltas, now_ms)
+    }
+}

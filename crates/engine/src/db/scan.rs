@@ -1,0 +1,218 @@
+//! Scans: rows in key order, a leaf's worth of slots at a time.
+//!
+//! A step copies the next slots out of the index, then visits their rows with the records some places ahead already on
+//! their way into the cache. Each step pins the epoch anew, so a slow scan holds nothing back. Without a snapshot each row
+//! is the latest when it is visited.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use super::metrics::Count;
+use super::read::RowRef;
+use super::{Row, Snapshot, Table};
+use crate::index::{ScanBatch, ScanEnd, Slot};
+use crate::{FieldId, FieldName, Result};
+
+/// Slots copied in the first step, and the most in later ones.
+const STEP_FIRST: usize = 32;
+const STEP_MAX: usize = 256;
+/// How many rows ahead records are fetched.
+const PREFETCH_AHEAD: usize = 4;
+
+/// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
+///
+/// ```
+/// # fn main() -> hedgerow::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("hedgerow-doc-scan-{}", std::process::id()));
+/// use hedgerow::{Db, Schema, Type, row};
+/// let db = Db::open(&dir)?;
+/// let users = db.create_table("users", Schema::new().field("name", Type::String))?;
+/// users.put(b"41", &row! { name: "Ada" })?;
+/// users.put(b"52", &row! { name: "Grace" })?;
+/// let names: Vec<_> = users.scan().prefix(b"4").collect::<hedgerow::Result<Vec<_>>>()?;
+/// assert_eq!(names.len(), 1);
+/// # drop((users, db)); std::fs::remove_dir_all(dir).ok();
+/// # Ok(())
+/// # }
+/// ```
+pub struct Scan {
+    table: Table,
+    snapshot: Option<Snapshot>,
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    reverse: bool,
+    limit: usize,
+    ids: Option<Vec<FieldId>>,
+    state: State,
+}
+
+/// Where a scan stands.
+#[derive(Default)]
+struct State {
+    batch: ScanBatch,
+    step: usize,
+    finished: bool,
+    rows: VecDeque<Row>,
+}
+
+impl Scan {
+    pub(super) fn new(table: Table, snapshot: Option<Snapshot>) -> Scan {
+        table.store().counters.add(Count::Scan);
+        Scan {
+            table,
+            snapshot,
+            from: Bound::Unbounded,
+            to: Bound::Unbounded,
+            reverse: false,
+            limit: usize::MAX,
+            ids: None,
+            state: State { step: STEP_FIRST, ..State::default() },
+        }
+    }
+
+    /// Only keys from here on. Default: unbounded.
+    pub fn from(mut self, key: Bound<&[u8]>) -> Scan {
+        self.from = key.map(<[u8]>::to_vec);
+        self
+    }
+
+    /// Only keys up to here. Default: unbounded.
+    pub fn to(mut self, key: Bound<&[u8]>) -> Scan {
+        self.to = key.map(<[u8]>::to_vec);
+        self
+    }
+
+    /// Only keys that begin with `prefix`. Replaces `from` and `to`.
+    pub fn prefix(mut self, prefix: &[u8]) -> Scan {
+        self.from = Bound::Included(prefix.to_vec());
+        let mut end = prefix.to_vec();
+        while end.last() == Some(&0xFF) {
+            end.pop();
+        }
+        self.to = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(end)
+            }
+            None => Bound::Unbounded,
+        };
+        self
+    }
+
+    /// From the last key to the first.
+    pub fn reverse(mut self) -> Scan {
+        self.reverse = true;
+        self
+    }
+
+    /// At most this many rows.
+    pub fn limit(mut self, rows: usize) -> Scan {
+        self.limit = rows;
+        self
+    }
+
+    /// Only these fields (of the rows of the iterator; `for_each` reads what it asks for).
+    ///
+    /// # Errors
+    /// `NotFound` if the table has no such field.
+    pub fn fields<F: FieldName>(mut self, fields: &[F]) -> Result<Scan> {
+        self.ids = Some(self.table.field_ids(fields)?);
+        Ok(self)
+    }
+
+    /// Calls `visit` with each row in place, until it answers false.
+    ///
+    /// # Errors
+    /// Those of `visit`, and `Corrupted`.
+    pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
+        while !self.state.finished {
+            self.step(|key, row, _| visit(key, row))?;
+        }
+        Ok(())
+    }
+
+    /// Visits the rows of the next step.
+    fn step(
+        &mut self,
+        mut visit: impl FnMut(&[u8], &RowRef<'_>, &mut VecDeque<Row>) -> Result<bool>,
+    ) -> Result<()> {
+        let Scan { table, snapshot, from, to, reverse, limit, state, .. } = self;
+        let store = table.store();
+        let shared = table.shared();
+        let guard = store.pin();
+        let wanted = state.step.min(*limit);
+        state.step = (state.step * 2).min(STEP_MAX);
+        let (low, high) = (as_slice(from), as_slice(to));
+        let more = match reverse {
+            false => shared.index.scan_forward(low, high, wanted, &guard, &mut state.batch),
+            true => shared.index.scan_reverse(low, high, wanted, &guard, &mut state.batch),
+        };
+        state.finished = more == ScanEnd::Done;
+        let schema = shared.schema.load();
+        let before = snapshot.as_ref().map(Snapshot::sequence);
+        let slots: &[Slot] = state.batch.slots();
+        slots.iter().take(PREFETCH_AHEAD).for_each(|slot| prefetch(store, *slot));
+        for (i, &slot) in slots.iter().enumerate() {
+            if let Some(ahead) = slots.get(i + PREFETCH_AHEAD) {
+                prefetch(store, *ahead);
+            }
+            let row = match before {
+                None => store.row_at(&schema, Some(slot))?,
+                Some(sequence) => store.row_before(&schema, Some(slot), sequence)?,
+            };
+            let Some(row) = row else { continue };
+            *limit -= 1;
+            if !visit(state.batch.key(i), &row, &mut state.rows)? || *limit == 0 {
+                state.finished = true;
+                return Ok(());
+            }
+        }
+        if let Some(last) = state.batch.len().checked_sub(1) {
+            let next = Bound::Excluded(state.batch.key(last).to_vec());
+            *(if *reverse { to } else { from }) = next;
+        }
+        Ok(())
+    }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// The lines of a record that are looked at first. The rest follows by the hardware's own prefetching.
+fn prefetch(store: &super::store::Store, slot: Slot) {
+    let offset = slot.offset();
+    store.log.prefetch(offset);
+    store.log.prefetch(offset + 64);
+    store.log.prefetch(offset + 128);
+}
+
+impl Iterator for Scan {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Result<Row>> {
+        while self.state.rows.is_empty() {
+            if self.state.finished {
+                return None;
+            }
+            let ids = self.ids.take();
+            let stepped = self.step(|_, row, rows| {
+                rows.push_back(Row::copy(row, ids.as_deref())?);
+                Ok(true)
+            });
+            self.ids = ids;
+            if let Err(error) = stepped {
+                self.state.finished = true;
+                return Some(Err(error));
+            }
+        }
+        self.state.rows.pop_front().map(Ok)
+    }
+}
+
+impl Table {
+    /// The ids of fields in the current schema.
+    pub(super) fn field_ids<F: FieldName>(&self, fields: &[F]) -> Result<Vec<FieldId>> {
+        fields.iter().map(|&field| self.field_id(field)).collect()
+    }
+}

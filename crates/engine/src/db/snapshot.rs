@@ -1,0 +1,61 @@
+//! `Snapshot`: the store as it was.
+
+use std::sync::Arc;
+
+use super::store::Store;
+use super::{Row, Scan, Table};
+use crate::{FieldName, Result};
+
+/// The store as it was at one moment: a sequence. Reads through it see every write up to then and none after, batches
+/// whole. While it lives, the versions it may need keep their place in the fast tier. Rows that have expired since are
+/// not shown; a table cleared or dropped since is empty.
+pub struct Snapshot {
+    store: Arc<Store>,
+    sequence: u64,
+}
+
+impl Snapshot {
+    pub(super) fn take(store: &Arc<Store>) -> Snapshot {
+        Snapshot { sequence: store.snapshots.take(&store.log), store: Arc::clone(store) }
+    }
+
+    /// The last sequence it sees.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The whole row, copied.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Row>> {
+        self.store.read(table.shared(), key, Some(self.sequence), |row| row.to_row())
+    }
+
+    /// Some fields of the row, copied.
+    ///
+    /// # Errors
+    /// As [`Table::get_fields`].
+    pub fn get_fields<F: FieldName>(&self, table: &Table, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+        let ids = table.field_ids(fields)?;
+        self.store.read(table.shared(), key, Some(self.sequence), |row| Row::copy(row, Some(&ids)))
+    }
+
+    /// Rows in key order, as they were.
+    pub fn scan(&self, table: &Table) -> Scan {
+        Scan::new(table.clone(), Some(self.clone()))
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        self.store.snapshots.retain(self.sequence);
+        Snapshot { store: Arc::clone(&self.store), sequence: self.sequence }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.store.snapshots.release(self.sequence);
+    }
+}

@@ -1,0 +1,270 @@
+//! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hedgerow_device::{Clock, FastTier};
+use parking_lot::{Condvar, Mutex};
+
+use super::catalog::Catalog;
+use super::collect::Collector;
+use super::metrics::Counters;
+use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
+use crate::log::Log;
+use crate::schema::table::TableSchema;
+use crate::{Durability, Error, ErrorKind, Options, Result};
+
+/// How much index memory is touched ahead of its use.
+const INDEX_LEAD_BYTES: u64 = 4 << 20;
+
+/// One open store.
+pub(crate) struct Store {
+    pub(super) log: Log,
+    pub(super) epoch: Arc<Epoch>,
+    pub(super) arena: Arc<NodeArena>,
+    pub(super) catalog: Catalog,
+    pub(super) options: Options,
+    pub(super) clock: Clock,
+    pub(super) counters: Counters,
+    pub(super) snapshots: Snapshots,
+    pub(super) collector: Collector,
+    pub(super) housekeeping: Housekeeping,
+}
+
+/// A table as all its handles share it.
+pub(crate) struct TableShared {
+    /// Of the table's rows in the log. Changes when the table is cleared.
+    pub(super) id: AtomicU32,
+    pub(super) name: String,
+    pub(super) schema: ArcSwap<TableSchema>,
+    pub(super) index: Index,
+    /// Keys whose slot is a tombstone.
+    pub(super) tombstones: AtomicU64,
+    /// Some row was written with an expiry, so there is something to sweep.
+    pub(super) expiring: AtomicBool,
+    pub(super) dropped: AtomicBool,
+}
+
+impl TableShared {
+    pub(super) fn new(id: u32, name: &str, schema: TableSchema, index: Index) -> TableShared {
+        TableShared {
+            id: AtomicU32::new(id),
+            name: name.to_owned(),
+            schema: ArcSwap::from_pointee(schema),
+            index,
+            tombstones: AtomicU64::new(0),
+            expiring: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    /// The table's id in the log, for a write. Call with a lane locked: clearing and dropping lock all lanes.
+    #[inline]
+    pub(super) fn id_for_write(&self) -> Result<u32> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(self.gone());
+        }
+        Ok(self.id.load(Ordering::Acquire))
+    }
+
+    #[cold]
+    pub(super) fn gone(&self) -> Error {
+        Error::new(ErrorKind::NotFound, format!("the table {:?} has been dropped", self.name))
+    }
+
+    /// Rows, as the index counts them.
+    pub(super) fn rows(&self) -> u64 {
+        self.index.len().saturating_sub(self.tombstones.load(Ordering::Relaxed))
+    }
+}
+
+impl Store {
+    /// Opens a store on a tier: root, catalog, replay. Starts no threads.
+    pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Store> {
+        if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
+            return Err(Error::invalid(format!(
+                "delta_chain_max is {}; it must be from 1 to {}",
+                options.delta_chain_max,
+                Slot::DEPTH_MAX
+            )));
+        }
+        let (log, found) = Log::open(tier, &options)?;
+        let epoch = Arc::new(Epoch::new());
+        let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
+        })?;
+        let arena = Arc::new(arena);
+        let catalog = Catalog::load(&log, &arena, &epoch)?;
+        let threads = options.recovery_threads.max(1);
+        let store = Store {
+            log,
+            epoch,
+            arena,
+            catalog,
+            options,
+            clock,
+            counters: Counters::default(),
+            snapshots: Snapshots::default(),
+            collector: Collector::default(),
+            housekeeping: Housekeeping::default(),
+        };
+        store.recover(&found, threads)?;
+        Ok(store)
+    }
+
+    #[inline]
+    pub(super) fn pin(&self) -> Guard<'_> {
+        self.epoch.pin()
+    }
+
+    /// Does what the durability mode asks for, after a write of `sequence` was published and its lane let go.
+    #[inline]
+    pub(super) fn make_durable(&self, sequence: u64) -> Result<()> {
+        match self.options.durability {
+            Durability::Immediate if self.log.tier().flush_is_cheap() => {
+                // The record itself was made durable before it was published. Everything before it must be, too, or
+                // recovery would cut the log in front of it.
+                self.log.barrier();
+                Ok(())
+            }
+            Durability::Immediate => self.log.persist_to(sequence),
+            Durability::Interval(_) | Durability::Process => Ok(()),
+        }
+    }
+
+    /// Whether a record must be durable before its publication.
+    #[inline]
+    pub(super) fn persists_in_place(&self) -> bool {
+        self.options.durability == Durability::Immediate && self.log.tier().flush_is_cheap()
+    }
+}
+
+/// The error for a full index.
+#[cold]
+pub(super) fn index_full(_: IndexFull) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        "the index has reached index_bytes_max; reads, overwrites and deletes go on",
+    )
+}
+
+/// The live snapshots, by sequence.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    live: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Snapshots {
+    /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
+    pub(super) fn take(&self, log: &Log) -> u64 {
+        let mut live = self.live.lock();
+        let sequence = log.barrier();
+        *live.entry(sequence).or_insert(0) += 1;
+        sequence
+    }
+
+    /// Holds one that is live once more.
+    pub(super) fn retain(&self, sequence: u64) {
+        *self.live.lock().entry(sequence).or_insert(0) += 1;
+    }
+
+    pub(super) fn release(&self, sequence: u64) {
+        let mut live = self.live.lock();
+        if let Some(count) = live.get_mut(&sequence) {
+            *count -= 1;
+            if *count == 0 {
+                live.remove(&sequence);
+            }
+        }
+    }
+
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.live.lock().first_key_value().map(|(&sequence, _)| sequence)
+    }
+}
+
+/// Stopping and waking the background threads.
+#[derive(Default)]
+pub(crate) struct Housekeeping {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Housekeeping {
+    /// Starts the threads of an open store: syncing, preparing units and index memory, sweeping, collecting.
+    pub(super) fn start(store: &Arc<Store>) -> Result<()> {
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("cannot start a background thread: {error}"))
+        };
+        let mut threads = Vec::new();
+        let prepare = Arc::clone(store);
+        threads.push(hedgerow_device::spawn("prepare", move || prepare.keep_prepared()).map_err(failed)?);
+        let collect = Arc::clone(store);
+        threads.push(hedgerow_device::spawn("collect", move || collect.keep_collecting()).map_err(failed)?);
+        let sweep = Arc::clone(store);
+        threads.push(hedgerow_device::spawn("sweep", move || sweep.keep_swept()).map_err(failed)?);
+        if let Durability::Interval(interval) = store.options.durability {
+            let sync = Arc::clone(store);
+            let run = move || sync.keep_synced(interval);
+            threads.push(hedgerow_device::spawn("sync", run).map_err(failed)?);
+        }
+        *store.housekeeping.threads.lock() = threads;
+        Ok(())
+    }
+
+    /// Stops and joins the threads.
+    pub(super) fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.wake.notify_all();
+        let mine = std::thread::current().id();
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != mine {
+                // A thread that panicked has said so already; there is nothing to add.
+                drop(thread.join());
+            }
+        }
+    }
+
+    /// Sleeps for `duration` or until stopped; false once stopped.
+    pub(super) fn sleep(&self, duration: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.wake.wait_for(&mut stopped, duration);
+        }
+        !*stopped
+    }
+}
+
+impl Store {
+    fn keep_prepared(&self) {
+        while self.housekeeping.sleep(Duration::from_millis(1)) {
+            // Without it the first touch of a page costs its toucher a fault; nothing worse.
+            drop(self.arena.populate_ahead(INDEX_LEAD_BYTES));
+            self.log.prepare_units();
+        }
+    }
+
+    fn keep_synced(&self, interval: Duration) {
+        while self.housekeeping.sleep(interval) {
+            // A failure closes the log for writing; writers are told by the next write.
+            drop(self.log.persist_to(self.log.last_sequence()));
+        }
+    }
+
+    fn keep_swept(&self) {
+        let mut positions: HashMap<u32, Vec<u8>> = HashMap::new();
+        while self.housekeeping.sleep(Duration::from_millis(100)) {
+            for table in self.catalog.all() {
+                if table.expiring.load(Ordering::Relaxed) {
+                    let position = positions.entry(table.id.load(Ordering::Relaxed)).or_default();
+                    // What a sweep could not do now, the next will find again.
+                    drop(self.sweep(&table, position));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! `Table`: a handle to one table, and its operations.
+
+use std::sync::Arc;
+
+use super::metrics::Count;
+use super::read::RowRef;
+use super::store::{Store, TableShared};
+use super::write::{At, Edit, Step};
+use super::{Db, Row, Scan};
+use crate::schema::table::NewField;
+use crate::schema::unknown_field;
+use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
+
+/// A table. Cheap to clone, `Send + Sync`.
+///
+/// Keys have 1 to 65,536 bytes. Fields are given as `(name, value)` pairs, where a name is a `&str`, or a [`FieldId`]
+/// where the look-up should be paid once. In an open table an unknown `&str` is learned as a new field.
+///
+/// All calls can fail with `Corrupted` (bytes at rest are not what was written); writes also with `Invalid` (a key, name,
+/// type or size that cannot be), `Full` (the fast tier holds as much live data as it may), `Closed` and `Io`.
+#[derive(Clone)]
+pub struct Table {
+    store: Arc<Store>,
+    shared: Arc<TableShared>,
+    /// Keeps the store open.
+    _db: Db,
+}
+
+/// What [`Table::modify`] writes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Nothing.
+    Keep,
+    /// The whole row, with its expiry in ms since 1970.
+    Put {
+        /// Names and values; the other fields take their defaults.
+        fields: Vec<(String, OwnedValue)>,
+        /// When the row expires, if it does.
+        expires_at_ms: Option<u64>,
+    },
+    /// Some fields; makes the row if there is none.
+    Update {
+        /// Names and values; `Null` removes a nullable field.
+        fields: Vec<(String, OwnedValue)>,
+        /// When these fields expire, if they do.
+        expires_at_ms: Option<u64>,
+    },
+    /// The row's expiry; nothing if there is no row.
+    Expire(Option<u64>),
+    /// Removes the row.
+    Delete,
+}
+
+impl Table {
+    pub(super) fn new(db: &Db, shared: Arc<TableShared>) -> Table {
+        Table { store: Arc::clone(&db.store), shared, _db: db.clone() }
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(super) fn shared(&self) -> &Arc<TableShared> {
+        &self.shared
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The table's fields now.
+    pub fn schema(&self) -> Arc<Schema> {
+        self.shared.schema.load().shared()
+    }
+
+    /// Resolves a name, for hot paths.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such field.
+    pub fn field(&self, name: &str) -> Result<FieldId> {
+        self.field_id(name)
+    }
+
+    pub(super) fn field_id<F: FieldName>(&self, field: F) -> Result<FieldId> {
+        let schema = self.shared.schema.load();
+        let position = field.find(schema.fields()).ok_or_else(|| unknown_field(field))?;
+        Ok(schema.fields().fields()[position].id())
+    }
+
+    /// Adds a nullable field. Rows are not rewritten.
+    ///
+    /// # Errors
+    /// `Exists`, or `Invalid` for a bad name or one field too many.
+    pub fn add_field(&self, name: &str, kind: Type) -> Result<()> {
+        self.store.evolve(&self.shared, |schema| schema.with_added(name, kind, NewField::Nullable))
+    }
+
+    /// Adds a field that rows written without it hold `default` in. Rows are not rewritten.
+    ///
+    /// # Errors
+    /// As [`Table::add_field`], and `Invalid` if `default` does not fit the type.
+    pub fn add_field_with_default<'v>(
+        &self,
+        name: &str,
+        kind: Type,
+        default: impl Into<Value<'v>>,
+    ) -> Result<()> {
+        let default = default.into();
+        self.store
+            .evolve(&self.shared, |schema| schema.with_added(name, kind, NewField::Default(Some(default))))
+    }
+
+    /// Gives a field another name. Its [`FieldId`] stays.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, or `Invalid` for a bad name.
+    pub fn rename_field(&self, name: &str, to: &str) -> Result<()> {
+        self.store.evolve(&self.shared, |schema| schema.with_renamed(name, to))
+    }
+
+    /// Drops a field. Its values are gone at once; the bytes go when rows are next rewritten.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn drop_field(&self, name: &str) -> Result<()> {
+        self.store.evolve(&self.shared, |schema| schema.with_dropped(name))
+    }
+
+    /// Writes a whole row over whatever was there. Fields not named take their default; the row does not expire.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    #[inline]
+    pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.store.put(&self.shared, key, fields, None)
+    }
+
+    /// [`Table::put`], with an expiry in ms since 1970.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn put_expiring<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: u64,
+    ) -> Result<()> {
+        self.store.put(&self.shared, key, fields, Some(expires_at_ms))
+    }
+
+    /// Writes the named fields, without reading the row; makes it if there is none. Keeps the row's expiry, clears that of
+    /// the fields it writes. `Null` removes a nullable field.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    #[inline]
+    pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.store.update(&self.shared, key, fields, false).map(drop)
+    }
+
+    /// [`Table::update`], but only if the row exists. Returns whether it does.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
+        self.store.update(&self.shared, key, fields, true)
+    }
+
+    /// The whole row, copied.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+        self.store.read(&self.shared, key, None, |row| row.to_row())
+    }
+
+    /// Some fields of the row, copied. Only their bytes are read.
+    ///
+    /// # Errors
+    /// See [`Table`]; `NotFound` if there is no such field.
+    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+        let ids = self.field_ids(fields)?;
+        self.store.read(&self.shared, key, None, |row| Row::copy(row, Some(&ids)))
+    }
+
+    /// One field of the row, copied; `Null` if the row is there but the field is not.
+    ///
+    /// # Errors
+    /// See [`Table`]; `NotFound` if there is no such field.
+    pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
+        self.store.read(&self.shared, key, None, |row| Ok(row.get(field)?.to_owned()))
+    }
+
+    /// Runs `read` on the row in place, without copying it. While it runs nothing that was freed is reused, so it should be
+    /// short.
+    ///
+    /// # Errors
+    /// See [`Table`], and those of `read`.
+    #[inline]
+    pub fn read<R>(&self, key: &[u8], read: impl FnOnce(&RowRef<'_>) -> Result<R>) -> Result<Option<R>> {
+        self.store.read(&self.shared, key, None, read)
+    }
+
+    /// Whole rows, one answer for each key, in order. The look-ups overlap.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
+        let mut rows = Vec::with_capacity(keys.len());
+        self.store.read_many(&self.shared, keys, |row| {
+            rows.push(row.map(RowRef::to_row).transpose()?);
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// Runs `read` on the row of each key in place, in order. The look-ups overlap.
+    ///
+    /// # Errors
+    /// See [`Table`], and those of `read`.
+    pub fn read_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
+    ) -> Result<()> {
+        self.store.read_many(&self.shared, keys, read)
+    }
+
+    /// Rows in key order; narrow the scan with its methods, then run it.
+    pub fn scan(&self) -> Scan {
+        Scan::new(self.clone(), None)
+    }
+
+    /// Removes a row. Returns whether there was one.
+    ///
+    /// # Errors
+    /// See [`Table`]. Works while the store is `Full`.
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+        self.store.delete(&self.shared, key)
+    }
+
+    /// Whether there is a row.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        self.store.exists(&self.shared, key)
+    }
+
+    /// Adds to an integer field and returns the sum. A missing row or field counts as 0.
+    ///
+    /// # Errors
+    /// See [`Table`]; `Invalid` if the field is no integer or the sum does not fit it.
+    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
+        self.with_row(key, |at| {
+            let old = match at.row {
+                Some(row) => row.get(field)?.to_owned(),
+                None => OwnedValue::Null,
+            };
+            let base = match old.borrow() {
+                Value::Null => Some(0),
+                value => value.as_i64(),
+            };
+            let overflow = || Error::invalid(format!("field {} cannot hold the sum", field.describe()));
+            let base = base.ok_or_else(|| {
+                Error::invalid(format!("field {} holds no 64-bit integer", field.describe()))
+            })?;
+            let sum = base.checked_add(by).ok_or_else(overflow)?;
+            Ok(self.store.apply(at, Edit::Update(&[(field, Value::Int(sum))], None))?.then(sum))
+        })
+    }
+
+    /// Writes `new` if the field now equals `expected` (`Null`: absent). Returns whether it did.
+    ///
+    /// # Errors
+    /// See [`Table`]; `NotFound` if there is no such field.
+    pub fn compare_and_set<F: FieldName>(
+        &self,
+        key: &[u8],
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<bool> {
+        self.with_row(key, |at| {
+            let equal = match at.row {
+                Some(row) => row.get(field)? == expected,
+                None => expected.is_null(),
+            };
+            if !equal {
+                return Ok(Step::Done(false));
+            }
+            Ok(self.store.apply(at, Edit::Update(&[(field, new)], None))?.then(true))
+        })
+    }
+
+    /// Reads and writes one row as one step: `change` sees the row, or `None`, and says what to write. It is asked again
+    /// if the row changed meanwhile.
+    ///
+    /// # Errors
+    /// See [`Table`], and those of `change`.
+    pub fn modify<R>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<&RowRef<'_>>) -> Result<(Change, R)>,
+    ) -> Result<R> {
+        self.with_row(key, |at| {
+            let (change, result) = change(at.row)?;
+            let outcome = match &change {
+                Change::Keep => return Ok(Step::Done(result)),
+                Change::Expire(_) | Change::Delete if at.row.is_none() => return Ok(Step::Done(result)),
+                Change::Put { fields, expires_at_ms } => {
+                    self.store.apply(at, Edit::Put(&borrowed(fields), *expires_at_ms))?
+                }
+                Change::Update { fields, expires_at_ms } => {
+                    self.store.apply(at, Edit::Update(&borrowed(fields), *expires_at_ms))?
+                }
+                Change::Expire(at_ms) => self.store.apply(at, Edit::<&str>::Expire(*at_ms))?,
+                Change::Delete => self.store.apply(at, Edit::<&str>::Delete)?,
+            };
+            Ok(outcome.then(result))
+        })
+    }
+
+    /// Sets the row's expiry (ms since 1970), or takes it away. Returns whether there is a row.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
+        self.with_row(key, |at| match at.row {
+            None => Ok(Step::Done(false)),
+            Some(_) => Ok(self.store.apply(at, Edit::<&str>::Expire(at_ms))?.then(true)),
+        })
+    }
+
+    /// Sets the expiry of some fields (ms since 1970), or takes it away. Fields that are absent stay so. Returns whether
+    /// there is a row.
+    ///
+    /// # Errors
+    /// See [`Table`]; `Invalid` if a field is not nullable.
+    pub fn expire_fields<F: FieldName>(&self, key: &[u8], fields: &[F], at_ms: Option<u64>) -> Result<bool> {
+        self.with_row(key, |at| {
+            let Some(row) = at.row else { return Ok(Step::Done(false)) };
+            let mut present = Vec::with_capacity(fields.len());
+            for &field in fields {
+                let value = row.get(field)?;
+                if !value.is_null() {
+                    present.push((field, value));
+                }
+            }
+            if present.is_empty() {
+                return Ok(Step::Done(true));
+            }
+            Ok(self.store.apply(at, Edit::Update(&present, at_ms))?.then(true))
+        })
+    }
+
+    /// A number that changes with every write of the row; `None` if there is no row.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
+        self.read(key, |row| Ok(row.version()))
+    }
+
+    /// Rows in the table, expired ones that are not yet swept included.
+    pub fn len(&self) -> u64 {
+        self.shared.rows()
+    }
+
+    /// Whether the table has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes all rows at once, whatever their number.
+    ///
+    /// # Errors
+    /// `NotFound` if the table has been dropped, `Io`, `Closed`.
+    pub fn clear(&self) -> Result<()> {
+        self.store.clear_table(&self.shared)
+    }
+
+    fn with_row<R>(
+        &self,
+        key: &[u8],
+        decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, crate::schema::plan::PlanError>,
+    ) -> Result<R> {
+        self.store.counters.add(Count::Update);
+        self.store.with_row(&self.shared, key, decide)
+    }
+}
+
+fn borrowed(fields: &[(String, OwnedValue)]) -> Vec<(&str, Value<'_>)> {
+    fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect()
+}

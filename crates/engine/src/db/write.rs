@@ -1,0 +1,492 @@
+//! The write path, top to bottom.
+//!
+//! A write costs one pass over its bytes: they are encoded straight into the log, which is the store. Then the index slot
+//! of the key is switched to the new record.
+//!
+//! 1. **Plan** the body: resolve names, check types, know the length (`schema/plan.rs`).
+//! 2. **Lock** the thread's lane, **reserve** the record's bytes at the end of its open segment. No space: let go of the
+//!    lane, wait for the collector, try again; `Full` if it can free nothing.
+//! 3. **Encode** head, key, body and block checksums in place.
+//! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
+//!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
+//!    lines, and **publish** the new slot.
+//! 5. Commit the reservation, let go of the lane, **count** the bytes that died, make **durable** as the mode asks.
+//!
+//! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. A lane's
+//! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
+//!
+//! A row changed by `update` grows a chain of deltas (FOCUS section V-B). At `delta_chain_max` it is written whole again.
+//! Tried and dropped: reading the replaced record to learn its length. It costs a miss (300 ns) on every overwrite; the
+//! slot carries a size class instead.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::metrics::Count;
+use super::read::{Bodies, RowRef};
+use super::store::{Store, TableShared, index_full};
+use crate::index::{Decision, Slot, Tag};
+use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec, seal};
+use crate::log::segment::{Claim, SegmentKind};
+use crate::log::{NoSpace, Reservation, check_fits};
+use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
+use crate::schema::table::TableSchema;
+use crate::{Error, FieldName, Result, Value, limits};
+
+/// A record about to be written, but for its key and body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draft {
+    pub(super) kind: RecordKind,
+    pub(super) flags: u8,
+    pub(super) schema_version: u16,
+    /// Goes into the record's header; see `log/format.rs`.
+    pub(super) expires_at_ms: Option<u64>,
+    pub(super) body_bytes: usize,
+}
+
+impl Draft {
+    pub(super) fn tombstone() -> Draft {
+        Draft {
+            kind: RecordKind::Tombstone,
+            flags: 0,
+            schema_version: 0,
+            expires_at_ms: None,
+            body_bytes: 0,
+        }
+    }
+
+    fn segment(&self) -> SegmentKind {
+        if self.kind == RecordKind::Delta { SegmentKind::Delta } else { SegmentKind::Row }
+    }
+
+    fn claim(&self) -> Claim {
+        if self.kind == RecordKind::Tombstone { Claim::Delete } else { Claim::Write }
+    }
+
+    pub(super) fn spec<'k>(&self, table: u32, key: &'k [u8]) -> RecordSpec<'k> {
+        RecordSpec {
+            kind: self.kind,
+            flags: self.flags,
+            table,
+            schema_version: self.schema_version,
+            key,
+            expires_at_ms: self.expires_at_ms,
+            body_bytes: self.body_bytes,
+        }
+    }
+
+    /// The slot of this record once it has replaced `old`.
+    pub(super) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
+        let stale = |slot: Slot| match old {
+            Some(old) => slot.with_stale(old.stale()).stale_more(old.depth() + 1),
+            None => slot,
+        };
+        match (self.kind, old) {
+            (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
+                .with_depth(old.depth() + 1)
+                .with_stale(old.stale())
+                .with_expires(old.expires() || self.expires_at_ms.is_some()),
+            (RecordKind::Tombstone, _) => stale(Slot::new(Tag::Tombstone, offset, bytes as u64)),
+            _ => stale(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_at_ms.is_some()),
+        }
+    }
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It is visible; this is what it replaced.
+    Published(Option<Slot>),
+    /// It was not wanted any more, given what the slot holds.
+    Refused,
+    /// There is no free segment for so many bytes. Let go of all guards, wait, try again.
+    NoSpace(usize, NoSpace),
+}
+
+/// Whether a slot stands for a row.
+#[inline]
+pub(super) fn is_row(slot: Option<Slot>) -> bool {
+    slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
+}
+
+pub(super) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > limits::KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a key has 1 to {} bytes; this one has {}",
+            limits::KEY_BYTES_MAX,
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Steps 2 to 5.
+impl Store {
+    /// Writes one record and publishes it if `accept` says so of the slot it would replace.
+    #[inline]
+    pub(super) fn try_write(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        draft: &Draft,
+        fill: impl Fn(&mut [u8]),
+        accept: impl Fn(Option<Slot>) -> bool,
+    ) -> Result<Outcome> {
+        let mut lane = self.log.lane();
+        let spec = draft.spec(table.id_for_write()?, key);
+        let bytes = spec.record_bytes();
+        let reservation = match lane.reserve(&self.log, draft.segment(), bytes, draft.claim()) {
+            Ok(reservation) => reservation,
+            Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
+        };
+        self.log.tier().write(reservation.offset, bytes, |record| spec.encode(record, &fill));
+        let guard = self.pin();
+        let published = table.index.upsert(key, &guard, |old| {
+            if !accept(old) {
+                return (Decision::Keep, None);
+            }
+            let sequence = self.seal_record(&spec, &reservation, old);
+            (Decision::Store(draft.slot(reservation.offset, bytes, old)), Some((old, sequence)))
+        });
+        let Some((old, sequence)) = published.map_err(index_full)? else { return Ok(Outcome::Refused) };
+        lane.commit(reservation, sequence);
+        drop(lane);
+        self.count_replaced(table, draft.kind, old);
+        drop(guard);
+        self.make_durable(sequence)?;
+        Ok(Outcome::Published(old))
+    }
+
+    /// Gives the record its sequence and its checksum. Under the key's leaf lock.
+    #[inline]
+    pub(super) fn seal_record(
+        &self,
+        spec: &RecordSpec<'_>,
+        reservation: &Reservation,
+        old: Option<Slot>,
+    ) -> u64 {
+        let sequence = self.log.take_sequence();
+        self.seal_with(spec, reservation.offset, reservation.incarnation, sequence, old);
+        if self.persists_in_place() {
+            // PERSIST: the record is durable before anyone can see it. A failure closes the log for writing.
+            self.log.persist_range(reservation.offset, reservation.bytes as u64);
+        }
+        sequence
+    }
+
+    /// Seals the record at `offset` under a sequence that was taken already.
+    #[inline]
+    pub(super) fn seal_with(
+        &self,
+        spec: &RecordSpec<'_>,
+        offset: u64,
+        incarnation: u64,
+        sequence: u64,
+        old: Option<Slot>,
+    ) {
+        self.log.tier().write(offset, spec.head_bytes(), |head| {
+            seal(head, incarnation, sequence, old.map_or(0, Slot::raw));
+        });
+    }
+
+    /// Counts what a published record took the place of.
+    #[inline]
+    pub(super) fn count_replaced(&self, table: &TableShared, kind: RecordKind, old: Option<Slot>) {
+        let Some(old) = old else { return };
+        match (kind, old.tag()) {
+            (RecordKind::Delta, _) => return,
+            (RecordKind::Tombstone, _) => drop(table.tombstones.fetch_add(1, Ordering::Relaxed)),
+            (_, Tag::Tombstone) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.count_dead(old);
+    }
+
+    /// Counts the records of a version as dead. Call with a guard that was pinned while the version was current.
+    pub(super) fn count_dead(&self, old: Slot) {
+        if old.tag() != Tag::Delta && !old.bytes_unknown() {
+            return self.log.died(old.offset(), old.bytes());
+        }
+        // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
+        let Ok(chain) = self.chain(old) else { return };
+        for record in chain.records() {
+            self.log.died(record.offset(), record.record_bytes() as u64);
+        }
+    }
+
+    /// Waits until the collector has freed a segment. `Full` if it cannot.
+    #[cold]
+    pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace) -> Result<()> {
+        check_fits(&self.log, bytes)?;
+        if let NoSpace::Failed(error) = no_space {
+            return Err(error);
+        }
+        if !self.options.background {
+            return Err(no_space.into_error(&self.log));
+        }
+        let (futile, freed) = (self.collector.futile_rounds(), self.log.frees());
+        loop {
+            self.collector.request();
+            self.log.wait_for_space(Duration::from_millis(10));
+            if self.log.frees() != freed {
+                return Ok(());
+            }
+            // One round may have been under way when the request came; the second has seen it.
+            if self.collector.futile_rounds() >= futile + 2 {
+                return Err(no_space.into_error(&self.log));
+            }
+        }
+    }
+}
+
+/// Writes that need not look at the row.
+impl Store {
+    /// Writes one record, waiting for space.
+    fn write(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        draft: &Draft,
+        fill: impl Fn(&mut [u8]),
+        accept: impl Fn(Option<Slot>) -> bool,
+    ) -> Result<Option<Option<Slot>>> {
+        loop {
+            match self.try_write(table, key, draft, &fill, &accept)? {
+                Outcome::Published(old) => return Ok(Some(old)),
+                Outcome::Refused => return Ok(None),
+                Outcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+            }
+        }
+    }
+
+    /// Writes a whole row over whatever is there.
+    pub(super) fn put<F: FieldName>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<()> {
+        check_key(key)?;
+        self.counters.add(Count::Put);
+        self.planned(table, |schema| {
+            let plan = RowPlan::new(schema, fields)?;
+            let draft = row_draft(schema, expires_at_ms, plan.body_bytes(), false);
+            note_expiry(table, expires_at_ms);
+            self.write(table, key, &draft, |body| plan.encode(body), |_| true)?;
+            Ok(())
+        })
+    }
+
+    /// Writes some fields, and makes the row if there is none and `only_existing` is false. Returns whether there was one.
+    pub(super) fn update<F: FieldName>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        only_existing: bool,
+    ) -> Result<bool> {
+        check_key(key)?;
+        self.counters.add(Count::Update);
+        let chain_max = self.options.delta_chain_max;
+        // A chain that is full, or a row that may have expired, takes the long way: `with_row`.
+        let plain = |old: Slot| old.tag() != Tag::Tombstone && old.depth() < chain_max && !old.expires();
+        let short = self.planned(table, |schema| {
+            let plan = DeltaPlan::new(schema, fields, None)?;
+            let draft = delta_draft(schema, None, plan.body_bytes());
+            Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
+        })?;
+        if short.is_some() {
+            return Ok(true);
+        }
+        self.with_row(table, key, |at| match at.row {
+            None if only_existing => Ok(Step::Done(false)),
+            row => Ok(self.apply(at, Edit::Update(fields, None))?.then(row.is_some())),
+        })
+    }
+
+    /// Removes a row; false if there was none.
+    pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.counters.add(Count::Delete);
+        match table.index.get(key, &self.pin()) {
+            Some(slot) if slot.expires() => self.with_row(table, key, |at| {
+                if !is_row(at.slot) {
+                    return Ok(Step::Done(false));
+                }
+                Ok(self.apply(at, Edit::<&str>::Delete)?.then(at.row.is_some()))
+            }),
+            slot if is_row(slot) => {
+                Ok(self.write(table, key, &Draft::tombstone(), |_| (), is_row)?.is_some())
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// A row as `with_row` found it.
+#[derive(Clone, Copy)]
+pub(super) struct At<'r, 's> {
+    pub(super) table: &'r TableShared,
+    pub(super) key: &'r [u8],
+    pub(super) schema: &'s Arc<TableSchema>,
+    /// What the index says.
+    pub(super) slot: Option<Slot>,
+    /// The row, unless it is absent or has expired.
+    pub(super) row: Option<&'r RowRef<'s>>,
+}
+
+/// A change to a row that was looked at.
+pub(super) enum Edit<'e, F> {
+    /// The whole row, with its expiry.
+    Put(&'e [(F, Value<'e>)], Option<u64>),
+    /// Some fields, with the expiry of those fields.
+    Update(&'e [(F, Value<'e>)], Option<u64>),
+    /// The row's expiry only; `None` takes it away.
+    Expire(Option<u64>),
+    Delete,
+}
+
+/// What a look at a row led to.
+pub(super) enum Step<R> {
+    Done(R),
+    /// The row changed meanwhile: look again.
+    Again,
+    /// See [`Outcome::NoSpace`].
+    Wait(usize, NoSpace),
+}
+
+impl Outcome {
+    /// Done if it was published.
+    pub(super) fn then<R>(self, result: R) -> Step<R> {
+        match self {
+            Outcome::Published(_) => Step::Done(result),
+            Outcome::Refused => Step::Again,
+            Outcome::NoSpace(bytes, no_space) => Step::Wait(bytes, no_space),
+        }
+    }
+}
+
+/// Writes that depend on the row: look, decide, write if it is still the same, else again.
+impl Store {
+    pub(super) fn with_row<R>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        mut decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, PlanError>,
+    ) -> Result<R> {
+        check_key(key)?;
+        loop {
+            let step = self.planned(table, |_| {
+                let guard = self.pin();
+                let slot = table.index.get(key, &guard);
+                // Loaded after the slot: the schema of every record it leads to is known by then.
+                let schema = table.schema.load();
+                let row = self.row_at(&schema, slot)?;
+                decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
+            })?;
+            match step {
+                Step::Done(result) => return Ok(result),
+                Step::Again => {}
+                Step::Wait(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+            }
+        }
+    }
+
+    /// Writes `edit` if the row is still as it was found.
+    pub(super) fn apply<F: FieldName>(
+        &self,
+        at: At<'_, '_>,
+        edit: Edit<'_, F>,
+    ) -> Result<Outcome, PlanError> {
+        let same = |now: Option<Slot>| now == at.slot;
+        let (table, key, schema) = (at.table, at.key, at.schema);
+        match (edit, at.row) {
+            (Edit::Delete, _) => Ok(self.try_write(table, key, &Draft::tombstone(), |_| (), same)?),
+            (Edit::Put(fields, expires_at_ms), _) => {
+                let plan = RowPlan::new(schema, fields)?;
+                let draft = row_draft(schema, expires_at_ms, plan.body_bytes(), false);
+                note_expiry(table, expires_at_ms);
+                Ok(self.try_write(table, key, &draft, |body| plan.encode(body), same)?)
+            }
+            (Edit::Update(fields, expires_at_ms), row) => {
+                let plan = DeltaPlan::new(schema, fields, expires_at_ms)?;
+                let draft = delta_draft(schema, None, plan.body_bytes());
+                self.apply_delta(at, row, &draft, &|body| plan.encode(body))
+            }
+            (Edit::Expire(expires_at_ms), row) => {
+                note_expiry(table, expires_at_ms);
+                let draft = delta_draft(schema, Some(expires_at_ms.unwrap_or(0)), EMPTY_DELTA.len());
+                self.apply_delta(at, row, &draft, &|body| body.copy_from_slice(&EMPTY_DELTA))
+            }
+        }
+    }
+
+    /// Writes a delta over a row; or, where there is no row or the chain is full, the whole row that results.
+    fn apply_delta(
+        &self,
+        at: At<'_, '_>,
+        row: Option<&RowRef<'_>>,
+        draft: &Draft,
+        fill: &dyn Fn(&mut [u8]),
+    ) -> Result<Outcome, PlanError> {
+        let same = |now: Option<Slot>| now == at.slot;
+        let chain_max = usize::from(self.options.delta_chain_max);
+        if row.is_some_and(|row| row.chain().depth() < chain_max) {
+            return Ok(self.try_write(at.table, at.key, draft, fill, same)?);
+        }
+        let mut newest = SmallVec::<[u8; 512]>::from_elem(0, draft.body_bytes);
+        fill(&mut newest);
+        let bodies = Bodies::new(at.schema, row.map(RowRef::chain), Some(&newest))?;
+        let plan = bodies.merge(at.schema, self.clock.now_ms())?;
+        let expires_at_ms = match draft.expires_at_ms {
+            Some(at_ms) => Some(at_ms).filter(|&ms| ms != 0),
+            None => row.and_then(RowRef::expires_at_ms),
+        };
+        let draft = row_draft(at.schema, expires_at_ms, plan.body_bytes(), plan.has_field_expiry());
+        Ok(self.try_write(at.table, at.key, &draft, |body| plan.encode(body), same)?)
+    }
+
+    /// Runs `plan` under the table's schema, learning names that an open table does not know yet.
+    #[inline]
+    pub(super) fn planned<R>(
+        &self,
+        table: &TableShared,
+        mut plan: impl FnMut(&TableSchema) -> Result<R, PlanError>,
+    ) -> Result<R> {
+        loop {
+            match plan(&table.schema.load()) {
+                Ok(done) => return Ok(done),
+                Err(PlanError::Invalid(error)) => return Err(error),
+                Err(PlanError::Unknown(names)) => self.evolve(table, |s| s.with_learned(&names))?,
+            }
+        }
+    }
+}
+
+/// A delta body that names no field.
+const EMPTY_DELTA: [u8; 4] = [0; 4];
+
+pub(super) fn row_draft(
+    schema: &TableSchema,
+    expires_at_ms: Option<u64>,
+    body_bytes: usize,
+    has_field_expiry: bool,
+) -> Draft {
+    let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
+    Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+}
+
+pub(super) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
+    let schema_version = schema.version();
+    Draft { kind: RecordKind::Delta, flags: 0, schema_version, expires_at_ms, body_bytes }
+}
+
+/// Tells the sweeper that the table has something for it.
+pub(super) fn note_expiry(table: &TableShared, expires_at_ms: Option<u64>) {
+    if expires_at_ms.is_some() && !table.expiring.load(Ordering::Relaxed) {
+        table.expiring.store(true, Ordering::Relaxed);
+    }
+}

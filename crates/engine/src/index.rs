@@ -1,0 +1,357 @@
+//! The young index: one concurrent ordered tree per table, in DRAM, from keys to [`Slot`]s.
+//!
+//! Owns: the tree, its memory ([`NodeArena`]) and the reclamation of what readers may still see ([`Epoch`]).
+//! Promises: reads write nothing shared and take no lock (they wait for a writer only while it moves entries of the
+//! very node they read, tens of nanoseconds); writers of one key are serialised; a scan sees each leaf as it was at
+//! one moment. Must not know: what a slot's record holds, logs, tables' names.
+//!
+//! A B+-tree with optimistic lock coupling (Leis, Haubenschild, Neumann, "Optimistic Lock Coupling", 2019) and heads
+//! (Graefe, Larson, "B-tree indexes and CPU caches", 2001; after Lomet's prefix truncation). The parts:
+//! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
+//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory.
+#![allow(unsafe_code)]
+
+mod arena;
+mod blob;
+mod build;
+mod edit;
+mod epoch;
+mod node;
+mod scan;
+mod slot;
+mod tree;
+
+#[cfg(any())]
+mod shuttle;
+#[cfg(any())]
+mod tests;
+
+use std::fmt;
+
+use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::{Arc, Backoff};
+
+pub use arena::{IndexFull, NodeArena};
+pub use build::IndexBuilder;
+pub use epoch::{Epoch, Garbage, Guard};
+pub use scan::{ScanBatch, ScanEnd};
+pub use slot::{Slot, Tag};
+
+use edit::{Entry, Room};
+use node::{Meta, Node, Retry, SlotLock};
+use tree::{Tree, View};
+
+/// Cache lines of a node loaded ahead on the way down.
+const PREFETCH_LINES: usize = 16;
+
+/// Keys that [`Index::multi_get`] looks up together.
+const GROUP: usize = 16;
+
+/// What an upsert does with its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Leaves it as it is.
+    Keep,
+    /// Sets its slot.
+    Store(Slot),
+    /// Removes it.
+    Remove,
+}
+
+/// One table's tree.
+pub struct Index {
+    tree: AtomicPtr<Tree>,
+    arena: Arc<NodeArena>,
+    epoch: Arc<Epoch>,
+}
+
+impl Index {
+    /// Bytes in a key: 1 to this. Longer ones are the caller's to refuse.
+    pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+    /// An empty tree; it takes no node until the first key.
+    pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>) -> Index {
+        Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, false, 0))
+    }
+
+    fn with_tree(arena: Arc<NodeArena>, epoch: Arc<Epoch>, tree: Tree) -> Index {
+        Index { tree: AtomicPtr::new(Box::into_raw(Box::new(tree))), arena, epoch }
+    }
+
+    #[inline]
+    fn view<'g>(&'g self, guard: &'g Guard<'_>) -> View<'g> {
+        debug_assert!(std::ptr::eq(guard.epoch(), &*self.epoch), "a guard of another domain protects nothing here");
+        // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
+        let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
+        View { arena: &self.arena, epoch: &self.epoch, tree }
+    }
+
+    /// The slot of `key`.
+    pub fn get(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+        let mut backoff = Backoff::new();
+        loop {
+            match try_get(self.view(guard), key) {
+                Ok(slot) => return slot,
+                Err(Retry) => backoff.wait(),
+            }
+        }
+    }
+
+    /// Looks all `keys` up, level by level together, so that their cache misses overlap; `out[i]` is for `keys[i]`.
+    /// Each key is read at a moment of its own.
+    ///
+    /// # Panics
+    /// If `out` is shorter than `keys`.
+    pub fn multi_get(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+        for (keys, out) in keys.chunks(GROUP).zip(out[..keys.len()].chunks_mut(GROUP)) {
+            self.get_group(keys, guard, out);
+        }
+    }
+
+    fn get_group(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+        let view = self.view(guard);
+        let mut descents = [const { None }; GROUP];
+        if let Ok(Some((_, root, version))) = view.enter() {
+            descents[..keys.len()].fill(Some(Descent { node: root, parent: None, version }));
+        } else {
+            for (key, out) in keys.iter().zip(&mut *out) {
+                *out = self.get(key, guard);
+            }
+        }
+        let mut going = true;
+        while going {
+            going = false;
+            for (i, key) in keys.iter().enumerate() {
+                let Some(descent) = &mut descents[i] else { continue };
+                match descent.step(view, key) {
+                    Ok(None) => going = true,
+                    Ok(Some(slot)) => (out[i], descents[i]) = (slot, None),
+                    Err(Retry) => (out[i], descents[i]) = (self.get(key, guard), None),
+                }
+            }
+        }
+    }
+
+    /// Runs `decide` with the slot of `key` while all other writers of the key are kept out (readers go on), then does
+    /// what it decided. `decide` runs once, or not at all if the index is full; other keys of the same leaf wait for it
+    /// too, so it should take no longer than finishing a record.
+    ///
+    /// # Errors
+    /// `IndexFull` if `key` is new and there is no memory for it within the budget.
+    pub fn upsert<R>(
+        &self,
+        key: &[u8],
+        guard: &Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
+        let mut backoff = Backoff::new();
+        loop {
+            let view = self.view(guard);
+            let (lock, meta, at, equal) = match lock_entry(view, key) {
+                Ok(Some(locked)) => locked,
+                Ok(None) => {
+                    view.plant(key)?;
+                    continue;
+                }
+                Err(Retry) => {
+                    backoff.wait();
+                    continue;
+                }
+            };
+            let write = Write { view, key, stripe: guard.stripe(), meta, at };
+            if equal {
+                return Ok(write.existing(lock, decide));
+            }
+            let room = edit::room(meta, key.len() - meta.prefix());
+            if room == Room::Split {
+                drop(lock);
+                view.split(key, 0)?;
+                continue;
+            }
+            return write.new(lock, room, decide);
+        }
+    }
+
+    /// Keys in the tree. While writers are at work, a number between what it was and what it will be.
+    pub fn len(&self) -> u64 {
+        self.view(&self.epoch.pin()).tree.keys()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory this tree takes: nodes and key blobs.
+    pub fn bytes(&self) -> u64 {
+        self.view(&self.epoch.pin()).tree.bytes()
+    }
+
+    /// Puts the contents of `other` in place of this tree's, at one moment. Readers that began before go on in the old
+    /// tree, which is freed when they are gone. A write that overlaps the call may be lost with the old tree: the caller
+    /// keeps out writers whose writes must survive.
+    ///
+    /// # Panics
+    /// If `other` lives in another arena or epoch.
+    pub fn replace_with(&self, other: Index) {
+        assert!(
+            Arc::ptr_eq(&self.arena, &other.arena) && Arc::ptr_eq(&self.epoch, &other.epoch),
+            "trees of one arena and epoch"
+        );
+        let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, false, 0)));
+        let new = other.tree.swap(empty, Ordering::AcqRel);
+        let old = self.tree.swap(new, Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it.
+        let old = unsafe { Box::from_raw(old) };
+        let arena = self.arena.clone();
+        self.epoch.defer_fn(Box::new(move || {
+            // SAFETY: the epoch calls this when every guard that could see the old tree is gone.
+            unsafe { old.free(&arena) };
+        }));
+    }
+
+    /// Drops all entries at one moment, as [`Index::replace_with`] an empty tree.
+    pub fn clear(&self) {
+        self.replace_with(Index::new(self.arena.clone(), self.epoch.clone()));
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`; readers and writers borrow the index, so none is left.
+        unsafe {
+            let tree = Box::from_raw(self.tree.load(Ordering::Acquire));
+            tree.free(&self.arena);
+        }
+    }
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index").field("keys", &self.len()).field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn try_get(view: View<'_>, key: &[u8]) -> Result<Option<Slot>, Retry> {
+    match view.leaf(key)? {
+        Some((leaf, version)) => get_in_leaf(leaf, version, key),
+        None => Ok(None),
+    }
+}
+
+#[inline]
+fn get_in_leaf(leaf: &Node, version: u64, key: &[u8]) -> Result<Option<Slot>, Retry> {
+    let meta = leaf.meta();
+    let (at, equal) = leaf.search(meta, key, version)?;
+    let word = if equal { leaf.slot(meta, at) } else { 0 };
+    leaf.check(version)?;
+    Ok(Slot::from_raw(word))
+}
+
+/// One key's way down, a level at a time.
+#[derive(Clone, Copy)]
+struct Descent<'g> {
+    node: &'g Node,
+    /// The parent, if `node`'s version is still to be read, and its version if so, else `node`'s.
+    parent: Option<&'g Node>,
+    version: u64,
+}
+
+impl<'g> Descent<'g> {
+    /// Goes one level down, to a node that begins to be loaded; or gives the slot, if this is a leaf.
+    #[inline]
+    fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Option<Slot>>, Retry> {
+        if let Some(parent) = self.parent.take() {
+            let version = self.node.stable()?;
+            parent.check(self.version)?;
+            self.version = version;
+        }
+        let meta = self.node.meta();
+        if meta.is_leaf() {
+            return get_in_leaf(self.node, self.version, key).map(Some);
+        }
+        let (at, equal) = self.node.search(meta, key, self.version)?;
+        let id = self.node.child(meta, at + usize::from(equal));
+        let child = view.arena.node(id);
+        if id == arena::NULL {
+            self.node.check(self.version)?;
+            return Ok(Some(None));
+        }
+        child.prefetch(PREFETCH_LINES);
+        (self.parent, self.node) = (Some(self.node), child);
+        Ok(None)
+    }
+}
+
+/// The leaf of `key`, locked against writers, and where in it the key is or would be; `None` if there is no leaf.
+#[inline]
+fn lock_entry<'g>(view: View<'g>, key: &[u8]) -> Result<Option<(SlotLock<'g>, Meta, usize, bool)>, Retry> {
+    let Some((leaf, version)) = view.leaf(key)? else { return Ok(None) };
+    let meta = leaf.meta();
+    let (at, equal) = leaf.search(meta, key, version)?;
+    // The lock is had only at the version everything was read at.
+    let lock = leaf.lock_slots(version)?;
+    Ok(Some((lock, meta, at, equal)))
+}
+
+/// One upsert that holds its leaf's `SLOT` lock.
+struct Write<'a> {
+    view: View<'a>,
+    key: &'a [u8],
+    stripe: usize,
+    meta: Meta,
+    at: usize,
+}
+
+impl Write<'_> {
+    fn existing<R>(self, lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
+        let node = lock.node();
+        let (decision, result) = decide(Slot::from_raw(node.slot(self.meta, self.at)));
+        match decision {
+            Decision::Keep => {}
+            Decision::Store(slot) => node.store_slot(self.meta, self.at, slot.raw()),
+            Decision::Remove => {
+                let lock = lock.escalate();
+                let blob = edit::remove(node, self.at);
+                drop(lock);
+                self.view.tree.count_keys(self.stripe, -1);
+                self.view.retire_blob(blob);
+                if self.meta.count() == 1 {
+                    self.view.unlink_empty(self.key);
+                }
+            }
+        }
+        result
+    }
+
+    fn new<R>(
+        self,
+        lock: SlotLock<'_>,
+        room: Room,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        let node = lock.node();
+        let tail = &self.key[self.meta.prefix()..];
+        // Before deciding, since the decision may be in the log already when it comes back.
+        let blob = self.view.blob_for(self.key, tail.len())?;
+        let (decision, result) = decide(None);
+        if let Decision::Store(slot) = decision {
+            let lock = lock.escalate();
+            if room == Room::Relayout {
+                edit::relayout(node, tail.len());
+            }
+            edit::insert(node, self.at, &Entry { tail, blob, value: slot.raw() });
+            drop(lock);
+            self.view.tree.count_keys(self.stripe, 1);
+        } else {
+            drop(lock);
+            self.view.retire_blob(blob);
+            if self.meta.count() == 0 {
+                self.view.unlink_empty(self.key);
+            }
+        }
+        Ok(result)
+    }
+}

@@ -1,0 +1,261 @@
+//! Where nodes live: 1 KiB pieces of one reserved range, named by `u32`.
+//!
+//! Owns: the range, which nodes are free, and the budget in bytes that nodes and key blobs share. Promises: any id may
+//! be looked at at any time, even a wrong one (readers follow ids before they know them to be right). Must not know:
+//! what is in a node.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+
+use super::node::Node;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The id that names no node.
+pub(super) const NULL: u32 = 0;
+/// Bytes of one node.
+pub(super) const NODE_BYTES: u64 = 1024;
+
+/// The index has no room for another key within its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexFull {
+    /// The budget, in bytes.
+    pub bytes_max: u64,
+}
+
+impl fmt::Display for IndexFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the index is full: it may take {} bytes of memory", self.bytes_max)
+    }
+}
+
+impl std::error::Error for IndexFull {}
+
+/// Nodes for any number of trees.
+pub struct NodeArena {
+    memory: memory::Memory,
+    /// The first node id never given out.
+    next: AtomicU32,
+    free: Mutex<Vec<u32>>,
+    /// Bytes of nodes in use and of key blobs.
+    used: AtomicU64,
+    bytes_max: u64,
+    /// Nodes whose memory is known to be there, for [`NodeArena::populate_ahead`] alone.
+    populated: Mutex<u64>,
+}
+
+impl NodeArena {
+    /// An arena of at most `bytes_max` bytes, at least one node. Address space is reserved, memory is not.
+    ///
+    /// # Errors
+    /// When the system gives not even 1 GiB of address space, or `bytes_max` if that is less.
+    pub fn new(bytes_max: u64) -> io::Result<NodeArena> {
+        Ok(NodeArena {
+            memory: memory::Memory::reserve(bytes_max)?,
+            next: AtomicU32::new(NULL + 1),
+            free: Mutex::new(Vec::new()),
+            used: AtomicU64::new(0),
+            bytes_max,
+            populated: Mutex::new(0),
+        })
+    }
+
+    /// Asks for 2 MiB pages: gets become about 15 % quicker, memory is taken in larger steps.
+    pub fn prefer_huge_pages(&self) {
+        self.memory.prefer_huge_pages();
+    }
+
+    /// Bytes in use by all trees: nodes and key blobs.
+    pub fn bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The node of `id`. Ids beyond the range name the null node, which is never written.
+    #[inline]
+    pub(super) fn node(&self, id: u32) -> &Node {
+        self.memory.node(id)
+    }
+
+    /// A node nobody else knows, or `IndexFull`.
+    pub(super) fn allocate(&self) -> Result<u32, IndexFull> {
+        self.charge(NODE_BYTES)?;
+        if let Some(id) = self.free.lock().pop() {
+            return Ok(id);
+        }
+        let fresh = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < self.memory.nodes()).then_some(next + 1)
+        });
+        fresh.map_err(|_| {
+            self.discharge(NODE_BYTES);
+            self.full()
+        })
+    }
+
+    /// Takes back a node that nobody can reach any more.
+    pub(super) fn release(&self, id: u32) {
+        debug_assert_ne!(id, NULL, "the null node is nobody's");
+        self.free.lock().push(id);
+        self.discharge(NODE_BYTES);
+    }
+
+    /// Takes `bytes` from the budget.
+    pub(super) fn charge(&self, bytes: u64) -> Result<(), IndexFull> {
+        if self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > self.bytes_max {
+            self.discharge(bytes);
+            return Err(self.full());
+        }
+        Ok(())
+    }
+
+    /// Gives `bytes` back to the budget.
+    pub(super) fn discharge(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn full(&self) -> IndexFull {
+        IndexFull { bytes_max: self.bytes_max }
+    }
+
+    /// Has the kernel give memory to the nodes that will be used next, `lead` bytes ahead, so that inserts do not
+    /// fault. For a background thread, every few milliseconds under load; returns the bytes it populated.
+    ///
+    /// # Errors
+    /// What the kernel says; nothing is lost but the head start.
+    pub fn populate_ahead(&self, lead: u64) -> io::Result<u64> {
+        /// Bytes per call into the kernel, which holds the address-space lock meanwhile.
+        const STEP: u64 = 2 << 20;
+        let Some(mut populated) = self.populated.try_lock() else { return Ok(0) };
+        let from = *populated;
+        let reserved = u64::from(self.memory.nodes()) * NODE_BYTES;
+        let until = (u64::from(self.next.load(Ordering::Relaxed)) * NODE_BYTES + lead).min(reserved);
+        while *populated < until {
+            self.memory.populate(*populated, STEP)?;
+            *populated += STEP;
+        }
+        Ok(*populated - from)
+    }
+}
+
+impl fmt::Debug for NodeArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeArena").field("bytes", &self.bytes()).field("bytes_max", &self.bytes_max).finish()
+    }
+}
+
+#[cfg(not(shuttle))]
+mod memory {
+    use std::io;
+
+    use hedgerow_device::Arena;
+
+    use super::{NODE_BYTES, Node};
+
+    /// The most address space asked for, and the least that will do.
+    const RESERVE_MOST: u64 = 1 << 40;
+    const RESERVE_LEAST: u64 = 1 << 30;
+
+    pub(super) struct Memory {
+        arena: Arena,
+        nodes: u32,
+    }
+
+    impl Memory {
+        pub(super) fn reserve(bytes_max: u64) -> io::Result<Memory> {
+            // One more node than the budget holds: the null node takes the first place.
+            let mut bytes = bytes_max.min(RESERVE_MOST).max(NODE_BYTES) + NODE_BYTES;
+            loop {
+                match Arena::reserve(usize::try_from(bytes).unwrap_or(isize::MAX as usize / 2)) {
+                    Ok(arena) => {
+                        let nodes = (arena.len() as u64 / NODE_BYTES).min(u64::from(u32::MAX)) as u32;
+                        return Ok(Memory { arena, nodes });
+                    }
+                    Err(_) if bytes > RESERVE_LEAST * 2 => bytes /= 2,
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+
+        pub(super) fn nodes(&self) -> u32 {
+            self.nodes
+        }
+
+        #[inline]
+        pub(super) fn node(&self, id: u32) -> &Node {
+            let id = if id < self.nodes { id } else { super::NULL };
+            // SAFETY: the range holds `nodes` nodes and lives as long as `self`; it is page-aligned and so is fit for
+            // nodes; a node is nothing but atomics, for which any bytes, and zeroes at first, are valid.
+            unsafe { self.arena.base().cast::<Node>().add(id as usize).as_ref() }
+        }
+
+        pub(super) fn populate(&self, from: u64, bytes: u64) -> io::Result<()> {
+            self.arena.populate(from as usize, bytes as usize)
+        }
+
+        pub(super) fn prefer_huge_pages(&self) {
+            self.arena.prefer_huge_pages();
+        }
+    }
+}
+
+/// Under `shuttle` an atomic is more than its bytes, so nodes are made one by one and are few.
+#[cfg(shuttle)]
+mod memory {
+    use std::io;
+
+    use super::Node;
+
+    const NODES: usize = 96;
+
+    pub(super) struct Memory(Vec<Node>);
+
+    impl Memory {
+        pub(super) fn reserve(_: u64) -> io::Result<Memory> {
+            Ok(Memory((0..NODES).map(|_| Node::zeroed()).collect()))
+        }
+
+        pub(super) fn nodes(&self) -> u32 {
+            self.0.len() as u32
+        }
+
+        pub(super) fn node(&self, id: u32) -> &Node {
+            self.0.get(id as usize).unwrap_or(&self.0[0])
+        }
+
+        pub(super) fn populate(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        pub(super) fn prefer_huge_pages(&self) {}
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_recycled_and_the_budget_holds() {
+        let arena = NodeArena::new(3 * NODE_BYTES).unwrap();
+        let ids: Vec<u32> = (0..3).map(|_| arena.allocate().unwrap()).collect();
+        assert_eq!(arena.allocate(), Err(IndexFull { bytes_max: 3 * NODE_BYTES }));
+        arena.release(ids[1]);
+        assert_eq!(arena.bytes(), 2 * NODE_BYTES);
+        assert_eq!(arena.allocate(), Ok(ids[1]));
+        assert!(arena.charge(1).is_err());
+        assert_eq!(arena.bytes(), 3 * NODE_BYTES);
+    }
+
+    #[test]
+    fn any_id_may_be_looked_at() {
+        let arena = NodeArena::new(10 * NODE_BYTES).unwrap();
+        assert!(std::ptr::eq(arena.node(u32::MAX), arena.node(NULL)));
+    }
+
+    #[test]
+    fn memory_is_given_ahead_once() {
+        let arena = NodeArena::new(1 << 30).unwrap();
+        assert_eq!(arena.populate_ahead(4 << 20).unwrap(), 6 << 20);
+        assert_eq!(arena.populate_ahead(4 << 20).unwrap(), 0);
+    }
+}

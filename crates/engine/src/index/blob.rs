@@ -1,0 +1,84 @@
+//! Key blobs: whole keys kept outside the node when they are too long for it.
+//!
+//! Owns: the allocation of a blob. Promises: a blob never changes between being made and freed. Must not know: which
+//! node holds it. A blob is named by its address in a `u64`, never zero, as it is stored in node cells.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr;
+
+use super::arena::{IndexFull, NodeArena};
+use super::epoch::{Epoch, Garbage};
+use crate::sync::Arc;
+
+/// Bytes before the key: its length.
+const HEADER: usize = size_of::<u64>();
+/// What the allocator adds to a piece, about; counted against the budget.
+const OVERHEAD: usize = 16;
+
+fn layout(key_len: usize) -> Option<Layout> {
+    Layout::from_size_align(HEADER.checked_add(key_len)?, align_of::<u64>()).ok()
+}
+
+/// A blob of `key`, or `IndexFull` if neither the budget nor the allocator has room.
+pub(super) fn allocate(arena: &NodeArena, key: &[u8]) -> Result<u64, IndexFull> {
+    let layout = layout(key.len()).ok_or_else(|| arena.full())?;
+    let charge = (layout.size() + OVERHEAD) as u64;
+    arena.charge(charge)?;
+    // SAFETY: the layout is not empty; the writes stay within it and are aligned.
+    unsafe {
+        let base = alloc(layout);
+        if base.is_null() {
+            arena.discharge(charge);
+            return Err(arena.full());
+        }
+        base.cast::<u64>().write(key.len() as u64);
+        ptr::copy_nonoverlapping(key.as_ptr(), base.add(HEADER), key.len());
+        Ok(base.expose_provenance() as u64)
+    }
+}
+
+/// The key in a blob.
+///
+/// # Safety
+/// `raw` came from [`allocate`] and is not freed during `'a`: the caller holds a guard made while the blob was
+/// reachable, and has checked the version of the node it read `raw` from.
+pub(super) unsafe fn key<'a>(raw: u64) -> &'a [u8] {
+    let base = ptr::with_exposed_provenance::<u8>(raw as usize);
+    // SAFETY: by the contract above; the header says how many bytes follow it.
+    unsafe {
+        let len = base.cast::<u64>().read() as usize;
+        std::slice::from_raw_parts(base.add(HEADER), len)
+    }
+}
+
+/// Frees a blob.
+///
+/// # Safety
+/// `raw` came from [`allocate`] and nobody uses it now or later.
+pub(super) unsafe fn free(arena: &NodeArena, raw: u64) {
+    // SAFETY: by the contract above.
+    let len = unsafe { key(raw) }.len();
+    if let Some(layout) = layout(len) {
+        arena.discharge((layout.size() + OVERHEAD) as u64);
+        // SAFETY: allocated with this very layout, which depends on the length alone.
+        unsafe { dealloc(ptr::with_exposed_provenance_mut(raw as usize), layout) };
+    }
+}
+
+struct Retired {
+    arena: Arc<NodeArena>,
+    raw: u64,
+}
+
+impl Garbage for Retired {
+    fn free(self: Box<Self>) {
+        // SAFETY: the epoch calls this when nobody can reach the blob any more.
+        unsafe { free(&self.arena, self.raw) };
+    }
+}
+
+/// Frees a blob, already unlinked, when its readers are gone.
+pub(super) fn retire(arena: &Arc<NodeArena>, epoch: &Epoch, raw: u64) {
+    epoch.defer(Box::new(Retired { arena: arena.clone(), raw }));
+}

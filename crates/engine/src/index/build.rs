@@ -1,0 +1,354 @@
+//! Bulk building: a tree from keys that come in order.
+//!
+//! Owns: packing nodes full, level by level. Promises: the same tree as inserting the keys one by one, but packed to
+//! the fill asked for and without a search per key. Must not know: where the keys come from.
+#![allow(unsafe_code)]
+
+use super::arena::{IndexFull, NULL, NodeArena};
+use super::edit::{self, Entry};
+use super::epoch::Epoch;
+use super::node::{HALVES, Meta, SPILL_HALVES, spills, suffix_halves};
+use super::tree::{Tree, common_prefix};
+use super::{Index, Slot, blob};
+use crate::sync::Arc;
+
+/// More entries than a leaf holds are never gathered.
+const GATHER_MAX: usize = 63;
+
+/// Builds an [`Index`] from strictly ascending keys. Dropped unfinished, it gives back all it took.
+pub struct IndexBuilder {
+    arena: Arc<NodeArena>,
+    epoch: Arc<Epoch>,
+    /// Halves a leaf is filled to.
+    fill: usize,
+    keys: u64,
+    nodes: u64,
+    blob_bytes: u64,
+    /// The keys of the leaf being gathered, end to end.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    slots: Vec<Slot>,
+    /// The low fence of the leaf being gathered; `None` for the first.
+    low: Option<Vec<u8>>,
+    /// Halves the gathered keys take in a leaf with a prefix of `prefix` bytes.
+    prefix: usize,
+    halves: usize,
+    /// The nodes of the level last built, and how many of them have got a parent.
+    below: Level,
+    adopted: usize,
+    /// The nodes of the level being built on top of it.
+    above: Level,
+}
+
+/// Nodes of one level from left to right, and the separators between them.
+#[derive(Default)]
+struct Level {
+    ids: Vec<u32>,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Level {
+    /// The separator between nodes `i` and `i + 1`.
+    fn separator(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start..self.ends[i]]
+    }
+
+    fn push_separator(&mut self, separator: &[u8]) {
+        self.bytes.extend_from_slice(separator);
+        self.ends.push(self.bytes.len());
+    }
+}
+
+impl IndexBuilder {
+    /// A builder whose nodes are filled to `fill_percent` (50 to 100) of what they hold.
+    pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>, fill_percent: u32) -> IndexBuilder {
+        let fill = HALVES * fill_percent.clamp(50, 100) as usize / 100;
+        IndexBuilder {
+            arena,
+            epoch,
+            fill,
+            keys: 0,
+            nodes: 0,
+            blob_bytes: 0,
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            slots: Vec::new(),
+            low: None,
+            prefix: 0,
+            halves: 0,
+            below: Level::default(),
+            adopted: 0,
+            above: Level::default(),
+        }
+    }
+
+    /// Adds a key greater than all before it.
+    ///
+    /// # Errors
+    /// `IndexFull` when the budget is used up.
+    ///
+    /// # Panics
+    /// If the key is not greater than the last.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], slot: Slot) -> Result<(), IndexFull> {
+        if let Some(last) = self.last() {
+            assert!(last < key, "keys must ascend strictly");
+        }
+        let prefix = match self.low.as_deref().map(|low| &low[..self.prefix]) {
+            None => 0,
+            Some(prefix) if key.starts_with(prefix) => prefix.len(),
+            Some(prefix) => common_prefix(prefix, key),
+        };
+        let mut halves = self.halves + entry_halves(key.len() - prefix);
+        if prefix < self.prefix {
+            halves = (0..self.slots.len()).map(|i| entry_halves(self.key(i).len() - prefix)).sum::<usize>()
+                + entry_halves(key.len() - prefix);
+        }
+        if self.slots.len() == GATHER_MAX || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty() {
+            self.flush(Some(key))?;
+            return self.push(key, slot);
+        }
+        (self.prefix, self.halves) = (prefix, halves);
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+        self.slots.push(slot);
+        self.keys += 1;
+        Ok(())
+    }
+
+    /// The tree of all keys pushed.
+    ///
+    /// # Errors
+    /// `IndexFull` when the budget is used up.
+    pub fn finish(mut self) -> Result<Index, IndexFull> {
+        while !self.slots.is_empty() {
+            self.flush(None)?;
+        }
+        let mut level = 0;
+        while self.below.ids.len() > 1 {
+            level += 1;
+            while self.adopted < self.below.ids.len() {
+                self.build_inner(level)?;
+            }
+            self.below = std::mem::take(&mut self.above);
+            self.adopted = 0;
+        }
+        let root = self.below.ids.pop().unwrap_or(NULL);
+        let tree = Tree::new(root, self.nodes, self.keys, self.blob_bytes > 0, self.blob_bytes);
+        Ok(Index::with_tree(self.arena.clone(), self.epoch.clone(), tree))
+    }
+
+    fn key(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start..self.ends[i]]
+    }
+
+    fn last(&self) -> Option<&[u8]> {
+        self.slots.len().checked_sub(1).map(|last| self.key(last))
+    }
+
+    fn allocate(&mut self) -> Result<u32, IndexFull> {
+        let id = self.arena.allocate()?;
+        self.arena.node(id).revive();
+        self.nodes += 1;
+        Ok(id)
+    }
+
+    /// Makes a leaf of the gathered keys, or of the first of them if not all fit; `next` is the key after them.
+    fn flush(&mut self, next: Option<&[u8]>) -> Result<(), IndexFull> {
+        let id = self.allocate()?;
+        let mut count = self.slots.len();
+        let high = loop {
+            let after = if count < self.slots.len() { Some(self.key(count)) } else { next };
+            let high = after.map(|after| after[..common_prefix(self.key(count - 1), after) + 1].to_vec());
+            let prefix = match (&self.low, &high) {
+                (Some(low), Some(high)) => common_prefix(low, high),
+                _ => 0,
+            };
+            match self.pack_leaf(id, prefix, count) {
+                Ok(true) => break high,
+                // A fence that shares less than the keys do: fewer keys, longer.
+                Ok(false) => count -= (count / 16).max(1),
+                Err(full) => {
+                    self.nodes -= 1;
+                    self.arena.release(id);
+                    return Err(full);
+                }
+            }
+        };
+        self.below.ids.push(id);
+        if let Some(high) = &high {
+            self.below.push_separator(high);
+        }
+        let taken = self.ends[count - 1];
+        self.bytes.drain(..taken);
+        self.slots.drain(..count);
+        self.ends.drain(..count);
+        self.ends.iter_mut().for_each(|end| *end -= taken);
+        self.low = high;
+        self.prefix = match (self.low.as_deref(), self.last()) {
+            (Some(low), Some(last)) => common_prefix(low, last),
+            (Some(low), None) => low.len(),
+            (None, _) => 0,
+        };
+        self.halves = (0..self.slots.len()).map(|i| entry_halves(self.key(i).len() - self.prefix)).sum();
+        Ok(())
+    }
+
+    /// Writes the first `count` gathered keys to a leaf; false if they do not fit.
+    fn pack_leaf(&mut self, id: u32, prefix: usize, count: usize) -> Result<bool, IndexFull> {
+        let mut blobs = [0; GATHER_MAX];
+        let mut made = 0;
+        let mut full = None;
+        for i in (0..count).filter(|i| spills(self.key(*i).len() - prefix)) {
+            match blob::allocate(&self.arena, self.key(i)) {
+                Ok(raw) => {
+                    blobs[i] = raw;
+                    made += self.key(i).len() as u64;
+                }
+                Err(e) => {
+                    full = Some(e);
+                    break;
+                }
+            }
+        }
+        let packed = full.is_none()
+            && edit::pack(self.arena.node(id), 0, prefix, NULL, count, None, |i| Entry {
+                tail: &self.key(i)[prefix..],
+                blob: blobs[i],
+                value: self.slots[i].raw(),
+            });
+        if packed {
+            self.blob_bytes += made;
+            return Ok(true);
+        }
+        for raw in blobs.into_iter().filter(|raw| *raw != 0) {
+            // SAFETY: made above, and the node that would have held it was not written.
+            unsafe { blob::free(&self.arena, raw) };
+        }
+        full.map_or(Ok(false), Err)
+    }
+
+    /// Makes the next inner node of the level being built.
+    fn build_inner(&mut self, level: usize) -> Result<(), IndexFull> {
+        let first = self.adopted;
+        let left = self.below.ids.len() - first;
+        let low = first.checked_sub(1).map(|i| self.below.separator(i).to_vec());
+        let mut halves = Meta::fixed_halves(level, 0);
+        let mut count = 0;
+        // Counted with the longest prefix there can be; packing finds out if it is shorter.
+        while count + 1 < left && count < GATHER_MAX - 1 && (halves <= self.fill || count == 0) {
+            let separator = self.below.separator(first + count);
+            let prefix = low.as_deref().map_or(0, |low| common_prefix(low, separator));
+            halves += entry_halves(separator.len() - prefix) - 1;
+            count += 1;
+        }
+        if halves > self.fill && count > 1 {
+            count -= 1;
+        }
+        let id = self.allocate()?;
+        let high = loop {
+            let high = (count + 1 < left).then(|| self.below.separator(first + count).to_vec());
+            let prefix = match (&low, &high) {
+                (Some(low), Some(high)) => common_prefix(low, high),
+                _ => 0,
+            };
+            match self.pack_inner(id, level, prefix, first, count) {
+                Ok(true) => break high,
+                Ok(false) => count -= (count / 16).max(1),
+                Err(full) => {
+                    self.nodes -= 1;
+                    self.arena.release(id);
+                    return Err(full);
+                }
+            }
+        };
+        self.above.ids.push(id);
+        if let Some(high) = high {
+            self.above.push_separator(&high);
+        }
+        self.adopted = first + count + 1;
+        Ok(())
+    }
+
+    /// Writes an inner node of `count` separators and the children around them; false if they do not fit.
+    fn pack_inner(
+        &mut self,
+        id: u32,
+        level: usize,
+        prefix: usize,
+        first: usize,
+        count: usize,
+    ) -> Result<bool, IndexFull> {
+        let mut blobs = [0; GATHER_MAX];
+        let mut made = 0;
+        let mut full = None;
+        for i in (0..count).filter(|i| spills(self.below.separator(first + i).len() - prefix)) {
+            let separator = self.below.separator(first + i);
+            match blob::allocate(&self.arena, separator) {
+                Ok(raw) => {
+                    blobs[i] = raw;
+                    made += separator.len() as u64;
+                }
+                Err(e) => {
+                    full = Some(e);
+                    break;
+                }
+            }
+        }
+        let below = &self.below;
+        let packed = full.is_none()
+            && edit::pack(self.arena.node(id), level, prefix, below.ids[first], count, None, |i| Entry {
+                tail: &below.separator(first + i)[prefix..],
+                blob: blobs[i],
+                value: u64::from(below.ids[first + i + 1]),
+            });
+        if packed {
+            self.blob_bytes += made;
+            return Ok(true);
+        }
+        for raw in blobs.into_iter().filter(|raw| *raw != 0) {
+            // SAFETY: made above, and the node that would have held it was not written.
+            unsafe { blob::free(&self.arena, raw) };
+        }
+        full.map_or(Ok(false), Err)
+    }
+}
+
+impl Drop for IndexBuilder {
+    fn drop(&mut self) {
+        for &id in self.below.ids[self.adopted.min(self.below.ids.len())..].iter().chain(&self.above.ids) {
+            // SAFETY: no index was made of these nodes, and those that have a parent go with it.
+            unsafe { Tree::new(id, 0, 0, true, 0).free(&self.arena) };
+        }
+    }
+}
+
+/// Halves that a key of `len` bytes after the prefix takes in a leaf.
+fn entry_halves(len: usize) -> usize {
+    5 + if spills(len) { SPILL_HALVES } else { suffix_halves(len) }
+}
+
+impl Index {
+    /// An index of `sorted`, whose keys must ascend strictly, packed to `fill_percent` (50 to 100).
+    ///
+    /// # Errors
+    /// `IndexFull` when the budget is used up.
+    ///
+    /// # Panics
+    /// If keys do not ascend strictly.
+    pub fn bulk_build<K: AsRef<[u8]>>(
+        arena: Arc<NodeArena>,
+        epoch: Arc<Epoch>,
+        sorted: impl IntoIterator<Item = (K, Slot)>,
+        fill_percent: u32,
+    ) -> Result<Index, IndexFull> {
+        let mut builder = IndexBuilder::new(arena, epoch, fill_percent);
+        for (key, slot) in sorted {
+            builder.push(key.as_ref(), slot)?;
+        }
+        builder.finish()
+    }
+}

@@ -1,0 +1,385 @@
+//! Epoch reclamation: memory that readers may still see is freed only after every one of them has let go.
+//!
+//! Owns: the global epoch, who is pinned at which epoch, and the garbage that waits. Promises: what is deferred after
+//! it was unlinked runs or drops only when no guard that was alive at that moment is alive any more. Must not know:
+//! what the garbage is, beyond that it is dropped or called.
+//!
+//! The scheme is that of Fraser, "Practical lock-freedom" (2004), section 5.2.3, as in `crossbeam-epoch`: a guard pins
+//! its thread at the epoch E it read; the epoch moves from E to E + 1 only when nobody is pinned before E; garbage
+//! tagged E is freed at E + 2. Why that is enough: the tag is read after the unlinking and a fence. A guard that can
+//! still reach the garbage made its announcement and fence before that unlinking was visible, so it read an epoch at
+//! or before the tag, and while it lives the epoch cannot pass tag + 1.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Threads that get a place of their own; more share counters, correct but slower.
+const PLACES: usize = if cfg!(shuttle) { 4 } else { 256 };
+/// The place of threads that got none.
+const SHARED: usize = usize::MAX;
+/// Deferred pieces of garbage between attempts to free some.
+const COLLECT_EVERY: usize = if cfg!(shuttle) { 1 } else { 64 };
+/// Pieces freed at one go, so that no caller pays for a long backlog alone.
+const COLLECT_MOST: usize = 256;
+/// A place holds `epoch << DEPTH_BITS | guards alive`, or 0 when its thread holds no guard.
+const DEPTH_BITS: u32 = 16;
+
+/// What waits for its readers to leave; freed by being dropped or called.
+pub trait Garbage: Send {
+    /// Frees it.
+    fn free(self: Box<Self>);
+}
+
+impl<F: FnOnce() + Send> Garbage for F {
+    fn free(self: Box<Self>) {
+        self();
+    }
+}
+
+/// One thread's announcement, on cache lines of its own (two: neighbours are prefetched in pairs).
+#[repr(align(128))]
+struct Place(AtomicU64);
+
+/// A reclamation domain. One serves a whole store.
+pub struct Epoch {
+    global: AtomicU64,
+    places: Box<[Place]>,
+    /// Guards of threads without a place, by the low bits of the epoch they are pinned at.
+    shared: [AtomicU64; 4],
+    garbage: Mutex<VecDeque<(u64, Box<dyn Garbage>)>>,
+}
+
+impl Epoch {
+    /// A new domain with nothing pinned.
+    pub fn new() -> Epoch {
+        Epoch {
+            // Starts high enough that "the epoch before" exists.
+            global: AtomicU64::new(4),
+            places: (0..PLACES).map(|_| Place(AtomicU64::new(0))).collect(),
+            shared: [const { AtomicU64::new(0) }; 4],
+            garbage: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// Keeps everything that can be reached now from being freed until the guard is dropped. Guards nest. They belong
+    /// on the stack: one kept in a thread-local that outlives this module's would lose its place.
+    pub fn pin(&self) -> Guard<'_> {
+        let place = claim::place();
+        let Some(Place(word)) = self.places.get(place) else { return self.pin_shared() };
+        let held = word.load(Ordering::Relaxed);
+        if held != 0 {
+            word.store(held + 1, Ordering::Relaxed);
+        } else {
+            announce(word, self.global.load(Ordering::Relaxed) << DEPTH_BITS | 1);
+        }
+        Guard { epoch: self, place, _on_this_thread: PhantomData }
+    }
+
+    #[cold]
+    fn pin_shared(&self) -> Guard<'_> {
+        loop {
+            let epoch = self.global.load(Ordering::SeqCst);
+            let bucket = (epoch & 3) as usize;
+            self.shared[bucket].fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            // Counted in the bucket of the epoch that still is: later guards count elsewhere, so it drains.
+            if self.global.load(Ordering::SeqCst) == epoch {
+                return Guard { epoch: self, place: PLACES + bucket, _on_this_thread: PhantomData };
+            }
+            self.shared[bucket].fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Frees `garbage`, already unreachable for new guards, when every guard alive now is gone.
+    pub fn defer(&self, garbage: Box<dyn Garbage>) {
+        let tag = self.current();
+        let waiting = {
+            let mut queue = self.garbage.lock();
+            queue.push_back((tag, garbage));
+            queue.len()
+        };
+        if waiting.is_multiple_of(COLLECT_EVERY) {
+            self.collect();
+        }
+    }
+
+    /// [`Epoch::defer`] for a function, which some later caller of this domain runs.
+    pub fn defer_fn(&self, run: Box<dyn FnOnce() + Send>) {
+        self.defer(Box::new(run));
+    }
+
+    /// The epoch now; with [`Epoch::is_quiescent_since`], a way to wait for guards without handing garbage over. Call
+    /// it after the unlinking.
+    pub fn current(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.global.load(Ordering::SeqCst)
+    }
+
+    /// Whether every guard that was alive when [`Epoch::current`] gave `epoch` is gone. Never true while the asking
+    /// thread itself holds such a guard.
+    pub fn is_quiescent_since(&self, epoch: u64) -> bool {
+        for _ in 0..2 {
+            if self.global.load(Ordering::SeqCst) >= epoch + 2 {
+                return true;
+            }
+            if !self.advance() {
+                return false;
+            }
+        }
+        self.global.load(Ordering::SeqCst) >= epoch + 2
+    }
+
+    /// Moves the epoch on if it can be and frees some of what has waited long enough; returns how many pieces still
+    /// wait. For background threads; [`Epoch::defer`] calls it now and then by itself.
+    pub fn collect(&self) -> usize {
+        self.advance();
+        let ripe = {
+            let mut queue = self.garbage.lock();
+            let epoch = self.global.load(Ordering::SeqCst);
+            // Tags are pushed nearly in order; a late one only makes those behind it wait.
+            let count = queue.iter().take(COLLECT_MOST).take_while(|(tag, _)| tag + 2 <= epoch).count();
+            queue.drain(..count).collect::<Vec<_>>()
+        };
+        for (_, garbage) in ripe {
+            garbage.free();
+        }
+        self.garbage.lock().len()
+    }
+
+    /// Moves the epoch on by one if nobody is pinned before it.
+    fn advance(&self) -> bool {
+        let epoch = self.global.load(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let behind = |place: &Place| {
+            let word = place.0.load(Ordering::SeqCst);
+            word != 0 && word >> DEPTH_BITS != epoch
+        };
+        if self.places[..claim::places_used()].iter().any(behind) {
+            return false;
+        }
+        if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0) {
+            return false;
+        }
+        // Losing to another thread that moved it is as good.
+        let _ = self.global.compare_exchange(epoch, epoch + 1, Ordering::SeqCst, Ordering::SeqCst);
+        true
+    }
+}
+
+impl Default for Epoch {
+    fn default() -> Epoch {
+        Epoch::new()
+    }
+}
+
+impl fmt::Debug for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoch").field("global", &self.global).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Epoch {
+    fn drop(&mut self) {
+        // Guards borrow the domain, so none is left. Freeing may not defer anew: nobody else holds the domain either.
+        for (_, garbage) in self.garbage.lock().drain(..) {
+            garbage.free();
+        }
+    }
+}
+
+/// Publishes `pinned` such that no later load of this thread runs before the announcement can be seen.
+#[inline]
+fn announce(word: &AtomicU64, pinned: u64) {
+    if cfg!(all(target_arch = "x86_64", not(shuttle))) {
+        // A locked exchange is a full barrier on x86 and half the price of `mfence`; compilers keep it one.
+        word.swap(pinned, Ordering::SeqCst);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        word.store(pinned, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// While it lives, nothing that could be reached when it was made is freed.
+#[derive(Debug)]
+pub struct Guard<'e> {
+    epoch: &'e Epoch,
+    place: usize,
+    _on_this_thread: PhantomData<*const ()>,
+}
+
+impl<'e> Guard<'e> {
+    /// The domain it pins.
+    pub fn epoch(&self) -> &'e Epoch {
+        self.epoch
+    }
+
+    /// A small number that concurrent threads seldom share, to spread counters by.
+    pub(super) fn stripe(&self) -> usize {
+        self.place
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        match self.epoch.places.get(self.place) {
+            // Release: all this guard's reads come before a freer sees it gone.
+            Some(Place(word)) => {
+                let held = word.load(Ordering::Relaxed);
+                let left = if held & ((1 << DEPTH_BITS) - 1) == 1 { 0 } else { held - 1 };
+                word.store(left, Ordering::Release);
+            }
+            None => {
+                self.epoch.shared[self.place - PLACES].fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Which place a thread has: one number for all domains, claimed at its first pin, given back when it ends.
+#[cfg(not(shuttle))]
+mod claim {
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    use super::{PLACES, SHARED};
+
+    static TAKEN: [AtomicU64; PLACES / 64] = [const { AtomicU64::new(0) }; PLACES / 64];
+    static USED: AtomicUsize = AtomicUsize::new(0);
+
+    struct Claim(usize);
+
+    thread_local!(static CLAIM: Claim = Claim::take());
+
+    impl Claim {
+        fn take() -> Claim {
+            for (i, word) in TAKEN.iter().enumerate() {
+                let mut taken = word.load(Ordering::Relaxed);
+                while taken != u64::MAX {
+                    let bit = taken.trailing_ones();
+                    match word.compare_exchange_weak(taken, taken | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
+                        Ok(_) => {
+                            let place = i * 64 + bit as usize;
+                            USED.fetch_max(place + 1, Ordering::SeqCst);
+                            return Claim(place);
+                        }
+                        Err(now) => taken = now,
+                    }
+                }
+            }
+            Claim(SHARED)
+        }
+    }
+
+    impl Drop for Claim {
+        fn drop(&mut self) {
+            if self.0 != SHARED {
+                TAKEN[self.0 / 64].fetch_and(!(1 << (self.0 % 64)), Ordering::Release);
+            }
+        }
+    }
+
+    pub(super) fn place() -> usize {
+        CLAIM.try_with(|claim| claim.0).unwrap_or(SHARED)
+    }
+
+    pub(super) fn places_used() -> usize {
+        USED.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(shuttle)]
+mod claim {
+    use super::{PLACES, SHARED};
+
+    pub(super) fn place() -> usize {
+        let task = usize::from(shuttle::current::me());
+        // The last ones go without a place, so that both ways are explored.
+        if task < PLACES { task } else { SHARED }
+    }
+
+    pub(super) fn places_used() -> usize {
+        PLACES
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn counting(count: &Arc<AtomicUsize>) -> Box<dyn FnOnce() + Send> {
+        let count = count.clone();
+        Box::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+
+    #[test]
+    fn garbage_waits_for_the_guards_of_its_time() {
+        let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
+        let guard = epoch.pin();
+        let nested = epoch.pin();
+        let then = epoch.current();
+        epoch.defer_fn(counting(&freed));
+        for _ in 0..10 {
+            epoch.collect();
+        }
+        drop(guard);
+        assert!(!epoch.is_quiescent_since(then));
+        assert_eq!(freed.load(Ordering::SeqCst), 0, "the nested guard still pins");
+        drop(nested);
+        assert!(epoch.is_quiescent_since(then));
+        epoch.collect();
+        assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn more_threads_than_places_work() {
+        let (epoch, freed) = (Arc::new(Epoch::new()), Arc::new(AtomicUsize::new(0)));
+        let all_pinned = Arc::new(std::sync::Barrier::new(PLACES + 21));
+        let threads: Vec<_> = (0..PLACES + 20)
+            .map(|_| {
+                let (epoch, freed, all_pinned) = (epoch.clone(), freed.clone(), all_pinned.clone());
+                std::thread::spawn(move || {
+                    let guard = epoch.pin();
+                    all_pinned.wait();
+                    let seen = freed.load(Ordering::SeqCst);
+                    all_pinned.wait();
+                    drop(guard);
+                    for _ in 0..100 {
+                        drop(epoch.pin());
+                    }
+                    seen
+                })
+            })
+            .collect();
+        all_pinned.wait();
+        epoch.defer_fn(counting(&freed));
+        for _ in 0..8 {
+            epoch.collect();
+        }
+        assert_eq!(freed.load(Ordering::SeqCst), 0);
+        all_pinned.wait();
+        assert!(threads.into_iter().all(|t| t.join().unwrap() == 0));
+        for _ in 0..3 {
+            epoch.collect();
+        }
+        assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn dropping_the_domain_frees_what_waits() {
+        let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..10 {
+            epoch.defer_fn(counting(&freed));
+        }
+        drop(epoch);
+        assert_eq!(freed.load(Ordering::SeqCst), 10);
+    }
+}

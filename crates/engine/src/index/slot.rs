@@ -1,0 +1,247 @@
+//! The slot: the one 8-byte word an index keeps for a key.
+//!
+//! Owns: the layout of the word. Promises: a slot is never zero, and every field reads back as written. Must not know:
+//! trees, logs.
+//!
+//! ```text
+//!  63  61  60   59   57 56        50 49       42 41                                   0
+//! +------+-----+-------+------------+-----------+--------------------------------------+
+//! | tag  | exp | depth | size class |   stale   |           log offset / 8             |
+//! |  3   |  1  |   3   |     7      |     8     |                 42                   |
+//! +------+-----+-------+------------+-----------+--------------------------------------+
+//! ```
+//! - `tag`: 1 row, 2 delta, 3 tombstone; 0 never; 4 to 7 reserved for the cache and the lower levels.
+//! - `exp`: the newest row may carry an expiry; readers must look.
+//! - `depth`: deltas from the newest record down to its row, 0 to 7.
+//! - `size class`: bytes of the newest record, rounded up, as 4 bits of exponent and 3 of mantissa:
+//!   `(8 + m) * 4 << e`, from 32 bytes to 1,966,080; the largest class stands for everything above as well.
+//! - `stale`: older physical records of this key still in the log; 255 stands for "many" and stays.
+//! - offset: 42 bits of 8-byte units, so 32 TiB of log.
+//!
+//! The word lives in DRAM only; no file holds it.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+const ADDR_BITS: u32 = 42;
+const STALE_AT: u32 = 42;
+const CLASS_AT: u32 = 50;
+const DEPTH_AT: u32 = 57;
+const EXPIRES_AT: u32 = 60;
+const TAG_AT: u32 = 61;
+const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
+
+/// What the newest record of a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tag {
+    /// A whole row.
+    Row,
+    /// Changed fields on top of older records.
+    Delta,
+    /// The key was deleted.
+    Tombstone,
+    /// A value this build gives no meaning to; never made by a constructor.
+    Reserved,
+}
+
+/// One key's word in the index. See the [module](self) for its layout.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Slot(NonZeroU64);
+
+impl Slot {
+    /// Log offsets are multiples of 8 below this.
+    pub const OFFSET_END: u64 = 1 << (ADDR_BITS + 3);
+    /// The most deltas a slot can count.
+    pub const DEPTH_MAX: u8 = 7;
+    /// The sticky value of [`Slot::stale`].
+    pub const STALE_MANY: u8 = 255;
+
+    /// A slot of `tag` for the record at log offset `offset`, of `bytes` bytes; depth 0, stale 0, no expiry.
+    pub fn new(tag: Tag, offset: u64, bytes: u64) -> Slot {
+        debug_assert!(offset.is_multiple_of(8) && offset < Self::OFFSET_END, "offset {offset} in a slot");
+        let tag: u64 = match tag {
+            Tag::Row => 1,
+            Tag::Delta => 2,
+            Tag::Tombstone | Tag::Reserved => 3,
+        };
+        let word = tag << TAG_AT | u64::from(class_of(bytes)) << CLASS_AT | (offset >> 3 & ADDR_MASK);
+        Slot(NonZeroU64::new(word).expect("the tag is not zero"))
+    }
+
+    /// The word, for the tree.
+    pub fn raw(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The slot of a word; `None` for zero.
+    pub fn from_raw(word: u64) -> Option<Slot> {
+        NonZeroU64::new(word).map(Slot)
+    }
+
+    /// What the newest record is.
+    pub fn tag(self) -> Tag {
+        match self.raw() >> TAG_AT {
+            1 => Tag::Row,
+            2 => Tag::Delta,
+            3 => Tag::Tombstone,
+            _ => Tag::Reserved,
+        }
+    }
+
+    /// Log offset of the newest record, in bytes.
+    pub fn offset(self) -> u64 {
+        (self.raw() & ADDR_MASK) << 3
+    }
+
+    /// Whether the row may carry an expiry.
+    pub fn expires(self) -> bool {
+        self.raw() >> EXPIRES_AT & 1 == 1
+    }
+
+    /// Deltas in the chain.
+    pub fn depth(self) -> u8 {
+        (self.raw() >> DEPTH_AT & 7) as u8
+    }
+
+    /// Older physical records of this key in the log; 255 is "many".
+    pub fn stale(self) -> u8 {
+        (self.raw() >> STALE_AT & 0xff) as u8
+    }
+
+    /// Bytes of the newest record, rounded up to its size class.
+    pub fn bytes(self) -> u64 {
+        class_bytes((self.raw() >> CLASS_AT & 0x7f) as u8)
+    }
+
+    /// Whether the record may be longer than [`Slot::bytes`] says: its class is the largest.
+    pub fn bytes_unknown(self) -> bool {
+        self.raw() >> CLASS_AT & 0x7f == 0x7f
+    }
+
+    /// With the expiry bit set to `expires`.
+    #[must_use]
+    pub fn with_expires(self, expires: bool) -> Slot {
+        self.with(EXPIRES_AT, 1, u64::from(expires))
+    }
+
+    /// With `depth` deltas in the chain, at most [`Slot::DEPTH_MAX`].
+    #[must_use]
+    pub fn with_depth(self, depth: u8) -> Slot {
+        debug_assert!(depth <= Self::DEPTH_MAX, "depth {depth} in a slot");
+        self.with(DEPTH_AT, 7, u64::from(depth.min(Self::DEPTH_MAX)))
+    }
+
+    /// With `stale` older records.
+    #[must_use]
+    pub fn with_stale(self, stale: u8) -> Slot {
+        self.with(STALE_AT, 0xff, u64::from(stale))
+    }
+
+    /// With `more` older records added; sticks at "many".
+    #[must_use]
+    pub fn stale_more(self, more: u8) -> Slot {
+        self.with_stale(self.stale().saturating_add(more))
+    }
+
+    /// With `fewer` older records; "many" stays "many".
+    #[must_use]
+    pub fn stale_fewer(self, fewer: u8) -> Slot {
+        if self.stale() == Self::STALE_MANY { self } else { self.with_stale(self.stale().saturating_sub(fewer)) }
+    }
+
+    /// With the record moved to `offset`, all else kept.
+    #[must_use]
+    pub fn with_offset(self, offset: u64) -> Slot {
+        debug_assert!(offset.is_multiple_of(8) && offset < Self::OFFSET_END, "offset {offset} in a slot");
+        self.with(0, ADDR_MASK, offset >> 3 & ADDR_MASK)
+    }
+
+    fn with(self, at: u32, mask: u64, value: u64) -> Slot {
+        // The tag is never among the fields changed, so the word stays non-zero.
+        Slot(NonZeroU64::new(self.raw() & !(mask << at) | value << at).expect("the tag is not zero"))
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("tag", &self.tag())
+            .field("offset", &self.offset())
+            .field("bytes", &self.bytes())
+            .field("depth", &self.depth())
+            .field("stale", &self.stale())
+            .field("expires", &self.expires())
+            .finish()
+    }
+}
+
+/// The bytes a size class stands for.
+fn class_bytes(class: u8) -> u64 {
+    (8 + u64::from(class & 7)) * 4 << (class >> 3)
+}
+
+/// The smallest class that holds `bytes`; the largest if none does.
+fn class_of(bytes: u64) -> u8 {
+    if bytes <= 32 {
+        return 0;
+    }
+    // Exponent such that 32 << e < bytes <= 64 << e; mantissa rounded up, where 8 carries into the next exponent.
+    let e = (bytes - 1).ilog2() - 5;
+    let m = (bytes - (32 << e)).div_ceil(4 << e);
+    (u64::from(e) * 8 + m).min(127) as u8
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn size_classes_are_the_smallest_that_hold() {
+        for bytes in (0..70_000).chain([1 << 20, 1_966_079, 1_966_080]) {
+            let class = class_of(bytes);
+            assert!(class_bytes(class) >= bytes, "{bytes}");
+            assert!(class == 0 || class_bytes(class - 1) < bytes, "{bytes}: {class} is too large");
+        }
+        assert_eq!(class_of(1_966_081), 127);
+        assert_eq!(class_of(u64::MAX), 127);
+        assert!(Slot::new(Tag::Row, 0, u64::MAX).bytes_unknown());
+    }
+
+    #[test]
+    fn the_word_is_as_documented() {
+        let slot = Slot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_stale(3).with_expires(true);
+        assert_eq!(slot.raw(), 2 << 61 | 1 << 60 | 5 << 57 | 3 << 42 | 0x247);
+    }
+
+    proptest! {
+        #[test]
+        fn fields_read_back_and_leave_each_other_alone(
+            tag in 0usize..3, unit in 0u64..1 << 42, moved in 0u64..1 << 42, bytes in 0u64..1 << 22, depth in 0u8..8, stale: u8,
+            more: u8, expires: bool,
+        ) {
+            let tag = [Tag::Row, Tag::Delta, Tag::Tombstone][tag];
+            let slot = Slot::new(tag, unit * 8, bytes).with_depth(depth).with_stale(stale).with_expires(expires);
+            prop_assert_eq!(Slot::from_raw(slot.raw()), Some(slot));
+            let moved = moved * 8;
+            for (slot, stale) in [
+                (slot, stale),
+                (slot.stale_more(more), stale.saturating_add(more)),
+                (slot.stale_fewer(more), if stale == 255 { 255 } else { stale.saturating_sub(more) }),
+            ] {
+                prop_assert_eq!(slot.tag(), tag);
+                prop_assert_eq!(slot.offset(), unit * 8);
+                prop_assert_eq!(slot.depth(), depth);
+                prop_assert_eq!(slot.stale(), stale);
+                prop_assert_eq!(slot.expires(), expires);
+                prop_assert!(slot.bytes() >= bytes.min(1_966_080));
+                prop_assert!(slot.bytes() <= bytes.max(32) + bytes / 8);
+                let elsewhere = slot.with_offset(moved);
+                prop_assert_eq!(elsewhere.offset(), moved);
+                prop_assert_eq!(elsewhere.with_offset(unit * 8), slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the index against a model, and under threads.

@@ -1,0 +1,677 @@
+//! The log: every row's bytes are written here once. It is the write-ahead log and the store.
+//!
+//! Owns the fast tier's space: the root, segments, lanes, sequences, and the point up to which all is durable. Promises
+//! that a record, once published, stays where it is until its segment is freed, and that after a crash what is left is
+//! everything that was durable plus a prefix of the rest. Must not know of tables, fields or the index.
+//!
+//! Writers do not meet: each thread appends in its own **lane**, which has an open segment for rows and one for deltas.
+//! A lane is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks
+//! each lane once ([`Log::barrier`]) knows that all sequences given out before are published.
+
+pub(crate) mod format;
+mod lane;
+mod replay;
+mod root;
+pub(crate) mod segment;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hedgerow_device::{FastTier, Random};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
+pub(crate) use replay::Walk;
+use root::Root;
+use segment::{
+    Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,
+    SegmentState, Unit, add_dead,
+};
+
+use self::format::Record;
+use crate::{Error, ErrorKind, Options, Result};
+
+const LANES_MAX: u32 = 16;
+/// How often, at most, segment headers and the root are brought up to date with what has become durable.
+const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Keeps neighbours in an array off one another's cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// The log of one open store.
+#[derive(Debug)]
+pub(crate) struct Log {
+    tier: Arc<FastTier>,
+    unit_shift: u32,
+    units: Box<[Unit]>,
+    pool: Mutex<Pool>,
+    /// A unit was freed, or the collector gave up.
+    space_freed: Condvar,
+    /// Segments freed so far.
+    frees: AtomicU64,
+    lanes: Box<[Padded<Mutex<Lane>>]>,
+    collector_lane: Mutex<Lane>,
+    next_sequence: Padded<AtomicU64>,
+    durable_sequence: AtomicU64,
+    next_incarnation: AtomicU64,
+    commit: Mutex<Commit>,
+    root: Mutex<Root>,
+    /// A sync failed: what is on the medium is no longer known. No more writes.
+    failed: AtomicBool,
+    syncs: AtomicU64,
+    verify_reads: bool,
+}
+
+#[derive(Debug)]
+struct Commit {
+    noted_at: Instant,
+}
+
+/// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// First units of the segments in use.
+    pub(crate) segments: Vec<u32>,
+    /// The machine went down, and not only the process: stores after the last sync may be missing in any order.
+    pub(crate) power_cut: bool,
+    /// Everything up to this sequence was durable.
+    pub(crate) watermark: u64,
+}
+
+/// Where a segment's records were found to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SegmentEnd {
+    pub(crate) unit: u32,
+    pub(crate) end: u64,
+    pub(crate) max_sequence: u64,
+}
+
+impl Log {
+    /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
+    pub(crate) fn open(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found)> {
+        let root = match Root::load(&tier)? {
+            Some(root) => root,
+            None if options.create => Log::create(&tier, options)?,
+            None => return Err(Error::new(ErrorKind::NotFound, "there is no store, and it is not to be created")),
+        };
+        let unit_bytes = root.unit_bytes;
+        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
+            return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
+        }
+        let grown = (tier.bytes() / unit_bytes) as u32;
+        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
+        let lanes = (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX);
+        let power_cut = !root.clean && root.boot_id != tier.boot_id();
+        let log = Log {
+            unit_shift: unit_bytes.trailing_zeros(),
+            units: (0..grown_max).map(|_| Unit::new()).collect(),
+            pool: Mutex::new(Pool::new(grown, grown_max)),
+            space_freed: Condvar::new(),
+            frees: AtomicU64::new(0),
+            lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
+            collector_lane: Mutex::new(Lane::default()),
+            next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
+            durable_sequence: AtomicU64::new(root.watermark),
+            next_incarnation: AtomicU64::new((root.opens + 1) << 32),
+            commit: Mutex::new(Commit { noted_at: Instant::now() }),
+            failed: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+            verify_reads: options.verify_reads,
+            root: Mutex::new(root),
+            tier,
+        };
+        let segments = log.load_segments(grown, power_cut)?;
+        let watermark = log.root.lock().watermark;
+        Ok((log, Found { segments, power_cut, watermark }))
+    }
+
+    fn create(tier: &FastTier, options: &Options) -> Result<Root> {
+        let unit_bytes = options.segment_bytes;
+        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
+            return Err(Error::invalid(format!(
+                "segment_bytes is {unit_bytes}; it must be a power of two from 1 MiB to 1 GiB"
+            )));
+        }
+        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        if limit < 8 * unit_bytes {
+            return Err(Error::invalid(format!(
+                "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",
+                8 * unit_bytes
+            )));
+        }
+        tier.grow(unit_bytes)?;
+        let mut random = Random::from_entropy();
+        let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+        let mut root = Root::new(unit_bytes, store_id, tier.boot_id());
+        root.store(tier)?;
+        Ok(root)
+    }
+
+    /// Reads all segment headers; fills the pool; returns the first units of used segments.
+    fn load_segments(&self, grown: u32, power_cut: bool) -> Result<Vec<u32>> {
+        let mut pool = self.pool.lock();
+        let mut unit = 1;
+        let mut segments = Vec::new();
+        while unit < grown {
+            let offset = self.unit_offset(unit);
+            let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
+            let used = decoded.header.filter(|h| h.state != SegmentState::Free);
+            // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
+            if decoded.spoiled && used.is_none() && !power_cut {
+                return Err(Error::corrupted(format!(
+                    "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
+                )));
+            }
+            let Some(header) = used else {
+                pool.add_free(unit);
+                unit += 1;
+                continue;
+            };
+            if header.units == 0 || header.units > grown - unit {
+                return Err(Error::corrupted(format!(
+                    "the segment at byte {offset} of the fast tier says it has {} units, more than the tier",
+                    header.units
+                )));
+            }
+            for u in unit..unit + header.units {
+                self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
+            }
+            let sealed = header.state == SegmentState::Sealed;
+            pool.used.insert(
+                unit,
+                Segment {
+                    units: header.units,
+                    kind: header.kind,
+                    incarnation: header.incarnation,
+                    end: header.durable_end.max(SEGMENT_HEADER_BYTES),
+                    max_sequence: header.max_sequence,
+                    sealed,
+                    noted: (header.durable_end, sealed),
+                    next_copy: 0,
+                    in_collection: false,
+                },
+            );
+            segments.push(unit);
+            unit += header.units;
+        }
+        Ok(segments)
+    }
+
+    /// Ends recovery: seals every segment at the end that was found, and opens the log for writing with sequences above
+    /// all that were seen, dropped ones included.
+    pub(crate) fn recovered(&self, ends: &[SegmentEnd], last_sequence: u64) -> Result<()> {
+        let mut pool = self.pool.lock();
+        for found in ends {
+            let Some(segment) = pool.used.get_mut(&found.unit) else { continue };
+            (segment.end, segment.max_sequence, segment.sealed) = (found.end, found.max_sequence, true);
+            if segment.noted != (found.end, true) {
+                segment.noted = (found.end, true);
+                let header = header_of(segment, SegmentState::Sealed);
+                self.write_header(found.unit, &header)?;
+            }
+        }
+        drop(pool);
+        let mut root = self.root.lock();
+        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
+        self.durable_sequence.store(last_sequence, Ordering::Release);
+        // PERSIST: what replay kept is durable before the root says that it is the whole past. (After a killed process
+        // it may still be only in the page cache.)
+        self.tier.persist_all()?;
+        root.opens += 1;
+        root.clean = false;
+        root.boot_id = self.tier.boot_id();
+        root.watermark = last_sequence;
+        root.store(&self.tier)
+    }
+
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        1 << self.unit_shift
+    }
+
+    fn unit_offset(&self, unit: u32) -> u64 {
+        u64::from(unit) << self.unit_shift
+    }
+
+    fn unit_of(&self, offset: u64) -> &Unit {
+        &self.units[(offset >> self.unit_shift) as usize]
+    }
+
+    pub(crate) fn tier(&self) -> &FastTier {
+        &self.tier
+    }
+
+    /// The record at `offset`, its head verified.
+    #[inline]
+    pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
+        let incarnation = self.unit_of(offset).incarnation.load(Ordering::Relaxed);
+        let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
+        let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
+        Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
+    }
+
+    pub(crate) fn prefetch(&self, offset: u64) {
+        self.tier.prefetch(offset);
+    }
+
+    /// The calling thread's lane, locked.
+    #[inline]
+    pub(crate) fn lane(&self) -> MutexGuard<'_, Lane> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
+        let mine = MINE.with(|mine| {
+            if mine.get() == usize::MAX {
+                mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            mine.get()
+        });
+        self.lanes[mine % self.lanes.len()].0.lock()
+    }
+
+    /// The collector's lane, locked.
+    pub(crate) fn collector_lane(&self) -> MutexGuard<'_, Lane> {
+        self.collector_lane.lock()
+    }
+
+    /// All writers' lanes, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
+    pub(crate) fn all_lanes(&self) -> Vec<MutexGuard<'_, Lane>> {
+        self.lanes.iter().map(|lane| lane.0.lock()).collect()
+    }
+
+    /// Returns when every sequence given out before the call is published, or given up. Returns the last one.
+    pub(crate) fn barrier(&self) -> u64 {
+        let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
+        for lane in &self.lanes {
+            drop(lane.0.lock());
+        }
+        last
+    }
+
+    /// The next sequence. Call with the lane locked.
+    #[inline]
+    pub(crate) fn take_sequence(&self) -> u64 {
+        self.next_sequence.0.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// The last sequence given out.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.next_sequence.0.load(Ordering::SeqCst) - 1
+    }
+
+    pub(crate) fn durable_sequence(&self) -> u64 {
+        self.durable_sequence.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` at `offset` as no longer needed.
+    #[inline]
+    pub(crate) fn died(&self, offset: u64, bytes: u64) {
+        add_dead(self.unit_of(offset), bytes);
+    }
+
+    /// `Err` once a sync has failed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                "an earlier sync failed, so what is on the medium is not known; the store takes no more writes until it is opened again",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing.
+    pub(crate) fn persist_range(&self, offset: u64, bytes: u64) {
+        if self.tier.persist(offset, bytes).is_err() {
+            self.fail();
+        }
+    }
+
+    /// Returns when everything up to `sequence` is durable. Callers at the same time share one sync (group commit).
+    pub(crate) fn persist_to(&self, sequence: u64) -> Result<()> {
+        if self.durable_sequence() >= sequence {
+            return Ok(());
+        }
+        let mut commit = self.commit.lock();
+        if self.durable_sequence() >= sequence {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
+        self.sync(note)?;
+        if note {
+            commit.noted_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable and says so in the root, so that segments up to now may be freed.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _commit = self.commit.lock();
+        self.check_writable()?;
+        self.sync(true)?;
+        let mut root = self.root.lock();
+        root.watermark = self.durable_sequence();
+        root.store(&self.tier).inspect_err(|_| self.fail())
+    }
+
+    fn sync(&self, note: bool) -> Result<()> {
+        let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
+        let mut ends = Vec::new();
+        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
+            let lane = lane.lock();
+            if note {
+                ends.extend(lane.ends());
+            }
+        }
+        if note {
+            let pool = self.pool.lock();
+            let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
+            ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
+        }
+        self.tier.persist_all().inspect_err(|_| self.fail())?;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.durable_sequence.fetch_max(last, Ordering::AcqRel);
+        self.note_ends(&ends);
+        Ok(())
+    }
+
+    /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
+    fn note_ends(&self, ends: &[(u32, u64, u64, u64)]) {
+        let mut pool = self.pool.lock();
+        for &(unit, incarnation, end, max_sequence) in ends {
+            let Some(segment) = pool.used.get_mut(&unit) else { continue };
+            let sealed = segment.sealed && segment.end == end;
+            if segment.incarnation != incarnation || segment.in_collection || segment.noted == (end, sealed) {
+                continue;
+            }
+            segment.noted = (end, sealed);
+            let mut header = header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
+            header.durable_end = end;
+            header.max_sequence = max_sequence;
+            // PERSIST: only one copy changes between two syncs, so a torn one leaves the other.
+            self.write_header_copy(unit, segment.next_copy, &header);
+            segment.next_copy ^= 1;
+        }
+    }
+
+    /// Seals all lanes, makes everything durable, and marks the store as closed in order.
+    pub(crate) fn close(&self) -> Result<()> {
+        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
+            lane.lock().seal_all(self);
+        }
+        let _commit = self.commit.lock();
+        self.check_writable()?;
+        self.sync(false)?;
+        let mut pool = self.pool.lock();
+        let units: Vec<u32> = pool.used.keys().copied().collect();
+        for unit in units {
+            let Some(segment) = pool.used.get_mut(&unit) else { continue };
+            if segment.noted != (segment.end, true) {
+                segment.noted = (segment.end, true);
+                let header = header_of(segment, SegmentState::Sealed);
+                self.write_header(unit, &header).inspect_err(|_| self.fail())?;
+            }
+        }
+        let mut root = self.root.lock();
+        root.watermark = self.durable_sequence();
+        root.clean = true;
+        root.store(&self.tier).inspect_err(|_| self.fail())?;
+        self.failed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// The catalog of tables as last stored.
+    pub(crate) fn load_catalog(&self) -> Result<&[u8]> {
+        self.root.lock().load_catalog(&self.tier)
+    }
+
+    /// Stores the catalog of tables, durably whatever the durability mode: a row must never outlive its schema.
+    pub(crate) fn store_catalog(&self, catalog: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.root.lock().store_catalog(&self.tier, catalog)
+    }
+
+    fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
+        let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
+        let bytes = header.encode();
+        self.tier.write(offset, HEADER_COPY_BYTES, |out| out.copy_from_slice(&bytes));
+    }
+
+    /// Writes both copies, each durable before the next step.
+    fn write_header(&self, unit: u32, header: &SegmentHeader) -> Result<()> {
+        for copy in 0..2 {
+            self.write_header_copy(unit, copy, header);
+            // PERSIST: one copy is whole at any moment.
+            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself.
+    pub(crate) fn make_void(&self, offset: u64) {
+        self.tier.write(offset, 4, format::make_void);
+    }
+}
+
+/// Space.
+impl Log {
+    /// Takes `units` units into use as a segment of `kind`.
+    fn open_segment(&self, units: u32, kind: SegmentKind, claim: Claim) -> std::result::Result<u32, NoSpace> {
+        let mut pool = self.pool.lock();
+        let unit = loop {
+            match pool.take(units, claim) {
+                Ok(unit) => break unit,
+                Err(NoUnit::Grow(more)) => self.grow(&mut pool, more).map_err(|error| match error.kind() {
+                    ErrorKind::Full => NoSpace::Full,
+                    _ => NoSpace::Failed(error),
+                })?,
+                Err(NoUnit::Full) => return Err(NoSpace::Full),
+            }
+        };
+        let incarnation = self.next_incarnation.fetch_add(1, Ordering::Relaxed);
+        for u in unit..unit + units {
+            let unit = &self.units[u as usize];
+            unit.incarnation.store(incarnation, Ordering::Relaxed);
+            unit.dead_bytes.store(0, Ordering::Relaxed);
+        }
+        let segment = Segment {
+            units,
+            kind,
+            incarnation,
+            end: SEGMENT_HEADER_BYTES,
+            max_sequence: 0,
+            sealed: false,
+            noted: (SEGMENT_HEADER_BYTES, false),
+            next_copy: 1,
+            in_collection: false,
+        };
+        // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
+        // segment was durable, for the sync that makes a record durable makes this durable too.
+        self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
+        if self.tier.flush_is_cheap() {
+            self.tier
+                .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
+                .map_err(|error| NoSpace::Failed(error.into()))?;
+        }
+        pool.used.insert(unit, segment);
+        Ok(unit)
+    }
+
+    fn grow(&self, pool: &mut Pool, units: u32) -> Result<()> {
+        // A little at a time while the store is small, 64 MiB at a time later.
+        let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
+        for wanted in [step.min(pool.grown_max - pool.grown), units] {
+            match self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift) {
+                Ok(()) => {
+                    pool.has_grown(wanted);
+                    return Ok(());
+                }
+                Err(error) if wanted == units => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper.
+    pub(crate) fn prepare_units(&self) {
+        loop {
+            let mut pool = self.pool.lock();
+            let unit = match pool.next_to_prepare() {
+                None => return,
+                Some(Ok(unit)) => unit,
+                Some(Err(_)) => {
+                    if self.grow(&mut pool, 1).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            drop(pool);
+            // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
+            const STEP: u64 = 512 << 10;
+            for step in 0..self.unit_bytes().div_ceil(STEP) {
+                let offset = self.unit_offset(unit) + step * STEP;
+                self.tier.populate(offset, STEP.min(self.unit_bytes() - step * STEP));
+            }
+            self.pool.lock().add_ready(unit);
+        }
+    }
+
+    /// Units that can still be taken, growth included, and all there may ever be.
+    pub(crate) fn space(&self) -> (u32, u32) {
+        let pool = self.pool.lock();
+        (pool.available(), pool.grown_max)
+    }
+
+    /// Segments freed since the log was opened.
+    pub(crate) fn frees(&self) -> u64 {
+        self.frees.load(Ordering::Acquire)
+    }
+
+    /// Waits until space may have been freed, at most `timeout`.
+    pub(crate) fn wait_for_space(&self, timeout: Duration) {
+        let mut pool = self.pool.lock();
+        self.space_freed.wait_for(&mut pool, timeout);
+    }
+
+    /// Wakes those who wait for space, to try again or give up.
+    pub(crate) fn announce_space(&self) {
+        let _pool = self.pool.lock();
+        self.space_freed.notify_all();
+    }
+
+    /// Sealed segments that are not being collected: first unit, segment, dead bytes.
+    pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
+        let pool = self.pool.lock();
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection);
+        sealed.map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+    }
+
+    fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {
+        let units = &self.units[unit as usize..(unit + segment.units) as usize];
+        let dead: u64 = units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
+        dead.min(segment.end - SEGMENT_HEADER_BYTES)
+    }
+
+    /// Bytes of records in all segments, and how many of them are dead.
+    pub(crate) fn used_and_dead_bytes(&self) -> (u64, u64) {
+        let pool = self.pool.lock();
+        pool.used.iter().fold((0, 0), |(used, dead), (&unit, s)| {
+            let end = if s.sealed { s.end } else { u64::from(s.units) << self.unit_shift };
+            (used + end - SEGMENT_HEADER_BYTES, dead + self.dead_bytes(unit, s))
+        })
+    }
+
+    /// Bytes of the fast tier the store takes now, and may take.
+    pub(crate) fn tier_bytes(&self) -> (u64, u64) {
+        let pool = self.pool.lock();
+        (u64::from(pool.grown) << self.unit_shift, u64::from(pool.grown_max) << self.unit_shift)
+    }
+
+    /// Marks a segment as being collected; false if it is gone or not sealed.
+    pub(crate) fn begin_collection(&self, unit: u32) -> bool {
+        let mut pool = self.pool.lock();
+        match pool.used.get_mut(&unit) {
+            Some(segment) if segment.sealed && !segment.in_collection => {
+                segment.in_collection = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives a segment up for collection after all.
+    pub(crate) fn abandon_collection(&self, unit: u32) {
+        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
+            segment.in_collection = false;
+        }
+    }
+
+    /// Marks a collected segment free, durably. Its units are not reused before [`Log::reuse`].
+    ///
+    /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
+    pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
+        let header = {
+            let pool = self.pool.lock();
+            let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
+            header_of(segment, SegmentState::Free)
+        };
+        self.write_header(unit, &header)
+    }
+
+    /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
+    pub(crate) fn reuse(&self, unit: u32) {
+        let mut pool = self.pool.lock();
+        if let Some(segment) = pool.used.remove(&unit) {
+            (unit..unit + segment.units).for_each(|u| pool.add_free(u));
+            self.frees.fetch_add(1, Ordering::AcqRel);
+            self.space_freed.notify_all();
+        }
+    }
+
+    /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
+    pub(crate) fn walk(&self, unit: u32) -> Option<Walk<'_>> {
+        let segment = self.pool.lock().used.get(&unit)?.clone();
+        let start = self.unit_offset(unit);
+        let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
+        let bytes = self.tier.try_read(start, limit as usize)?;
+        Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
+    }
+
+    /// What kind of records a segment holds.
+    pub(crate) fn segment_kind(&self, unit: u32) -> Option<SegmentKind> {
+        self.pool.lock().used.get(&unit).map(|s| s.kind)
+    }
+}
+
+fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
+    SegmentHeader {
+        state,
+        kind: segment.kind,
+        units: segment.units,
+        incarnation: segment.incarnation,
+        durable_end: segment.end,
+        max_sequence: segment.max_sequence,
+    }
+}
+
+#[cold]
+fn not_a_record(offset: u64) -> Error {
+    Error::corrupted(format!(
+        "the log is corrupted at byte {offset} of the fast tier: the record there does not match its checksum"
+    ))
+}

@@ -1,0 +1,482 @@
+//! Record format v1: every byte of the log between two segment headers.
+//!
+//! A record is a header, the key, the checksums of the body's blocks, and the body, each part at once after the other:
+//!
+//! ```text
+//!  0        4        8                16                24       28       32   34   36 37 38 39 40
+//!  +--------+--------+----------------+-----------------+--------+--------+----+----+--+--+--+--+
+//!  | header | record |    sequence    |    previous     | table  |  body  |ver-|key |ki|fl|bl|0 |
+//!  |  crc   | bytes  |                |    slot word    |        |  bytes |sion|-1  |nd|ag|sh|  |
+//!  +--------+--------+----------------+-----------------+--------+--------+----+----+--+--+--+--+
+//!  40: expiry, 8 bytes, ms since 1970, only with flag EXPIRES (0 in a delta: "the row no longer expires")
+//!      key bytes, then zeros to a multiple of 4
+//!      one crc32c for each block of the body, 4 bytes each, then zeros to a multiple of 8
+//!      body (row and delta bodies: see `schema/layout.rs`), then zeros to a multiple of 8
+//! ```
+//!
+//! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
+//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment, so that a record
+//!   of the segment's earlier life is never taken for a live one. Its complement marks a **void** record: whole, but
+//!   not to be replayed. One 4-byte store turns a record void.
+//! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
+//!   128 blocks. A partial read verifies the header and the blocks it touches.
+//! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
+//! * `previous` is the slot word (see `index/slot.rs`) that this record replaced when it was written: the version under
+//!   it. A delta without it would be meaningless; in a row it serves snapshots.
+//! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
+//!   The batch counts only if they are all whole.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use hedgerow_device::{crc32c, crc32c_blocks};
+
+use crate::schema::body::BodyBytes;
+use crate::{Error, Result};
+
+/// Bytes of the fixed part of a record header.
+pub(crate) const HEADER_BYTES: usize = 40;
+/// The most blocks a body is divided into.
+const BLOCKS_MAX: usize = 128;
+/// log2 of the smallest block.
+const BLOCK_SHIFT_MIN: u8 = 8;
+
+/// A row or delta carries an expiry in its header.
+pub(crate) const FLAG_EXPIRES: u8 = 1;
+/// The body ends with a section of per-field expiries.
+pub(crate) const FLAG_FIELD_EXPIRY: u8 = 2;
+/// Written by the collector: a copy, or a merge of a chain, under the sequence of its newest part.
+pub(crate) const FLAG_RELOCATED: u8 = 4;
+/// Part of a batch; counts only if the batch's frame does.
+pub(crate) const FLAG_BATCHED: u8 = 8;
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    Row = 1,
+    Delta = 2,
+    Tombstone = 3,
+    Batch = 4,
+}
+
+impl RecordKind {
+    fn from_byte(byte: u8) -> Option<RecordKind> {
+        [RecordKind::Row, RecordKind::Delta, RecordKind::Tombstone, RecordKind::Batch]
+            .into_iter()
+            .find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// The parts of a record that are known before its sequence is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordSpec<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) flags: u8,
+    pub(crate) table: u32,
+    pub(crate) schema_version: u16,
+    pub(crate) key: &'a [u8],
+    /// `Some` sets `FLAG_EXPIRES`.
+    pub(crate) expires_at_ms: Option<u64>,
+    pub(crate) body_bytes: usize,
+}
+
+fn block_shift(body_bytes: usize) -> u8 {
+    let mut shift = BLOCK_SHIFT_MIN;
+    while body_bytes > BLOCKS_MAX << shift {
+        shift += 1;
+    }
+    shift
+}
+
+fn align(bytes: usize, to: usize) -> usize {
+    bytes.next_multiple_of(to)
+}
+
+/// Where the parts of a record lie.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    key: usize,
+    crcs: usize,
+    body: usize,
+    record: usize,
+    shift: u8,
+}
+
+impl Parts {
+    fn new(expires: bool, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
+        let key = HEADER_BYTES + if expires { 8 } else { 0 };
+        let crcs = key + align(key_bytes, 4);
+        let body = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
+        Parts { key, crcs, body, record: body + align(body_bytes, 8), shift }
+    }
+}
+
+impl RecordSpec<'_> {
+    fn parts(&self) -> Parts {
+        Parts::new(self.expires_at_ms.is_some(), self.key.len(), self.body_bytes, block_shift(self.body_bytes))
+    }
+
+    /// Bytes of the whole record.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.parts().record
+    }
+
+    /// Writes everything but what [`seal`] adds. `record` must be `record_bytes` long; `fill` writes the body.
+    pub(crate) fn encode(&self, record: &mut [u8], fill: impl FnOnce(&mut [u8])) {
+        let parts = self.parts();
+        let (head, tail) = record.split_at_mut(parts.body);
+        fill(&mut tail[..self.body_bytes]);
+        tail[self.body_bytes..].fill(0);
+        let flags = self.flags | if self.expires_at_ms.is_some() { FLAG_EXPIRES } else { 0 };
+        head[..HEADER_BYTES].fill(0);
+        head[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
+        head[24..28].copy_from_slice(&self.table.to_le_bytes());
+        head[28..32].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
+        head[32..34].copy_from_slice(&self.schema_version.to_le_bytes());
+        head[34..36].copy_from_slice(&((self.key.len() - 1) as u16).to_le_bytes());
+        head[36..39].copy_from_slice(&[self.kind as u8, flags, parts.shift]);
+        if let Some(at) = self.expires_at_ms {
+            head[40..48].copy_from_slice(&at.to_le_bytes());
+        }
+        head[parts.key..parts.key + self.key.len()].copy_from_slice(self.key);
+        head[parts.key + self.key.len()..].fill(0);
+        let mut crcs = [0u32; BLOCKS_MAX];
+        let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
+        crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
+        for (bytes, crc) in head[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
+            bytes.copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
+    /// Bytes from the record's start up to its body: what [`seal`] needs.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.parts().body
+    }
+}
+
+/// Finishes a record: its sequence, what it replaced, and the checksum over its head (all bytes up to the body).
+pub(crate) fn seal(head: &mut [u8], incarnation: u64, sequence: u64, previous: u64) {
+    head[8..16].copy_from_slice(&sequence.to_le_bytes());
+    head[16..24].copy_from_slice(&previous.to_le_bytes());
+    let crc = crc32c(seed(incarnation), &head[4..]);
+    head[0..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Turns a sealed record void.
+pub(crate) fn make_void(head: &mut [u8]) {
+    for byte in &mut head[..4] {
+        *byte = !*byte;
+    }
+}
+
+fn seed(incarnation: u64) -> u32 {
+    (incarnation ^ (incarnation >> 32)) as u32
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+/// A record at rest. Its head has been verified; blocks of the body are verified as they are read.
+#[derive(Debug, Clone)]
+pub(crate) struct Record<'a> {
+    bytes: &'a [u8],
+    offset: u64,
+    parts: Parts,
+    body_bytes: u32,
+    kind: RecordKind,
+    void: bool,
+    verify: bool,
+    verified: Cell<u128>,
+}
+
+/// Why bytes are not a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotARecord {
+    /// The lengths do not fit one another or the room there is.
+    Lengths,
+    /// The lengths fit, the checksum of the head does not.
+    Checksum,
+}
+
+impl<'a> Record<'a> {
+    /// Takes the record that starts at `bytes[0]`, which lies `offset` bytes into the tier.
+    ///
+    /// `verify` false skips the checksums, here and in the blocks; the lengths are always checked.
+    #[inline]
+    pub(crate) fn parse(
+        bytes: &'a [u8],
+        offset: u64,
+        incarnation: u64,
+        verify: bool,
+    ) -> std::result::Result<Record<'a>, NotARecord> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(NotARecord::Lengths);
+        }
+        let (record_bytes, body_bytes) = (u32_at(bytes, 4) as usize, u32_at(bytes, 28) as usize);
+        let (shift, flags) = (bytes[38], bytes[37]);
+        let Some(kind) = RecordKind::from_byte(bytes[36]) else { return Err(NotARecord::Lengths) };
+        if record_bytes > bytes.len() || body_bytes > record_bytes || shift != block_shift(body_bytes) {
+            return Err(NotARecord::Lengths);
+        }
+        let parts = Parts::new(flags & FLAG_EXPIRES != 0, key_bytes(bytes), body_bytes, shift);
+        if parts.record != record_bytes {
+            return Err(NotARecord::Lengths);
+        }
+        let mut void = false;
+        if verify {
+            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed(incarnation), &bytes[4..parts.body]));
+            void = stored == !computed;
+            if stored != computed && !void {
+                return Err(NotARecord::Checksum);
+            }
+        }
+        Ok(Record {
+            bytes: &bytes[..record_bytes],
+            offset,
+            parts,
+            body_bytes: body_bytes as u32,
+            kind,
+            void,
+            verify,
+            verified: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> RecordKind {
+        self.kind
+    }
+
+    /// Whole, but not to be replayed.
+    pub(crate) fn is_void(&self) -> bool {
+        self.void
+    }
+
+    pub(crate) fn flags(&self) -> u8 {
+        self.bytes[37]
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.parts.body
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        u64_at(self.bytes, 8)
+    }
+
+    /// The slot word this record replaced.
+    pub(crate) fn previous(&self) -> u64 {
+        u64_at(self.bytes, 16)
+    }
+
+    pub(crate) fn table(&self) -> u32 {
+        u32_at(self.bytes, 24)
+    }
+
+    pub(crate) fn schema_version(&self) -> u16 {
+        u16_at(self.bytes, 32)
+    }
+
+    /// The expiry in the header: `None` says nothing, `Some(0)` takes an expiry away.
+    pub(crate) fn expires_at_ms(&self) -> Option<u64> {
+        (self.flags() & FLAG_EXPIRES != 0).then(|| u64_at(self.bytes, HEADER_BYTES))
+    }
+
+    pub(crate) fn key(&self) -> &'a [u8] {
+        &self.bytes[self.parts.key..self.parts.key + key_bytes(self.bytes)]
+    }
+
+    pub(crate) fn all_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The number in a batch frame's body.
+    pub(crate) fn batch_bytes(&self) -> Result<usize> {
+        let body = self.slice(0..4)?;
+        Ok(u32_at(body, 0) as usize)
+    }
+
+    pub(crate) fn body_len(&self) -> usize {
+        self.body_bytes as usize
+    }
+
+    /// Verifies every block of the body.
+    pub(crate) fn verify_all(&self) -> Result<()> {
+        self.slice(0..self.body_bytes as usize).map(|_| ())
+    }
+
+    #[inline]
+    fn verify_block(&self, block: usize) -> Result<()> {
+        if self.verified.get() & 1 << block != 0 {
+            return Ok(());
+        }
+        let start = self.parts.body + (block << self.parts.shift);
+        let end = (start + (1 << self.parts.shift)).min(self.parts.body + self.body_bytes as usize);
+        let stored = u32_at(self.bytes, self.parts.crcs + 4 * block);
+        if crc32c(0, &self.bytes[start..end]) != stored {
+            return Err(self.corrupted(start));
+        }
+        self.verified.set(self.verified.get() | 1 << block);
+        Ok(())
+    }
+
+    /// Verifies all blocks of the body in interleaved chains, in one go.
+    #[inline]
+    fn verify_blocks(&self, first: usize, last: usize) -> Result<()> {
+        let mut crcs = [0u32; BLOCKS_MAX];
+        let crcs = &mut crcs[..last - first + 1];
+        let start = self.parts.body + (first << self.parts.shift);
+        let end = (self.parts.body + ((last + 1) << self.parts.shift))
+            .min(self.parts.body + self.body_bytes as usize);
+        crc32c_blocks(&self.bytes[start..end], 1 << self.parts.shift, crcs);
+        for (i, crc) in crcs.iter().enumerate() {
+            if u32_at(self.bytes, self.parts.crcs + 4 * (first + i)) != *crc {
+                return Err(self.corrupted(start + (i << self.parts.shift)));
+            }
+            self.verified.set(self.verified.get() | 1 << (first + i));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn corrupted(&self, at: usize) -> Error {
+        Error::corrupted(format!(
+            "the log is corrupted in the {}-byte block at byte {} of the fast tier (record at {}, key {}): its checksum does not match",
+            1 << self.parts.shift,
+            self.offset + at as u64,
+            self.offset,
+            self.key().escape_ascii(),
+        ))
+    }
+}
+
+#[inline]
+fn key_bytes(record: &[u8]) -> usize {
+    u16_at(record, 34) as usize + 1
+}
+
+impl<'a> BodyBytes<'a> for &Record<'a> {
+    fn len(&self) -> usize {
+        self.body_bytes as usize
+    }
+
+    #[inline]
+    fn slice(&self, range: Range<usize>) -> Result<&'a [u8]> {
+        let body = &self.bytes[self.parts.body..self.parts.body + self.body_bytes as usize];
+        let Some(slice) = body.get(range.clone()) else {
+            return Err(Error::corrupted(format!(
+                "the record at byte {} of the fast tier (key {}) points outside its own {} bytes",
+                self.offset,
+                self.key().escape_ascii(),
+                self.body_bytes
+            )));
+        };
+        if self.verify && !slice.is_empty() {
+            let (first, last) = (range.start >> self.parts.shift, (range.end - 1) >> self.parts.shift);
+            if first == last {
+                self.verify_block(first)?;
+            } else if last - first >= 3 {
+                self.verify_blocks(first, last)?;
+            } else {
+                (first..=last).try_for_each(|block| self.verify_block(block))?;
+            }
+        }
+        Ok(slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
+        let spec = RecordSpec {
+            kind: RecordKind::Row,
+            flags: 0,
+            table: 7,
+            schema_version: 2,
+            key: b"ada",
+            expires_at_ms,
+            body_bytes: body.len(),
+        };
+        let mut bytes = vec![0xAA; spec.record_bytes()];
+        spec.encode(&mut bytes, |out| out.copy_from_slice(body));
+        seal(&mut bytes[..spec.head_bytes()], 9, 1000, 0x55);
+        bytes
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = sample(b"hello", Some(0x0102));
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "13f05b7a40000000e803000000000000550000000000000007000000050000000200020001010800",
+                "0201000000000000616461004cbb719a68656c6c6f000000"
+            )
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let body: Vec<u8> = (0..700).map(|i| (i * 7) as u8).collect();
+        let good = sample(&body, None);
+        let parsed = Record::parse(&good, 0, 9, true).unwrap();
+        assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
+        assert_eq!((parsed.key(), parsed.sequence(), parsed.previous()), (&b"ada"[..], 1000, 0x55));
+        let body_end = parsed.head_bytes() + body.len();
+        for bit in 0..body_end * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let noticed = match Record::parse(&bad, 0, 9, true) {
+                Err(_) => true,
+                Ok(record) => record.verify_all().is_err(),
+            };
+            assert!(noticed, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_partial_read_verifies_the_blocks_it_touches() {
+        let body = vec![3u8; 1024];
+        let mut bytes = sample(&body, None);
+        let start = Record::parse(&bytes, 0, 9, true).unwrap().head_bytes();
+        bytes[start + 600] ^= 1;
+        let record = Record::parse(&bytes, 0, 9, true).unwrap();
+        assert!((&record).slice(0..512).is_ok());
+        assert!((&record).slice(768..1024).is_ok());
+        assert!((&record).slice(511..513).is_err());
+    }
+
+    #[test]
+    fn void_and_foreign_incarnations() {
+        let mut bytes = sample(b"x", None);
+        assert_eq!(Record::parse(&bytes, 0, 10, true).unwrap_err(), NotARecord::Checksum);
+        make_void(&mut bytes);
+        assert!(Record::parse(&bytes, 0, 9, true).unwrap().is_void());
+    }
+
+    #[test]
+    fn big_bodies_use_bigger_blocks() {
+        assert_eq!(block_shift(32 << 10), 8);
+        assert_eq!(block_shift((32 << 10) + 1), 9);
+        assert_eq!(block_shift(16 << 20), 17);
+    }
+}

@@ -1,0 +1,146 @@
+//! A lane: where one thread appends.
+
+use super::Log;
+use super::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::{Error, Result};
+
+/// A thread's open segments, one for each kind it writes.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    open: [Option<Open>; 3],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    unit: u32,
+    incarnation: u64,
+    /// Absolute offsets in the tier.
+    start: u64,
+    cursor: u64,
+    limit: u64,
+    max_sequence: u64,
+}
+
+/// Space in an open segment. It counts only once it is [committed](Lane::commit); until then the next reservation of
+/// the kind gets the same bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reservation {
+    pub(crate) offset: u64,
+    pub(crate) bytes: usize,
+    pub(crate) incarnation: u64,
+    kind: SegmentKind,
+}
+
+/// Why a reservation was refused.
+#[derive(Debug)]
+pub(crate) enum NoSpace {
+    /// No free segment now. Let go of the lane, wait for the collector, try again.
+    Full,
+    Failed(Error),
+}
+
+impl Lane {
+    /// Reserves `bytes` (a multiple of 8) at the end of the open segment of `kind`, opening a new one if they do not fit.
+    #[inline]
+    pub(crate) fn reserve(
+        &mut self,
+        log: &Log,
+        kind: SegmentKind,
+        bytes: usize,
+        claim: Claim,
+    ) -> std::result::Result<Reservation, NoSpace> {
+        if let Some(open) = &self.open[kind as usize]
+            && open.limit - open.cursor >= bytes as u64
+        {
+            return Ok(Reservation { offset: open.cursor, bytes, incarnation: open.incarnation, kind });
+        }
+        self.reserve_in_new(log, kind, bytes, claim)
+    }
+
+    #[cold]
+    fn reserve_in_new(
+        &mut self,
+        log: &Log,
+        kind: SegmentKind,
+        bytes: usize,
+        claim: Claim,
+    ) -> std::result::Result<Reservation, NoSpace> {
+        log.check_writable().map_err(NoSpace::Failed)?;
+        let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(log.unit_bytes()) as u32;
+        let unit = log.open_segment(units, kind, claim)?;
+        self.seal(log, kind);
+        let start = log.unit_offset(unit);
+        let open = Open {
+            unit,
+            incarnation: log.unit_of(start).incarnation.load(std::sync::atomic::Ordering::Relaxed),
+            start,
+            cursor: start + SEGMENT_HEADER_BYTES,
+            limit: start + u64::from(units) * log.unit_bytes(),
+            max_sequence: 0,
+        };
+        self.open[kind as usize] = Some(open);
+        Ok(Reservation { offset: open.cursor, bytes, incarnation: open.incarnation, kind })
+    }
+
+    /// Makes a reservation count: its bytes hold whole records up to `sequence`.
+    #[inline]
+    pub(crate) fn commit(&mut self, reservation: Reservation, sequence: u64) {
+        if let Some(open) = &mut self.open[reservation.kind as usize]
+            && open.cursor == reservation.offset
+        {
+            open.cursor += reservation.bytes as u64;
+            open.max_sequence = open.max_sequence.max(sequence);
+        }
+    }
+
+    fn seal(&mut self, log: &Log, kind: SegmentKind) {
+        let Some(open) = self.open[kind as usize].take() else { return };
+        if let Some(segment) = log.pool.lock().used.get_mut(&open.unit) {
+            segment.end = open.cursor - open.start;
+            segment.max_sequence = open.max_sequence;
+            segment.sealed = true;
+        }
+    }
+
+    /// Seals all open segments.
+    pub(crate) fn seal_all(&mut self, log: &Log) {
+        for kind in [SegmentKind::Row, SegmentKind::Delta, SegmentKind::Relocated] {
+            self.seal(log, kind);
+        }
+    }
+
+    /// Of every open segment: unit, incarnation, bytes used, last sequence.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64, u64, u64)> {
+        self.open.iter().flatten().map(|o| (o.unit, o.incarnation, o.cursor - o.start, o.max_sequence))
+    }
+}
+
+/// Waiting made into an error, for callers that cannot wait.
+impl NoSpace {
+    pub(crate) fn into_error(self, log: &Log) -> Error {
+        match self {
+            NoSpace::Failed(error) => error,
+            NoSpace::Full => {
+                let (bytes, bytes_max) = log.tier_bytes();
+                Error::new(
+                    crate::ErrorKind::Full,
+                    format!(
+                        "the fast tier is full of live data: it takes {bytes} bytes of at most {bytes_max}; reads and deletes go on"
+                    ),
+                )
+            }
+        }
+    }
+}
+
+/// Refuses what can never fit.
+pub(crate) fn check_fits(log: &Log, bytes: usize) -> Result<()> {
+    let (_, bytes_max) = log.tier_bytes();
+    let limit = bytes_max.saturating_sub(6 * log.unit_bytes());
+    if bytes as u64 + SEGMENT_HEADER_BYTES > limit {
+        return Err(Error::invalid(format!(
+            "the write takes {bytes} bytes at once; a fast tier of {bytes_max} bytes takes at most {limit}"
+        )));
+    }
+    Ok(())
+}

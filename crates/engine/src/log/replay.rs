@@ -1,0 +1,148 @@
+//! Walking a segment's records after a crash, and telling a torn end from corruption.
+
+use super::format::{HEADER_BYTES, NotARecord, Record, RecordKind};
+use super::segment::SEGMENT_HEADER_BYTES;
+use crate::{Error, Result};
+
+/// Walks the records of one segment, whole ones only, batches unfolded.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    bytes: &'a [u8],
+    start: u64,
+    incarnation: u64,
+    durable_end: usize,
+    sealed: bool,
+    position: usize,
+    /// Where the record last returned, or the batch it is part of, starts.
+    unit_start: usize,
+    /// Records before this position belong to a batch that was found whole.
+    batch_end: usize,
+}
+
+/// Where and why a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WalkEnd {
+    /// Bytes from the segment's start.
+    pub(crate) end: u64,
+    /// There are whole records of this incarnation after the end; the lowest sequence among them.
+    pub(crate) beyond: Option<u64>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        bytes: &'a [u8],
+        start: u64,
+        incarnation: u64,
+        durable_end: u64,
+        sealed: bool,
+    ) -> Walk<'a> {
+        let position = SEGMENT_HEADER_BYTES as usize;
+        Walk {
+            bytes,
+            start,
+            incarnation,
+            durable_end: durable_end as usize,
+            sealed,
+            position,
+            unit_start: position,
+            batch_end: position,
+        }
+    }
+
+    /// The next record; `None` at the end. What does not parse where all was durable is `Corrupted`.
+    pub(crate) fn next_record(&mut self) -> Result<Option<Record<'a>>> {
+        while let Some(record) = self.parse_at(self.position)? {
+            if record.kind() == RecordKind::Batch && !self.batch_is_whole(&record)? {
+                return Ok(None);
+            }
+            if self.position >= self.batch_end {
+                self.unit_start = self.position;
+            }
+            self.position += record.record_bytes();
+            if record.kind() == RecordKind::Batch {
+                self.batch_end = self.position + record.batch_bytes()?;
+            } else if !record.is_void() {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes from the segment's start to the record last returned, or to the frame of its batch.
+    pub(crate) fn unit_start(&self) -> u64 {
+        self.unit_start as u64
+    }
+
+    /// The record at `position`, verified to its last byte; `None` at the end of the log.
+    fn parse_at(&self, position: usize) -> Result<Option<Record<'a>>> {
+        let rest = &self.bytes[position..];
+        let at_end = rest.len() < HEADER_BYTES;
+        let parsed = if at_end {
+            Err(NotARecord::Lengths)
+        } else {
+            Record::parse(rest, self.start + position as u64, self.incarnation, true)
+        };
+        let whole = match parsed {
+            Ok(record) => record.verify_all().map(|()| record),
+            Err(_) => Err(self.corrupted(position)),
+        };
+        match whole {
+            Ok(record) => Ok(Some(record)),
+            Err(error) if position < self.durable_end => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn batch_is_whole(&self, frame: &Record<'_>) -> Result<bool> {
+        let mut position = self.position + frame.record_bytes();
+        let end = position.saturating_add(frame.batch_bytes()?);
+        while position < end.min(self.bytes.len()) {
+            match self.parse_at(position)? {
+                Some(record) => position += record.record_bytes(),
+                None => return Ok(false),
+            }
+        }
+        if position != end && position < self.durable_end {
+            return Err(self.corrupted(position));
+        }
+        Ok(position == end)
+    }
+
+    /// Where the walk stands, and whether records go on beyond. Call when `next_record` has returned `None`.
+    pub(crate) fn end(&self) -> WalkEnd {
+        let end = self.position as u64;
+        let beyond = if self.sealed { None } else { self.find_beyond() };
+        WalkEnd { end, beyond }
+    }
+
+    /// Looks for a record after the place where parsing ended. Almost always there are only zeros.
+    fn find_beyond(&self) -> Option<u64> {
+        let mut lowest = None;
+        let mut position = self.position + 8;
+        while position + HEADER_BYTES <= self.bytes.len() {
+            if self.bytes[position..position + 8] != [0; 8]
+                && let Ok(record) = Record::parse(
+                    &self.bytes[position..],
+                    self.start + position as u64,
+                    self.incarnation,
+                    true,
+                )
+            {
+                lowest = Some(lowest.unwrap_or(u64::MAX).min(record.sequence()));
+                position += record.record_bytes();
+            } else {
+                position += 8;
+            }
+        }
+        lowest
+    }
+
+    /// The error for a record that does not parse at `position`.
+    pub(crate) fn corrupted(&self, position: usize) -> Error {
+        Error::corrupted(format!(
+            "the log is corrupted at byte {} of the fast tier (byte {position} of the segment at {}): what is there is not a record",
+            self.start + position as u64,
+            self.start
+        ))
+    }
+}

@@ -1,0 +1,192 @@
+//! The root: the first unit of the fast tier, which says what the rest is.
+//!
+//! Unit 0 holds the root record twice (at 0 and at 4096) and two areas for the catalog (tables and schemas):
+//!
+//! ```text
+//!  0        8       12  16         24         32          48        64      72         80    81 88       96       104   108 124  128
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+---+----+
+//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |clean| 0|catalog |catalog |crc  | 0 |crc |
+//!  |        |       |   |          |          |           |         |       |          |     |  | offset | bytes  |     |   |    |
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+---+----+
+//! ```
+//!
+//! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
+//!   in use, then the first copy, then the second, each durable before the next is begun.
+//! * `watermark`: every record with a sequence up to this one was durable when the root was written.
+//! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
+//! * `opens` counts openings and is the high half of every segment incarnation of that opening.
+
+use hedgerow_device::{FastTier, crc32c};
+
+use crate::{Error, ErrorKind, Result};
+
+const MAGIC: &[u8; 8] = b"HEDGEROW";
+const VERSION: u32 = 1;
+/// Bytes of one copy of the root.
+const ROOT_BYTES: usize = 128;
+const COPY_OFFSETS: [u64; 2] = [0, 4096];
+/// Where the first catalog area begins.
+const CATALOG_START: u64 = 64 << 10;
+
+/// The root record, decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) generation: u64,
+    pub(crate) unit_bytes: u64,
+    pub(crate) store_id: u128,
+    pub(crate) boot_id: u128,
+    pub(crate) opens: u64,
+    pub(crate) watermark: u64,
+    pub(crate) clean: bool,
+    pub(crate) catalog_offset: u64,
+    pub(crate) catalog_bytes: u64,
+    pub(crate) catalog_crc: u32,
+}
+
+impl Root {
+    pub(crate) fn new(unit_bytes: u64, store_id: u128, boot_id: u128) -> Root {
+        Root {
+            generation: 0,
+            unit_bytes,
+            store_id,
+            boot_id,
+            opens: 0,
+            watermark: 0,
+            clean: true,
+            catalog_offset: CATALOG_START,
+            catalog_bytes: 0,
+            catalog_crc: crc32c(0, &[]),
+        }
+    }
+
+    fn encode(&self) -> [u8; ROOT_BYTES] {
+        let mut bytes = [0; ROOT_BYTES];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.unit_bytes.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.store_id.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.boot_id.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.opens.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.watermark.to_le_bytes());
+        bytes[80] = u8::from(self.clean);
+        bytes[88..96].copy_from_slice(&self.catalog_offset.to_le_bytes());
+        bytes[96..104].copy_from_slice(&self.catalog_bytes.to_le_bytes());
+        bytes[104..108].copy_from_slice(&self.catalog_crc.to_le_bytes());
+        let crc = crc32c(0, &bytes[..124]);
+        bytes[124..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<(u32, Root)> {
+        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let u128_at = |at: usize| bytes[at..at + 16].try_into().map(u128::from_le_bytes).ok();
+        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..124]) != u32_at(124)? {
+            return None;
+        }
+        let root = Root {
+            generation: u64_at(16)?,
+            unit_bytes: u64_at(24)?,
+            store_id: u128_at(32)?,
+            boot_id: u128_at(48)?,
+            opens: u64_at(64)?,
+            watermark: u64_at(72)?,
+            clean: bytes[80] == 1,
+            catalog_offset: u64_at(88)?,
+            catalog_bytes: u64_at(96)?,
+            catalog_crc: u32_at(104)?,
+        };
+        Some((u32_at(8)?, root))
+    }
+
+    /// Reads the root of a tier; `None` if the tier has never held a store.
+    pub(crate) fn load(tier: &FastTier) -> Result<Option<Root>> {
+        if tier.bytes() < CATALOG_START {
+            return Ok(None);
+        }
+        let copies = COPY_OFFSETS.map(|offset| tier.read(offset, ROOT_BYTES));
+        let best = copies.iter().filter_map(|bytes| Root::decode(bytes)).max_by_key(|(_, r)| r.generation);
+        match best {
+            Some((VERSION, root)) => Ok(Some(root)),
+            Some((version, _)) => Err(Error::new(
+                ErrorKind::Version,
+                format!("the store has format version {version}; this build knows version {VERSION}"),
+            )),
+            // The second copy is written only when the first is durable, so a store that was ever used has one.
+            None if copies[1].iter().all(|&b| b == 0) => Ok(None),
+            None => Err(Error::corrupted(
+                "both copies of the root (bytes 0 and 4096 of the fast tier) are corrupted: their checksums do not match",
+            )),
+        }
+    }
+
+    /// Writes the root, durably.
+    pub(crate) fn store(&mut self, tier: &FastTier) -> Result<()> {
+        self.generation += 1;
+        let bytes = self.encode();
+        for offset in COPY_OFFSETS {
+            tier.write(offset, ROOT_BYTES, |out| out.copy_from_slice(&bytes));
+            // PERSIST: one copy is whole at any moment, because the other is not touched until this one is durable.
+            tier.persist(offset, ROOT_BYTES as u64)?;
+        }
+        Ok(())
+    }
+
+    fn catalog_bytes_max(&self) -> u64 {
+        (self.unit_bytes - CATALOG_START) / 2
+    }
+
+    /// Writes `catalog` and makes it the one that counts, durably.
+    pub(crate) fn store_catalog(&mut self, tier: &FastTier, catalog: &[u8]) -> Result<()> {
+        let limit = self.catalog_bytes_max();
+        if catalog.len() as u64 > limit {
+            return Err(Error::invalid(format!(
+                "the tables' schemas take {} bytes together; the limit is {limit} (half a segment)",
+                catalog.len()
+            )));
+        }
+        let offset =
+            if self.catalog_offset == CATALOG_START { CATALOG_START + limit } else { CATALOG_START };
+        if !catalog.is_empty() {
+            tier.write(offset, catalog.len(), |out| out.copy_from_slice(catalog));
+            // PERSIST: the catalog is durable before the root that points to it.
+            tier.persist(offset, catalog.len() as u64)?;
+        }
+        let before = self.clone();
+        self.catalog_offset = offset;
+        self.catalog_bytes = catalog.len() as u64;
+        self.catalog_crc = crc32c(0, catalog);
+        self.store(tier).inspect_err(|_| {
+            *self = before;
+        })
+    }
+
+    /// The catalog that counts.
+    pub(crate) fn load_catalog<'t>(&self, tier: &'t FastTier) -> Result<&'t [u8]> {
+        let fits = self.catalog_bytes <= self.catalog_bytes_max()
+            && self.catalog_offset + self.catalog_bytes <= self.unit_bytes.min(tier.bytes());
+        if fits {
+            let bytes = tier.read(self.catalog_offset, self.catalog_bytes as usize);
+            if crc32c(0, bytes) == self.catalog_crc {
+                return Ok(bytes);
+            }
+        }
+        Err(Error::corrupted(format!(
+            "the catalog of tables at byte {} of the fast tier ({} bytes) is corrupted: its checksum does not match",
+            self.catalog_offset, self.catalog_bytes
+        )))
+    }
+}
+
+impl From<hedgerow_device::DeviceError> for Error {
+    fn from(error: hedgerow_device::DeviceError) -> Error {
+        use hedgerow_device::DeviceError as E;
+        let kind = match &error {
+            E::Full { .. } => ErrorKind::Full,
+            E::Locked { .. } => ErrorKind::Locked,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, error.to_string())
+    }
+}

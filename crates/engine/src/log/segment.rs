@@ -1,0 +1,365 @@
+//! Segments: fixed units of the fast tier that the log is written into, their headers, and which of them are free.
+//!
+//! A segment is one unit, or several in a row when one record is bigger than a unit. Every unit that begins a segment,
+//! and every unit that once did, starts with a header, kept twice (at 0 and 64) so that a torn write spoils one copy:
+//!
+//! ```text
+//!  0        8             16            24            32      36    37    38           60    64
+//!  +--------+-------------+-------------+-------------+-------+-----+-----+------------+-----+
+//!  | magic  | incarnation | durable end | max sequence| units |state|kind | 0          | crc |
+//!  +--------+-------------+-------------+-------------+-------+-----+-----+------------+-----+
+//! ```
+//!
+//! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60.
+//! * `incarnation` is unique in the life of the store and seeds the checksums of the segment's records.
+//! * Below `durable end` (bytes from the segment's start) everything was known to be durable when the header was
+//!   written: what does not parse there is corruption. In an open segment the log may go on above it, up to a torn end;
+//!   a sealed segment ends there.
+//! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. A unit is taken into use by
+//!   writing the first copy; the second says "used" only after a sync. A unit is freed by writing both, each durable
+//!   before the next step. In between, updates go to the two copies in turn, a sync apart.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hedgerow_device::crc32c;
+
+/// Bytes before the first record of a segment.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 128;
+/// Bytes of one copy of the header.
+pub(crate) const HEADER_COPY_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"HDGSEG01";
+
+/// What a segment holds, by how long its records are expected to live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SegmentKind {
+    /// Rows, tombstones and batches, as written.
+    Row = 0,
+    /// Deltas, as written: they die young, when their chain is merged.
+    Delta = 1,
+    /// What the collector kept: cold.
+    Relocated = 2,
+}
+
+/// Where a segment is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    Free = 0,
+    Open = 1,
+    Sealed = 2,
+}
+
+/// A segment header, decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) state: SegmentState,
+    pub(crate) kind: SegmentKind,
+    pub(crate) units: u32,
+    pub(crate) incarnation: u64,
+    pub(crate) durable_end: u64,
+    pub(crate) max_sequence: u64,
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> [u8; HEADER_COPY_BYTES] {
+        let mut bytes = [0; HEADER_COPY_BYTES];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.durable_end.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.max_sequence.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.units.to_le_bytes());
+        bytes[36] = self.state as u8;
+        bytes[37] = self.kind as u8;
+        let crc = crc32c(0, &bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode_copy(bytes: &[u8]) -> Option<SegmentHeader> {
+        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..60]) != u32_at(60)? {
+            return None;
+        }
+        let kind = match bytes[37] {
+            0 => SegmentKind::Row,
+            1 => SegmentKind::Delta,
+            2 => SegmentKind::Relocated,
+            _ => return None,
+        };
+        let state = match bytes[36] {
+            0 => SegmentState::Free,
+            1 => SegmentState::Open,
+            2 => SegmentState::Sealed,
+            _ => return None,
+        };
+        Some(SegmentHeader {
+            state,
+            kind,
+            units: u32_at(32)?,
+            incarnation: u64_at(8)?,
+            durable_end: u64_at(16)?,
+            max_sequence: u64_at(24)?,
+        })
+    }
+
+    /// Reads a header from the first 128 bytes of a unit.
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded {
+        let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
+        let copies = [first, second].map(SegmentHeader::decode_copy);
+        let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
+        let header = copies.into_iter().flatten().max_by_key(order);
+        let is_bad = |bytes: &[u8], copy: Option<_>| copy.is_none() && bytes.iter().any(|&b| b != 0);
+        Decoded { header, spoiled: is_bad(first, copies[0]) || is_bad(second, copies[1]) }
+    }
+}
+
+/// What the first bytes of a unit say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// `None`: the unit never began a segment, or (if `spoiled`) nothing can be told.
+    pub(crate) header: Option<SegmentHeader>,
+    /// A copy holds something that is not a header: torn by a power cut, or corrupted.
+    pub(crate) spoiled: bool,
+}
+
+/// What is kept in DRAM for every unit, read and written without locks.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    /// Of the segment that the unit is part of.
+    pub(crate) incarnation: AtomicU64,
+    /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
+    pub(crate) dead_bytes: AtomicU64,
+}
+
+impl Unit {
+    pub(crate) fn new() -> Unit {
+        Unit { incarnation: AtomicU64::new(0), dead_bytes: AtomicU64::new(0) }
+    }
+}
+
+/// A used segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    pub(crate) units: u32,
+    pub(crate) kind: SegmentKind,
+    pub(crate) incarnation: u64,
+    /// Bytes from the segment's start to the end of its last record; final once sealed.
+    pub(crate) end: u64,
+    pub(crate) max_sequence: u64,
+    /// No lane writes to it any more.
+    pub(crate) sealed: bool,
+    /// The `durable end` its header says, and whether it says "sealed".
+    pub(crate) noted: (u64, bool),
+    /// Which copy of the header the next update goes to.
+    pub(crate) next_copy: u8,
+    /// The collector is at work on it, or waits for readers and snapshots to let go of it.
+    pub(crate) in_collection: bool,
+}
+
+/// Who asks for space. Deletes may use space that puts may not, and the collector space that deletes may not, so that
+/// a full store can always be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Write,
+    Delete,
+    Collector,
+}
+
+impl Claim {
+    /// Units that must be left after the claim is served.
+    fn reserve(self) -> u32 {
+        match self {
+            Claim::Write => 4,
+            Claim::Delete => 2,
+            Claim::Collector => 0,
+        }
+    }
+}
+
+/// Which units are used and which are free.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// By first unit.
+    pub(crate) used: BTreeMap<u32, Segment>,
+    free: BTreeSet<u32>,
+    /// Free, and touched already, so that writing them faults no page.
+    ready: VecDeque<u32>,
+    /// Units the tier has been grown to, unit 0 (the root) included.
+    pub(crate) grown: u32,
+    pub(crate) grown_max: u32,
+    /// How many units to keep ready; rises when a lane finds none.
+    ready_target: usize,
+}
+
+const READY_MAX: usize = 8;
+
+impl Pool {
+    pub(crate) fn new(grown: u32, grown_max: u32) -> Pool {
+        Pool {
+            used: BTreeMap::new(),
+            free: BTreeSet::new(),
+            ready: VecDeque::new(),
+            grown,
+            grown_max,
+            ready_target: 1,
+        }
+    }
+
+    /// Units that can still be had, growth included.
+    pub(crate) fn available(&self) -> u32 {
+        (self.free.len() + self.ready.len()) as u32 + (self.grown_max - self.grown)
+    }
+
+    pub(crate) fn add_free(&mut self, unit: u32) {
+        self.free.insert(unit);
+    }
+
+    /// Takes `units` adjoining free units, or says by how many units the tier must grow first.
+    pub(crate) fn take(&mut self, units: u32, claim: Claim) -> Result<u32, NoUnit> {
+        if self.available() < units + claim.reserve() {
+            return Err(NoUnit::Full);
+        }
+        if units == 1 {
+            if let Some(unit) = self.ready.pop_front() {
+                return Ok(unit);
+            }
+            self.ready_target = (self.ready_target * 2).min(READY_MAX);
+            return self.free.pop_first().ok_or(NoUnit::Grow(1));
+        }
+        self.free.extend(self.ready.drain(..));
+        let mut run: Option<(u32, u32)> = None;
+        for &unit in &self.free {
+            run = match run {
+                Some((first, count)) if first + count == unit => Some((first, count + 1)),
+                _ => Some((unit, 1)),
+            };
+            if let Some((first, count)) = run
+                && count == units
+            {
+                (first..first + units).for_each(|u| {
+                    self.free.remove(&u);
+                });
+                return Ok(first);
+            }
+        }
+        // The run at the end of the tier, if it is free, is a start for the new one.
+        let tail = run.filter(|&(first, count)| first + count == self.grown).map_or(0, |(_, count)| count);
+        let missing = units - tail;
+        if missing > self.grown_max - self.grown { Err(NoUnit::Full) } else { Err(NoUnit::Grow(missing)) }
+    }
+
+    /// The tier has been grown by `units`.
+    pub(crate) fn has_grown(&mut self, units: u32) {
+        self.free.extend(self.grown..self.grown + units);
+        self.grown += units;
+    }
+
+    /// A unit to make ready, if more are wanted: a free one, or `Grow`.
+    pub(crate) fn next_to_prepare(&mut self) -> Option<Result<u32, NoUnit>> {
+        if self.ready.len() >= self.ready_target {
+            return None;
+        }
+        match self.free.pop_first() {
+            Some(unit) => Some(Ok(unit)),
+            None if self.grown < self.grown_max => Some(Err(NoUnit::Grow(1))),
+            None => None,
+        }
+    }
+
+    pub(crate) fn add_ready(&mut self, unit: u32) {
+        self.ready.push_back(unit);
+    }
+}
+
+/// Why there is no unit to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoUnit {
+    /// The tier must grow by so many units.
+    Grow(u32),
+    /// There is no room, and growing is not allowed.
+    Full,
+}
+
+/// Adds to a unit's dead bytes.
+pub(crate) fn add_dead(unit: &Unit, bytes: u64) {
+    unit.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            state: SegmentState::Open,
+            kind: SegmentKind::Delta,
+            units: 3,
+            incarnation: 77,
+            durable_end: 4096,
+            max_sequence: 12,
+        }
+    }
+
+    #[test]
+    fn header_golden_bytes() {
+        let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, concat!(
+                "48444753454730314d0000000000000000100000000000000c0000000000000003000000010100",
+                "00000000000000000000000000000000000000000004c20b56"
+            ));
+    }
+
+    #[test]
+    fn one_spoiled_copy_is_survived() {
+        let copy = header().encode();
+        let mut both = [copy, copy].concat();
+        for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
+            both[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(&both), Decoded { header: Some(header()), spoiled: true });
+            both[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(SegmentHeader::decode(&[0; 128]), Decoded { header: None, spoiled: false });
+        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { header: None, spoiled: true });
+    }
+
+    #[test]
+    fn the_later_copy_counts() {
+        let open = header();
+        let freed = SegmentHeader { state: SegmentState::Free, ..open };
+        let reused = SegmentHeader { incarnation: 78, durable_end: 0, ..open };
+        let pick = |a: SegmentHeader, b: SegmentHeader| {
+            let both = [a.encode(), b.encode()].concat();
+            SegmentHeader::decode(&both).header.unwrap()
+        };
+        assert_eq!(pick(open, freed), freed);
+        assert_eq!(pick(freed, open), freed);
+        assert_eq!(pick(reused, freed), reused);
+        assert_eq!(pick(SegmentHeader { durable_end: 5000, ..open }, open).durable_end, 5000);
+    }
+
+    #[test]
+    fn runs_are_found_and_the_reserve_is_kept() {
+        let mut pool = Pool::new(1, 12);
+        pool.has_grown(11);
+        assert_eq!(pool.take(1, Claim::Write), Ok(1));
+        assert_eq!(pool.take(3, Claim::Write), Ok(2));
+        pool.add_free(3);
+        assert_eq!(pool.take(2, Claim::Write), Ok(5));
+        assert_eq!(pool.take(3, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(pool.take(2, Claim::Write), Ok(7));
+        assert_eq!(pool.take(1, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(pool.take(1, Claim::Delete), Ok(3));
+        assert_eq!(pool.take(3, Claim::Collector), Ok(9));
+        assert_eq!(pool.take(1, Claim::Collector), Err(NoUnit::Full));
+    }
+
+    #[test]
+    fn a_free_tail_shortens_the_growth() {
+        let mut pool = Pool::new(1, 20);
+        pool.has_grown(2);
+        assert_eq!(pool.take(5, Claim::Write), Err(NoUnit::Grow(3)));
+        pool.has_grown(3);
+        assert_eq!(pool.take(5, Claim::Write), Ok(1));
+    }
+}

@@ -1,0 +1,151 @@
+//! Where each field of one schema version lies in a row body.
+//!
+//! Owns the offsets, computed once per version and never per row. It promises that slots are numbered as
+//! [`format`](super::format) orders the fields. It must not know about names, defaults' values or rows.
+
+use super::types::Type;
+use super::{Field, FieldId};
+
+/// One field in its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) id: FieldId,
+    /// The field's position in the schema of this version.
+    pub(crate) position: u16,
+    /// From the start of the body; of a fixed field only.
+    pub(crate) offset: u32,
+    pub(crate) kind: Type,
+}
+
+/// The layout of one schema version.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    version: u16,
+    /// Slots below this are of fixed fields.
+    fixed_slots: u16,
+    /// Whether slots are numbered as positions are.
+    in_order: bool,
+    bitmap_bytes: u32,
+    fixed_end: u32,
+    slots: Box<[Slot]>,
+    /// From position to slot; positions are in ascending order of id.
+    slot_of: Box<[u16]>,
+    /// Slots of fields that no row is without, ascending.
+    required: Box<[u16]>,
+}
+
+impl Layout {
+    /// The layout of `fields`, which are in ascending order of id and no more than 65,535.
+    pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>) -> Layout {
+        let fields: Vec<&Field> = fields.collect();
+        let mut slots: Vec<Slot> = fields
+            .iter()
+            .enumerate()
+            .map(|(position, field)| Slot {
+                id: field.id,
+                position: position as u16,
+                offset: 0,
+                kind: field.kind,
+            })
+            .collect();
+        // Stable: by id, which is by position, within each class.
+        slots.sort_by_key(|slot| slot.kind.rank());
+        let fixed_slots = slots.iter().filter(|slot| slot.kind.width().is_some()).count();
+        let bitmap_bytes = 8 * slots.len().div_ceil(64);
+        let mut offset = bitmap_bytes;
+        for slot in &mut slots[..fixed_slots] {
+            slot.offset = offset as u32;
+            offset += slot.kind.width().unwrap_or(0);
+        }
+        let mut slot_of = vec![0; slots.len()];
+        for (number, slot) in slots.iter().enumerate() {
+            slot_of[slot.position as usize] = number as u16;
+        }
+        let required = (0..slots.len()).filter(|&s| !fields[slots[s].position as usize].nullable);
+        Layout {
+            version,
+            fixed_slots: fixed_slots as u16,
+            in_order: slot_of.is_sorted(),
+            bitmap_bytes: bitmap_bytes as u32,
+            fixed_end: offset as u32,
+            required: required.map(|slot| slot as u16).collect(),
+            slot_of: slot_of.into(),
+            slots: slots.into(),
+        }
+    }
+
+    /// The schema version this is the layout of.
+    #[inline]
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// The number of fields.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, slot: usize) -> &Slot {
+        &self.slots[slot]
+    }
+
+    #[inline]
+    pub(super) fn slot_of(&self, position: usize) -> usize {
+        self.slot_of[position] as usize
+    }
+
+    #[inline]
+    pub(super) fn in_order(&self) -> bool {
+        self.in_order
+    }
+
+    #[inline]
+    pub(super) fn required(&self) -> &[u16] {
+        &self.required
+    }
+
+    #[inline]
+    pub(super) fn bitmap_bytes(&self) -> usize {
+        self.bitmap_bytes as usize
+    }
+
+    #[inline]
+    pub(super) fn fixed_end(&self) -> usize {
+        self.fixed_end as usize
+    }
+
+    #[inline]
+    pub(super) fn fixed_slots(&self) -> usize {
+        self.fixed_slots as usize
+    }
+
+    #[inline]
+    pub(super) fn fixed_offset(&self, slot: usize) -> usize {
+        self.slots[slot].offset as usize
+    }
+
+    /// The slot of the field with this id, if this version has it. At once for fields before any dropped one, else by bisection.
+    #[inline]
+    pub(super) fn slot_of_id(&self, id: FieldId) -> Option<usize> {
+        let slot_at = |position: usize| self.slot_of[position] as usize;
+        if (id.0 as usize) < self.slot_of.len() {
+            let slot = slot_at(id.0 as usize);
+            if self.slots[slot].id == id {
+                return Some(slot);
+            }
+        }
+        let found = self.slot_of.binary_search_by_key(&id, |&slot| self.slots[slot as usize].id);
+        found.ok().map(slot_at)
+    }
+
+    /// Where in every row body of this version the field with this id lies, and which presence bit is its (byte and mask), if it
+    /// is a fixed field: for merging in place.
+    pub(crate) fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {
+        let slot = self.slot_of_id(id)?;
+        let width = self.slots[slot].kind.width()?;
+        let at = self.fixed_offset(slot);
+        Some((at..at + width, slot / 8, 1 << (slot % 8)))
+    }
+}

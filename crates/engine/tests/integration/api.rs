@@ -1,0 +1,328 @@
+//! What each call promises, on DRAM.
+
+use hedgerow::{Batch, Change, Db, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row};
+use hedgerow_device::{Clock, FastTier, FastTierOptions};
+use std::ops::Bound;
+
+fn options() -> Options {
+    Options { segment_bytes: 1 << 20, background: false, ..Options::default() }
+}
+
+fn tier(bytes_max: u64) -> FastTier {
+    FastTier::dram(&FastTierOptions { bytes_max, ..FastTierOptions::default() }).unwrap()
+}
+
+fn db() -> Db {
+    Db::open_on(tier(256 << 20), options()).unwrap()
+}
+
+fn users(db: &Db) -> Table {
+    let schema = Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
+    db.create_table("users", schema).unwrap()
+}
+
+#[test]
+fn rows_are_read_as_written() {
+    let db = db();
+    let users = users(&db);
+    assert!(users.get(b"42").unwrap().is_none());
+    users.put(b"42", &row! { name: "Ada", age: 36 }).unwrap();
+    let row = users.get(b"42").unwrap().unwrap();
+    assert_eq!(row.key(), b"42");
+    assert_eq!(row.get("name"), Value::Str("Ada"));
+    assert_eq!(row.get("age"), Value::UInt(36));
+    assert!(row.get("mail").is_null());
+    assert_eq!(row.fields().count(), 2);
+    assert_eq!(users.len(), 1);
+}
+
+#[test]
+fn updates_change_the_named_fields_only() {
+    let db = db();
+    let users = users(&db);
+    users.put(b"42", &row! { name: "Ada", age: 36 }).unwrap();
+    for age in 37..60 {
+        users.update(b"42", &row! { age: age }).unwrap();
+        let row = users.get(b"42").unwrap().unwrap();
+        assert_eq!(row.get("age"), Value::UInt(age));
+        assert_eq!(row.get("name"), Value::Str("Ada"));
+    }
+    users.update(b"42", &row! { mail: "ada@example.org" }).unwrap();
+    assert_eq!(
+        users.get_field(b"42", "mail").unwrap(),
+        Some(OwnedValue::Str("ada@example.org".into()))
+    );
+    users.update(b"42", &[("mail", Value::Null)]).unwrap();
+    assert_eq!(users.get_field(b"42", "mail").unwrap(), Some(OwnedValue::Null));
+    assert!(!users.update_existing(b"43", &row! { age: 1 }).unwrap());
+    users.update(b"43", &row! { age: 1 }).unwrap();
+    assert_eq!(users.get(b"43").unwrap().unwrap().get("name"), Value::Str(""));
+}
+
+#[test]
+fn deletes_and_existence() {
+    let db = db();
+    let users = users(&db);
+    assert!(!users.delete(b"1").unwrap());
+    users.put(b"1", &row! { name: "x" }).unwrap();
+    assert!(users.exists(b"1").unwrap());
+    assert!(users.delete(b"1").unwrap());
+    assert!(!users.delete(b"1").unwrap());
+    assert!(!users.exists(b"1").unwrap());
+    assert!(users.get(b"1").unwrap().is_none());
+    assert_eq!(users.len(), 0);
+    users.put(b"1", &row! { name: "y" }).unwrap();
+    assert_eq!(users.len(), 1);
+}
+
+#[test]
+fn scans_keep_to_their_bounds() {
+    let db = db();
+    let users = users(&db);
+    for i in 0..1000u32 {
+        users.put(format!("{i:04}").as_bytes(), &row! { name: "n", age: i }).unwrap();
+    }
+    users.delete(b"0500").unwrap();
+    let ages = |scan: hedgerow::Scan| -> Vec<u64> {
+        scan.map(|row| row.unwrap().get("age").as_u64().unwrap()).collect()
+    };
+    assert_eq!(ages(users.scan()).len(), 999);
+    assert_eq!(ages(users.scan().prefix(b"05")), (501..600).collect::<Vec<_>>());
+    assert_eq!(ages(users.scan().from(Bound::Included(b"0998"))), [998, 999]);
+    assert_eq!(ages(users.scan().from(Bound::Excluded(b"0998"))), [999]);
+    assert_eq!(ages(users.scan().to(Bound::Excluded(b"0002"))), [0, 1]);
+    assert_eq!(ages(users.scan().reverse().limit(3)), [999, 998, 997]);
+    assert_eq!(ages(users.scan().reverse().prefix(b"000").limit(2)), [9, 8]);
+    let narrow = users.scan().limit(1).fields(&["name"]).unwrap().next().unwrap().unwrap();
+    assert_eq!(narrow.fields().count(), 1);
+    assert_eq!(users.scan().fields(&["nothing"]).err().unwrap().kind(), ErrorKind::NotFound);
+    let mut seen = 0;
+    users
+        .scan()
+        .for_each(|key, row| {
+            assert_eq!(key, row.key());
+            seen += 1;
+            Ok(seen < 10)
+        })
+        .unwrap();
+    assert_eq!(seen, 10);
+}
+
+#[test]
+fn many_at_once() {
+    let db = db();
+    let users = users(&db);
+    for i in 0..100u32 {
+        users.put(&i.to_be_bytes(), &row! { age: i }).unwrap();
+    }
+    let keys: Vec<[u8; 4]> = (90..110u32).map(u32::to_be_bytes).collect();
+    let rows = users.multi_get(&keys).unwrap();
+    assert_eq!(rows.iter().filter(|r| r.is_some()).count(), 10);
+    assert_eq!(rows[3].as_ref().unwrap().get("age"), Value::UInt(93));
+}
+
+#[test]
+fn counters_and_comparisons() {
+    let db = db();
+    let users = users(&db);
+    assert_eq!(users.increment(b"1", "age", 5).unwrap(), 5);
+    assert_eq!(users.increment(b"1", "age", -2).unwrap(), 3);
+    assert_eq!(users.increment(b"1", "age", -4).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(users.increment(b"1", "name", 1).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(users.compare_and_set(b"1", "age", Value::UInt(3), Value::UInt(9)).unwrap());
+    assert!(!users.compare_and_set(b"1", "age", Value::UInt(3), Value::UInt(10)).unwrap());
+    assert!(users.compare_and_set(b"1", "mail", Value::Null, Value::Str("m")).unwrap());
+    assert!(users.compare_and_set(b"2", "mail", Value::Null, Value::Str("m")).unwrap());
+    let doubled = users
+        .modify(b"1", |row| {
+            let age = row.unwrap().get("age")?.as_u64().unwrap() * 2;
+            let fields = vec![("age".to_owned(), OwnedValue::UInt(age))];
+            Ok((Change::Update { fields, expires_at_ms: None }, age))
+        })
+        .unwrap();
+    assert_eq!(doubled, 18);
+    assert_eq!(users.get_field(b"1", "age").unwrap(), Some(OwnedValue::UInt(18)));
+    users.modify(b"1", |_| Ok((Change::Delete, ()))).unwrap();
+    assert!(!users.exists(b"1").unwrap());
+}
+
+#[test]
+fn bad_input_is_refused_by_kind() {
+    let db = db();
+    let users = users(&db);
+    let kind = |result: hedgerow::Result<()>| result.unwrap_err().kind();
+    assert_eq!(kind(users.put(b"", &row! { age: 1 })), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(&vec![0; (64 << 10) + 1], &row! { age: 1 })), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(b"1", &row! { age: -1 })), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(b"1", &row! { age: "old" })), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(b"1", &[("age", Value::Null)])), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(b"1", &row! { shoe: 1 })), ErrorKind::NotFound);
+    assert_eq!(db.table("none").err().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(db.create_table("users", Schema::new()).err().unwrap().kind(), ErrorKind::Exists);
+    assert!(users.is_empty());
+}
+
+#[test]
+fn big_and_small_values() {
+    let db = Db::open_on(tier(512 << 20), options()).unwrap();
+    let blobs = db.create_table("blobs", Schema::flat()).unwrap();
+    for bytes in [0, 1, 8, 9, 255, 256, 257, 4096, 1 << 20, (1 << 20) + 1, 16 << 20] {
+        let value: Vec<u8> = (0..bytes).map(|i: usize| (i * 31 % 251) as u8).collect();
+        let key = [b'k'; 65536];
+        blobs.put(&key[..bytes.clamp(1, 65536)], &[("value", Value::Bytes(&value))]).unwrap();
+        let read = blobs.get_field(&key[..bytes.clamp(1, 65536)], "value").unwrap().unwrap();
+        assert!(read.borrow() == Value::Bytes(&value), "{bytes}");
+    }
+}
+
+#[test]
+fn open_tables_learn() {
+    let db = db();
+    let open = db.create_table("open", Schema::open()).unwrap();
+    open.put(b"1", &row! { color: b"red" }).unwrap();
+    open.update(b"1", &row! { size: b"9", shape: b"round" }).unwrap();
+    let row = open.get(b"1").unwrap().unwrap();
+    assert_eq!(row.get("color"), Value::Bytes(b"red"));
+    assert_eq!(row.get("shape"), Value::Bytes(b"round"));
+    assert_eq!(open.schema().fields().len(), 3);
+}
+
+#[test]
+fn schemas_evolve_without_rewriting() {
+    let db = db();
+    let users = users(&db);
+    users.put(b"1", &row! { name: "Ada", age: 36 }).unwrap();
+    users.add_field("city", Type::String).unwrap();
+    users.add_field_with_default("level", Type::I32, 7).unwrap();
+    users.rename_field("name", "full").unwrap();
+    users.drop_field("age").unwrap();
+    let row = users.get(b"1").unwrap().unwrap();
+    assert_eq!(row.get("full"), Value::Str("Ada"));
+    assert_eq!(row.get("level"), Value::Int(7));
+    assert!(row.get("city").is_null());
+    assert!(row.get("age").is_null());
+    users.update(b"1", &row! { city: "London" }).unwrap();
+    assert_eq!(users.get(b"1").unwrap().unwrap().get("city"), Value::Str("London"));
+    assert_eq!(users.update(b"1", &row! { age: 1 }).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn rows_and_fields_expire() {
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(tier(64 << 20), options(), clock.clone()).unwrap();
+    let users = users(&db);
+    users.put_expiring(b"1", &row! { name: "Ada" }, 2_000).unwrap();
+    users.put(b"2", &row! { name: "Eve", mail: "e" }).unwrap();
+    assert!(users.expire(b"2", Some(3_000)).unwrap());
+    assert!(users.expire_fields(b"2", &["mail"], Some(1_500)).unwrap());
+    assert!(!users.expire(b"3", Some(1)).unwrap());
+    assert_eq!(users.get(b"1").unwrap().unwrap().expires_at_ms(), Some(2_000));
+    users.update(b"1", &row! { age: 3 }).unwrap();
+    assert_eq!(users.get(b"1").unwrap().unwrap().expires_at_ms(), Some(2_000));
+    clock.advance_ms(500);
+    assert!(users.get(b"2").unwrap().unwrap().get("mail").is_null());
+    clock.advance_ms(500);
+    assert!(users.get(b"1").unwrap().is_none());
+    assert!(!users.exists(b"1").unwrap());
+    assert!(!users.delete(b"1").unwrap());
+    users.update(b"1", &row! { age: 4 }).unwrap();
+    let again = users.get(b"1").unwrap().unwrap();
+    assert_eq!((again.get("name"), again.get("age")), (Value::Str(""), Value::UInt(4)));
+    assert_eq!(again.expires_at_ms(), None);
+    users.expire(b"2", None).unwrap();
+    clock.advance_ms(10_000);
+    assert!(users.exists(b"2").unwrap());
+}
+
+#[test]
+fn batches_are_whole_and_snapshots_stay() {
+    let db = db();
+    let (users, open) = (users(&db), db.create_table("open", Schema::open()).unwrap());
+    users.put(b"1", &row! { name: "Ada", age: 1 }).unwrap();
+    users.put(b"2", &row! { name: "Bob", age: 2 }).unwrap();
+    let before = db.snapshot();
+    let mut batch = Batch::new();
+    batch.update(&users, b"1", &row! { age: 10 }).unwrap();
+    batch.delete(&users, b"2").unwrap();
+    batch.put(&users, b"3", &row! { name: "Cid" }).unwrap();
+    batch.update(&users, b"3", &row! { age: 30 }).unwrap();
+    batch.put(&open, b"x", &row! { note: b"n" }).unwrap();
+    batch.require_version(&users, b"1", users.version(b"1").unwrap()).unwrap();
+    db.write(batch).unwrap();
+    let mut stale = Batch::new();
+    stale.put(&users, b"9", &row! { name: "no" }).unwrap();
+    stale.require_version(&users, b"1", Some(1)).unwrap();
+    assert_eq!(db.write(stale).unwrap_err().kind(), ErrorKind::Conflict);
+    assert!(!users.exists(b"9").unwrap());
+    assert_eq!(users.get_field(b"1", "age").unwrap(), Some(OwnedValue::UInt(10)));
+    assert_eq!(users.get_field(b"3", "age").unwrap(), Some(OwnedValue::UInt(30)));
+    assert!(!users.exists(b"2").unwrap());
+    assert_eq!(before.get(&users, b"1").unwrap().unwrap().get("age"), Value::UInt(1));
+    assert_eq!(before.get(&users, b"2").unwrap().unwrap().get("age"), Value::UInt(2));
+    assert!(before.get(&users, b"3").unwrap().is_none());
+    assert_eq!(before.scan(&users).count(), 2);
+    assert_eq!(users.scan().count(), 2);
+}
+
+#[test]
+fn overwriting_for_ever_fits_a_bounded_tier() {
+    let db = Db::open_on(tier(16 << 20), options()).unwrap();
+    let blobs = db.create_table("blobs", Schema::flat()).unwrap();
+    let value = vec![7u8; 1000];
+    for i in 0..100_000u32 {
+        let key = (i % 1000).to_be_bytes();
+        let stamped = [&i.to_be_bytes()[..], &value].concat();
+        let mut put = blobs.put(&key, &[("value", Value::Bytes(&stamped))]);
+        while put.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
+            assert!(db.collect().unwrap() > 0, "at {i}");
+            put = blobs.put(&key, &[("value", Value::Bytes(&stamped))]);
+        }
+        put.unwrap();
+    }
+    for i in 99_000..100_000u32 {
+        let read = blobs.get_field(&(i % 1000).to_be_bytes(), "value").unwrap().unwrap();
+        assert_eq!(read.borrow().as_bytes().unwrap()[..4], i.to_be_bytes());
+    }
+}
+
+#[test]
+fn a_full_store_reads_and_deletes() {
+    let options = Options { background: true, ..options() };
+    let db = Db::open_on(tier(16 << 20), options).unwrap();
+    let blobs = db.create_table("blobs", Schema::flat()).unwrap();
+    let value = vec![7u8; 10_000];
+    let mut written = 0u32;
+    let error = loop {
+        match blobs.put(&written.to_be_bytes(), &[("value", Value::Bytes(&value))]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(written > 800, "{written}");
+    for i in 0..written {
+        assert!(blobs.exists(&i.to_be_bytes()).unwrap());
+    }
+    for i in 0..written {
+        assert!(blobs.delete(&i.to_be_bytes()).unwrap());
+    }
+    for i in 0..written / 2 {
+        blobs.put(&i.to_be_bytes(), &[("value", Value::Bytes(&value))]).unwrap();
+    }
+    assert_eq!(blobs.len(), u64::from(written / 2));
+}
+
+#[test]
+fn tables_are_cleared_and_dropped() {
+    let db = db();
+    let users = users(&db);
+    users.put(b"1", &row! { name: "x" }).unwrap();
+    users.clear().unwrap();
+    assert!(users.is_empty() && !users.exists(b"1").unwrap());
+    users.put(b"2", &row! { name: "y" }).unwrap();
+    assert_eq!(users.len(), 1);
+    assert!(db.drop_table("users").unwrap());
+    assert!(!db.drop_table("users").unwrap());
+    assert_eq!(users.put(b"2", &row! { name: "y" }).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(db.table_names().is_empty());
+}

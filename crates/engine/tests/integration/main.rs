@@ -1,0 +1,4 @@
+//! The engine through its public surface. One binary: each file is a room.
+#![allow(clippy::unwrap_used)]
+
+mod api;
