@@ -1,11 +1,9 @@
 //! Hedgerow: an embedded store for rows.
 
 mod db;
-mod index;
-mod log;
-mod sync;
 mod error;
 mod index;
+mod log;
 mod options;
 mod schema;
 mod sync;
