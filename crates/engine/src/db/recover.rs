@@ -140,7 +140,7 @@ impl Store {
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
         }
-        self.log.recovered(&walked.ends, walked.last_sequence)
+        self.log.recovered(walked.ends, walked.last_sequence, found)
     }
 
     fn walk_all(&self, found: &Found, prefixes: &Prefixes, threads: usize) -> Result<Walked> {
