@@ -183,7 +183,7 @@ impl Db {
     /// # Errors
     /// `Corrupted`, `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
-        self.store.collect(true)
+        Ok(self.store.collect(true)?.freed)
     }
 
     /// Counters and gauges.

@@ -35,6 +35,18 @@ const NEED_DEAD_PERCENT: u64 = 3;
 /// Dead bytes that are tolerated before the idle rule applies.
 const IDLE_DEAD_BYTES: u64 = 64 << 20;
 
+/// How often the collector looks again, 2 ms apart, before it calls a round futile that waits for readers.
+const READER_WAITS_MAX: u32 = 500;
+
+/// What a round came to, in segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    /// Given back.
+    pub(super) freed: usize,
+    /// Emptied, and given back if no reader or snapshot needs them.
+    emptied: usize,
+}
+
 /// What the collector shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct Collector {
@@ -81,25 +93,32 @@ impl Collector {
 impl Store {
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
+        let mut waits = 0;
         while self.housekeeping.sleep(Duration::from_millis(2)) {
             let requested = self.collector.requested.swap(false, Ordering::AcqRel);
             if self.collector.vanished.swap(false, Ordering::AcqRel) {
                 drop(self.recount());
             }
-            let freed = self.collect(requested).unwrap_or(0);
-            if requested && freed == 0 {
+            let round = self.collect(requested).unwrap_or_default();
+            if !requested || round != Round::default() {
+                waits = 0;
+            } else if self.waits_for_readers() && waits < READER_WAITS_MAX {
+                waits += 1;
+                self.collector.request();
+            } else {
+                waits = 0;
                 self.collector.futile.fetch_add(1, Ordering::AcqRel);
                 self.log.announce_space();
             }
         }
     }
 
-    /// One round; returns the segments freed.
-    pub(super) fn collect(&self, needed: bool) -> Result<usize> {
-        let mut freed = self.free_pending()?;
+    /// One round.
+    pub(super) fn collect(&self, needed: bool) -> Result<Round> {
+        let mut round = Round { freed: self.free_pending()?, emptied: 0 };
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
-            return Ok(freed);
+            return Ok(round);
         }
         let mut emptied = Vec::new();
         for unit in victims {
@@ -120,10 +139,18 @@ impl Store {
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        round.emptied = emptied.len();
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
-        freed += self.free_pending()?;
-        Ok(freed)
+        round.freed += self.free_pending()?;
+        Ok(round)
+    }
+
+    /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
+    fn waits_for_readers(&self) -> bool {
+        let oldest = self.snapshots.oldest();
+        let pending = self.collector.pending.lock();
+        pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
     fn space_is_low(&self) -> bool {

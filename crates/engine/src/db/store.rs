@@ -96,6 +96,7 @@ impl Store {
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
         })?;
+        arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
         let threads = options.recovery_threads.max(1);
