@@ -236,13 +236,12 @@ impl<'a> RowRef<'a> {
             // All blocks at once: their checksums interleave.
             self.chain.row().verify_all()?;
             let body = row_body(self.schema, self.chain.row(), self.chain.row())?;
-            for position in 0..self.schema.fields().fields().len() {
-                let value = body.read(self.schema, position)?.at(self.now_ms);
+            return body.for_each(self.schema, |position, field| {
+                let value = field.at(self.now_ms);
                 if !value.is_null() {
                     visit(position, value);
                 }
-            }
-            return Ok(());
+            });
         }
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
