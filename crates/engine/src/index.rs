@@ -44,6 +44,8 @@ use tree::{Tree, View};
 /// Cache lines of a node loaded ahead on the way down.
 const PREFETCH_LINES: usize = 16;
 
+/// The same for a group of keys, where more would fight for the core's few outstanding misses.
+const GROUP_LINES: usize = 6;
 /// Keys that [`Index::multi_get`] looks up together.
 const GROUP: usize = 16;
 
@@ -115,7 +117,12 @@ impl Index {
         let view = self.view(guard);
         let mut descents = [const { None }; GROUP];
         if let Ok(Some((_, root, version))) = view.enter() {
-            descents[..keys.len()].fill(Some(Descent { node: root, parent: None, version }));
+            descents[..keys.len()].fill(Some(Descent {
+                node: root,
+                parent: None,
+                version,
+                loading: Loading::Heads,
+            }));
         } else {
             for (key, out) in keys.iter().zip(&mut *out) {
                 *out = self.get(key, guard);
@@ -263,6 +270,16 @@ struct Descent<'g> {
     /// The parent, if `node`'s version is still to be read, and its version if so, else `node`'s.
     parent: Option<&'g Node>,
     version: u64,
+    /// In a leaf: what of it was asked for.
+    loading: Loading,
+}
+
+/// What of a leaf is on its way into the cache.
+#[derive(Clone, Copy)]
+enum Loading {
+    Heads,
+    Entry(usize),
+    Suffix,
 }
 
 impl<'g> Descent<'g> {
@@ -276,7 +293,15 @@ impl<'g> Descent<'g> {
         }
         let meta = self.node.meta();
         if meta.is_leaf() {
-            return get_in_leaf(self.node, self.version, key).map(Some);
+            self.loading = match self.loading {
+                Loading::Heads => Loading::Entry(self.node.prefetch_entry(meta, key)),
+                Loading::Entry(at) => {
+                    self.node.prefetch_suffix(meta, at);
+                    Loading::Suffix
+                }
+                Loading::Suffix => return get_in_leaf(self.node, self.version, key).map(Some),
+            };
+            return Ok(None);
         }
         let (at, equal) = self.node.search(meta, key, self.version)?;
         let id = self.node.child(meta, at + usize::from(equal));
@@ -285,7 +310,7 @@ impl<'g> Descent<'g> {
             self.node.check(self.version)?;
             return Ok(Some(None));
         }
-        child.prefetch(PREFETCH_LINES);
+        child.prefetch(GROUP_LINES);
         (self.parent, self.node) = (Some(self.node), child);
         Ok(None)
     }
