@@ -287,7 +287,7 @@ impl<'g> Descent<'g> {
     #[inline]
     fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Option<Slot>>, Retry> {
         if let Some(parent) = self.parent.take() {
-            let version = self.node.stable()?;
+            let version = self.node.stable();
             parent.check(self.version)?;
             self.version = version;
         }

@@ -58,8 +58,7 @@ pub(super) const SPILL_HALVES: usize = 2;
 
 const SLOT: u64 = 1;
 const STRUCT: u64 = 2;
-const OBSOLETE: u64 = 4;
-const STEP: u64 = 8;
+const STEP: u64 = 4;
 
 /// What was read may be torn or out of date: begin again from the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,23 +315,20 @@ impl Node {
 
     /// The version, once no structural writer is at work.
     #[inline]
-    pub(super) fn stable(&self) -> Result<u64, Retry> {
+    pub(super) fn stable(&self) -> u64 {
         let version = self.0[0].load(Ordering::Acquire);
-        if version & (STRUCT | OBSOLETE) == 0 { Ok(version & !SLOT) } else { self.stable_slowly() }
+        if version & STRUCT == 0 { version & !SLOT } else { self.stable_slowly() }
     }
 
     #[cold]
-    fn stable_slowly(&self) -> Result<u64, Retry> {
+    fn stable_slowly(&self) -> u64 {
         let mut backoff = Backoff::new();
         loop {
-            let version = self.0[0].load(Ordering::Acquire);
-            if version & OBSOLETE != 0 {
-                return Err(Retry);
-            }
-            if version & STRUCT == 0 {
-                return Ok(version & !SLOT);
-            }
             backoff.wait();
+            let version = self.0[0].load(Ordering::Acquire);
+            if version & STRUCT == 0 {
+                return version & !SLOT;
+            }
         }
     }
 
@@ -538,11 +534,6 @@ impl NodeLock<'_> {
     /// What `check` must see while the lock is held.
     pub(super) fn version(&self) -> u64 {
         self.version | STRUCT
-    }
-
-    /// The node is unlinked: whoever still comes to it must begin again.
-    pub(super) fn obsolete(mut self) {
-        self.end = STEP | OBSOLETE;
     }
 
     /// Unlocks a node that was not changed.

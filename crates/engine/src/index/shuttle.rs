@@ -82,6 +82,27 @@ fn readers_see_every_key_while_leaves_split_and_slots_change() {
 }
 
 #[test]
+fn a_reader_between_parent_and_child_notices_the_split_of_the_child() {
+    explore(|| {
+        let index = fresh();
+        // Two levels, and leaves full enough that one insert splits.
+        for n in 0..8 {
+            put(&index, &key(n * 4), slot(n * 4));
+        }
+        let splitting = index.clone();
+        let writer = thread::spawn(move || {
+            for n in [13, 14, 15] {
+                put(&splitting, &key(n), slot(n));
+            }
+        });
+        for n in [16, 12] {
+            assert_eq!(index.get(&key(n), &index.epoch.pin()), Some(slot(n)));
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
 fn scans_are_in_order_and_whole_while_leaves_come_and_go() {
     explore(|| {
         let index = fresh();
@@ -111,7 +132,10 @@ fn scans_are_in_order_and_whole_while_leaves_come_and_go() {
                 keys.reverse();
             }
             assert!(keys.is_sorted_by(|a, b| a < b));
-            assert!(stays.iter().all(|n| keys.iter().any(|k| k == &key(*n))), "keys that stay are in every scan");
+            assert!(
+                stays.iter().all(|n| keys.iter().any(|k| k == &key(*n))),
+                "keys that stay are in every scan"
+            );
             assert!(batch.iter().all(|(k, slot)| k == key(slot.offset() / 8)), "slots are with their keys");
         }
         writer.join().unwrap();

@@ -182,7 +182,7 @@ impl<'g> View<'g> {
             return Ok(None);
         }
         let node = self.arena.node(id);
-        let version = node.stable()?;
+        let version = node.stable();
         if self.tree.root.load(Ordering::Acquire) == id { Ok(Some((id, node, version))) } else { Err(Retry) }
     }
 
@@ -204,7 +204,7 @@ impl<'g> View<'g> {
                 return Ok(None);
             }
             // The child's version first: if the parent is unchanged after that, the child was its child with it.
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -244,7 +244,7 @@ impl<'g> View<'g> {
                 return Ok(Some(place));
             }
             let child = self.arena.node(id);
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -265,7 +265,8 @@ impl<'g> View<'g> {
 
     /// Gives an unlinked node back once its readers are gone.
     fn retire(&self, id: u32, lock: NodeLock<'_>) {
-        lock.obsolete();
+        // Stepping the version is enough to turn those away who come late: they find it, or the parent, changed.
+        drop(lock);
         self.tree.nodes.fetch_sub(1, Ordering::Relaxed);
         self.epoch.defer(Box::new(RetiredNode { arena: self.arena.clone(), id }));
     }
