@@ -171,7 +171,7 @@ impl Index {
             };
             let write = Write { view, key, stripe: guard.stripe(), meta, at };
             if equal {
-                return Ok(write.existing(lock, decide));
+                return Ok(write.present(lock, decide));
             }
             let room = edit::room(meta, key.len() - meta.prefix());
             if room == Room::Split {
@@ -179,7 +179,7 @@ impl Index {
                 view.split(key, 0)?;
                 continue;
             }
-            return write.new(lock, room, decide);
+            return write.absent(lock, room, decide);
         }
     }
 
@@ -337,7 +337,7 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    fn existing<R>(self, lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
+    fn present<R>(self, lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
         let node = lock.node();
         let (decision, result) = decide(Slot::from_raw(node.slot(self.meta, self.at)));
         match decision {
@@ -357,7 +357,7 @@ impl Write<'_> {
         result
     }
 
-    fn new<R>(
+    fn absent<R>(
         self,
         lock: SlotLock<'_>,
         room: Room,
@@ -366,23 +366,40 @@ impl Write<'_> {
         let node = lock.node();
         let tail = &self.key[self.meta.prefix()..];
         // Before deciding, since the decision may be in the log already when it comes back.
-        let blob = self.view.blob_for(self.key, tail.len())?;
+        let blob = UnlinkedBlob { view: self.view, raw: self.view.blob_for(self.key, tail.len())? };
         let (decision, result) = decide(None);
         if let Decision::Store(slot) = decision {
             let lock = lock.escalate();
             if room == Room::Relayout {
                 edit::relayout(node, tail.len());
             }
-            edit::insert(node, self.at, &Entry { tail, blob, value: slot.raw() });
+            edit::insert(node, self.at, &Entry { tail, blob: blob.link(), value: slot.raw() });
             drop(lock);
             self.view.tree.count_keys(self.stripe, 1);
         } else {
             drop(lock);
-            self.view.retire_blob(blob);
             if self.meta.count() == 0 {
                 self.view.unlink_empty(self.key);
             }
         }
         Ok(result)
+    }
+}
+
+/// A blob that goes again if, by decision or by panic, it is not linked.
+struct UnlinkedBlob<'a> {
+    view: View<'a>,
+    raw: u64,
+}
+
+impl UnlinkedBlob<'_> {
+    fn link(mut self) -> u64 {
+        std::mem::take(&mut self.raw)
+    }
+}
+
+impl Drop for UnlinkedBlob<'_> {
+    fn drop(&mut self) {
+        self.view.free_blob(self.raw);
     }
 }

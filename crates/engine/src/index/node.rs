@@ -411,6 +411,10 @@ impl Node {
             Some(above) => self.heads_below(meta.count(), above),
             None => meta.count(),
         };
+        if end <= from {
+            // Heads moved meanwhile.
+            return Err(Retry);
+        }
         // Keys in order come to the end of a leaf whose prefix, at the tree's edge, is empty: look there first.
         if self.compare(meta, end - 1, key, version)? == Cmp::Less {
             return Ok((end, false));

@@ -70,7 +70,7 @@ impl Tree {
         if by > 0 && !self.spilled.load(Ordering::Relaxed) {
             self.spilled.store(true, Ordering::Relaxed);
         }
-        self.blob_bytes.fetch_add(len as i64 * by, Ordering::Relaxed);
+        self.blob_bytes.fetch_add(blob::cost(len) as i64 * by, Ordering::Relaxed);
     }
 
     /// Frees all nodes and blobs.
@@ -277,6 +277,17 @@ impl<'g> View<'g> {
             // SAFETY: until now it was linked, and our guard is older than the epoch that will free it.
             self.tree.count_blob(unsafe { blob::key(raw) }.len(), -1);
             blob::retire(self.arena, self.epoch, raw);
+        }
+    }
+
+    /// Frees a blob that was never linked; 0 is none.
+    pub(super) fn free_blob(&self, raw: u64) {
+        if raw != 0 {
+            // SAFETY: nobody but the caller ever knew it.
+            unsafe {
+                self.tree.count_blob(blob::key(raw).len(), -1);
+                blob::free(self.arena, raw);
+            }
         }
     }
 
