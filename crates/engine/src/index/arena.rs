@@ -173,7 +173,7 @@ mod memory {
     impl Memory {
         pub(super) fn reserve(bytes_max: u64) -> io::Result<Memory> {
             // One more node than the budget holds: the null node takes the first place.
-            let mut bytes = bytes_max.min(RESERVE_MOST).max(NODE_BYTES) + NODE_BYTES;
+            let mut bytes = bytes_max.clamp(NODE_BYTES, RESERVE_MOST) + NODE_BYTES;
             loop {
                 match Arena::reserve(usize::try_from(bytes).unwrap_or(isize::MAX as usize / 2)) {
                     Ok(arena) => {

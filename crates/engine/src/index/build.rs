@@ -208,7 +208,7 @@ impl IndexBuilder {
             match blob::allocate(&self.arena, self.key(i)) {
                 Ok(raw) => {
                     blobs[i] = raw;
-                    made += self.key(i).len() as u64;
+                    made += blob::cost(self.key(i).len());
                 }
                 Err(e) => {
                     full = Some(e);
@@ -292,7 +292,7 @@ impl IndexBuilder {
             match blob::allocate(&self.arena, separator) {
                 Ok(raw) => {
                     blobs[i] = raw;
-                    made += separator.len() as u64;
+                    made += blob::cost(separator.len());
                 }
                 Err(e) => {
                     full = Some(e);

@@ -147,7 +147,7 @@ pub(super) fn insert(node: &Node, at: usize, entry: &Entry<'_>) {
 fn move_halves_up(node: &Node, from: usize, count: usize) {
     let mut i = from + count;
     // Whole cells while both source halves are among those to move.
-    if count > 0 && i % 2 == 0 {
+    if count > 0 && i.is_multiple_of(2) {
         node.write_half(i, node.half(i - 1));
         i -= 1;
     }

@@ -86,7 +86,8 @@ impl Epoch {
             let bucket = (epoch & 3) as usize;
             self.shared[bucket].fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            // Counted in the bucket of the epoch that still is: later guards count elsewhere, so it drains.
+            // Counted in the bucket of the epoch that still is: later guards count elsewhere, so it drains; and the
+            // bucket is not one that came round again.
             if self.global.load(Ordering::SeqCst) == epoch {
                 return Guard { epoch: self, place: PLACES + bucket, _on_this_thread: PhantomData };
             }

@@ -254,7 +254,7 @@ impl<'g> Walk<'_, 'g> {
                 self.read_fence(fence)?;
                 return Ok(Some(Stop { leaf: None, parent, bounded: fence.is_some() }));
             }
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -286,7 +286,7 @@ impl<'g> Walk<'_, 'g> {
         let id = node.child(meta, at);
         let leaf = match id {
             NULL => None,
-            _ => Some((self.view.arena.node(id), self.view.arena.node(id).stable().ok()?)),
+            _ => Some((self.view.arena.node(id), self.view.arena.node(id).stable())),
         };
         // Checks the parent, after the leaf's version was read.
         self.read_fence(Some((node, meta, version, fence))).ok()?;

@@ -182,7 +182,7 @@ impl fmt::Debug for Slot {
 
 /// The bytes a size class stands for.
 fn class_bytes(class: u8) -> u64 {
-    (8 + u64::from(class & 7)) * 4 << (class >> 3)
+    ((8 + u64::from(class & 7)) * 4) << (class >> 3)
 }
 
 /// The smallest class that holds `bytes`; the largest if none does.

@@ -70,7 +70,7 @@ impl Tree {
         if by > 0 && !self.spilled.load(Ordering::Relaxed) {
             self.spilled.store(true, Ordering::Relaxed);
         }
-        self.blob_bytes.fetch_add(len as i64 * by, Ordering::Relaxed);
+        self.blob_bytes.fetch_add(blob::cost(len) as i64 * by, Ordering::Relaxed);
     }
 
     /// Frees all nodes and blobs.
@@ -182,7 +182,7 @@ impl<'g> View<'g> {
             return Ok(None);
         }
         let node = self.arena.node(id);
-        let version = node.stable()?;
+        let version = node.stable();
         if self.tree.root.load(Ordering::Acquire) == id { Ok(Some((id, node, version))) } else { Err(Retry) }
     }
 
@@ -204,7 +204,7 @@ impl<'g> View<'g> {
                 return Ok(None);
             }
             // The child's version first: if the parent is unchanged after that, the child was its child with it.
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -244,7 +244,7 @@ impl<'g> View<'g> {
                 return Ok(Some(place));
             }
             let child = self.arena.node(id);
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -265,7 +265,8 @@ impl<'g> View<'g> {
 
     /// Gives an unlinked node back once its readers are gone.
     fn retire(&self, id: u32, lock: NodeLock<'_>) {
-        lock.obsolete();
+        // Stepping the version is enough to turn those away who come late: they find it, or the parent, changed.
+        drop(lock);
         self.tree.nodes.fetch_sub(1, Ordering::Relaxed);
         self.epoch.defer(Box::new(RetiredNode { arena: self.arena.clone(), id }));
     }
@@ -276,6 +277,17 @@ impl<'g> View<'g> {
             // SAFETY: until now it was linked, and our guard is older than the epoch that will free it.
             self.tree.count_blob(unsafe { blob::key(raw) }.len(), -1);
             blob::retire(self.arena, self.epoch, raw);
+        }
+    }
+
+    /// Frees a blob that was never linked; 0 is none.
+    pub(super) fn free_blob(&self, raw: u64) {
+        if raw != 0 {
+            // SAFETY: nobody but the caller ever knew it.
+            unsafe {
+                self.tree.count_blob(blob::key(raw).len(), -1);
+                blob::free(self.arena, raw);
+            }
         }
     }
 
