@@ -21,9 +21,9 @@ mod scan;
 mod slot;
 mod tree;
 
-#[cfg(any())]
+#[cfg(all(test, shuttle))]
 mod shuttle;
-#[cfg(any())]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
 use std::fmt;
@@ -80,7 +80,10 @@ impl Index {
 
     #[inline]
     fn view<'g>(&'g self, guard: &'g Guard<'_>) -> View<'g> {
-        debug_assert!(std::ptr::eq(guard.epoch(), &*self.epoch), "a guard of another domain protects nothing here");
+        debug_assert!(
+            std::ptr::eq(guard.epoch(), &*self.epoch),
+            "a guard of another domain protects nothing here"
+        );
         // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
         let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
         View { arena: &self.arena, epoch: &self.epoch, tree }
@@ -229,7 +232,10 @@ impl Drop for Index {
 
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Index").field("keys", &self.len()).field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("Index")
+            .field("keys", &self.len())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
     }
 }
 

@@ -106,7 +106,9 @@ impl IndexBuilder {
             halves = (0..self.slots.len()).map(|i| entry_halves(self.key(i).len() - prefix)).sum::<usize>()
                 + entry_halves(key.len() - prefix);
         }
-        if self.slots.len() == GATHER_MAX || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty() {
+        if self.slots.len() == GATHER_MAX
+            || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty()
+        {
             self.flush(Some(key))?;
             return self.push(key, slot);
         }

@@ -224,8 +224,11 @@ impl Items {
             let ext = node.ext(meta, i);
             items.starts[i] = end as u16;
             items.lens[i] = ext.len() as u32;
-            items.values[i] =
-                if meta.is_leaf() { node.read(Node::slot_at(meta, i)) } else { u64::from(node.child(meta, i + 1)) };
+            items.values[i] = if meta.is_leaf() {
+                node.read(Node::slot_at(meta, i))
+            } else {
+                u64::from(node.child(meta, i + 1))
+            };
             if ext.spilled() {
                 items.blobs[i] = node.blob(ext);
                 continue;

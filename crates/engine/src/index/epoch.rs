@@ -161,7 +161,8 @@ impl Epoch {
         if self.places[..claim::places_used()].iter().any(behind) {
             return false;
         }
-        if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0) {
+        if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0)
+        {
             return false;
         }
         // Losing to another thread that moved it is as good.
@@ -260,7 +261,12 @@ mod claim {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
                     let bit = taken.trailing_ones();
-                    match word.compare_exchange_weak(taken, taken | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
+                    match word.compare_exchange_weak(
+                        taken,
+                        taken | 1 << bit,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    ) {
                         Ok(_) => {
                             let place = i * 64 + bit as usize;
                             USED.fetch_max(place + 1, Ordering::SeqCst);

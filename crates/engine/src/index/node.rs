@@ -431,7 +431,13 @@ impl Node {
     }
 
     /// Appends the key of entry `i` after the prefix to `out`; `out` is undefined beyond its old length on `Retry`.
-    pub(super) fn append_tail(&self, meta: Meta, i: usize, version: u64, out: &mut Vec<u8>) -> Result<(), Retry> {
+    pub(super) fn append_tail(
+        &self,
+        meta: Meta,
+        i: usize,
+        version: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Retry> {
         let ext = self.ext(meta, i);
         if ext.spilled() {
             let raw = self.blob(ext);

@@ -147,7 +147,11 @@ impl Slot {
     /// With `fewer` older records; "many" stays "many".
     #[must_use]
     pub fn stale_fewer(self, fewer: u8) -> Slot {
-        if self.stale() == Self::STALE_MANY { self } else { self.with_stale(self.stale().saturating_sub(fewer)) }
+        if self.stale() == Self::STALE_MANY {
+            self
+        } else {
+            self.with_stale(self.stale().saturating_sub(fewer))
+        }
     }
 
     /// With the record moved to `offset`, all else kept.

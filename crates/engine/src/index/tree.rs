@@ -213,8 +213,7 @@ impl<'g> View<'g> {
     /// The node on `level` on the path of `key`, or the `NULL` where the path ends above it.
     fn place(&self, key: &[u8], level: usize) -> Result<Option<Place<'g>>, Retry> {
         let Some((id, mut node, mut version)) = self.enter()? else { return Ok(None) };
-        let mut place =
-            Place { parent: None, id, node: None, level: 0, low: None, high: None };
+        let mut place = Place { parent: None, id, node: None, level: 0, low: None, high: None };
         loop {
             let meta = node.meta();
             place.level = meta.level();
@@ -426,7 +425,13 @@ impl<'g> View<'g> {
             shared(Some(&cut.separator), place.high.as_deref()),
         );
         let (left_fits, right_fits) = (
-            items.pack(self.arena.node(right), cut.right..items.count, right_prefix, cut.right_first_child, None),
+            items.pack(
+                self.arena.node(right),
+                cut.right..items.count,
+                right_prefix,
+                cut.right_first_child,
+                None,
+            ),
             items.pack(node, 0..cut.left, left_prefix, items.first_child, None),
         );
         debug_assert!(left_fits && right_fits, "a part fits where the whole did");
@@ -550,7 +555,10 @@ impl Cut {
             let cut = match at {
                 _ if at == count => count - few,
                 0 => few,
-                _ => (count * 7 / 16..=count * 9 / 16).filter(|i| (1..count).contains(i)).min_by_key(|i| between(*i)).unwrap_or(1),
+                _ => (count * 7 / 16..=count * 9 / 16)
+                    .filter(|i| (1..count).contains(i))
+                    .min_by_key(|i| between(*i))
+                    .unwrap_or(1),
             };
             (cut, between(cut))
         };

@@ -272,7 +272,8 @@ impl<'a> Record<'a> {
         self.bytes.len()
     }
 
-    pub(crate) fn head_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn head_bytes(&self) -> usize {
         self.parts.body
     }
 
@@ -300,10 +301,6 @@ impl<'a> Record<'a> {
 
     pub(crate) fn key(&self) -> &'a [u8] {
         &self.bytes[self.parts.key..self.parts.key + key_bytes(self.bytes)]
-    }
-
-    pub(crate) fn all_bytes(&self) -> &'a [u8] {
-        self.bytes
     }
 
     /// The number in a batch frame's body.

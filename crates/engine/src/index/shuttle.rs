@@ -1,0 +1,1 @@
+//! Interleavings of the index, explored by `shuttle`.
