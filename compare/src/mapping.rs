@@ -312,11 +312,15 @@ mod tests {
             Ok(())
         }
         fn get(&mut self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<(), String> {
-            self.0.lock().unwrap().get(key).map(|value| visit(value));
+            if let Some(value) = self.0.lock().unwrap().get(key) {
+                visit(value);
+            }
             Ok(())
         }
         fn change(&mut self, key: &[u8], change: impl FnOnce(&mut [u8])) -> Result<(), String> {
-            self.0.lock().unwrap().get_mut(key).map(|value| change(value));
+            if let Some(value) = self.0.lock().unwrap().get_mut(key) {
+                change(value);
+            }
             Ok(())
         }
         fn walk(&mut self, from: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), String> {

@@ -215,10 +215,10 @@ pub(crate) fn tables(runs: &[Run]) -> String {
         _ => format!("{:.3}", s.net_us_per_op),
     });
     text += &ratio_table(runs, &phases);
-    text += &grid("latency p50 / p99 / p99.9 / p99.99", &|s| {
-        let all = [s.report.p50_us, s.report.p99_us, s.report.p999_us, s.report.p9999_us];
-        all.map(latency).join("/")
-    });
+    text += &grid("latency p50", &|s| latency(s.report.p50_us));
+    text += &grid("latency p99", &|s| latency(s.report.p99_us));
+    text += &grid("latency p99.9", &|s| latency(s.report.p999_us));
+    text += &grid("latency p99.99", &|s| latency(s.report.p9999_us));
     text += &grid("processor us per operation, background work included", &|s| {
         format!("{:.2}", per_op(s, s.report.cpu_s * 1e6))
     });
