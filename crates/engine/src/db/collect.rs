@@ -11,6 +11,9 @@
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
 //!    more, and goes. (Its own record goes with its segment, in a later round than the records it hid: 4 before 5.)
 //! 6. Give the units back.
+//!
+//! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
+//! round unless there is no free segment at all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +38,14 @@ const NEED_DEAD_PERCENT: u64 = 3;
 /// Dead bytes that are tolerated before the idle rule applies.
 const IDLE_DEAD_BYTES: u64 = 64 << 20;
 
+/// What a writer pays at most for each KiB, while there is no space at all.
+const PRESSURE_MAX_NS: u64 = 8_000;
+
+/// With fewer units to be had than this, space is low.
+fn low_units(all: u32) -> u32 {
+    (all / 8).clamp(5, 64)
+}
+
 /// How often the collector looks again, 2 ms apart, before it calls a round futile that waits for readers.
 const READER_WAITS_MAX: u32 = 500;
 
@@ -55,6 +66,8 @@ pub(crate) struct Collector {
     futile: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
+    /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
+    pressure: AtomicU64,
     vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
@@ -84,6 +97,11 @@ impl Collector {
         self.vanished.store(true, Ordering::Release);
     }
 
+    #[inline]
+    pub(super) fn pressure(&self) -> u64 {
+        self.pressure.load(Ordering::Relaxed)
+    }
+
     /// Segments collected and bytes copied so far.
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -100,6 +118,7 @@ impl Store {
                 drop(self.recount());
             }
             let round = self.collect(requested).unwrap_or_default();
+            self.set_pressure();
             if !requested || round != Round::default() {
                 waits = 0;
             } else if self.waits_for_readers() && waits < READER_WAITS_MAX {
@@ -155,7 +174,17 @@ impl Store {
 
     fn space_is_low(&self) -> bool {
         let (available, all) = self.log.space();
-        available < (all / 8).clamp(5, 64)
+        available < low_units(all)
+    }
+
+    /// Sets what writers pay: nothing while space is not low, then more with the square of what is missing, so that they
+    /// slow down to the collector's speed before they have to wait for it.
+    fn set_pressure(&self) {
+        let (available, all) = self.log.space();
+        let low = low_units(all);
+        let missing = u64::from(low.saturating_sub(available));
+        let pressure = PRESSURE_MAX_NS * missing * missing / u64::from(low * low);
+        self.collector.pressure.store(pressure, Ordering::Relaxed);
     }
 
     /// The units of the segments most worth collecting.
