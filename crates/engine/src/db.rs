@@ -183,7 +183,7 @@ impl Db {
     /// # Errors
     /// `Corrupted`, `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
-        self.store.collect(true)
+        Ok(self.store.collect(true)?.freed)
     }
 
     /// Counters and gauges.
@@ -201,8 +201,8 @@ impl Db {
         self.store.options.durability
     }
 
-    /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on until the last
-    /// handle is dropped.
+    /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on, and the file stays
+    /// locked, until the last handle ([`Db`], [`Table`], [`Snapshot`]) is dropped.
     ///
     /// # Errors
     /// `Io` if the last sync failed.

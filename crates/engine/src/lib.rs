@@ -1,12 +1,12 @@
 //! Hedgerow: an embedded store for rows.
 
 mod db;
+mod error;
 mod index;
 mod log;
-mod sync;
-mod error;
 mod options;
 mod schema;
+mod sync;
 
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};

@@ -69,6 +69,8 @@ pub(crate) struct Log {
 #[derive(Debug)]
 struct Commit {
     noted_at: Instant,
+    /// What recovery found, until a sync has made it durable.
+    unsettled: Option<Vec<SegmentEnd>>,
 }
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
@@ -78,6 +80,8 @@ pub(crate) struct Found {
     pub(crate) segments: Vec<u32>,
     /// The machine went down, and not only the process: stores after the last sync may be missing in any order.
     pub(crate) power_cut: bool,
+    /// The store was closed in order.
+    pub(crate) clean: bool,
     /// Everything up to this sequence was durable.
     pub(crate) watermark: u64,
 }
@@ -118,7 +122,7 @@ impl Log {
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
-            commit: Mutex::new(Commit { noted_at: Instant::now() }),
+            commit: Mutex::new(Commit { noted_at: Instant::now(), unsettled: None }),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
@@ -126,8 +130,11 @@ impl Log {
             tier,
         };
         let segments = log.load_segments(grown, power_cut)?;
-        let watermark = log.root.lock().watermark;
-        Ok((log, Found { segments, power_cut, watermark }))
+        let (watermark, clean) = {
+            let root = log.root.lock();
+            (root.watermark, root.clean)
+        };
+        Ok((log, Found { segments, power_cut, clean, watermark }))
     }
 
     fn create(tier: &FastTier, options: &Options) -> Result<Root> {
@@ -157,9 +164,11 @@ impl Log {
         let mut pool = self.pool.lock();
         let mut unit = 1;
         let mut segments = Vec::new();
+        let mut last_incarnation = 0;
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
+            last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
             let used = decoded.header.filter(|h| h.state != SegmentState::Free);
             // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
             if decoded.spoiled && used.is_none() && !power_cut {
@@ -199,33 +208,61 @@ impl Log {
             segments.push(unit);
             unit += header.units;
         }
+        self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
         Ok(segments)
     }
 
-    /// Ends recovery: seals every segment at the end that was found, and opens the log for writing with sequences above
-    /// all that were seen, dropped ones included.
-    pub(crate) fn recovered(&self, ends: &[SegmentEnd], last_sequence: u64) -> Result<()> {
+    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
+    /// was found. After a power cut, or a clean close, that is done at once.
+    pub(crate) fn recovered(&self, ends: Vec<SegmentEnd>, last_sequence: u64, found: &Found) -> Result<()> {
         let mut pool = self.pool.lock();
-        for found in ends {
-            let Some(segment) = pool.used.get_mut(&found.unit) else { continue };
-            (segment.end, segment.max_sequence, segment.sealed) = (found.end, found.max_sequence, true);
-            if segment.noted != (found.end, true) {
-                segment.noted = (found.end, true);
-                let header = header_of(segment, SegmentState::Sealed);
-                self.write_header(found.unit, &header)?;
+        for end in &ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
+        }
+        drop(pool);
+        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
+        let mut commit = self.commit.lock();
+        commit.unsettled = Some(ends);
+        if found.power_cut || found.clean {
+            self.sync(&mut commit, false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what recovery found still waits for its first sync.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.commit.lock().unsettled.is_some()
+    }
+
+    /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
+    ///
+    /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
+    /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
+    /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
+    fn settle(&self, ends: &[SegmentEnd], durable: u64) -> Result<()> {
+        let mut pool = self.pool.lock();
+        let mut changed = Vec::new();
+        for end in ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            if segment.noted != (segment.end, true) && !segment.in_collection {
+                segment.noted = (segment.end, true);
+                changed.push((end.unit, header_of(segment, SegmentState::Sealed)));
             }
         }
         drop(pool);
+        for copy in 0..2 {
+            changed.iter().for_each(|(unit, header)| self.write_header_copy(*unit, copy, header));
+            // PERSIST: one copy of each header is whole at any moment.
+            if !changed.is_empty() {
+                self.tier.persist_all()?;
+            }
+        }
         let mut root = self.root.lock();
-        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
-        self.durable_sequence.store(last_sequence, Ordering::Release);
-        // PERSIST: what replay kept is durable before the root says that it is the whole past. (After a killed process
-        // it may still be only in the page cache.)
-        self.tier.persist_all()?;
         root.opens += 1;
         root.clean = false;
         root.boot_id = self.tier.boot_id();
-        root.watermark = last_sequence;
+        root.watermark = durable;
         root.store(&self.tier)
     }
 
@@ -346,24 +383,21 @@ impl Log {
         }
         self.check_writable()?;
         let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
-        self.sync(note)?;
-        if note {
-            commit.noted_at = Instant::now();
-        }
-        Ok(())
+        self.sync(&mut commit, note)
     }
 
     /// Makes everything durable and says so in the root, so that segments up to now may be freed.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _commit = self.commit.lock();
+        let mut commit = self.commit.lock();
         self.check_writable()?;
-        self.sync(true)?;
+        self.sync(&mut commit, true)?;
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
         root.store(&self.tier).inspect_err(|_| self.fail())
     }
 
-    fn sync(&self, note: bool) -> Result<()> {
+    /// Makes everything durable; with `note`, says so in the segments' headers.
+    fn sync(&self, commit: &mut Commit, note: bool) -> Result<()> {
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
         let mut ends = Vec::new();
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
@@ -379,8 +413,14 @@ impl Log {
         }
         self.tier.persist_all().inspect_err(|_| self.fail())?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(found) = commit.unsettled.take() {
+            self.settle(&found, last).inspect_err(|_| self.fail())?;
+        }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
-        self.note_ends(&ends);
+        if note {
+            self.note_ends(&ends);
+            commit.noted_at = Instant::now();
+        }
         Ok(())
     }
 
@@ -408,9 +448,9 @@ impl Log {
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
-        let _commit = self.commit.lock();
+        let mut commit = self.commit.lock();
         self.check_writable()?;
-        self.sync(false)?;
+        self.sync(&mut commit, false)?;
         let mut pool = self.pool.lock();
         let units: Vec<u32> = pool.used.keys().copied().collect();
         for unit in units {
@@ -650,11 +690,6 @@ impl Log {
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
         let bytes = self.tier.try_read(start, limit as usize)?;
         Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
-    }
-
-    /// What kind of records a segment holds.
-    pub(crate) fn segment_kind(&self, unit: u32) -> Option<SegmentKind> {
-        self.pool.lock().used.get(&unit).map(|s| s.kind)
     }
 }
 

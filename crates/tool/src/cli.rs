@@ -18,6 +18,9 @@ enum Command {
     Serve(crate::serve::Args),
     /// Measures a store.
     Bench(crate::bench::Args),
+    /// Prints `docs/commands.md`: the Redis commands `serve` knows.
+    #[command(hide = true)]
+    Commands,
 }
 
 /// Runs the command line; 0 on success, 1 on failure, 2 on wrong usage.
@@ -25,6 +28,10 @@ pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => crate::serve::run(args),
         Command::Bench(args) => crate::bench::run(args),
+        Command::Commands => {
+            print!("{}", crate::serve::commands::docs::markdown());
+            Ok(())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,243 @@
-//! The Redis-protocol server.
+//! The Redis-protocol server: `hedgerow serve`.
+//!
+//! Owns: its command line, opening the store, binding, the banner, signals. One event loop serves all clients
+//! ([`event_loop`]); one thread syncs ([`persister`]). Promises: a wrong setting, a busy port or a locked directory is one clear
+//! sentence; SIGTERM and SIGINT stop it with everything persisted.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hedgerow::{Db, Durability, Options};
+
+pub mod commands;
+pub mod connection;
+pub mod event_loop;
+pub mod failure;
+pub mod glob;
+pub mod keyspace;
+pub mod limits;
+pub mod number;
+pub mod persister;
+pub mod reply;
+pub mod resp;
+pub mod server;
+pub mod session;
+pub mod settings;
+
+use event_loop::{EventLoop, Stopper, now_ms};
+use keyspace::Keyspace;
+use server::Server;
+use settings::{Settings, parse_bytes, parse_duration};
 
 /// Arguments of `hedgerow serve`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Where the data is; created if there is none.
+    #[arg(long, default_value = "./hedgerow-data")]
+    pub dir: PathBuf,
+    /// Address and port to listen on; may be repeated.
+    #[arg(long, default_value = "127.0.0.1:6379")]
+    pub listen: Vec<String>,
+    /// Password clients must give with AUTH or HELLO.
+    #[arg(long, env = "HEDGEROW_REQUIREPASS", hide_env_values = true)]
+    pub requirepass: Option<String>,
+    /// Listen on other than loopback addresses without a password.
+    #[arg(long)]
+    pub no_protected_mode: bool,
+    /// When writes are safe: `immediate` (synced before they are answered, one sync for all clients that wait), `interval:1s`,
+    /// or `process` (safe from a killed process, not from a power cut).
+    #[arg(long, default_value = "interval:1s")]
+    pub durability: String,
+    /// The most bytes of data on the fast tier, as in 8gb; no limit unless given.
+    #[arg(long, value_parser = bytes)]
+    pub fast_bytes_max: Option<u64>,
+    /// Connections at a time.
+    #[arg(long, default_value_t = 10_000)]
+    pub max_clients: usize,
+    /// Disconnect clients that do nothing for so long, as in 5m; never unless given.
+    #[arg(long, value_parser = duration)]
+    pub idle_timeout: Option<Duration>,
+    /// Disconnect a client whose unread replies take more.
+    #[arg(long, default_value = "256mb", value_parser = bytes)]
+    pub output_hard_limit: u64,
+    /// Disconnect a client whose unread replies take more for 60 seconds.
+    #[arg(long, default_value = "64mb", value_parser = bytes)]
+    pub output_soft_limit: u64,
+    /// The most bytes all clients' buffers may take together.
+    #[arg(long, default_value = "1gb", value_parser = bytes)]
+    pub client_bytes_max: u64,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| format!("'{text}' is no number of bytes, such as 512mb"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("'{text}' is no duration, such as 250ms or 5m"))
+}
+
+/// A server that is ready to run.
+pub struct Ready {
+    event_loop: EventLoop,
+    /// The addresses it listens on.
+    pub addresses: Vec<SocketAddr>,
+    /// What it opened, in lines for a person.
+    pub banner: String,
+}
+
+impl Ready {
+    /// How to stop it.
+    pub fn stopper(&self) -> Stopper {
+        self.event_loop.stopper()
+    }
+
+    /// Serves until stopped, then persists and closes the store.
+    pub fn run(self) -> Result<(), String> {
+        let server = self.event_loop.run().map_err(|error| format!("the event loop failed: {error}"))?;
+        let db = server.keyspace.db().clone();
+        drop(server);
+        db.close().map_err(|error| format!("closing the store failed: {error}"))
+    }
+}
 
 /// Serves until asked to stop.
-pub fn run(_args: Args) -> Result<(), String> {
-    Err("not built yet".into())
+pub fn run(args: Args) -> Result<(), String> {
+    let ready = prepare(&args)?;
+    print!("{}", ready.banner);
+    let stopper = ready.stopper();
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+    ])
+    .map_err(|error| format!("signals can not be handled: {error}"))?;
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            stopper.stop();
+        }
+    });
+    ready.run()?;
+    println!("hedgerow: stopped, everything is persisted");
+    Ok(())
+}
+
+/// Checks the settings, binds, opens the store.
+pub fn prepare(args: &Args) -> Result<Ready, String> {
+    let (durability, sync_writes) = parse_durability(&args.durability)?;
+    let password = args.requirepass.clone().filter(|password| !password.is_empty()).map(String::into_bytes);
+    let sockets = bind(args, password.is_some())?;
+    let addresses: Vec<SocketAddr> = sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect();
+    let started = Instant::now();
+    let mut options = Options::new().durability(durability);
+    if let Some(bytes) = args.fast_bytes_max {
+        options = options.fast_tier_bytes_max(bytes);
+    }
+    let dir = args.dir.display();
+    let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
+        hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
+        _ => format!("{dir} can not be opened: {error}"),
+    })?;
+    let opening = started.elapsed();
+    let settings = Settings {
+        password,
+        clients_max: args.max_clients,
+        idle_timeout: args.idle_timeout,
+        output: limits::OutputLimits {
+            hard: args.output_hard_limit as usize,
+            soft: args.output_soft_limit as usize,
+            ..limits::OutputLimits::default()
+        },
+        client_bytes_max: args.client_bytes_max as usize,
+        sync_writes,
+        durability: args.durability.clone(),
+        port: addresses.first().map_or(0, SocketAddr::port),
+        listen: addresses.iter().map(|address| address.ip().to_string()).collect(),
+        dir: dir.to_string(),
+        protected: !args.no_protected_mode,
+        fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
+        ..Settings::default()
+    };
+    let banner = banner(&db, args, &addresses, opening, settings.password.is_some());
+    let keyspace =
+        Keyspace::new(db, now_ms()).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
+    let event_loop = EventLoop::new(Server::new(keyspace, settings), sockets)
+        .map_err(|error| format!("the event loop can not start: {error}"))?;
+    Ok(Ready { event_loop, addresses, banner })
+}
+
+/// How the engine is to sync, and whether the server itself syncs before it answers writes: then the engine is not to.
+fn parse_durability(text: &str) -> Result<(Durability, bool), String> {
+    match text {
+        "immediate" => Ok((Durability::Process, true)),
+        "process" => Ok((Durability::Process, false)),
+        _ => match text.strip_prefix("interval:").and_then(parse_duration).filter(|time| !time.is_zero()) {
+            Some(interval) => Ok((Durability::Interval(interval), false)),
+            None => Err(format!("'{text}' is no durability: immediate, process, or interval:TIME such as interval:1s")),
+        },
+    }
+}
+
+fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
+    let mut sockets = Vec::new();
+    for listen in &args.listen {
+        let addresses =
+            listen.to_socket_addrs().map_err(|error| format!("'{listen}' is no address and port: {error}"))?;
+        let address = addresses.into_iter().next().ok_or_else(|| format!("'{listen}' has no address"))?;
+        if !address.ip().is_loopback() && !has_password && !args.no_protected_mode {
+            return Err(format!(
+                "{address} can be reached from other machines and there is no password: give --requirepass, or \
+                 --no-protected-mode if that is meant"
+            ));
+        }
+        sockets.push(TcpListener::bind(address).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("{address} is in use by another program: choose a port with --listen {}:PORT", address.ip())
+            }
+            _ => format!("{address} can not be listened on: {error}"),
+        })?);
+    }
+    Ok(sockets)
+}
+
+fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, has_password: bool) -> String {
+    let metrics = db.metrics();
+    let mut text = format!(
+        "hedgerow {}: opened {} in {} ms: {} rows in {} tables, {} bytes live of {} on the fast tier\n",
+        env!("CARGO_PKG_VERSION"),
+        args.dir.display(),
+        opening.as_millis(),
+        metrics.rows,
+        metrics.tables,
+        metrics.live_bytes,
+        metrics.fast_tier_bytes,
+    );
+    text.push_str(&format!("hedgerow: durability {}\n", args.durability));
+    for address in addresses {
+        text.push_str(&format!("hedgerow: listening on {address}\n"));
+    }
+    if let Some(address) = addresses.first() {
+        let auth = if has_password { " --askpass" } else { "" };
+        text.push_str(&format!(
+            "hedgerow: connect with: redis-cli -h {} -p {}{auth}\n",
+            address.ip(),
+            address.port()
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durability_has_three_spellings() {
+        assert_eq!(parse_durability("immediate"), Ok((Durability::Process, true)));
+        assert_eq!(parse_durability("process"), Ok((Durability::Process, false)));
+        let interval = Durability::Interval(Duration::from_millis(250));
+        assert_eq!(parse_durability("interval:250ms"), Ok((interval, false)));
+        for bad in ["", "interval", "interval:0s", "interval:1", "always"] {
+            assert!(parse_durability(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -96,6 +96,7 @@ impl Store {
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
         })?;
+        arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
         let threads = options.recovery_threads.max(1);
@@ -145,6 +146,11 @@ impl Store {
 /// The error for a full index.
 #[cold]
 pub(super) fn index_full(_: IndexFull) -> Error {
+    index_full_error()
+}
+
+#[cold]
+pub(super) fn index_full_error() -> Error {
     Error::new(
         ErrorKind::Full,
         "the index has reached index_bytes_max; reads, overwrites and deletes go on",
@@ -256,6 +262,10 @@ impl Store {
     }
 
     fn keep_swept(&self) {
+        if self.log.is_unsettled() {
+            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
+            drop(self.log.persist_to(self.log.last_sequence()));
+        }
         let mut positions: HashMap<u32, Vec<u8>> = HashMap::new();
         while self.housekeeping.sleep(Duration::from_millis(100)) {
             for table in self.catalog.all() {

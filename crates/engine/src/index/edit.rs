@@ -147,7 +147,7 @@ pub(super) fn insert(node: &Node, at: usize, entry: &Entry<'_>) {
 fn move_halves_up(node: &Node, from: usize, count: usize) {
     let mut i = from + count;
     // Whole cells while both source halves are among those to move.
-    if count > 0 && i % 2 == 0 {
+    if count > 0 && i.is_multiple_of(2) {
         node.write_half(i, node.half(i - 1));
         i -= 1;
     }
@@ -224,8 +224,11 @@ impl Items {
             let ext = node.ext(meta, i);
             items.starts[i] = end as u16;
             items.lens[i] = ext.len() as u32;
-            items.values[i] =
-                if meta.is_leaf() { node.read(Node::slot_at(meta, i)) } else { u64::from(node.child(meta, i + 1)) };
+            items.values[i] = if meta.is_leaf() {
+                node.read(Node::slot_at(meta, i))
+            } else {
+                u64::from(node.child(meta, i + 1))
+            };
             if ext.spilled() {
                 items.blobs[i] = node.blob(ext);
                 continue;

@@ -1,0 +1,269 @@
+//! The one table of commands: name, arity, flags, keys, documentation, handler.
+//!
+//! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so that they can
+//! not differ. Handlers are in the modules below, by group.
+
+use std::sync::LazyLock;
+
+use super::failure::{Failure, Outcome, quote};
+use super::resp::Args;
+use super::server::Context;
+
+pub mod docs;
+pub mod expiration;
+pub mod hash;
+pub mod key;
+pub mod server;
+pub mod string;
+pub mod table;
+pub mod transaction;
+
+mod registry;
+
+/// A property of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// Changes keys.
+    Write,
+    /// Reads keys.
+    Read,
+    /// Takes the same time whatever the data.
+    Fast,
+    /// Of interest to the operator.
+    Admin,
+    /// Allowed before authentication.
+    NoAuth,
+    /// Done at once inside MULTI, not queued.
+    NoQueue,
+    /// Not allowed inside MULTI.
+    NoMulti,
+    /// Never in the slow log: its arguments are secrets.
+    SkipSlowlog,
+    /// Its writes can be part of one atomic batch.
+    Batch,
+}
+
+/// Does a command.
+pub type Handler = fn(&mut Context<'_>, Args<'_>) -> Outcome<()>;
+
+/// A command, or a subcommand (`config|get`).
+pub struct Command {
+    /// In lower case, a subcommand with its parent before a `|`.
+    name: &'static str,
+    /// Arguments, the name included; negative: at least that many.
+    pub arity: i32,
+    /// Properties.
+    pub flags: &'static [Flag],
+    /// First and last key (negative: from the end) and step; zeros if it has no keys.
+    pub keys: (i32, i32, i32),
+    /// The group COMMAND DOCS puts it in.
+    pub group: &'static str,
+    /// The version of Redis (or of Hedgerow, for commands of our own) that had it first.
+    pub since: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// The arguments in the notation of Redis's manual.
+    pub syntax: &'static str,
+    /// What to call.
+    pub handler: Handler,
+    index: usize,
+    flag_bits: u32,
+}
+
+impl Command {
+    /// The name with its parent.
+    #[inline]
+    pub fn full_name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The position in the table.
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it has a property.
+    #[inline]
+    pub fn is(&self, flag: Flag) -> bool {
+        self.flag_bits & (1 << flag as u32) != 0
+    }
+
+    /// Whether it can have so many arguments, the name included.
+    #[inline]
+    pub fn accepts(&self, count: usize) -> bool {
+        match self.arity {
+            arity if arity >= 0 => count == arity as usize,
+            arity => count >= arity.unsigned_abs() as usize,
+        }
+    }
+
+    /// The command this is a subcommand of.
+    pub fn parent(&self) -> Option<&'static str> {
+        self.name.split_once('|').map(|(parent, _)| parent)
+    }
+
+    /// The subcommands.
+    pub fn subcommands(&self) -> impl Iterator<Item = &'static Command> + use<> {
+        let name = self.name;
+        all().iter().filter(move |command| command.parent() == Some(name))
+    }
+
+    /// The keys among the arguments.
+    pub fn keys_of<'a>(&self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (first, last, step) = self.keys;
+        let last = if last < 0 { args.len() as i32 + last } else { last };
+        let positions = if first > 0 { first..last + 1 } else { 0..0 };
+        positions.step_by(step.max(1) as usize).filter_map(move |index| args.get(index as usize))
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All commands and subcommands.
+pub fn all() -> &'static [Command] {
+    &TABLE.commands
+}
+
+/// How many they are.
+pub fn count() -> usize {
+    all().len()
+}
+
+struct Table {
+    commands: Vec<Command>,
+    /// Open addressing: position in `commands` plus 1, 0 where there is none.
+    slots: Vec<u16>,
+    /// By position: whether there are subcommands.
+    is_container: Vec<bool>,
+}
+
+const SLOTS: usize = 2048;
+/// The longest name with its parent.
+const NAME_BYTES_MAX: usize = 32;
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let mut commands = registry::commands();
+    let mut slots = vec![0u16; SLOTS];
+    for (index, command) in commands.iter_mut().enumerate() {
+        command.index = index;
+        command.flag_bits = command.flags.iter().fold(0, |bits, flag| bits | 1 << *flag as u32);
+        let mut slot = hash(command.name.as_bytes()) % SLOTS;
+        while slots[slot] != 0 {
+            slot = (slot + 1) % SLOTS;
+        }
+        slots[slot] = index as u16 + 1;
+    }
+    let parents: Vec<&str> = commands.iter().filter_map(Command::parent).collect();
+    let is_container = commands.iter().map(|command| parents.contains(&command.name)).collect();
+    Table { commands, slots, is_container }
+});
+
+#[inline]
+fn hash(name: &[u8]) -> usize {
+    let mut hash = name.len() as u64;
+    for &byte in name {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    }
+    (hash >> 20) as usize
+}
+
+#[inline]
+fn find(name: &[u8]) -> Option<&'static Command> {
+    let mut slot = hash(name) % SLOTS;
+    loop {
+        match TABLE.slots[slot] {
+            0 => return None,
+            index => {
+                let command = &TABLE.commands[usize::from(index) - 1];
+                if command.name.as_bytes() == name {
+                    return Some(command);
+                }
+            }
+        }
+        slot = (slot + 1) % SLOTS;
+    }
+}
+
+/// The command of that name in any case, a subcommand with its parent before a `|`.
+pub fn by_name(name: &[u8]) -> Option<&'static Command> {
+    let mut lower = [0u8; NAME_BYTES_MAX];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    find(lower)
+}
+
+/// What a command's name and subcommand say.
+pub enum Lookup {
+    /// This command or subcommand.
+    Found(&'static Command),
+    /// No command.
+    Unknown,
+    /// This command has no such subcommand.
+    UnknownSub(&'static Command),
+}
+
+/// Finds the command of some arguments.
+#[inline]
+pub fn look_up(args: Args<'_>) -> Lookup {
+    let Some(command) = by_name(args.at(0)) else { return Lookup::Unknown };
+    if command.parent().is_some() {
+        return Lookup::Unknown;
+    }
+    if !TABLE.is_container[command.index] {
+        return Lookup::Found(command);
+    }
+    let Some(sub) = args.get(1) else { return Lookup::Found(command) };
+    let mut full = [0u8; NAME_BYTES_MAX];
+    let parent = command.name.as_bytes();
+    let len = parent.len() + 1 + sub.len();
+    if let Some(name) = full.get_mut(..len) {
+        name[..parent.len()].copy_from_slice(parent);
+        name[parent.len()] = b'|';
+        name[parent.len() + 1..].copy_from_slice(sub);
+        name.make_ascii_lowercase();
+        if let Some(command) = find(name) {
+            return Lookup::Found(command);
+        }
+    }
+    // COMMAND alone is a command; with an argument that is no subcommand it is an error.
+    Lookup::UnknownSub(command)
+}
+
+/// Redis's own words for a command that does not exist.
+pub fn unknown_command(args: Args<'_>) -> Failure {
+    let mut shown = String::new();
+    for argument in args.from(1).iter() {
+        if shown.len() >= 128 {
+            break;
+        }
+        let room = 128 - shown.len();
+        shown.push('\'');
+        shown.push_str(&quote(argument.get(..room).unwrap_or(argument)));
+        shown.push_str("' ");
+    }
+    Failure::new(format!("ERR unknown command '{}', with args beginning with: {shown}", quote(args.at(0))))
+}
+
+/// And for a subcommand.
+pub fn unknown_subcommand(parent: &Command, args: Args<'_>) -> Failure {
+    Failure::new(format!(
+        "ERR unknown subcommand '{}'. Try {} HELP.",
+        quote(args.at(1)),
+        parent.name.to_ascii_uppercase()
+    ))
+}
+
+/// Whether an argument is this keyword, in any case.
+#[inline]
+pub fn is_word(argument: &[u8], word: &str) -> bool {
+    argument.eq_ignore_ascii_case(word.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

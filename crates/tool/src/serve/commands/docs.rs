@@ -1,0 +1,361 @@
+//! What the table says about its commands: COMMAND INFO, COMMAND DOCS and `docs/commands.md`.
+//!
+//! Owns: the parser of the argument notation of Redis's manual, from which the argument trees of COMMAND DOCS are made.
+
+use std::fmt::Write;
+
+use super::{Command, Flag, all};
+use crate::serve::reply::Reply;
+
+/// An argument, or a group of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// What the manual calls it.
+    pub name: String,
+    /// A word before it, or all it is.
+    pub token: Option<String>,
+    /// What it is.
+    pub kind: Kind,
+    /// Whether it may be left out.
+    pub optional: bool,
+    /// Whether it may be repeated.
+    pub multiple: bool,
+}
+
+/// What an argument is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A value of a type: `key`, `string`, `integer`, `double`, `pattern`, `unix-time`.
+    Value(&'static str),
+    /// Only its token.
+    Token,
+    /// One of these.
+    OneOf(Vec<Argument>),
+    /// All of these.
+    Block(Vec<Argument>),
+}
+
+/// Parses the notation: words in capitals are tokens, others values; `[x]` is optional, `<a | b>` one of several, `x [x ...]` repeated.
+pub fn parse(syntax: &str) -> Vec<Argument> {
+    let spaced = syntax
+        .replace('[', " [ ")
+        .replace(']', " ] ")
+        .replace('<', " < ")
+        .replace('>', " > ");
+    let words: Vec<&str> = spaced.split_ascii_whitespace().collect();
+    let mut position = 0;
+    sequence(&words, &mut position)
+}
+
+fn sequence(words: &[&str], position: &mut usize) -> Vec<Argument> {
+    let mut found: Vec<Argument> = Vec::new();
+    while let Some(&word) = words.get(*position) {
+        match word {
+            "]" | ">" | "|" => break,
+            "[" | "<" => {
+                *position += 1;
+                let mut group = alternatives(words, position);
+                *position += 1;
+                if is_repetition(&group, &mut found) {
+                    continue;
+                }
+                group.optional = word == "[";
+                found.push(group);
+            }
+            _ => {
+                *position += 1;
+                found.push(plain(word));
+            }
+        }
+        join_tokens(&mut found);
+    }
+    found
+}
+
+/// Whether a group is the `[x ...]` after `x`: then the arguments before it are marked.
+fn is_repetition(group: &Argument, found: &mut Vec<Argument>) -> bool {
+    let Kind::Block(parts) = &group.kind else { return ends_repetition(group, found) };
+    if parts.last().is_none_or(|last| last.name != "...") {
+        return false;
+    }
+    let repeated = parts.len() - 1;
+    let start = found.len().saturating_sub(repeated.max(1));
+    let mut tail = found.split_off(start);
+    if tail.len() == 1 {
+        tail[0].multiple = true;
+        found.append(&mut tail);
+    } else {
+        let name = tail.iter().map(|part| part.name.as_str()).take(2).collect::<Vec<_>>().join("-");
+        found.push(Argument { name, token: None, kind: Kind::Block(tail), optional: false, multiple: true });
+    }
+    true
+}
+
+/// `[...]` after a group.
+fn ends_repetition(group: &Argument, found: &mut [Argument]) -> bool {
+    let is_dots = group.name == "...";
+    if let (true, Some(last)) = (is_dots, found.last_mut()) {
+        last.multiple = true;
+    }
+    is_dots
+}
+
+fn alternatives(words: &[&str], position: &mut usize) -> Argument {
+    let mut options = vec![sequence(words, position)];
+    while words.get(*position) == Some(&"|") {
+        *position += 1;
+        options.push(sequence(words, position));
+    }
+    let mut options: Vec<Argument> = options.into_iter().map(block).collect();
+    match options.len() {
+        1 => options.swap_remove(0),
+        _ => {
+            let name = options.first().map_or(String::new(), |first| first.name.clone());
+            Argument { name, token: None, kind: Kind::OneOf(options), optional: false, multiple: false }
+        }
+    }
+}
+
+fn block(mut parts: Vec<Argument>) -> Argument {
+    match parts.len() {
+        1 => parts.swap_remove(0),
+        _ => {
+            let name = parts.first().map_or(String::new(), |first| first.name.clone());
+            Argument { name, token: None, kind: Kind::Block(parts), optional: false, multiple: false }
+        }
+    }
+}
+
+/// Gives a token to the value after it.
+fn join_tokens(found: &mut Vec<Argument>) {
+    let [.., token, value] = found.as_slice() else { return };
+    let joins = token.kind == Kind::Token
+        && !token.optional
+        && matches!(value.kind, Kind::Value(_))
+        && value.token.is_none();
+    if joins
+        && let Some(value) = found.pop()
+        && let Some(token) = found.pop()
+    {
+        found.push(Argument { token: token.token, ..value });
+    }
+}
+
+fn plain(word: &str) -> Argument {
+    let is_token = word.chars().any(|c| c.is_ascii_uppercase());
+    let kind = match word {
+        _ if is_token => Kind::Token,
+        "key" | "newkey" | "source" | "destination" => Kind::Value("key"),
+        "pattern" => Kind::Value("pattern"),
+        "unix-time-seconds" | "unix-time-milliseconds" => Kind::Value("unix-time"),
+        "seconds" | "milliseconds" | "count" | "numfields" | "offset" | "start" | "end" | "cursor" | "index"
+        | "decrement" | "timeout" | "numreplicas" | "numlocal" | "protover" | "client-id" | "destination-db" => {
+            Kind::Value("integer")
+        }
+        _ => Kind::Value("string"),
+    };
+    Argument {
+        name: word.to_ascii_lowercase(),
+        token: is_token.then(|| word.to_string()),
+        kind,
+        optional: false,
+        multiple: false,
+    }
+}
+
+fn reply_argument(reply: &mut Reply<'_>, argument: &Argument) {
+    let flags: Vec<&str> = [(argument.optional, "optional"), (argument.multiple, "multiple")]
+        .into_iter()
+        .filter_map(|(has, flag)| has.then_some(flag))
+        .collect();
+    let (kind, children) = match &argument.kind {
+        Kind::Value(kind) => (*kind, None),
+        Kind::Token => ("pure-token", None),
+        Kind::OneOf(children) => ("oneof", Some(children)),
+        Kind::Block(children) => ("block", Some(children)),
+    };
+    let shows_text = children.is_none() && kind != "pure-token";
+    let pairs = 2
+        + usize::from(shows_text)
+        + usize::from(kind == "key")
+        + usize::from(argument.token.is_some())
+        + usize::from(!flags.is_empty())
+        + usize::from(children.is_some());
+    reply.map(pairs);
+    let mut text = |name: &str, value: &str| {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    };
+    text("name", &argument.name);
+    text("type", kind);
+    if shows_text {
+        text("display_text", &argument.name);
+    }
+    if let Some(token) = &argument.token {
+        text("token", token);
+    }
+    if kind == "key" {
+        reply.bulk(b"key_spec_index");
+        reply.integer(0);
+    }
+    if !flags.is_empty() {
+        reply.bulk(b"flags");
+        reply.array(flags.len());
+        flags.iter().for_each(|flag| reply.status(flag));
+    }
+    if let Some(children) = children {
+        reply.bulk(b"arguments");
+        reply.array(children.len());
+        children.iter().for_each(|child| reply_argument(reply, child));
+    }
+}
+
+/// The map of COMMAND DOCS.
+pub fn reply_docs(reply: &mut Reply<'_>, command: &Command) {
+    let arguments = parse(command.syntax);
+    let subcommands: Vec<&Command> = command.subcommands().collect();
+    reply.map(3 + usize::from(!arguments.is_empty()) + usize::from(!subcommands.is_empty()));
+    for (name, value) in [("summary", command.summary), ("since", command.since), ("group", command.group)] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    if !arguments.is_empty() {
+        reply.bulk(b"arguments");
+        reply.array(arguments.len());
+        arguments.iter().for_each(|argument| reply_argument(reply, argument));
+    }
+    if !subcommands.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(subcommands.len());
+        for sub in subcommands {
+            reply.bulk(sub.full_name().as_bytes());
+            reply_docs(reply, sub);
+        }
+    }
+}
+
+/// The flags COMMAND INFO shows.
+fn flags(command: &Command) -> Vec<&'static str> {
+    let shown = [
+        (Flag::Write, "write"),
+        (Flag::Read, "readonly"),
+        (Flag::Fast, "fast"),
+        (Flag::Admin, "admin"),
+        (Flag::NoAuth, "no_auth"),
+        (Flag::NoMulti, "no_multi"),
+        (Flag::SkipSlowlog, "skip_slowlog"),
+    ];
+    shown.into_iter().filter_map(|(flag, name)| command.is(flag).then_some(name)).collect()
+}
+
+/// The ACL categories of a command, without the `@`.
+pub fn categories(command: &Command) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    for (flag, name) in [(Flag::Write, "write"), (Flag::Read, "read"), (Flag::Admin, "admin")] {
+        if command.is(flag) {
+            found.push(name);
+        }
+    }
+    if command.is(Flag::Admin) {
+        found.push("dangerous");
+    }
+    found.push(if command.is(Flag::Fast) { "fast" } else { "slow" });
+    match command.group {
+        "generic" => found.push("keyspace"),
+        "transactions" => found.push("transaction"),
+        "connection" | "string" | "hash" => found.push(command.group),
+        _ => {}
+    }
+    found
+}
+
+/// The array of COMMAND INFO.
+pub fn reply_info(reply: &mut Reply<'_>, command: &Command) {
+    let (first, last, step) = command.keys;
+    let subcommands: Vec<&Command> = command.subcommands().collect();
+    reply.array(10);
+    reply.bulk(command.full_name().as_bytes());
+    reply.integer(command.arity.into());
+    let flags = flags(command);
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.status(flag));
+    reply.integer(first.into());
+    reply.integer(last.into());
+    reply.integer(step.into());
+    let categories = categories(command);
+    reply.set(categories.len());
+    categories.iter().for_each(|category| reply.status(&format!("@{category}")));
+    reply.array(0);
+    match first {
+        0 => reply.array(0),
+        _ => {
+            reply.array(1);
+            reply_key_spec(reply, command);
+        }
+    }
+    reply.array(subcommands.len());
+    subcommands.into_iter().for_each(|sub| reply_info(reply, sub));
+}
+
+fn reply_key_spec(reply: &mut Reply<'_>, command: &Command) {
+    let (first, last, step) = command.keys;
+    let span = if last < 0 { last } else { last - first };
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(1);
+    reply.status(if command.is(Flag::Write) { "RW" } else { "RO" });
+    reply.bulk(b"begin_search");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"index");
+    reply.bulk(b"spec");
+    reply.map(1);
+    reply.bulk(b"index");
+    reply.integer(first.into());
+    reply.bulk(b"find_keys");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"range");
+    reply.bulk(b"spec");
+    reply.map(3);
+    for (name, value) in [("lastkey", span), ("keystep", step), ("limit", 0)] {
+        reply.bulk(name.as_bytes());
+        reply.integer(value.into());
+    }
+}
+
+/// The text of `docs/commands.md`.
+pub fn markdown() -> String {
+    const HEAD: &str = "# Commands\n\n\
+        Made from the table of commands in `crates/tool/src/serve/commands/registry.rs`; \
+        `hedgerow commands > docs/commands.md` makes it again.\n\n\
+        Replies and error texts are those of Redis 8 (RESP2 and RESP3). A hash `users:42` is row `42` of table `users`; \
+        `HR.*` commands are Hedgerow's own.\n\n\
+        Not supported, answered with Redis's `ERR unknown command`: lists, sets, sorted sets, streams, bitmaps, \
+        HyperLogLog, geo, pub/sub, scripts and functions, `SORT`, `DUMP`, `RESTORE`, `MOVE`, `SWAPDB`, `LCS`, ACL users, \
+        replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
+        `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
+        below and no command touches a key that an earlier one of the transaction wrote; otherwise its writes are \
+        durable one by one, in order.\n";
+    let mut text = HEAD.to_string();
+    let mut group = "";
+    for command in all() {
+        if command.group != group {
+            group = command.group;
+            text.push_str(&format!("\n## {group}\n\n| command | arguments | since | |\n|---|---|---|---|\n"));
+        }
+        let is_container = command.subcommands().next().is_some();
+        if is_container && command.syntax.is_empty() && command.full_name() != "command" {
+            continue;
+        }
+        let name = command.full_name().replace('|', " ").to_ascii_uppercase();
+        let syntax = command.syntax.replace('|', "\\|").replace('<', "&lt;");
+        let batch = if command.is(Flag::Batch) { " *batch*" } else { "" };
+        let line = writeln!(text, "| {name} | {syntax} | {} | {}{batch} |", command.since, command.summary);
+        debug_assert!(line.is_ok(), "a String takes every write");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,482 @@
+//! Commands on hashes: field access to rows.
+
+use hedgerow::Value;
+
+use super::expiration::{Expiry, expire_fields, fields_at, parse_expiry, unit_of_option};
+use super::is_word;
+use super::key::scan_options;
+use crate::serve::failure::{Failure, Outcome};
+use crate::serve::glob;
+use crate::serve::keyspace::cursor::{Position, Source};
+use crate::serve::keyspace::keys::write_text;
+use crate::serve::number;
+use crate::serve::reply::Reply;
+use crate::serve::resp::Args;
+use crate::serve::server::Context;
+
+/// A field's value as a reply.
+#[inline]
+pub fn reply_value(reply: &mut Reply<'_>, value: Value<'_>) {
+    match value {
+        Value::Null => reply.null(),
+        Value::Bytes(bytes) => reply.bulk(bytes),
+        Value::Str(text) => reply.bulk(text.as_bytes()),
+        other => {
+            let mut text = Vec::with_capacity(24);
+            write_text(&mut text, other);
+            reply.bulk(&text);
+        }
+    }
+}
+
+/// The value as the text a client sees; None if there is none.
+fn text_of(value: Value<'_>) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    write_text(&mut text, value);
+    (!value.is_null()).then_some(text)
+}
+
+fn pairs(args: Args<'_>) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    (0..args.len() / 2).map(move |index| (args.at(index * 2), args.at(index * 2 + 1)))
+}
+
+/// HSET key field value [field value ...]
+pub fn hset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    if args.len() % 2 != 0 {
+        return Err(Failure::text("ERR wrong number of arguments for 'hset' command"));
+    }
+    let db = context.db();
+    let new = context.server.keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+    context.reply.integer(new as i64);
+    Ok(())
+}
+
+/// HMSET key field value [field value ...]
+pub fn hmset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    if args.len() % 2 != 0 {
+        return Err(Failure::text("ERR wrong number of arguments for 'hmset' command"));
+    }
+    let db = context.db();
+    context.server.keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HSETNX key field value
+pub fn hsetnx(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let keyspace = &mut context.server.keyspace;
+    let exists = keyspace.hash(db, args.at(1), |view| view.field(args.at(2), |value| !value.is_null()))?;
+    let is_new = !exists.unwrap_or(false);
+    if is_new {
+        keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+    }
+    context.reply.integer(i64::from(is_new));
+    Ok(())
+}
+
+/// HGET key field
+pub fn hget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let reply = &mut context.reply;
+    let found = context
+        .server
+        .keyspace
+        .hash(db, args.at(1), |view| view.field(args.at(2), |value| reply_value(reply, value)))?;
+    context.count_look_up(found.is_some());
+    if found.is_none() {
+        context.reply.null();
+    }
+    Ok(())
+}
+
+/// HMGET key field [field ...]
+pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let names = args.from(2);
+    context.reply.array(names.len());
+    let reply = &mut context.reply;
+    let found = context.server.keyspace.hash(db, args.at(1), |view| {
+        for name in names.iter() {
+            view.field(name, |value| reply_value(reply, value))?;
+        }
+        Ok(())
+    })?;
+    context.count_look_up(found.is_some());
+    if found.is_none() {
+        (0..names.len()).for_each(|_| context.reply.null());
+    }
+    Ok(())
+}
+
+/// What of each field a reply holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Names,
+    Values,
+    Both,
+}
+
+fn reply_all(context: &mut Context<'_>, args: Args<'_>, part: Part) -> Outcome<()> {
+    let db = context.db();
+    let reply = &mut context.reply;
+    let place = reply.defer();
+    let mut count = 0;
+    let found = context.server.keyspace.hash(db, args.at(1), |view| {
+        view.for_each(|name, value| {
+            count += 1;
+            if part != Part::Values {
+                reply.bulk(name);
+            }
+            if part != Part::Names {
+                reply_value(reply, value);
+            }
+        })
+    })?;
+    match part {
+        Part::Both => context.reply.map_at(place, count),
+        _ => context.reply.array_at(place, count),
+    }
+    context.count_look_up(found.is_some());
+    Ok(())
+}
+
+/// HGETALL key
+pub fn hgetall(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    reply_all(context, args, Part::Both)
+}
+
+/// HKEYS key
+pub fn hkeys(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    reply_all(context, args, Part::Names)
+}
+
+/// HVALS key
+pub fn hvals(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    reply_all(context, args, Part::Values)
+}
+
+/// HDEL key field [field ...]
+pub fn hdel(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let removed = context.server.keyspace.hash_delete(db, args.at(1), args.from(2).iter())?;
+    context.reply.integer(removed as i64);
+    Ok(())
+}
+
+/// HEXISTS key field
+pub fn hexists(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let found = context
+        .server
+        .keyspace
+        .hash(db, args.at(1), |view| view.field(args.at(2), |value| !value.is_null()))?;
+    context.reply.integer(i64::from(found.unwrap_or(false)));
+    Ok(())
+}
+
+/// HLEN key
+pub fn hlen(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let len = context.server.keyspace.hash(db, args.at(1), |view| view.len())?;
+    context.reply.integer(len.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// HSTRLEN key field
+pub fn hstrlen(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let text = context.server.keyspace.hash(db, args.at(1), |view| view.field(args.at(2), text_of))?;
+    context.reply.integer(text.flatten().map_or(0, |text| text.len()) as i64);
+    Ok(())
+}
+
+/// The text and the expiry of one field.
+type Current = (Option<Vec<u8>>, Option<u64>);
+
+fn current(context: &Context<'_>, db: usize, key: &[u8], name: &[u8]) -> Outcome<Current> {
+    let current = context.server.keyspace.hash(db, key, |view| {
+        Ok((view.field(name, text_of)?, view.field_expiry(name)?.flatten()))
+    })?;
+    Ok(current.unwrap_or_default())
+}
+
+/// Writes one field without losing its expiry.
+fn rewrite(
+    context: &mut Context<'_>,
+    db: usize,
+    args: Args<'_>,
+    text: &[u8],
+    expires: Option<u64>,
+) -> Outcome<()> {
+    let (key, name) = (args.at(1), args.at(2));
+    let keyspace = &mut context.server.keyspace;
+    keyspace.hash_set(db, key, std::iter::once((name, text)))?;
+    match expires {
+        Some(_) => keyspace.hash_expire_fields(db, key, std::iter::once(name), expires),
+        None => Ok(()),
+    }
+}
+
+/// HINCRBY key field increment
+pub fn hincrby(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let by = number::parse_i64(args.at(3)).ok_or(Failure::NOT_AN_INTEGER)?;
+    let (text, expires) = current(context, db, args.at(1), args.at(2))?;
+    let value = match text {
+        None => 0,
+        Some(text) => number::parse_i64(&text).ok_or(Failure::text("ERR hash value is not an integer"))?,
+    };
+    let sum = value.checked_add(by).ok_or(Failure::OVERFLOW)?;
+    rewrite(context, db, args, itoa::Buffer::new().format(sum).as_bytes(), expires)?;
+    context.reply.integer(sum);
+    Ok(())
+}
+
+/// HINCRBYFLOAT key field increment
+pub fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let by = number::parse_f64(args.at(3)).ok_or(Failure::NOT_A_FLOAT)?;
+    if by.is_infinite() {
+        return Err(Failure::text("ERR value is NaN or Infinity"));
+    }
+    let (text, expires) = current(context, db, args.at(1), args.at(2))?;
+    let text = text.as_deref().unwrap_or(b"0");
+    if number::parse_f64(text).is_none() {
+        return Err(Failure::text("ERR hash value is not a float"));
+    }
+    let sum = number::add_decimal(text, args.at(3))
+        .ok_or(Failure::text("ERR increment would produce NaN or Infinity"))?;
+    rewrite(context, db, args, &sum, expires)?;
+    context.reply.bulk(&sum);
+    Ok(())
+}
+
+/// HRANDFIELD key [count [WITHVALUES]]
+pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let with_values = match args.get(3) {
+        None => false,
+        Some(word) if is_word(word, "WITHVALUES") && args.len() == 4 => true,
+        Some(_) => return Err(Failure::SYNTAX),
+    };
+    let count = match args.get(2) {
+        None => None,
+        Some(text) => Some(number::parse_i64(text).ok_or(Failure::NOT_AN_INTEGER)?),
+    };
+    const COUNT_MAX: i64 = 1 << 30;
+    if count.is_some_and(|count| !(-COUNT_MAX..=i64::MAX).contains(&count)) {
+        return Err(Failure::text("ERR value is out of range"));
+    }
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    context.server.keyspace.hash(db, args.at(1), |view| {
+        view.for_each(|name, value| fields.push((name.to_vec(), text_of(value).unwrap_or_default())))
+    })?;
+    let Some(count) = count else {
+        match fields.is_empty() {
+            true => context.reply.null(),
+            false => {
+                let chosen = context.server.random() as usize % fields.len();
+                context.reply.bulk(&fields[chosen].0);
+            }
+        }
+        return Ok(());
+    };
+    if fields.is_empty() {
+        context.reply.array(0);
+        return Ok(());
+    }
+    let limit = context.server.settings.output.hard;
+    let chosen = choose(context, fields.len(), count);
+    let is_nested = context.reply.is_resp3() && with_values;
+    context.reply.array(chosen.len() * if with_values && !is_nested { 2 } else { 1 });
+    for index in chosen {
+        let (name, value) = &fields[index];
+        if is_nested {
+            context.reply.array(2);
+        }
+        context.reply.bulk(name);
+        if with_values {
+            context.reply.bulk(value);
+        }
+        if context.reply.len() > limit {
+            return Err(Failure::text("ERR the reply is larger than client-output-buffer-limit"));
+        }
+    }
+    Ok(())
+}
+
+/// Positions of `count` of `len` fields: distinct ones, or any if `count` is negative.
+fn choose(context: &mut Context<'_>, len: usize, count: i64) -> Vec<usize> {
+    if count < 0 {
+        return (0..count.unsigned_abs()).map(|_| context.server.random() as usize % len).collect();
+    }
+    let mut positions: Vec<usize> = (0..len).collect();
+    let wanted = len.min(usize::try_from(count).unwrap_or(len));
+    for index in 0..wanted {
+        let other = index + context.server.random() as usize % (len - index);
+        positions.swap(index, other);
+    }
+    positions.truncate(wanted);
+    positions
+}
+
+/// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
+pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let (db, key) = (context.db(), args.at(1));
+    let cursor = number::parse_u64(args.at(2)).ok_or(Failure::text("ERR invalid cursor"))?;
+    let options = scan_options(args.from(3), true)?;
+    let source = Source::Fields(key.into());
+    let keyspace = &mut context.server.keyspace;
+    let position = keyspace.cursors.get(cursor).filter(|at| at.space == db && at.source == source).cloned();
+    let mut shown: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
+    let mut last: Option<Vec<u8>> = None;
+    keyspace.hash(db, key, |view| {
+        let mut show = |name: &[u8], value: Value<'_>| {
+            if options.pattern.is_none_or(|pattern| glob::matches(pattern, name)) {
+                let text = if options.no_values { None } else { text_of(value) };
+                shown.push((name.to_vec(), text));
+            }
+        };
+        // A row's own fields come all at once, as those of a small hash do in Redis; further fields come by and by.
+        if position.is_none() {
+            view.for_each_own(&mut show)?;
+        }
+        let mut remaining = options.count;
+        view.for_each_further(position.as_ref().map(|at| &at.after[..]), |name, value| {
+            show(name, value);
+            remaining -= 1;
+            if remaining == 0 {
+                last = Some(name.to_vec());
+            }
+            remaining > 0
+        })
+    })?;
+    let next = last.map(|after| keyspace.cursors.insert(Position { space: db, source, after: after.into() }));
+    context.reply.array(2);
+    context.reply.bulk_display(next.unwrap_or(0));
+    context.reply.array(shown.len() * if options.no_values { 1 } else { 2 });
+    for (name, value) in shown {
+        context.reply.bulk(&name);
+        if let Some(value) = value {
+            context.reply.bulk(&value);
+        }
+    }
+    Ok(())
+}
+
+/// HGETDEL key FIELDS numfields field [field ...]
+pub fn hgetdel(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let fields = fields_at(args, 2, 1)?;
+    reply_fields(context, db, args.at(1), fields)?;
+    context.server.keyspace.hash_delete(db, args.at(1), fields.iter()).map(drop)
+}
+
+fn reply_fields(context: &mut Context<'_>, db: usize, key: &[u8], fields: Args<'_>) -> Outcome<()> {
+    context.reply.array(fields.len());
+    let reply = &mut context.reply;
+    let found = context.server.keyspace.hash(db, key, |view| {
+        fields.iter().try_for_each(|name| view.field(name, |value| reply_value(reply, value)))
+    })?;
+    if found.is_none() {
+        (0..fields.len()).for_each(|_| context.reply.null());
+    }
+    Ok(())
+}
+
+/// HGETEX key [...] FIELDS numfields field [field ...]
+pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let (db, key) = (context.db(), args.at(1));
+    let now_ms = context.server.keyspace.now_ms();
+    let (change, at) = match args.at(2) {
+        word if is_word(word, "PERSIST") => (Some(None), 3),
+        word => match unit_of_option(word) {
+            Some(unit) => (Some(Some(parse_expiry(unit, args.at(3), now_ms, "hgetex")?)), 4),
+            None => (None, 2),
+        },
+    };
+    let fields = fields_at(args, at, 1)?;
+    reply_fields(context, db, key, fields)?;
+    let keyspace = &mut context.server.keyspace;
+    let present = keyspace.hash(db, key, |view| {
+        let mut present = Vec::new();
+        for name in fields.iter() {
+            if !view.field(name, |value| value.is_null())? {
+                present.push(name);
+            }
+        }
+        Ok(present)
+    })?;
+    let present = present.unwrap_or_default();
+    match change {
+        Some(expiry) if !present.is_empty() => match expiry {
+            None => keyspace.hash_expire_fields(db, key, present.iter().copied(), None),
+            Some(expiry) => expire_fields(keyspace, db, key, present.iter().copied(), expiry),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The options of HSETEX before FIELDS.
+#[derive(Default)]
+struct SetExOptions {
+    if_none: bool,
+    if_all: bool,
+    keep_ttl: bool,
+    expiry: Option<Expiry>,
+    /// Where FIELDS is.
+    fields_at: usize,
+}
+
+fn hsetex_options(args: Args<'_>, now_ms: u64) -> Outcome<SetExOptions> {
+    let mut options = SetExOptions { fields_at: 2, ..SetExOptions::default() };
+    while let Some(word) = args.get(options.fields_at).filter(|word| !is_word(word, "FIELDS")) {
+        if is_word(word, "FNX") && !options.if_all {
+            options.if_none = true;
+        } else if is_word(word, "FXX") && !options.if_none {
+            options.if_all = true;
+        } else if is_word(word, "KEEPTTL") && options.expiry.is_none() {
+            options.keep_ttl = true;
+        } else if let Some(unit) = unit_of_option(word)
+            && options.expiry.is_none()
+            && !options.keep_ttl
+        {
+            let time = args.get(options.fields_at + 1).ok_or(Failure::SYNTAX)?;
+            options.expiry = Some(parse_expiry(unit, time, now_ms, "hsetex")?);
+            options.fields_at += 1;
+        } else {
+            return Err(Failure::new(format!("ERR unknown argument: {}", crate::serve::failure::quote(word))));
+        }
+        options.fields_at += 1;
+    }
+    Ok(options)
+}
+
+/// HSETEX key [FNX | FXX] [...] FIELDS numfields field value [field value ...]
+pub fn hsetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let (db, key) = (context.db(), args.at(1));
+    let options = hsetex_options(args, context.server.keyspace.now_ms())?;
+    let fields = fields_at(args, options.fields_at, 2)?;
+    let keyspace = &mut context.server.keyspace;
+    let before = keyspace.hash(db, key, |view| {
+        pairs(fields).map(|(name, _)| view.field_expiry(name)).collect::<hedgerow::Result<Vec<_>>>()
+    })?;
+    let before = before.unwrap_or_else(|| vec![None; fields.len() / 2]);
+    let present = before.iter().filter(|expiry| expiry.is_some()).count();
+    if options.if_none && present > 0 || options.if_all && present < before.len() {
+        context.reply.integer(0);
+        return Ok(());
+    }
+    keyspace.hash_set(db, key, pairs(fields))?;
+    let names = pairs(fields).map(|(name, _)| name);
+    if let Some(expiry) = options.expiry {
+        expire_fields(keyspace, db, key, names, expiry)?;
+    } else if options.keep_ttl {
+        for (name, expiry) in names.zip(before).filter(|(_, expiry)| expiry.flatten().is_some()) {
+            keyspace.hash_expire_fields(db, key, std::iter::once(name), expiry.flatten())?;
+        }
+    }
+    context.reply.integer(1);
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! The commands of our own: tables with declared schemas, and ordered scans of chosen fields.
+
+use std::ops::Bound;
+
+use super::hash::reply_value;
+use super::{is_word, server};
+use crate::serve::failure::{Failure, Outcome, quote};
+use crate::serve::keyspace::schemas::Declared;
+use crate::serve::keyspace::table::{is_reserved, parse_type, type_name};
+use crate::serve::number;
+use crate::serve::reply::Reply;
+use crate::serve::resp::Args;
+use crate::serve::server::Context;
+
+fn field_name(name: &[u8]) -> Outcome<&str> {
+    match std::str::from_utf8(name) {
+        Ok(text) if !text.is_empty() && !text.starts_with('@') => Ok(text),
+        _ => Err(Failure::new(format!(
+            "ERR invalid field name '{}': names are UTF-8 text that does not start with '@'",
+            quote(name)
+        ))),
+    }
+}
+
+fn field_type(name: &[u8]) -> Outcome<hedgerow::Type> {
+    parse_type(name).ok_or_else(|| {
+        Failure::new(format!(
+            "ERR unknown type '{}': types are bool, i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, timestamp, bytes, \
+             bytes(N), string",
+            quote(name)
+        ))
+    })
+}
+
+/// HR.CREATE table field type [NULLABLE] [field type [NULLABLE] ...]
+pub fn create(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let mut fields: Vec<Declared> = Vec::new();
+    let mut index = 2;
+    while let Some(name) = args.get(index) {
+        let name = field_name(name)?;
+        let kind = field_type(args.get(index + 1).ok_or(Failure::SYNTAX)?)?;
+        let nullable = args.get(index + 2).is_some_and(|word| is_word(word, "NULLABLE"));
+        fields.push(Declared { name: name.to_string(), kind, nullable });
+        index += 2 + usize::from(nullable);
+    }
+    let db = context.db();
+    context.server.keyspace.declare(db, args.at(1), &fields)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HR.ADDFIELD table field type
+pub fn addfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    if args.len() != 4 {
+        return Err(Failure::SYNTAX);
+    }
+    let (name, kind) = (field_name(args.at(2))?, field_type(args.at(3))?);
+    let db = context.db();
+    context.server.keyspace.add_field(db, args.at(1), name, kind)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HR.RENAMEFIELD table field newname
+pub fn renamefield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let (name, to) = (field_name(args.at(2))?, field_name(args.at(3))?);
+    let db = context.db();
+    context.server.keyspace.rename_field(db, args.at(1), name, to)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HR.DROPFIELD table field
+pub fn dropfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let name = field_name(args.at(2))?;
+    let db = context.db();
+    context.server.keyspace.drop_field(db, args.at(1), name)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HR.DROP table
+pub fn drop_table(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let existed = context.server.keyspace.drop_table(db, args.at(1))?;
+    context.reply.integer(i64::from(existed));
+    Ok(())
+}
+
+/// HR.SCHEMA table
+pub fn schema(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let schema = context.server.keyspace.table(db, args.at(1))?.table().schema();
+    let fields: Vec<_> =
+        schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes())).collect();
+    context.reply.array(fields.len());
+    for field in fields {
+        context.reply.map(3);
+        context.reply.bulk(b"name");
+        context.reply.bulk(field.name().as_bytes());
+        context.reply.bulk(b"type");
+        context.reply.bulk(type_name(field.kind()).as_bytes());
+        context.reply.bulk(b"nullable");
+        context.reply.boolean(field.is_nullable());
+    }
+    Ok(())
+}
+
+/// HR.TABLES
+pub fn tables(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    let keyspace = &context.server.keyspace;
+    let prefixes = keyspace.prefixes(db);
+    context.reply.map(prefixes.len());
+    for (prefix, table) in prefixes {
+        let reply = &mut context.reply;
+        reply.bulk(prefix);
+        reply.map(3);
+        reply.bulk(b"rows");
+        reply.integer(table.table().len() as i64);
+        reply.bulk(b"fields");
+        let schema = table.table().schema();
+        let own = schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes()));
+        reply.integer(own.count() as i64);
+        reply.bulk(b"open");
+        reply.boolean(table.is_open());
+    }
+    Ok(())
+}
+
+/// HR.METRICS
+pub fn metrics(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    let metrics = server::metrics(context.server);
+    context.reply.map(metrics.len());
+    for (name, value) in metrics {
+        context.reply.bulk(name.as_bytes());
+        context.reply.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+    Ok(())
+}
+
+/// What HR.SCAN asks for.
+struct ScanOptions<'a> {
+    from: Option<&'a [u8]>,
+    to: Option<&'a [u8]>,
+    prefix: Option<&'a [u8]>,
+    reverse: bool,
+    limit: usize,
+    fields: Option<Args<'a>>,
+}
+
+fn scan_options(args: Args<'_>) -> Outcome<ScanOptions<'_>> {
+    let mut options =
+        ScanOptions { from: None, to: None, prefix: None, reverse: false, limit: 100, fields: None };
+    let mut index = 2;
+    while let Some(word) = args.get(index) {
+        if is_word(word, "REVERSE") {
+            options.reverse = true;
+            index += 1;
+            continue;
+        }
+        let value = args.get(index + 1).ok_or(Failure::SYNTAX)?;
+        index += 2;
+        match word {
+            _ if is_word(word, "FROM") => options.from = Some(value),
+            _ if is_word(word, "TO") => options.to = Some(value),
+            _ if is_word(word, "PREFIX") => options.prefix = Some(value),
+            _ if is_word(word, "LIMIT") => {
+                let limit = number::parse_i64(value).filter(|limit| *limit > 0);
+                options.limit = limit.ok_or(Failure::NOT_AN_INTEGER)? as usize;
+            }
+            _ if is_word(word, "FIELDS") => {
+                let count = number::parse_i64(value).filter(|count| *count > 0);
+                let count = count.ok_or(Failure::NOT_AN_INTEGER)? as usize;
+                let rest = args.from(index);
+                if rest.len() < count {
+                    return Err(Failure::SYNTAX);
+                }
+                options.fields = Some(rest.first(count));
+                index += count;
+            }
+            _ => return Err(Failure::SYNTAX),
+        }
+    }
+    Ok(options)
+}
+
+/// HR.SCAN table [...]
+pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let options = scan_options(args)?;
+    let db = context.db();
+    let output_max = context.server.settings.output.hard;
+    let keyspace = &context.server.keyspace;
+    let (mut scan, table) = keyspace.scan_rows(db, args.at(1))?;
+    // The prefix is a range of its own: a bound given besides may only narrow it.
+    let prefix = options.prefix.unwrap_or(b"");
+    if !prefix.is_empty() {
+        scan = scan.prefix(prefix);
+    }
+    if let Some(from) = options.from.filter(|from| *from > prefix) {
+        scan = scan.from(Bound::Included(from));
+    }
+    if let Some(to) = options.to.filter(|to| *to < prefix || to.starts_with(prefix)) {
+        scan = scan.to(Bound::Excluded(to));
+    }
+    if options.reverse {
+        scan = scan.reverse();
+    }
+    let reply = &mut context.reply;
+    let place = reply.defer();
+    let (mut count, mut is_too_large) = (0, false);
+    scan.limit(options.limit).for_each(|row_key, row| {
+        count += 1;
+        reply.array(2);
+        reply.bulk(row_key);
+        let view = keyspace.view(table, row)?;
+        match options.fields {
+            Some(fields) => {
+                reply.map(fields.len());
+                for name in fields.iter() {
+                    reply.bulk(name);
+                    view.field(name, |value| reply_value(reply, value))?;
+                }
+            }
+            None => {
+                let place = reply.defer();
+                let mut fields = 0;
+                view.for_each(|name, value| reply_field(reply, &mut fields, name, value))?;
+                reply.map_at(place, fields);
+            }
+        }
+        is_too_large = reply.len() > output_max;
+        Ok(!is_too_large)
+    })?;
+    if is_too_large {
+        return Err(Failure::text("ERR the reply is larger than client-output-buffer-limit; use LIMIT"));
+    }
+    context.reply.array_at(place, count);
+    Ok(())
+}
+
+fn reply_field(reply: &mut Reply<'_>, count: &mut usize, name: &[u8], value: hedgerow::Value<'_>) {
+    *count += 1;
+    reply.bulk(name);
+    reply_value(reply, value);
+}

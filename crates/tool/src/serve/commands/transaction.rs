@@ -1,0 +1,177 @@
+//! MULTI, EXEC, WATCH.
+//!
+//! One thread does all commands, so that nothing comes between those of a transaction. Against crashes a transaction is whole when all its
+//! writes can go into one batch of the engine: every writing command is one marked `Batch` in the table, and no key that one
+//! command wrote is touched by a later one (a batch can not be read before it is written). Others are written one by one.
+
+use std::collections::HashSet;
+
+use super::{Command, Flag};
+use crate::serve::failure::{Failure, Outcome};
+use crate::serve::limits;
+use crate::serve::resp::Args;
+use crate::serve::server::Context;
+use crate::serve::session::{Multi, Queued, Watched};
+
+/// MULTI
+pub fn multi(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    let session = context.session();
+    if session.multi.is_some() {
+        return Err(Failure::text("ERR MULTI calls can not be nested"));
+    }
+    session.multi = Some(Multi::default());
+    context.reply.ok();
+    Ok(())
+}
+
+/// DISCARD
+pub fn discard(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    let session = context.session();
+    if session.multi.take().is_none() {
+        return Err(Failure::text("ERR DISCARD without MULTI"));
+    }
+    session.watched.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+/// WATCH key [key ...]
+pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let db = context.db();
+    if context.session().multi.is_some() {
+        return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    for key in args.from(1).iter() {
+        let version = context.server.keyspace.version(db, key)?;
+        let watched = &mut context.session().watched;
+        if watched.iter().any(|watched| watched.space == db && &watched.key[..] == key) {
+            continue;
+        }
+        if watched.len() >= limits::WATCHED_KEYS_MAX {
+            return Err(Failure::text("ERR too many keys watched by one client"));
+        }
+        watched.push(Watched { space: db, key: key.into(), version });
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// UNWATCH
+pub fn unwatch(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    context.session().watched.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+/// EXEC
+pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    let session = context.session();
+    let Some(multi) = session.multi.take() else {
+        return Err(Failure::text("ERR EXEC without MULTI"));
+    };
+    let watched = std::mem::take(&mut session.watched);
+    if multi.is_broken {
+        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    for key in &watched {
+        if context.server.keyspace.version(key.space, &key.key)? != key.version {
+            context.reply.null_array();
+            return Ok(());
+        }
+    }
+    let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
+    let start = context.reply.len();
+    context.reply.array(multi.queue.len());
+    for queued in &multi.queue {
+        run_queued(context, queued);
+    }
+    if let Err(failure) = context.server.keyspace.end(is_batch) {
+        context.reply.truncate(start);
+        return Err(Failure::new(format!("EXECABORT Transaction discarded, nothing was written: {}", failure.as_str())));
+    }
+    Ok(())
+}
+
+fn run_queued(context: &mut Context<'_>, queued: &Queued) {
+    let start = context.reply.len();
+    let Queued { command, args } = queued;
+    context.server.calls[command.index()].calls += 1;
+    if let Err(failure) = (command.handler)(context, args.borrow()) {
+        context.reply.truncate(start);
+        context.reply.error(failure.as_str());
+        context.server.counters.errors += 1;
+        context.server.calls[command.index()].failed += 1;
+    }
+}
+
+/// Whether the writes of these commands can be gathered into one batch.
+fn fits_a_batch(queue: &[Queued]) -> bool {
+    let mut written: HashSet<&[u8]> = HashSet::new();
+    let mut writes = 0;
+    for Queued { command, args } in queue {
+        let args = args.borrow();
+        if command.is(Flag::Write) && !command.is(Flag::Batch) {
+            return false;
+        }
+        // A command without keys that reads them all (KEYS, DBSIZE), or changes which database the keys are of.
+        if writes > 0 && reads_everything(command) || command.full_name() == "select" {
+            return false;
+        }
+        for key in command.keys_of(args) {
+            if written.contains(key) {
+                return false;
+            }
+            if command.is(Flag::Write) {
+                written.insert(key);
+                writes += 1;
+            }
+        }
+    }
+    writes > 1
+}
+
+fn reads_everything(command: &Command) -> bool {
+    command.is(Flag::Read) && command.keys.0 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::commands::by_name;
+    use crate::serve::resp::{Parsed, Parser, RequestLimits};
+
+    fn queue(lines: &[&str]) -> Vec<Queued> {
+        let parse = |line: &&str| {
+            let bytes = format!("{line}\n").into_bytes();
+            let mut parser = Parser::default();
+            assert_eq!(parser.parse(&bytes, &RequestLimits::AUTHENTICATED), Ok(Parsed::Command));
+            let args = parser.args(&bytes).to_owned();
+            let command = by_name(args.borrow().at(0)).unwrap();
+            Queued { command, args }
+        };
+        lines.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn writes_of_different_keys_fit_a_batch() {
+        assert!(fits_a_batch(&queue(&["SET a 1", "HSET b f v", "DEL c d", "GET e"])));
+        assert!(fits_a_batch(&queue(&["GET a", "SET a 1", "SET b 1"])));
+    }
+
+    #[test]
+    fn others_do_not() {
+        for lines in [
+            &["SET a 1"][..],
+            &["SET a 1", "GET a", "SET b 1"],
+            &["INCR a", "INCR a"],
+            &["DEL a a"],
+            &["MSET a 1 b 2 a 3"],
+            &["SET a 1", "SET b 1", "EXPIRE b 10"],
+            &["SET a 1", "SET b 2", "DBSIZE"],
+            &["SET a 1", "SELECT 1", "SET b 1"],
+            &["PING", "PING"],
+        ] {
+            assert!(!fits_a_batch(&queue(lines)), "{lines:?}");
+        }
+    }
+}

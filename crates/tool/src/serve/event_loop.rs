@@ -1,0 +1,459 @@
+//! The one thread that serves all clients.
+//!
+//! Owns: sockets and the order of things in a turn: accept, read, do all whole commands of every ready client, ask for one
+//! sync if one is needed, then write the replies. Promises: it never waits for a disk or for one client; each limit of
+//! [`limits`] on clients is enforced here. Must not know what commands do.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
+
+use super::connection::{Connection, Pool, Progress};
+use super::limits;
+use super::persister::Persister;
+use super::reply::Reply;
+use super::resp::{Parsed, ProtocolError, RequestLimits};
+use super::server::{Server, Shutdown};
+use super::session::Session;
+
+/// Listeners have the tokens below this, connections those from here on.
+const FIRST_CONNECTION: usize = 64;
+/// The token of wake-ups by other threads.
+const WAKE: Token = Token(FIRST_CONNECTION - 1);
+/// How often limits of time are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long stopping waits for clients to take their replies.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time in ms since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// What the signal handler and tests use to stop a running loop.
+#[derive(Debug, Clone)]
+pub struct Stopper {
+    flag: Arc<std::sync::atomic::AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl Stopper {
+    /// Asks for an orderly stop.
+    pub fn stop(&self) {
+        self.flag.store(true, std::sync::atomic::Ordering::Release);
+        // A loop that can not be woken looks at the flag at its next tick.
+        drop(self.waker.wake());
+    }
+}
+
+/// The loop and everything it serves.
+pub struct EventLoop {
+    poll: Poll,
+    listeners: Vec<TcpListener>,
+    connections: Slab<Connection>,
+    server: Server,
+    persister: Persister,
+    pool: Pool,
+    /// Connections with something to do in this turn.
+    turn: Vec<usize>,
+    /// Connections with something to do in the next turn.
+    next: Vec<usize>,
+    client_bytes: usize,
+    next_id: u64,
+    stopper: Stopper,
+    last_tick: Instant,
+    background_sync: Option<u64>,
+    /// Connections whose replies wait for a sync.
+    held: Vec<usize>,
+    was_paused: bool,
+}
+
+impl EventLoop {
+    /// A loop over bound sockets.
+    pub fn new(server: Server, sockets: Vec<std::net::TcpListener>) -> io::Result<EventLoop> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let mut listeners = Vec::new();
+        for (index, socket) in sockets.into_iter().enumerate().take(WAKE.0) {
+            socket.set_nonblocking(true)?;
+            let mut listener = TcpListener::from_std(socket);
+            poll.registry().register(&mut listener, Token(index), Interest::READABLE)?;
+            listeners.push(listener);
+        }
+        let persister = Persister::start(server.keyspace.db().clone(), waker.clone())?;
+        Ok(EventLoop {
+            poll,
+            listeners,
+            connections: Slab::new(),
+            server,
+            persister,
+            pool: Pool::default(),
+            turn: Vec::new(),
+            next: Vec::new(),
+            client_bytes: 0,
+            next_id: 1,
+            stopper: Stopper { flag: Arc::default(), waker },
+            last_tick: Instant::now(),
+            background_sync: None,
+            held: Vec::new(),
+            was_paused: false,
+        })
+    }
+
+    /// How to stop the loop from another thread.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until asked to stop; gives the shared state back.
+    pub fn run(mut self) -> io::Result<Server> {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            let timeout = match (self.next.is_empty(), self.server.keyspace.expiries.is_idle()) {
+                (false, _) => Duration::ZERO,
+                (true, false) => TICK,
+                (true, true) => TICK * 5,
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            self.server.keyspace.set_now(now_ms());
+            for event in &events {
+                match event.token() {
+                    WAKE => self.finish_syncs(),
+                    Token(index) if index < FIRST_CONNECTION => self.accept(index),
+                    Token(token) => self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable()),
+                }
+            }
+            self.serve_turn();
+            if self.last_tick.elapsed() >= TICK {
+                self.tick();
+            }
+            if self.stopper.flag.load(std::sync::atomic::Ordering::Acquire) {
+                self.server.shutdown = Some(Shutdown::Orderly);
+            }
+            if self.server.shutdown.is_some() {
+                return self.stop(events);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        loop {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.accept() {
+                Ok((stream, address)) => self.admit(stream, address),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Out of descriptors or of patience on the other side: the next event tells when to try again.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, address: SocketAddr) {
+        self.server.counters.connections += 1;
+        if self.connections.len() >= self.server.settings.clients_max {
+            self.server.counters.rejected += 1;
+            // The client may be gone already; either way it is not served.
+            drop(io::Write::write(&mut stream, b"-ERR max number of clients reached\r\n"));
+            return;
+        }
+        let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
+        if stream.set_nodelay(true).is_err() {
+            return;
+        }
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + key), interest).is_err() {
+            return;
+        }
+        entry.insert(Connection::new(stream));
+        let now = self.server.keyspace.now_ms();
+        let authenticated = self.server.settings.password.is_none();
+        let session = Session::new(self.next_id, address.to_string(), local, authenticated, now);
+        self.next_id += 1;
+        let session_key = self.server.sessions.insert(session);
+        debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
+    }
+
+    fn note_ready(&mut self, key: usize, readable: bool, writable: bool) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.is_readable |= readable;
+        if writable {
+            connection.is_write_blocked = false;
+        }
+        list(&mut self.next, connection, key);
+    }
+
+    /// Does the commands of all ready connections, then sends the replies of all of them.
+    fn serve_turn(&mut self) {
+        std::mem::swap(&mut self.turn, &mut self.next);
+        let turn = std::mem::take(&mut self.turn);
+        for &key in &turn {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.is_listed = false;
+                self.serve(key);
+            }
+        }
+        self.request_sync(&turn);
+        for &key in &turn {
+            self.answer(key);
+        }
+        for key in std::mem::take(&mut self.server.kills) {
+            if self.server.sessions.get(key).is_some_and(|session| session.is_closing) {
+                self.answer(key);
+            }
+            self.drop_connection(key);
+        }
+        self.turn = turn;
+        self.turn.clear();
+    }
+
+    /// Reads from a connection and does its whole commands.
+    fn serve(&mut self, key: usize) {
+        let mut read_bytes = 0;
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            if connection.held_until.is_some() {
+                return;
+            }
+            match execute_all(connection, &mut self.server, key, &mut self.pool) {
+                Executed::All => {}
+                Executed::Waits => return,
+                Executed::OverLimit => {
+                    self.server.counters.output_limit_disconnections += 1;
+                    return self.drop_connection(key);
+                }
+            }
+            let is_slow = connection.unsent() > self.server.settings.output.soft;
+            if !connection.is_readable || is_slow || self.server.shutdown.is_some() {
+                connection.release_input(&mut self.pool);
+                return;
+            }
+            if read_bytes >= limits::READ_BYTES_PER_TURN {
+                return list(&mut self.next, connection, key);
+            }
+            match connection.read(&mut self.pool) {
+                Ok((Progress::Closed, _)) | Err(_) => return self.drop_connection(key),
+                Ok((progress, count)) => {
+                    read_bytes += count;
+                    self.server.counters.input_bytes += count as u64;
+                    connection.is_readable = progress == Progress::More;
+                }
+            }
+        }
+    }
+
+    /// Asks for one sync if a client of this turn needs one, and holds the replies of those that do.
+    fn request_sync(&mut self, turn: &[usize]) {
+        let mut ticket = None;
+        for &key in turn {
+            let Some(session) = self.server.sessions.get_mut(key).filter(|session| session.must_sync) else {
+                continue;
+            };
+            session.must_sync = false;
+            let ticket = *ticket.get_or_insert_with(|| self.persister.request());
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.held_until = Some(ticket);
+                self.held.push(key);
+            }
+        }
+        if std::mem::take(&mut self.server.wants_background_sync) {
+            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request()));
+        }
+    }
+
+    /// Lets go of the clients whose writes are durable now.
+    fn finish_syncs(&mut self) {
+        let (done, failure) = self.persister.done();
+        if self.background_sync.is_some_and(|ticket| ticket <= done) {
+            self.background_sync = None;
+            self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
+        }
+        for key in std::mem::take(&mut self.held) {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            match connection.held_until {
+                Some(ticket) if ticket <= done => {
+                    connection.held_until = None;
+                    self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
+                    list(&mut self.next, connection, key);
+                }
+                // Its reply says that a write is safe, which it is not: better no answer than that one.
+                Some(_) if failure.is_some() => self.drop_connection(key),
+                Some(_) => self.held.push(key),
+                None => {}
+            }
+        }
+        self.server.sync_failure = failure;
+    }
+
+    /// Sends what a connection has to say, unless it waits for a sync; enforces the limits of output and memory.
+    fn answer(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.held_until.is_none() && !connection.is_write_blocked {
+            match connection.flush(&mut self.pool) {
+                Ok(count) => self.server.counters.output_bytes += count as u64,
+                Err(_) => return self.drop_connection(key),
+            }
+        }
+        let unsent = connection.unsent();
+        let session = &mut self.server.sessions[key];
+        if session.is_closing && unsent == 0 && connection.held_until.is_none() {
+            return self.drop_connection(key);
+        }
+        connection.over_soft_since = match unsent > self.server.settings.output.soft {
+            true => connection.over_soft_since.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        session.input_bytes = connection.input.bytes().len();
+        session.output_bytes = unsent;
+        let bytes = connection.memory_bytes() + session.memory_bytes();
+        self.client_bytes = self.client_bytes + bytes - connection.counted_bytes;
+        connection.counted_bytes = bytes;
+        if self.client_bytes > self.server.settings.client_bytes_max {
+            self.drop_largest();
+        }
+    }
+
+    /// Disconnects the client whose buffers take most, so that the others can go on.
+    fn drop_largest(&mut self) {
+        let largest = self.connections.iter().max_by_key(|(_, connection)| connection.counted_bytes);
+        if let Some((key, _)) = largest {
+            self.server.counters.input_limit_disconnections += 1;
+            self.drop_connection(key);
+        }
+    }
+
+    fn drop_connection(&mut self, key: usize) {
+        let Some(mut connection) = self.connections.try_remove(key) else { return };
+        self.server.sessions.remove(key);
+        self.client_bytes -= connection.counted_bytes;
+        // Closing the descriptor removes it from the poll in any case.
+        drop(self.poll.registry().deregister(&mut connection.stream));
+    }
+
+    /// Looks at the limits of time, and removes some of what has expired.
+    fn tick(&mut self) {
+        self.last_tick = Instant::now();
+        let now = self.server.keyspace.now_ms();
+        if self.server.keyspace.sweep().is_err() {
+            // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
+            self.server.keyspace.expiries.sweep_all();
+        }
+        if self.was_paused && !self.server.is_paused() {
+            let all: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+            for key in all {
+                self.note_ready(key, false, false);
+            }
+        }
+        self.was_paused = self.server.is_paused();
+        let settings = &self.server.settings;
+        let mut late = Vec::new();
+        for (key, connection) in &self.connections {
+            let session = &self.server.sessions[key];
+            let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
+            let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
+                || (!session.authenticated && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
+                || connection.over_soft_since.is_some_and(|since| since.elapsed() > settings.output.soft_time);
+            if is_late && connection.held_until.is_none() {
+                late.push(key);
+            }
+        }
+        for key in late {
+            self.drop_connection(key);
+        }
+    }
+
+    /// Stops accepting, lets clients have the replies to what was done, persists.
+    fn stop(mut self, mut events: Events) -> io::Result<Server> {
+        self.listeners.clear();
+        self.persister.stop();
+        self.finish_syncs();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        loop {
+            let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+            for key in open {
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.is_write_blocked = false;
+                }
+                self.answer(key);
+            }
+            let left = self.connections.iter().filter(|(_, connection)| connection.unsent() > 0).count();
+            if left == 0 || Instant::now() > deadline {
+                return Ok(self.server);
+            }
+            match self.poll.poll(&mut events, Some(TICK)) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What became of the commands of a connection's input.
+enum Executed {
+    /// Nothing whole is left.
+    All,
+    /// The rest has to wait, or will never be done.
+    Waits,
+    /// The client does not take its replies.
+    OverLimit,
+}
+
+/// Does the whole commands of the input.
+fn execute_all(connection: &mut Connection, server: &mut Server, key: usize, pool: &mut Pool) -> Executed {
+    if connection.input.bytes().is_empty() {
+        return Executed::All;
+    }
+    connection.prepare_output(pool);
+    let mut started = Instant::now();
+    server.sessions[key].active_ms = server.keyspace.now_ms();
+    loop {
+        let session = &server.sessions[key];
+        if session.is_closing || server.shutdown.is_some() {
+            return Executed::Waits;
+        }
+        let (limits, output_max) = match session.authenticated {
+            true => (RequestLimits::AUTHENTICATED, server.settings.output.hard),
+            false => (RequestLimits::UNAUTHENTICATED, limits::UNAUTHENTICATED_OUTPUT_BYTES_MAX),
+        };
+        match connection.parser.parse(connection.input.bytes(), &limits) {
+            Ok(Parsed::Incomplete) => return Executed::All,
+            Ok(Parsed::Command) => {}
+            Err(ProtocolError(text)) => {
+                server.counters.errors += 1;
+                Reply::new(&mut connection.output, false).error(&text);
+                server.sessions[key].is_closing = true;
+                return Executed::Waits;
+            }
+        }
+        let args = connection.parser.args(connection.input.bytes());
+        if server.is_paused() && server.pauses(args) {
+            return Executed::Waits;
+        }
+        if !args.is_empty() {
+            started = server.execute(key, args, &mut connection.output, started);
+        }
+        let consumed = connection.parser.consumed();
+        connection.parser.next();
+        connection.input.consume(consumed);
+        if connection.unsent() > output_max {
+            return Executed::OverLimit;
+        }
+    }
+}
+
+/// Puts a connection into a list, once.
+fn list(into: &mut Vec<usize>, connection: &mut Connection, key: usize) {
+    if !connection.is_listed {
+        connection.is_listed = true;
+        into.push(key);
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a command could not be done, and how Redis would say so.
+//!
+//! Owns: the error texts shared by several commands and the translation of the engine's errors.
+
+use std::borrow::Cow;
+
+use hedgerow::{Error, ErrorKind};
+
+/// The result of a command or of a step of one.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// An error reply: a code in capitals, then a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure(Cow<'static, str>);
+
+impl Failure {
+    /// The key holds a value of another type.
+    pub const WRONG_TYPE: Failure =
+        Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// The arguments do not fit the command's grammar.
+    pub const SYNTAX: Failure = Failure::text("ERR syntax error");
+    /// An argument or a stored string is not an integer.
+    pub const NOT_AN_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
+    /// An argument or a stored string is not a floating-point number.
+    pub const NOT_A_FLOAT: Failure = Failure::text("ERR value is not a valid float");
+    /// A sum left the range of 64 bits.
+    pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
+    /// RENAME, OBJECT and others need the key.
+    pub const NO_SUCH_KEY: Failure = Failure::text("ERR no such key");
+    /// `SELECT`, `COPY`: no such database.
+    pub const DB_INDEX: Failure = Failure::text("ERR DB index is out of range");
+    /// A string would grow over the limit.
+    pub const TOO_LONG: Failure =
+        Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+
+    /// A fixed text.
+    pub const fn text(text: &'static str) -> Failure {
+        Failure(Cow::Borrowed(text))
+    }
+
+    /// A text made for the occasion.
+    pub fn new(text: String) -> Failure {
+        Failure(Cow::Owned(text))
+    }
+
+    /// The reply's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match error.kind() {
+            ErrorKind::Full => "OOM",
+            ErrorKind::Io | ErrorKind::Closed => "MISCONF",
+            _ => "ERR",
+        };
+        Failure::new(format!("{code} {error}"))
+    }
+}
+
+/// An argument for an error text: cut short, control bytes escaped.
+pub fn quote(argument: &[u8]) -> String {
+    let cut = argument.get(..128).unwrap_or(argument);
+    match std::str::from_utf8(cut) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_string(),
+        _ => cut.escape_ascii().to_string(),
+    }
+}

@@ -1,0 +1,413 @@
+//! Redis keys as rows: which table and row a key is, what type it has, and every change of it.
+//!
+//! Owns: the mapping below and the tables it needs. Promises: a key has one type; a key is never in two places; changes made
+//! between [`Keyspace::begin`] and [`Keyspace::end`] happen together or not at all. Must not know replies or connections.
+//!
+//! | key | table of database 0 | row |
+//! |---|---|---|
+//! | a string | `@strings` (one field, `value`) | the whole key |
+//! | a hash `users:42` (split at the first `:`) | `users` | `42` |
+//! | a hash without `:`, or with nothing before or after it | `@plain` | the whole key |
+//! | a hash whose prefix can have no table: too long for a name, or over the limit of open tables | `@overflow` | the whole key |
+//! | a field that its table does not have and can not learn | `@more` | see [`more`] |
+//!
+//! Database `n` above 0 has `@n/` before each name. In names made of prefixes, `%`, `@` and bytes that are not
+//! printable ASCII are written `%XX`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hedgerow::{Batch, Db, ErrorKind, FieldId, Schema, Table, Type, Value};
+use slab::Slab;
+
+use super::failure::{Failure, Outcome};
+use super::limits;
+
+pub mod cursor;
+pub mod expiry;
+pub mod hashes;
+pub mod iterate;
+pub mod keys;
+pub mod more;
+pub mod naming;
+pub mod schemas;
+pub mod strings;
+pub mod table;
+
+use cursor::Cursors;
+use expiry::Expiries;
+use more::MoreTable;
+use naming::{Place, TableName};
+use table::{HashTable, Seeded};
+
+/// The position of a table in [`Keyspace::tables`].
+pub type TableIndex = usize;
+
+/// All databases of one store.
+pub struct Keyspace {
+    db: Db,
+    spaces: Vec<Space>,
+    tables: Slab<HashTable>,
+    more: Option<MoreTable>,
+    open_tables: usize,
+    /// Bytes of all schemas, about.
+    schema_bytes: usize,
+    writer: Writer,
+    now_ms: u64,
+    /// Positions of unfinished scans.
+    pub cursors: Cursors,
+    /// Keys that will expire.
+    pub expiries: Expiries,
+    /// Memory for the fields of one write, kept between writes.
+    fields: Vec<(FieldId, Value<'static>)>,
+}
+
+/// One database.
+#[derive(Default)]
+struct Space {
+    strings: Option<Strings>,
+    plain: Option<TableIndex>,
+    overflow: Option<TableIndex>,
+    by_prefix: HashMap<Box<[u8]>, TableIndex, Seeded>,
+    /// The same, in the order scans follow.
+    in_order: BTreeMap<Box<[u8]>, TableIndex>,
+}
+
+/// The table of strings of one database.
+#[derive(Clone)]
+struct Strings {
+    table: Table,
+    value: FieldId,
+}
+
+/// The type of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A binary string.
+    String,
+    /// A row.
+    Hash,
+}
+
+impl Kind {
+    /// As TYPE says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+            Kind::Hash => "hash",
+        }
+    }
+}
+
+/// Where changes go: to the store at once, or into a batch.
+#[derive(Default)]
+struct Writer {
+    /// Writes being gathered.
+    batch: Option<Batch>,
+    /// Changes made so far.
+    count: u64,
+}
+
+impl Writer {
+    #[inline]
+    fn update(&mut self, table: &Table, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<()> {
+        self.count += 1;
+        match &mut self.batch {
+            None => Ok(table.update(row, fields)?),
+            Some(batch) => Ok(batch.update(table, row, fields)?),
+        }
+    }
+
+    fn put(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        fields: &[(FieldId, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        self.count += 1;
+        match (&mut self.batch, expires_at_ms) {
+            (None, None) => table.put(row, fields)?,
+            (None, Some(at)) => table.put_expiring(row, fields, at)?,
+            (Some(batch), None) => batch.put(table, row, fields)?,
+            (Some(batch), Some(at)) => batch.put_expiring(table, row, fields, at)?,
+        }
+        Ok(())
+    }
+
+    /// Whether there was a row.
+    fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
+        self.count += 1;
+        match &mut self.batch {
+            None => Ok(table.delete(row)?),
+            Some(batch) => {
+                let existed = table.exists(row)?;
+                if existed {
+                    batch.delete(table, row)?;
+                }
+                Ok(existed)
+            }
+        }
+    }
+}
+
+impl Keyspace {
+    /// Finds the tables of `db` that belong to keys. Tables whose names are not of the mapping stay untouched and unseen.
+    pub fn new(db: Db, now_ms: u64) -> Outcome<Keyspace> {
+        let mut keyspace = Keyspace {
+            spaces: (0..limits::DATABASES).map(|_| Space::default()).collect(),
+            tables: Slab::new(),
+            more: None,
+            open_tables: 0,
+            schema_bytes: 0,
+            writer: Writer::default(),
+            now_ms,
+            cursors: Cursors::new(now_ms),
+            expiries: Expiries::default(),
+            fields: Vec::new(),
+            db,
+        };
+        for name in keyspace.db.table_names() {
+            let Some(parsed) = TableName::parse(&name) else { continue };
+            let table = keyspace.db.table(&name)?;
+            keyspace.attach(parsed, table)?;
+        }
+        keyspace.expiries.sweep_all();
+        Ok(keyspace)
+    }
+
+    /// The store under the keys.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// Tells the time, in ms since 1970: once per turn of the event loop.
+    pub fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    /// The time last told.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// A number that grows with every change.
+    pub fn writes(&self) -> u64 {
+        self.writer.count
+    }
+
+    fn attach(&mut self, name: TableName, table: Table) -> Outcome<()> {
+        match name.place {
+            Place::More => self.more = Some(MoreTable::open(table)?),
+            Place::Strings => {
+                let value = table.field("value")?;
+                self.space_mut(name.space).strings = Some(Strings { table, value });
+            }
+            Place::Plain => {
+                let index = self.insert(table, name)?;
+                let space = self.tables[index].space();
+                self.space_mut(space).plain = Some(index);
+            }
+            Place::Overflow => {
+                let index = self.insert(table, name)?;
+                let space = self.tables[index].space();
+                self.space_mut(space).overflow = Some(index);
+            }
+            Place::Prefix(ref prefix) => {
+                let (space, prefix) = (name.space, prefix.clone());
+                let index = self.insert(table, name)?;
+                self.open_tables += usize::from(self.tables[index].is_open());
+                let space = self.space_mut(space);
+                space.by_prefix.insert(prefix.clone(), index);
+                space.in_order.insert(prefix, index);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, table: Table, name: TableName) -> Outcome<TableIndex> {
+        let table = HashTable::new(table, name)?;
+        self.schema_bytes += table.schema_bytes();
+        Ok(self.tables.insert(table))
+    }
+
+    fn detach(&mut self, index: TableIndex) -> HashTable {
+        let table = self.tables.remove(index);
+        self.schema_bytes = self.schema_bytes.saturating_sub(table.schema_bytes());
+        let space = &mut self.spaces[table.space()];
+        match table.place() {
+            Place::Plain => space.plain = None,
+            Place::Overflow => space.overflow = None,
+            Place::Prefix(prefix) => {
+                space.by_prefix.remove(prefix);
+                space.in_order.remove(prefix);
+                self.open_tables -= usize::from(table.is_open());
+            }
+            Place::Strings | Place::More => {}
+        }
+        table
+    }
+
+    fn space(&self, space: usize) -> &Space {
+        &self.spaces[space]
+    }
+
+    fn space_mut(&mut self, space: usize) -> &mut Space {
+        &mut self.spaces[space]
+    }
+
+    /// The table a hash of this key is in or would be in, and its row there. None if that table does not exist.
+    #[inline]
+    pub fn locate<'k>(&self, space: usize, key: &'k [u8]) -> Option<(TableIndex, &'k [u8])> {
+        let space = self.space(space);
+        match naming::split(key) {
+            None => Some((space.plain?, key)),
+            Some((prefix, row)) => match space.by_prefix.get(prefix) {
+                Some(&index) => Some((index, row)),
+                None => Some((space.overflow?, key)),
+            },
+        }
+    }
+
+    /// Like [`Keyspace::locate`], creating the table if need be.
+    fn locate_or_create<'k>(&mut self, space: usize, key: &'k [u8]) -> Outcome<(TableIndex, &'k [u8])> {
+        let place = match naming::split(key) {
+            None => match self.space(space).plain {
+                Some(index) => return Ok((index, key)),
+                None => Place::Plain,
+            },
+            Some((prefix, row)) => {
+                if let Some(&index) = self.space(space).by_prefix.get(prefix) {
+                    return Ok((index, row));
+                }
+                match self.may_open(space, prefix)? {
+                    true => Place::Prefix(prefix.into()),
+                    false => match self.space(space).overflow {
+                        Some(index) => return Ok((index, key)),
+                        None => Place::Overflow,
+                    },
+                }
+            }
+        };
+        let row = match (&place, naming::split(key)) {
+            (Place::Prefix(_), Some((_, row))) => row,
+            _ => key,
+        };
+        let name = TableName { space, place };
+        let table = self.create(&name, Schema::open())?;
+        self.attach(name, table)?;
+        match self.locate(space, key) {
+            Some((index, _)) => Ok((index, row)),
+            None => Err(Failure::text("ERR the table of this key was dropped")),
+        }
+    }
+
+    /// Whether a prefix may get a table of its own: its name fits, there are not too many, and no row of it is in the
+    /// overflow table already.
+    fn may_open(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+        let is_full = self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
+        if is_full || !naming::fits(space, prefix) {
+            return Ok(false);
+        }
+        Ok(!self.has_overflown(space, prefix)?)
+    }
+
+    /// Whether rows of `prefix` are in the overflow table.
+    pub fn has_overflown(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+        let Some(overflow) = self.space(space).overflow else { return Ok(false) };
+        let table = self.tables[overflow].table();
+        if table.is_empty() {
+            return Ok(false);
+        }
+        let start = [prefix, b":"].concat();
+        let mut found = false;
+        table.scan().prefix(&start).limit(1).for_each(|_, _| {
+            found = true;
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Creates or opens a table, whatever schema it has if it is there already.
+    fn create(&mut self, name: &TableName, schema: Schema) -> Outcome<Table> {
+        let text = name.to_string();
+        match self.db.create_table(&text, schema) {
+            Err(error) if error.kind() == ErrorKind::Exists => Ok(self.db.table(&text)?),
+            other => Ok(other?),
+        }
+    }
+
+    fn strings_or_create(&mut self, space: usize) -> Outcome<Strings> {
+        if let Some(strings) = &self.space(space).strings {
+            return Ok(strings.clone());
+        }
+        let name = TableName { space, place: Place::Strings };
+        let table = self.create(&name, Schema::new().field("value", Type::Bytes))?;
+        self.attach(name, table)?;
+        let strings = self.space(space).strings.clone();
+        strings.ok_or(Failure::text("ERR the table of strings was dropped"))
+    }
+
+    fn more_or_create(&mut self) -> Outcome<&mut MoreTable> {
+        if self.more.is_none() {
+            let name = TableName { space: 0, place: Place::More };
+            let table = self.create(&name, MoreTable::schema())?;
+            self.attach(name, table)?;
+        }
+        self.more.as_mut().ok_or(Failure::text("ERR the table of further fields was dropped"))
+    }
+
+    /// Starts gathering writes, unless somebody does already; give the result to [`Keyspace::end`].
+    pub fn begin(&mut self) -> bool {
+        let opened = self.writer.batch.is_none();
+        if opened {
+            self.writer.batch = Some(Batch::new());
+        }
+        opened
+    }
+
+    /// Makes the gathered writes happen, if `opened` says that this caller started it.
+    pub fn end(&mut self, opened: bool) -> Outcome<()> {
+        if !opened {
+            return Ok(());
+        }
+        match self.writer.batch.take() {
+            Some(batch) if !batch.is_empty() => {
+                self.writer.count += 1;
+                Ok(self.db.write(batch)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets the gathered writes, if `opened` says that this caller started it.
+    pub fn abandon(&mut self, opened: bool) {
+        if opened {
+            self.writer.batch = None;
+        }
+    }
+
+    /// Runs `change` with its writes gathered: all of them happen, or none.
+    pub fn together<R>(&mut self, change: impl FnOnce(&mut Keyspace) -> Outcome<R>) -> Outcome<R> {
+        let opened = self.begin();
+        match change(self) {
+            Ok(result) => self.end(opened).map(|()| result),
+            Err(failure) => {
+                self.abandon(opened);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes the memory for the fields of a write; give it back with [`Keyspace::return_fields`].
+    #[inline]
+    fn take_fields<'v>(&mut self) -> Vec<(FieldId, Value<'v>)> {
+        std::mem::take(&mut self.fields)
+    }
+
+    #[inline]
+    fn return_fields(&mut self, mut fields: Vec<(FieldId, Value<'_>)>) {
+        fields.clear();
+        // Nothing is left to convert: the collect reuses the allocation, with the borrow gone.
+        self.fields = fields.into_iter().map(|(id, _)| (id, Value::Null)).collect();
+    }
+}

@@ -1,0 +1,241 @@
+//! What is left when fields expire: hashes without fields, and further fields that no hash points to. (Rows that expire
+//! as a whole are swept by the engine.)
+//!
+//! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
+//! (after a restart, or when there were too many). Promises: a call of [`Keyspace::sweep`] does a bounded amount of work.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use hedgerow::{FieldId, RowRef};
+
+use super::cursor::Source;
+use super::more::More;
+use super::{Keyspace, TableIndex, limits};
+use crate::serve::failure::Outcome;
+
+/// Rows the sweep looks at in one call.
+const ROWS_PER_CALL: usize = 512;
+/// Keys removed in one call.
+const REMOVALS_PER_CALL: usize = 512;
+/// Generations of further fields waiting to be removed.
+const ORPHANS_MAX: usize = 100_000;
+/// How long the sweep rests after a round that found something that will expire.
+const REST_MS: u64 = 60_000;
+
+/// Which fields will expire, and where the sweep is.
+#[derive(Debug, Default)]
+pub struct Expiries {
+    due: BTreeSet<(u64, u8, Box<[u8]>)>,
+    /// Whether something was dropped from `due`, so that only the sweep can find it.
+    overflowed: bool,
+    orphans: VecDeque<u64>,
+    sweep: Option<Sweep>,
+    rest_until_ms: u64,
+    /// Hashes removed because their last field had expired.
+    pub removed: u64,
+}
+
+/// A round of the sweep.
+#[derive(Debug, Default)]
+struct Sweep {
+    space: usize,
+    source: Option<Source>,
+    after: Box<[u8]>,
+    /// The last generation whose owner was checked; None before the tables are done.
+    generation: Option<u64>,
+}
+
+impl Expiries {
+    /// Remembers that a field of a hash expires.
+    pub fn note(&mut self, at_ms: u64, space: usize, key: &[u8]) {
+        if self.due.len() >= limits::EXPIRIES_MAX {
+            self.overflowed = true;
+            match self.due.last() {
+                Some(latest) if latest.0 > at_ms => self.due.pop_last(),
+                _ => return,
+            };
+        }
+        self.due.insert((at_ms, space as u8, key.into()));
+    }
+
+    /// Remembers to remove the further fields of a hash that is gone.
+    pub fn note_orphan(&mut self, generation: u64) {
+        if self.orphans.len() < ORPHANS_MAX {
+            self.orphans.push_back(generation);
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    /// Starts a round over everything.
+    pub fn sweep_all(&mut self) {
+        self.sweep = Some(Sweep::default());
+        self.rest_until_ms = 0;
+    }
+
+    /// Whether there may be something to do soon.
+    pub fn is_idle(&self) -> bool {
+        self.due.is_empty() && self.orphans.is_empty() && self.sweep.is_none() && !self.overflowed
+    }
+
+}
+
+impl Keyspace {
+    /// Removes some of what has expired and looks for more, a bounded amount.
+    pub fn sweep(&mut self) -> Outcome<()> {
+        for _ in 0..REMOVALS_PER_CALL {
+            match self.expiries.due.first() {
+                Some((at, _, _)) if *at <= self.now_ms => {}
+                _ => break,
+            }
+            if let Some((_, space, key)) = self.expiries.due.pop_first() {
+                self.remove_if_empty(usize::from(space), &key)?;
+            }
+        }
+        if let Some(&generation) = self.expiries.orphans.front() {
+            let done = match &self.more {
+                Some(more) if !self.is_owned(generation)? => more.remove_generation(generation, ROWS_PER_CALL)?,
+                _ => true,
+            };
+            if done {
+                self.expiries.orphans.pop_front();
+            }
+        }
+        if self.expiries.sweep.is_none() && self.expiries.overflowed && self.now_ms >= self.expiries.rest_until_ms {
+            self.expiries.overflowed = false;
+            self.expiries.sweep_all();
+        }
+        if let Some(mut sweep) = self.expiries.sweep.take() {
+            let goes_on = match sweep.generation {
+                None => self.sweep_rows(&mut sweep)?,
+                Some(generation) => self.sweep_owners(&mut sweep, generation)?,
+            };
+            match goes_on {
+                true => self.expiries.sweep = Some(sweep),
+                false => self.expiries.rest_until_ms = self.now_ms + REST_MS,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a hash if its last field has expired.
+    fn remove_if_empty(&mut self, space: usize, key: &[u8]) -> Outcome<()> {
+        if self.hash_row_is(space, key)? == Some(false)
+            && let Some((index, row)) = self.locate(space, key)
+        {
+            self.note_orphans(index, row)?;
+            self.writer.delete(self.tables[index].table(), row)?;
+            self.expiries.removed += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether a hash's row is there, and then whether it has fields.
+    fn hash_row_is(&self, space: usize, key: &[u8]) -> Outcome<Option<bool>> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(None) };
+        Ok(self.hash_at(index, row, |view| view.len())?.map(|len| len > 0))
+    }
+
+    /// Looks at some rows; false at the end of the round.
+    fn sweep_rows(&mut self, sweep: &mut Sweep) -> Outcome<bool> {
+        let sources = self.sources(sweep.space);
+        let Some(source) = sources.into_iter().find(|source| sweep.source.as_ref().is_none_or(|s| s <= source)) else {
+            return Ok(self.next_space(sweep));
+        };
+        let is_same = sweep.source.as_ref() == Some(&source);
+        let after = is_same.then(|| std::mem::take(&mut sweep.after)).filter(|after| !after.is_empty());
+        let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut seen = 0;
+        let mut last: Box<[u8]> = Box::default();
+        if self.has_expiring_fields(sweep.space, &source) {
+            self.visit_rows(sweep.space, &source, after.as_deref(), &[], ROWS_PER_CALL, |index, row_key, row| {
+                seen += 1;
+                if seen == ROWS_PER_CALL {
+                    last = row_key.into();
+                }
+                if let Some(at) = self.last_expiry(index, row)? {
+                    let mut key = Vec::new();
+                    self.key_of(index, row_key, &mut key);
+                    found.push((at, key));
+                }
+                Ok(())
+            })?;
+        }
+        for (at, key) in found {
+            self.expiries.note(at, sweep.space, &key);
+        }
+        if seen == ROWS_PER_CALL {
+            sweep.source = Some(source);
+            sweep.after = last;
+            return Ok(true);
+        }
+        match self.sources(sweep.space).into_iter().find(|next| *next > source) {
+            Some(next) => {
+                sweep.source = Some(next);
+                sweep.after = Box::default();
+                Ok(true)
+            }
+            None => Ok(self.next_space(sweep)),
+        }
+    }
+
+    /// When a hash will have no field left: None if never, 0 if that is so already.
+    fn last_expiry(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<Option<u64>> {
+        let Some(index) = index else { return Ok(None) };
+        let view = self.view(&self.tables[index], row)?;
+        let (mut last, mut names): (Option<u64>, Vec<Vec<u8>>) = (Some(0), Vec::new());
+        view.for_each(|name, _| names.push(name.to_vec()))?;
+        for name in names {
+            let expiry = view.field_expiry(&name)?;
+            last = last.zip(expiry.unwrap_or(Some(0))).map(|(last, expiry)| last.max(expiry));
+        }
+        Ok(last)
+    }
+
+    fn next_space(&self, sweep: &mut Sweep) -> bool {
+        sweep.source = None;
+        sweep.space += 1;
+        if sweep.space == limits::DATABASES {
+            sweep.generation = Some(0);
+            return self.more.is_some();
+        }
+        true
+    }
+
+    /// Looks at the owners of some generations of further fields; false at the end of the round.
+    fn sweep_owners(&mut self, sweep: &mut Sweep, mut generation: u64) -> Outcome<bool> {
+        for _ in 0..ROWS_PER_CALL {
+            let owner = match &self.more {
+                Some(more) => more.next_owner(generation)?,
+                None => None,
+            };
+            let Some((found, space, key)) = owner else { return Ok(false) };
+            generation = found;
+            if !self.owns(space, &key, found)? {
+                self.expiries.note_orphan(found);
+            }
+        }
+        sweep.generation = Some(generation);
+        Ok(true)
+    }
+
+    /// Whether a row points to this generation after all: the write that was to remove it may not have happened.
+    fn is_owned(&self, generation: u64) -> Outcome<bool> {
+        let Some(more) = &self.more else { return Ok(false) };
+        match more.next_owner(generation.saturating_sub(1))? {
+            Some((found, space, key)) if found == generation => self.owns(space, &key, generation),
+            _ => Ok(false),
+        }
+    }
+
+    fn owns(&self, space: usize, key: &[u8], generation: u64) -> Outcome<bool> {
+        if space >= limits::DATABASES {
+            return Ok(false);
+        }
+        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let table = &self.tables[index];
+        let Some(field): Option<FieldId> = table.more() else { return Ok(false) };
+        let more = table.table().read(row, |row| Ok(More::decode(row.get(field)?)))?.flatten();
+        Ok(more.is_some_and(|more| more.generation == generation))
+    }
+}

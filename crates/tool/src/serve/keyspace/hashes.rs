@@ -1,0 +1,515 @@
+//! Keys that are hashes: rows of tables, and the further fields some of them have.
+
+use hedgerow::{FieldId, RowRef, Value};
+
+use super::more::{self, More, MoreTable};
+use super::table::{HashTable, Slot, is_reserved};
+use super::{Keyspace, TableIndex, limits};
+use crate::serve::failure::{Failure, Outcome};
+
+/// A hash in place: its row, and its further fields if it has any.
+pub struct HashView<'v, 'r> {
+    table: &'v HashTable,
+    row: &'v RowRef<'r>,
+    more: Option<(More, &'v MoreTable)>,
+}
+
+impl HashView<'_, '_> {
+    /// Runs `read` on the value of a field (`Null` if it has none) and on its expiry.
+    #[inline]
+    pub fn field<R>(&self, name: &[u8], read: impl FnOnce(Value<'_>) -> R) -> hedgerow::Result<R> {
+        if let Some(slot) = self.table.slot(name) {
+            return Ok(read(self.row.get(slot.id)?));
+        }
+        if let Some((more, table)) = &self.more {
+            let mut read = Some(read);
+            let found = table.read(*more, name, |value, _| read.take().map(|read| read(value)))?;
+            return match (found.flatten(), read) {
+                (Some(result), _) => Ok(result),
+                (None, Some(read)) => Ok(read(Value::Null)),
+                (None, None) => unreachable!("`read` is taken only to give a result"),
+            };
+        }
+        Ok(read(Value::Null))
+    }
+
+    /// The expiry of a field: None if there is no such field, else its time if it has one.
+    pub fn field_expiry(&self, name: &[u8]) -> hedgerow::Result<Option<Option<u64>>> {
+        if let Some(slot) = self.table.slot(name) {
+            return match self.row.get(slot.id)?.is_null() {
+                true => Ok(None),
+                false => Ok(Some(self.row.field_expires_at_ms(slot.id)?)),
+            };
+        }
+        match &self.more {
+            Some((more, table)) => table.read(*more, name, |_, expires| expires),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `visit` on each field's name and value.
+    #[inline]
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
+        self.for_each_own(&mut visit)?;
+        if let Some((more, table)) = &self.more {
+            table.for_each(*more, None, |name, value, _| {
+                visit(name, value);
+                true
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Like [`HashView::for_each`], without the further fields.
+    #[inline]
+    pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
+        self.row.for_each(|name, value| {
+            if !is_reserved(name.as_bytes()) {
+                visit(name.as_bytes(), value);
+            }
+        })
+    }
+
+    /// Runs `visit` on the further fields after `after`, until it says false.
+    pub fn for_each_further(
+        &self,
+        after: Option<&[u8]>,
+        mut visit: impl FnMut(&[u8], Value<'_>) -> bool,
+    ) -> hedgerow::Result<()> {
+        match &self.more {
+            Some((more, table)) => table.for_each(*more, after, |name, value, _| visit(name, value)),
+            None => Ok(()),
+        }
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> hedgerow::Result<u64> {
+        let mut count = 0;
+        self.for_each_own(|_, _| count += 1)?;
+        if let Some((more, table)) = &self.more {
+            count += table.count(*more)?;
+        }
+        Ok(count)
+    }
+
+    /// When the key expires.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.row.expires_at_ms()
+    }
+}
+
+/// What a write has to know about the row before it.
+#[derive(Default, Clone, Copy)]
+struct Before {
+    exists: bool,
+    /// How many of the fields to be written the row does not have.
+    new: usize,
+    more: Option<More>,
+}
+
+impl Keyspace {
+    /// Runs `read` on a hash in place. None if the key does not exist; WRONGTYPE if it is a string.
+    #[inline]
+    pub fn hash<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        if let Some((index, row)) = self.locate(space, key)
+            && let Some(result) = self.hash_at(index, row, read)?
+        {
+            return Ok(Some(result));
+        }
+        match self.string_exists(space, key)? {
+            true => Err(Failure::WRONG_TYPE),
+            false => Ok(None),
+        }
+    }
+
+    #[inline]
+    pub(super) fn hash_at<R>(
+        &self,
+        index: TableIndex,
+        row: &[u8],
+        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        let table = &self.tables[index];
+        Ok(table.table().read(row, |row| read(&self.view(table, row)?))?)
+    }
+
+    /// A row as a hash.
+    #[inline]
+    pub fn view<'v, 'r>(
+        &'v self,
+        table: &'v HashTable,
+        row: &'v RowRef<'r>,
+    ) -> hedgerow::Result<HashView<'v, 'r>> {
+        let more = match table.more() {
+            Some(field) => More::decode(row.get(field)?).zip(self.more.as_ref()),
+            None => None,
+        };
+        Ok(HashView { table, row, more })
+    }
+
+    /// Whether the key is a hash with a field in it.
+    #[inline]
+    pub fn hash_exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let table = &self.tables[index];
+        if table.table().is_empty() {
+            return Ok(false);
+        }
+        if table.has_expiring_fields() {
+            return Ok(self.hash_at(index, row, |view| view.len())?.is_some_and(|len| len > 0));
+        }
+        Ok(table.table().exists(row)?)
+    }
+
+    /// Writes fields of a hash, making it if need be; says how many of them it did not have. The last value of a name
+    /// wins. Keeps the key's expiry, clears that of the fields.
+    pub fn hash_set<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+    ) -> Outcome<usize> {
+        self.hash_write(space, key, pairs, None)
+    }
+
+    /// Writes a hash of these fields only over whatever the key was, with an expiry or none.
+    pub fn hash_replace<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        self.together(|keyspace| {
+            if keyspace.string_exists(space, key)? {
+                keyspace.string_delete_key(space, key)?;
+            }
+            keyspace.hash_write(space, key, pairs, Some(expires_at_ms)).map(drop)
+        })
+    }
+
+    fn hash_write<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        whole: Option<Option<u64>>,
+    ) -> Outcome<usize> {
+        let (index, row) = match self.locate(space, key) {
+            Some(place) => place,
+            None => {
+                if whole.is_none() && self.string_exists(space, key)? {
+                    return Err(Failure::WRONG_TYPE);
+                }
+                self.locate_or_create(space, key)?
+            }
+        };
+        let mut fields = self.take_fields();
+        let outcome = self.hash_write_to(space, key, index, row, pairs, whole, &mut fields);
+        self.return_fields(fields);
+        outcome
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn hash_write_to<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        index: TableIndex,
+        row: &[u8],
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        whole: Option<Option<u64>>,
+        fields: &mut Vec<(FieldId, Value<'v>)>,
+    ) -> Outcome<usize> {
+        let has_further = self.gather(index, pairs.clone(), fields)?;
+        let before = match whole {
+            Some(_) => {
+                self.note_orphans(index, row)?;
+                Before { new: fields.len(), ..Before::default() }
+            }
+            None => self.before(index, row, fields)?,
+        };
+        if whole.is_none() && !before.exists && self.string_exists(space, key)? {
+            return Err(Failure::WRONG_TYPE);
+        }
+        if has_further {
+            return self.hash_write_further(space, key, index, row, pairs, whole, fields, before);
+        }
+        let table = self.tables[index].table();
+        match whole {
+            None => self.writer.update(table, row, fields)?,
+            Some(expires) => self.writer.put(table, row, fields, expires)?,
+        }
+        Ok(before.new)
+    }
+
+    /// Turns pairs into the fields of the table; says whether some have to be kept as rows of their own.
+    #[inline]
+    fn gather<'v>(
+        &mut self,
+        index: TableIndex,
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        fields: &mut Vec<(FieldId, Value<'v>)>,
+    ) -> Outcome<bool> {
+        let mut has_further = false;
+        if self.tables[index].is_open() {
+            self.learn(index, pairs.clone().map(|(name, _)| name))?;
+        }
+        let table = &self.tables[index];
+        // A filter of the fields so far: where its bit is clear, the field is new to the list.
+        let mut seen = 0u64;
+        for (name, text) in pairs {
+            let Some(slot) = table.slot(name) else {
+                if !table.is_open() {
+                    return Err(table.unknown_field(name));
+                }
+                has_further = true;
+                continue;
+            };
+            let value = table.value_of(slot, name, text)?;
+            let bit = 1u64 << (fields_hash(slot.id) & 63);
+            if seen & bit != 0
+                && let Some(earlier) = fields.iter_mut().find(|(id, _)| *id == slot.id)
+            {
+                earlier.1 = value;
+                continue;
+            }
+            seen |= bit;
+            fields.push((slot.id, value));
+        }
+        Ok(has_further)
+    }
+
+    /// Learns the names that the table does not have and can learn.
+    #[inline]
+    fn learn<'v>(&mut self, index: TableIndex, names: impl Iterator<Item = &'v [u8]>) -> Outcome<()> {
+        let table = &self.tables[index];
+        let unknown: Vec<&str> = names.filter_map(|name| table.learnable(name)).collect();
+        if unknown.is_empty() || self.schema_bytes > limits::SCHEMA_BYTES_MAX {
+            return Ok(());
+        }
+        self.schema_bytes += self.tables[index].learn(&unknown)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn before(&self, index: TableIndex, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<Before> {
+        let table = &self.tables[index];
+        let before = table.table().read(row, |row| {
+            let mut new = 0;
+            for (id, _) in fields {
+                new += usize::from(row.get(*id)?.is_null());
+            }
+            let more = match table.more() {
+                Some(field) => More::decode(row.get(field)?),
+                None => None,
+            };
+            Ok(Before { exists: true, new, more })
+        })?;
+        Ok(before.unwrap_or(Before { new: fields.len(), ..Before::default() }))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn hash_write_further<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        index: TableIndex,
+        row: &[u8],
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])>,
+        whole: Option<Option<u64>>,
+        fields: &mut Vec<(FieldId, Value<'v>)>,
+        before: Before,
+    ) -> Outcome<usize> {
+        let pointer_field = self.tables[index].more_or_create()?;
+        let known = before.more;
+        let generation = match known {
+            Some(more) => more.generation,
+            None => self.more_or_create()?.new_generation(),
+        };
+        let mut more = known.unwrap_or(More { generation, count: 0, expiring: false });
+        let new = self.together(|keyspace| {
+            let table = &keyspace.tables[index];
+            let further = keyspace.more.as_ref().ok_or(more::LOST)?;
+            let mut written = std::collections::HashSet::new();
+            for (name, text) in pairs.filter(|(name, _)| table.slot(name).is_none()) {
+                let is_first = written.insert(name);
+                if is_first && (known.is_none() || !further.has(more, name)?) {
+                    more.count += 1;
+                }
+                let value = [(further.value(), Value::Bytes(text))];
+                keyspace.writer.put(further.table(), &more::field_key(generation, name), &value, None)?;
+            }
+            if known.is_none() {
+                let (owner, value) = MoreTable::owner_row(space, key, generation);
+                let value = [(further.value(), Value::Bytes(&value))];
+                keyspace.writer.put(further.table(), &owner, &value, None)?;
+            }
+            let pointer = more.encode();
+            let mut fields: Vec<(FieldId, Value<'_>)> = fields.clone();
+            fields.push((pointer_field, Value::Bytes(&pointer)));
+            match whole {
+                None => keyspace.writer.update(table.table(), row, &fields)?,
+                Some(expires) => keyspace.writer.put(table.table(), row, &fields, expires)?,
+            }
+            Ok(more.count - known.map_or(0, |known| known.count))
+        })?;
+        Ok(before.new + new as usize)
+    }
+
+    /// Removes fields of a hash, and the hash with its last field; says how many it had.
+    pub fn hash_delete<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        names: impl Iterator<Item = &'v [u8]> + Clone,
+    ) -> Outcome<usize> {
+        let mut own: Vec<Slot> = Vec::new();
+        let mut further: Vec<&'v [u8]> = Vec::new();
+        let seen = self.hash(space, key, |view| {
+            for name in names {
+                if let Some(slot) = view.table.slot(name) {
+                    let is_listed = own.iter().any(|listed| listed.id == slot.id);
+                    if !is_listed && !view.row.get(slot.id)?.is_null() {
+                        own.push(slot);
+                    }
+                } else if let Some((more, table)) = &view.more
+                    && !further.contains(&name)
+                    && table.has(*more, name)?
+                {
+                    further.push(name);
+                }
+            }
+            Ok((view.len()?, view.more.as_ref().map(|(more, _)| *more)))
+        })?;
+        let Some((len, more)) = seen else { return Ok(0) };
+        let removed = own.len() + further.len();
+        let Some((index, row)) = self.locate(space, key).filter(|_| removed > 0) else { return Ok(0) };
+        if removed as u64 == len {
+            self.hash_delete_key(space, key)?;
+            return Ok(removed);
+        }
+        if own.iter().any(|slot| !slot.nullable) {
+            return Err(Failure::text(
+                "ERR a field of that table's schema is not NULLABLE: it can not be removed, see HR.SCHEMA",
+            ));
+        }
+        let fields: Vec<(FieldId, Value<'_>)> = own.iter().map(|slot| (slot.id, Value::Null)).collect();
+        self.together(|keyspace| {
+            let pointer;
+            let mut fields = fields;
+            if let (Some(mut more), Some(table), Some(field), false) =
+                (more, &keyspace.more, keyspace.tables[index].more(), further.is_empty())
+            {
+                for name in &further {
+                    keyspace.writer.delete(table.table(), &more::field_key(more.generation, name))?;
+                }
+                more.count = more.count.saturating_sub(further.len() as u64);
+                pointer = more.encode();
+                fields.push((field, Value::Bytes(&pointer)));
+            }
+            keyspace.writer.update(keyspace.tables[index].table(), row, &fields)
+        })?;
+        Ok(removed)
+    }
+
+    /// Removes a hash; says whether there was one.
+    pub fn hash_delete_key(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let table = &self.tables[index];
+        if table.table().is_empty() {
+            return Ok(false);
+        }
+        if table.more().is_none() && !table.has_expiring_fields() {
+            // A blind delete would cost a log record where most often there is nothing to delete.
+            return match table.table().exists(row)? {
+                true => self.writer.delete(table.table(), row),
+                false => Ok(false),
+            };
+        }
+        self.note_orphans(index, row)?;
+        let had_fields = self.hash_at(index, row, |view| view.len())?;
+        if had_fields.is_some() {
+            self.writer.delete(self.tables[index].table(), row)?;
+        }
+        Ok(had_fields.is_some_and(|len| len > 0))
+    }
+
+    /// Remembers to remove the further fields of a row that goes away.
+    pub(super) fn note_orphans(&mut self, index: TableIndex, row: &[u8]) -> Outcome<()> {
+        let table = &self.tables[index];
+        let Some(field) = table.more() else { return Ok(()) };
+        let more = table.table().read(row, |row| Ok(More::decode(row.get(field)?)))?.flatten();
+        if let Some(more) = more {
+            self.expiries.note_orphan(more.generation);
+        }
+        Ok(())
+    }
+
+    /// Sets or clears the expiry of fields that exist.
+    pub fn hash_expire_fields<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        names: impl Iterator<Item = &'v [u8]>,
+        at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(()) };
+        let more = self.hash(space, key, |view| Ok(view.more.as_ref().map(|(more, _)| *more)))?.flatten();
+        let table = &mut self.tables[index];
+        if at_ms.is_some() {
+            table.note_expiring_fields()?;
+        }
+        let mut own = Vec::new();
+        for name in names {
+            match (table.slot(name), more, &self.more) {
+                (Some(slot), _, _) => own.push(slot.id),
+                (None, Some(more), Some(further)) => {
+                    further.table().expire(&more::field_key(more.generation, name), at_ms)?;
+                    if at_ms.is_some() && !more.expiring {
+                        let pointer = More { expiring: true, ..more }.encode();
+                        let field = table.more_or_create()?;
+                        table.table().update(row, &[(field, Value::Bytes(&pointer))])?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !own.is_empty() {
+            table.table().expire_fields(row, &own, at_ms)?;
+        }
+        self.writer.count += 1;
+        if let Some(at) = at_ms {
+            self.expiries.note(at, space, key);
+        }
+        Ok(())
+    }
+}
+
+/// Some bits of a field's identity.
+#[inline]
+fn fields_hash(id: FieldId) -> u32 {
+    use std::hash::{Hash, Hasher};
+    struct Bits(u32);
+    impl Hasher for Bits {
+        fn finish(&self) -> u64 {
+            self.0.into()
+        }
+        fn write(&mut self, bytes: &[u8]) {
+            for byte in bytes {
+                self.0 = self.0.wrapping_mul(257).wrapping_add((*byte).into());
+            }
+        }
+        fn write_u16(&mut self, value: u16) {
+            self.0 = value.into();
+        }
+    }
+    let mut bits = Bits(0);
+    id.hash(&mut bits);
+    bits.0
+}

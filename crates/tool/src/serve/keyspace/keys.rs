@@ -1,0 +1,193 @@
+//! What is the same for keys of every type: existence, removal, expiry, copies.
+
+use hedgerow::{Error, Table, Value};
+
+use super::{Keyspace, Kind};
+use crate::serve::failure::{Failure, Outcome};
+use crate::serve::number;
+
+/// What a watched key looked like: the versions of its string and of its row.
+pub type Version = (Option<u64>, Option<u64>);
+
+/// A copied field: name, text, expiry.
+type CopiedField = (Vec<u8>, Vec<u8>, Option<u64>);
+
+/// A key's value, copied.
+enum Copied {
+    String(Vec<u8>),
+    Hash(Vec<CopiedField>),
+}
+
+/// Appends a value as the text a client sees.
+pub fn write_text(out: &mut Vec<u8>, value: Value<'_>) {
+    match value {
+        Value::Null => {}
+        Value::Bytes(bytes) => out.extend_from_slice(bytes),
+        Value::Str(text) => out.extend_from_slice(text.as_bytes()),
+        Value::Bool(value) => out.push(if value { b'1' } else { b'0' }),
+        Value::Int(value) | Value::Timestamp(value) => {
+            out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        }
+        Value::UInt(value) => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
+        Value::Float(value) => number::write_f64(out, value),
+    }
+}
+
+impl Keyspace {
+    /// The type of a key, if it exists.
+    pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
+        if self.string_exists(space, key)? {
+            return Ok(Some(Kind::String));
+        }
+        Ok(self.hash_exists(space, key)?.then_some(Kind::Hash))
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        Ok(self.kind(space, key)?.is_some())
+    }
+
+    /// Removes a key; says whether it existed.
+    pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        Ok(self.string_delete_key(space, key)? || self.hash_delete_key(space, key)?)
+    }
+
+    pub(super) fn string_delete_key(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match &self.spaces[space].strings {
+            Some(strings) if !strings.table.is_empty() && strings.table.exists(key)? => {
+                self.writer.delete(&strings.table, key)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// When a key expires: None if it does not exist, else its time if it has one.
+    pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
+        match self.kind(space, key)? {
+            None => Ok(None),
+            Some(Kind::String) => self.string(space, key, |_, expires| expires),
+            Some(Kind::Hash) => self.hash(space, key, |view| Ok(view.expires_at_ms())),
+        }
+    }
+
+    /// Sets or clears the expiry of a key; false if it does not exist.
+    pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
+        let Some(kind) = self.kind(space, key)? else { return Ok(false) };
+        let (table, row) = self.row_of(space, key, kind)?;
+        let existed = table.expire(row, at_ms)?;
+        self.writer.count += 1;
+        Ok(existed)
+    }
+
+    fn row_of<'k>(&self, space: usize, key: &'k [u8], kind: Kind) -> Outcome<(&Table, &'k [u8])> {
+        let found = match kind {
+            Kind::String => self.space(space).strings.as_ref().map(|strings| (&strings.table, key)),
+            Kind::Hash => self.locate(space, key).map(|(index, row)| (self.tables[index].table(), row)),
+        };
+        found.ok_or(Failure::NO_SUCH_KEY)
+    }
+
+    /// What to compare a watched key with later.
+    pub fn version(&self, space: usize, key: &[u8]) -> Outcome<Version> {
+        let string = match &self.space(space).strings {
+            Some(strings) => strings.table.version(key)?,
+            None => None,
+        };
+        let hash = match self.locate(space, key) {
+            Some((index, row)) => self.tables[index].table().version(row)?,
+            None => None,
+        };
+        Ok((string, hash))
+    }
+
+    /// Copies a key over whatever is at the other, expiry included, removing the first if it is a move. `NO_SUCH_KEY` if there is
+    /// nothing to copy.
+    pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
+        let expires = self.expiry(from.0, from.1)?.ok_or(Failure::NO_SUCH_KEY)?;
+        if from == to {
+            return Ok(());
+        }
+        let copied = self.copied(from.0, from.1)?;
+        self.together(|keyspace| {
+            match &copied {
+                Copied::String(value) => keyspace.string_put(to.0, to.1, value, expires)?,
+                Copied::Hash(fields) => {
+                    let pairs = fields.iter().map(|(name, text, _)| (&name[..], &text[..]));
+                    keyspace.hash_replace(to.0, to.1, pairs, expires)?;
+                }
+            }
+            match is_move {
+                true => keyspace.delete(from.0, from.1).map(drop),
+                false => Ok(()),
+            }
+        })?;
+        if let Copied::Hash(fields) = &copied {
+            for (name, _, expires) in fields.iter().filter(|field| field.2.is_some()) {
+                self.hash_expire_fields(to.0, to.1, std::iter::once(&name[..]), *expires)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copied(&self, space: usize, key: &[u8]) -> Outcome<Copied> {
+        if let Some(Kind::String) = self.kind(space, key)? {
+            let value = self.string(space, key, |value, _| value.to_vec())?;
+            return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
+        }
+        let fields = self.hash(space, key, |view| {
+            let mut fields: Vec<CopiedField> = Vec::new();
+            view.for_each(|name, value| {
+                let mut text = Vec::new();
+                write_text(&mut text, value);
+                fields.push((name.to_vec(), text, None));
+            })?;
+            for field in &mut fields {
+                field.2 = view.field_expiry(&field.0)?.flatten();
+            }
+            Ok::<_, Error>(fields)
+        })?;
+        fields.map(Copied::Hash).ok_or(Failure::NO_SUCH_KEY)
+    }
+
+    /// Keys in a database; expired ones that were not removed yet are counted.
+    pub fn len(&self, space: usize) -> u64 {
+        let space = self.space(space);
+        let strings = space.strings.as_ref().map_or(0, |strings| strings.table.len());
+        let rows = |index: &usize| self.tables[*index].table().len();
+        let others = space.plain.iter().chain(&space.overflow).chain(space.by_prefix.values());
+        strings + others.map(rows).sum::<u64>()
+    }
+
+    /// Removes all keys of a database. Tables with a declared schema keep it; the others go.
+    pub fn clear(&mut self, space: usize) -> Outcome<()> {
+        self.writer.count += 1;
+        if let Some(strings) = &self.space(space).strings {
+            strings.table.clear()?;
+        }
+        let here = self.space(space);
+        let all: Vec<usize> =
+            here.plain.iter().chain(&here.overflow).chain(here.by_prefix.values()).copied().collect();
+        for index in all {
+            self.remove_table(index, false)?;
+        }
+        if self.tables.iter().all(|(_, table)| table.more().is_none())
+            && let Some(more) = &self.more
+        {
+            more.table().clear()?;
+        }
+        self.expiries.sweep_all();
+        Ok(())
+    }
+
+    /// Drops a table, or just clears it if its schema was declared and it is not to be dropped.
+    pub(super) fn remove_table(&mut self, index: usize, drop_declared: bool) -> Outcome<()> {
+        self.writer.count += 1;
+        if !self.tables[index].is_open() && !drop_declared {
+            return Ok(self.tables[index].table().clear()?);
+        }
+        let table = self.detach(index);
+        self.db.drop_table(&table.name())?;
+        self.expiries.sweep_all();
+        Ok(())
+    }
+}

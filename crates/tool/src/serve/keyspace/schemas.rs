@@ -1,0 +1,104 @@
+//! Tables as the commands of our own see them: declared, extended, dropped, scanned.
+
+use hedgerow::{Scan, Schema, Type};
+
+use super::naming::{self, Place, TableName};
+use super::table::HashTable;
+use super::{Keyspace, TableIndex};
+use crate::serve::failure::{Failure, Outcome, quote};
+
+/// A field to declare.
+#[derive(Debug, Clone)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: Type,
+    /// Whether it may be absent.
+    pub nullable: bool,
+}
+
+impl Keyspace {
+    /// Declares the table of a prefix.
+    pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
+        if prefix.is_empty() || prefix.contains(&b':') || !naming::fits(space, prefix) {
+            return Err(Failure::text("ERR a table's name is 1 to 128 bytes, without ':'"));
+        }
+        if self.space(space).by_prefix.contains_key(prefix) {
+            return Err(Failure::new(format!("ERR table '{}' exists already", quote(prefix))));
+        }
+        if self.has_overflown(space, prefix)? {
+            return Err(Failure::new(format!(
+                "ERR keys that start with '{}:' are in the shared table of further prefixes; remove them first",
+                quote(prefix)
+            )));
+        }
+        let mut schema = Schema::new();
+        for field in fields {
+            schema = match field.nullable {
+                true => schema.nullable(&field.name, field.kind),
+                false => schema.field(&field.name, field.kind),
+            };
+        }
+        let name = TableName { space, place: Place::Prefix(prefix.into()) };
+        let table = self.db().create_table(&name.to_string(), schema)?;
+        self.writer.count += 1;
+        self.attach(name, table)
+    }
+
+    /// The table of a prefix.
+    pub fn table(&self, space: usize, prefix: &[u8]) -> Outcome<&HashTable> {
+        Ok(&self.tables[self.table_index(space, prefix)?])
+    }
+
+    fn table_index(&self, space: usize, prefix: &[u8]) -> Outcome<TableIndex> {
+        let found = self.space(space).by_prefix.get(prefix);
+        found.copied().ok_or_else(|| Failure::new(format!("ERR no such table '{}'", quote(prefix))))
+    }
+
+    /// The prefixes that have tables, in order.
+    pub fn prefixes(&self, space: usize) -> impl ExactSizeIterator<Item = (&[u8], &HashTable)> {
+        self.space(space).in_order.iter().map(|(prefix, index)| (&prefix[..], &self.tables[*index]))
+    }
+
+    /// Adds a nullable field to a table.
+    pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
+        self.evolve(space, prefix, |table| Ok(table.table().add_field(name, kind)?))
+    }
+
+    /// Gives a field another name.
+    pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
+        self.evolve(space, prefix, |table| Ok(table.table().rename_field(name, to)?))
+    }
+
+    /// Removes a field from a table and so from all its rows.
+    pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
+        self.evolve(space, prefix, |table| Ok(table.table().drop_field(name)?))
+    }
+
+    fn evolve(
+        &mut self,
+        space: usize,
+        prefix: &[u8],
+        change: impl FnOnce(&HashTable) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let index = self.table_index(space, prefix)?;
+        self.writer.count += 1;
+        change(&self.tables[index])?;
+        self.tables[index].reload()
+    }
+
+    /// Drops the table of a prefix, its schema and its rows; says whether there was one.
+    pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+        match self.space(space).by_prefix.get(prefix) {
+            Some(&index) => self.remove_table(index, true).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// A scan of the rows of a prefix.
+    pub fn scan_rows(&self, space: usize, prefix: &[u8]) -> Outcome<(Scan, &HashTable)> {
+        let table = self.table(space, prefix)?;
+        Ok((table.table().scan(), table))
+    }
+}

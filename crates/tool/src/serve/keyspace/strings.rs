@@ -1,0 +1,62 @@
+//! Keys that are strings.
+
+use hedgerow::Value;
+
+use super::Keyspace;
+use crate::serve::failure::{Failure, Outcome};
+
+impl Keyspace {
+    /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.
+    #[inline]
+    pub fn string<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Outcome<Option<R>> {
+        if let Some(strings) = &self.space(space).strings {
+            let found = strings.table.read(key, |row| {
+                let value = row.get(strings.value)?;
+                Ok(read(value.as_bytes().unwrap_or(&[]), row.expires_at_ms()))
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        match self.hash_exists(space, key)? {
+            true => Err(Failure::WRONG_TYPE),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether the key is a string.
+    pub fn string_exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match &self.space(space).strings {
+            Some(strings) if !strings.table.is_empty() => Ok(strings.table.exists(key)?),
+            _ => Ok(false),
+        }
+    }
+
+    /// Writes a string over whatever the key was, with a new expiry or none.
+    #[inline]
+    pub fn string_put(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        self.hash_delete_key(space, key)?;
+        if self.space(space).strings.is_none() {
+            self.strings_or_create(space)?;
+        }
+        let Some(strings) = &self.spaces[space].strings else { return Ok(()) };
+        self.writer.put(&strings.table, key, &[(strings.value, Value::Bytes(value))], expires_at_ms)
+    }
+
+    /// Changes a string, keeping its expiry. The caller knows that the key is a string, or does not exist.
+    pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
+        let strings = self.strings_or_create(space)?;
+        self.writer.update(&strings.table, key, &[(strings.value, Value::Bytes(value))])
+    }
+}

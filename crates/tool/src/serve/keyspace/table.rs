@@ -1,0 +1,389 @@
+//! One table of hashes: its fields by the names clients use, and how text becomes a field's value.
+//!
+//! Owns: the cache of fields of one table. Promises: the cache agrees with the engine's schema, since all changes of
+//! schemas in a served store go through it. Must not know keys.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use hedgerow::{FieldId, Table, Type, Value};
+
+use super::limits;
+use super::more;
+use super::naming::{Place, TableName};
+use crate::serve::failure::{Failure, Outcome, quote};
+use crate::serve::number;
+
+/// The field that says that fields of this table expire on their own.
+const EXPIRING_FIELD: &str = "@expiring";
+
+/// Bytes a field takes in the engine's catalog beside its name, about; and a table.
+const FIELD_BYTES: usize = 32;
+/// See above.
+pub const TABLE_BYTES: usize = 256;
+
+/// A field as the server knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot {
+    /// The engine's name for it.
+    pub id: FieldId,
+    /// Its type.
+    pub kind: Type,
+    /// Whether it can be removed from a row.
+    pub nullable: bool,
+}
+
+/// A table of hashes.
+pub struct HashTable {
+    table: Table,
+    name: TableName,
+    open: bool,
+    fields: HashMap<Box<[u8]>, Slot, Seeded>,
+    more: Option<FieldId>,
+    has_expiring_fields: bool,
+}
+
+/// Whether a field is the server's own.
+#[inline]
+pub fn is_reserved(name: &[u8]) -> bool {
+    name.first() == Some(&b'@') && (name == more::FIELD.as_bytes() || name == EXPIRING_FIELD.as_bytes())
+}
+
+impl HashTable {
+    /// Reads the schema of `table`.
+    pub fn new(table: Table, name: TableName) -> Outcome<HashTable> {
+        let open = table.schema().is_open();
+        let mut known = HashTable {
+            table,
+            name,
+            open,
+            fields: HashMap::with_hasher(Seeded::default()),
+            more: None,
+            has_expiring_fields: false,
+        };
+        known.reload()?;
+        Ok(known)
+    }
+
+    /// Reads the schema again, after a change of it.
+    pub fn reload(&mut self) -> Outcome<()> {
+        self.fields.clear();
+        for field in self.table.schema().fields() {
+            let id = self.table.field(field.name())?;
+            match field.name() {
+                more::FIELD => self.more = Some(id),
+                EXPIRING_FIELD => self.has_expiring_fields = true,
+                name => {
+                    let slot = Slot { id, kind: field.kind(), nullable: field.is_nullable() };
+                    self.fields.insert(name.as_bytes().into(), slot);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine's table.
+    #[inline]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The engine's name of it.
+    pub fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    /// The database.
+    pub fn space(&self) -> usize {
+        self.name.space
+    }
+
+    /// What the table holds.
+    pub fn place(&self) -> &Place {
+        &self.name.place
+    }
+
+    /// Whether it learns fields.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// The field that points to further fields, if any row ever had some.
+    pub fn more(&self) -> Option<FieldId> {
+        self.more
+    }
+
+    /// Whether fields of this table may expire on their own.
+    pub fn has_expiring_fields(&self) -> bool {
+        self.has_expiring_fields
+    }
+
+    /// The field clients call `name`.
+    #[inline]
+    pub fn slot(&self, name: &[u8]) -> Option<Slot> {
+        self.fields.get(name).copied()
+    }
+
+    /// `name` as text, if the table does not have it and can learn it.
+    #[inline]
+    pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
+        if self.fields.contains_key(name) || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
+            return None;
+        }
+        let may_be = (1..=limits::LEARNED_NAME_BYTES_MAX).contains(&name.len()) && name[0] != b'@';
+        std::str::from_utf8(name).ok().filter(|_| may_be)
+    }
+
+    /// Learns names, as many as there is room for; says how many bytes of schema that took.
+    pub fn learn(&mut self, names: &[&str]) -> Outcome<usize> {
+        let mut names: Vec<&str> = names.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(limits::LEARNED_FIELDS_MAX - self.fields.len());
+        let absent: Vec<(&str, Value<'_>)> = names.iter().map(|name| (*name, Value::Null)).collect();
+        // The engine learns the names of a write all at once, before it looks for the row: this changes nothing but the
+        // schema, and that only once however many names there are.
+        self.table.update_existing(b"@", &absent)?;
+        for name in &names {
+            let slot = Slot { id: self.table.field(name)?, kind: Type::Bytes, nullable: true };
+            self.fields.insert(name.as_bytes().into(), slot);
+        }
+        Ok(names.iter().map(|name| name.len() + FIELD_BYTES).sum())
+    }
+
+    /// Bytes the schema takes, about.
+    pub fn schema_bytes(&self) -> usize {
+        TABLE_BYTES + self.fields.keys().map(|name| name.len() + FIELD_BYTES).sum::<usize>()
+    }
+
+    /// The error of a name that a table with a declared schema does not have.
+    pub fn unknown_field(&self, name: &[u8]) -> Failure {
+        Failure::new(format!(
+            "ERR table '{}' has no field '{}': its schema is declared, HR.SCHEMA shows it and HR.ADDFIELD extends it",
+            self.name,
+            quote(name)
+        ))
+    }
+
+    /// The field that points to further fields, created if need be.
+    pub fn more_or_create(&mut self) -> Outcome<FieldId> {
+        if let Some(id) = self.more {
+            return Ok(id);
+        }
+        self.table.add_field(more::FIELD, Type::Bytes)?;
+        let id = self.table.field(more::FIELD)?;
+        self.more = Some(id);
+        Ok(id)
+    }
+
+    /// Notes, for ever, that fields of this table may expire on their own.
+    pub fn note_expiring_fields(&mut self) -> Outcome<()> {
+        if !self.has_expiring_fields {
+            self.table.add_field(EXPIRING_FIELD, Type::Bool)?;
+            self.has_expiring_fields = true;
+        }
+        Ok(())
+    }
+
+    /// The key of a row of this table.
+    pub fn key_of(&self, row: &[u8], key: &mut Vec<u8>) {
+        key.clear();
+        if let Place::Prefix(prefix) = &self.name.place {
+            key.extend_from_slice(prefix);
+            key.push(b':');
+        }
+        key.extend_from_slice(row);
+    }
+
+    /// `text` as a value of the field `name`, or why it does not fit.
+    #[inline]
+    pub fn value_of<'v>(&self, slot: Slot, name: &[u8], text: &'v [u8]) -> Outcome<Value<'v>> {
+        if slot.kind == Type::Bytes {
+            return Ok(Value::Bytes(text));
+        }
+        parse_value(slot.kind, text).ok_or_else(|| {
+            Failure::new(format!(
+                "ERR field '{}' of table '{}' is {}: '{}' does not fit",
+                quote(name),
+                self.name,
+                type_name(slot.kind),
+                quote(text)
+            ))
+        })
+    }
+}
+
+/// `text` as a value of type `kind`.
+fn parse_value(kind: Type, text: &[u8]) -> Option<Value<'_>> {
+    let signed = |min: i64, max: i64| {
+        number::parse_i64(text).filter(|n| (min..=max).contains(n)).map(Value::Int)
+    };
+    let unsigned = |max: u64| number::parse_u64(text).filter(|n| *n <= max).map(Value::UInt);
+    match kind {
+        Type::Bool => match text {
+            b"1" | b"true" => Some(Value::Bool(true)),
+            b"0" | b"false" => Some(Value::Bool(false)),
+            _ => None,
+        },
+        Type::I8 => signed(i8::MIN.into(), i8::MAX.into()),
+        Type::I16 => signed(i16::MIN.into(), i16::MAX.into()),
+        Type::I32 => signed(i32::MIN.into(), i32::MAX.into()),
+        Type::I64 => signed(i64::MIN, i64::MAX),
+        Type::U8 => unsigned(u8::MAX.into()),
+        Type::U16 => unsigned(u16::MAX.into()),
+        Type::U32 => unsigned(u32::MAX.into()),
+        Type::U64 => unsigned(u64::MAX),
+        Type::F32 => number::parse_f64(text)
+            .filter(|x| x.is_infinite() || (*x as f32).is_finite())
+            .map(Value::Float),
+        Type::F64 => number::parse_f64(text).map(Value::Float),
+        Type::Timestamp => number::parse_i64(text).map(Value::Timestamp),
+        Type::FixedBytes(len) => (text.len() == usize::from(len)).then_some(Value::Bytes(text)),
+        Type::Bytes => Some(Value::Bytes(text)),
+        Type::String => std::str::from_utf8(text).ok().map(Value::Str),
+    }
+}
+
+/// The name of a type in the commands of our own.
+pub fn type_name(kind: Type) -> String {
+    match kind {
+        Type::Bool => "bool".into(),
+        Type::I8 => "i8".into(),
+        Type::I16 => "i16".into(),
+        Type::I32 => "i32".into(),
+        Type::I64 => "i64".into(),
+        Type::U8 => "u8".into(),
+        Type::U16 => "u16".into(),
+        Type::U32 => "u32".into(),
+        Type::U64 => "u64".into(),
+        Type::F32 => "f32".into(),
+        Type::F64 => "f64".into(),
+        Type::Timestamp => "timestamp".into(),
+        Type::FixedBytes(len) => format!("bytes({len})"),
+        Type::Bytes => "bytes".into(),
+        Type::String => "string".into(),
+    }
+}
+
+/// The type of that name.
+pub fn parse_type(name: &[u8]) -> Option<Type> {
+    let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
+    Some(match name.as_str() {
+        "bool" => Type::Bool,
+        "i8" => Type::I8,
+        "i16" => Type::I16,
+        "i32" => Type::I32,
+        "i64" | "int" => Type::I64,
+        "u8" => Type::U8,
+        "u16" => Type::U16,
+        "u32" => Type::U32,
+        "u64" => Type::U64,
+        "f32" => Type::F32,
+        "f64" | "float" => Type::F64,
+        "timestamp" => Type::Timestamp,
+        "bytes" => Type::Bytes,
+        "string" => Type::String,
+        other => {
+            let len = other.strip_prefix("bytes(")?.strip_suffix(')')?.parse().ok()?;
+            (1..=4096).contains(&len).then_some(Type::FixedBytes(len))?
+        }
+    })
+}
+
+/// A hash of field names and key prefixes: short strings, looked up on every command. Seeded, so that nobody can choose
+/// names that collide; the maps it serves are bounded besides.
+#[derive(Debug, Clone)]
+pub struct Seeded(u64);
+
+impl Default for Seeded {
+    fn default() -> Seeded {
+        Seeded(RandomState::new().build_hasher().finish())
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = SeededHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher(self.0)
+    }
+}
+
+/// See [`Seeded`].
+#[derive(Debug)]
+pub struct SeededHasher(u64);
+
+impl SeededHasher {
+    #[inline]
+    fn mix(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9E37_79B9_7F4A_7C15_u128;
+        self.0 = (product as u64) ^ ((product >> 64) as u64) ^ word.rotate_left(23);
+    }
+}
+
+impl Hasher for SeededHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.mix(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.mix(u64::from_le_bytes(last));
+    }
+
+    #[inline]
+    fn write_usize(&mut self, value: usize) {
+        self.0 = self.0.wrapping_add((value as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_fits_its_type_or_not() {
+        assert_eq!(parse_value(Type::U8, b"255"), Some(Value::UInt(255)));
+        for (kind, text) in [
+            (Type::U8, "256"),
+            (Type::U8, "-1"),
+            (Type::I8, "128"),
+            (Type::I64, "1.5"),
+            (Type::F64, "abc"),
+            (Type::F32, "1e300"),
+            (Type::Bool, "yes"),
+            (Type::FixedBytes(4), "abc"),
+            (Type::Timestamp, ""),
+        ] {
+            assert!(parse_value(kind, text.as_bytes()).is_none(), "{kind:?} {text}");
+        }
+        assert!(parse_value(Type::String, b"\xff").is_none());
+        assert_eq!(parse_value(Type::FixedBytes(3), b"abc"), Some(Value::Bytes(b"abc")));
+    }
+
+    #[test]
+    fn type_names_read_back() {
+        for kind in [Type::Bool, Type::I8, Type::U64, Type::F32, Type::Timestamp, Type::FixedBytes(16), Type::String] {
+            assert_eq!(parse_type(type_name(kind).as_bytes()), Some(kind));
+        }
+        assert_eq!(parse_type(b"bytes(0)"), None);
+        assert_eq!(parse_type(b"text"), None);
+    }
+
+    #[test]
+    fn hashes_differ_for_near_names() {
+        let seeded = Seeded::default();
+        let mut seen = std::collections::HashSet::new();
+        for index in 0..10_000 {
+            assert!(seen.insert(seeded.hash_one(format!("field{index}").as_bytes())));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Every bound of the server, with its default. Owns the numbers; the modules that enforce them take them from here.
+
+use std::time::Duration;
+
+/// Arguments of one command, its name included.
+pub const ARGUMENTS_MAX: usize = 1 << 20;
+/// Bytes of one argument: what one row may hold, and a little for the message around it.
+pub const ARGUMENT_BYTES_MAX: usize = hedgerow::limits::ROW_BYTES_MAX;
+/// Bytes of one command, all arguments together.
+pub const COMMAND_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one inline command.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;
+/// Before authentication: arguments of one command.
+pub const UNAUTHENTICATED_ARGUMENTS_MAX: usize = 10;
+/// Before authentication: bytes of one argument.
+pub const UNAUTHENTICATED_ARGUMENT_BYTES_MAX: usize = 16 << 10;
+/// Before authentication: bytes of replies the client has not read.
+pub const UNAUTHENTICATED_OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// Before authentication: how long a connection may stay.
+pub const UNAUTHENTICATED_TIME_MAX: Duration = Duration::from_secs(10);
+/// Bytes read from one connection before the next one has its turn.
+pub const READ_BYTES_PER_TURN: usize = 256 << 10;
+/// Bytes a pooled buffer starts with.
+pub const BUFFER_BYTES: usize = 32 << 10;
+/// Pooled buffers kept for reuse.
+pub const POOLED_BUFFERS_MAX: usize = 64;
+/// Databases a client can `SELECT`.
+pub const DATABASES: usize = 16;
+/// Tables that unknown key prefixes may create, over all databases; keys of further prefixes share one table.
+pub const OPEN_TABLES_MAX: usize = 1024;
+/// Fields an open table learns; further ones are kept as rows of their own.
+pub const LEARNED_FIELDS_MAX: usize = 256;
+/// Bytes of learned schemas, over all tables: the engine keeps its catalog in half a segment. Over this, new fields are kept
+/// as rows of their own and new prefixes share one table.
+pub const SCHEMA_BYTES_MAX: usize = 2 << 20;
+/// Bytes of a field name an open table learns.
+pub const LEARNED_NAME_BYTES_MAX: usize = 128;
+/// Positions of unfinished `SCAN`s remembered.
+pub const CURSORS_MAX: usize = 16 << 10;
+/// Keys whose expiry is remembered; the sweep finds the others.
+pub const EXPIRIES_MAX: usize = 100_000;
+/// Commands queued by one `MULTI`.
+pub const QUEUED_COMMANDS_MAX: usize = 64 << 10;
+/// Keys watched by one client.
+pub const WATCHED_KEYS_MAX: usize = 16 << 10;
+/// Bytes of a client's name and of each other thing it says about itself.
+pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
+
+/// What the reply buffer of a client may grow to.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputLimits {
+    /// Over this the client is disconnected at once. Default 256 MiB.
+    pub hard: usize,
+    /// Over this for `soft_time` the client is disconnected. Default 64 MiB.
+    pub soft: usize,
+    /// Default 60 s.
+    pub soft_time: Duration,
+}
+
+impl Default for OutputLimits {
+    fn default() -> OutputLimits {
+        OutputLimits { hard: 256 << 20, soft: 64 << 20, soft_time: Duration::from_secs(60) }
+    }
+}

@@ -1,0 +1,100 @@
+//! Syncs away from the event loop, so that a slow disk holds up only those who wait for it.
+//!
+//! Owns: the thread that calls `persist`, and the numbering of requests. Promises: [`Persister::done`] reaches a number only after a sync that
+//! began after that number was given: so one sync serves all clients that wrote while the one before was under way (group commit).
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use hedgerow::Db;
+use mio::Waker;
+
+/// What the thread and the loop share.
+#[derive(Debug, Default)]
+struct Shared {
+    requested: u64,
+    done: u64,
+    failure: Option<String>,
+    stopping: bool,
+}
+
+type Cell = Arc<(Mutex<Shared>, Condvar)>;
+
+/// The sync thread.
+pub struct Persister {
+    shared: Cell,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock(cell: &Cell) -> std::sync::MutexGuard<'_, Shared> {
+    cell.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Persister {
+    /// Starts the thread; it wakes `waker` after each sync.
+    pub fn start(db: Db, waker: Arc<Waker>) -> std::io::Result<Persister> {
+        let shared: Cell = Arc::default();
+        let cell = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("persist".into())
+            .spawn(move || run(&cell, &waker, || db.persist().map_err(|error| error.to_string())))?;
+        Ok(Persister { shared, thread: Some(thread) })
+    }
+
+    /// Asks for a sync of everything written so far; gives its number.
+    pub fn request(&self) -> u64 {
+        let mut shared = lock(&self.shared);
+        // While a sync runs, all requests ask for the one after it.
+        shared.requested += 1;
+        self.shared.1.notify_one();
+        shared.requested
+    }
+
+    /// The last request that is durable, and why no further one will be, if a sync failed.
+    pub fn done(&self) -> (u64, Option<String>) {
+        let shared = lock(&self.shared);
+        (shared.done, shared.failure.clone())
+    }
+
+    /// Stops the thread once it has done what was asked of it.
+    pub fn stop(&mut self) {
+        lock(&self.shared).stopping = true;
+        self.shared.1.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported already; there is nothing to add here.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Persister {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut() -> Result<(), String>) {
+    loop {
+        let target = {
+            let mut shared = lock(cell);
+            while shared.requested == shared.done && !shared.stopping {
+                shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            }
+            if shared.requested == shared.done || shared.failure.is_some() {
+                return;
+            }
+            shared.requested
+        };
+        let outcome = persist();
+        let mut shared = lock(cell);
+        match outcome {
+            Ok(()) => shared.done = target,
+            // After a failed sync the kernel may have dropped what it could not write: trying again proves nothing.
+            Err(failure) => shared.failure = Some(failure),
+        }
+        drop(shared);
+        if waker.wake().is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The state all clients share, and the way a command goes: look up, check, queue or run, account.
+//!
+//! Owns: sessions, settings, counters, slow log. Promises: whatever a command does, exactly one reply (or none, where the client
+//! asked for none) is appended for it, and a failed command leaves no half reply. Must not know sockets.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+
+use super::commands::{self, Command, Flag, Lookup};
+use super::failure::{Failure, Outcome};
+use super::keyspace::Keyspace;
+use super::limits;
+use super::reply::Reply;
+use super::resp::Args;
+use super::session::{Queued, ReplyMode, Session};
+use super::settings::Settings;
+
+/// Counters of INFO.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub connections: u64,
+    pub rejected: u64,
+    pub commands: u64,
+    pub input_bytes: u64,
+    pub output_bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub errors: u64,
+    pub output_limit_disconnections: u64,
+    pub input_limit_disconnections: u64,
+}
+
+/// Calls of one command.
+#[derive(Debug, Default, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Calls {
+    pub calls: u64,
+    pub microseconds_x1000: u64,
+    pub rejected: u64,
+    pub failed: u64,
+}
+
+/// An entry of the slow log.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Slow {
+    pub id: u64,
+    pub at_s: u64,
+    pub microseconds: u64,
+    pub args: Vec<Vec<u8>>,
+    pub address: String,
+    pub name: Vec<u8>,
+}
+
+/// Samples of one latency event: second, ms.
+#[derive(Debug, Default)]
+pub struct Latency {
+    /// The latest 160 samples.
+    pub samples: VecDeque<(u64, u64)>,
+    /// The worst ever, ms.
+    pub max_ms: u64,
+}
+
+/// What SHUTDOWN and signals ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Finish replies, persist, close.
+    Orderly,
+}
+
+/// The state all clients share.
+pub struct Server {
+    /// The data.
+    pub keyspace: Keyspace,
+    /// How the server runs.
+    pub settings: Settings,
+    /// The clients, by the event loop's number for them.
+    pub sessions: Slab<Session>,
+    /// Counters of INFO.
+    pub counters: Counters,
+    /// Calls by [`Command::index`].
+    pub calls: Vec<Calls>,
+    /// The slow log, newest first.
+    pub slowlog: VecDeque<Slow>,
+    /// Entries ever made.
+    pub slowlog_id: u64,
+    /// The latency event of commands.
+    pub latency: Latency,
+    /// Set when the server is to stop.
+    pub shutdown: Option<Shutdown>,
+    /// Clients to disconnect.
+    pub kills: Vec<usize>,
+    /// Commands of clients wait until then, in ms since 1970; writes only, if the flag is set.
+    pub paused: Option<(u64, bool)>,
+    /// When the server started.
+    pub started: Instant,
+    /// When a requested sync was last done, s since 1970.
+    pub last_save_s: u64,
+    /// Whether to sync without anybody waiting for it.
+    pub wants_background_sync: bool,
+    /// Whether the last sync failed; writes are refused from then on.
+    pub sync_failure: Option<String>,
+    /// Number of the run, 40 hex digits.
+    pub run_id: String,
+    random: u64,
+}
+
+/// What a command works with.
+pub struct Context<'s> {
+    /// The shared state.
+    pub server: &'s mut Server,
+    /// Whose command it is.
+    pub client: usize,
+    /// Where the answer goes.
+    pub reply: Reply<'s>,
+}
+
+impl Context<'_> {
+    /// The client.
+    #[inline]
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.server.sessions[self.client]
+    }
+
+    /// Counts a read of a key that was there, or was not.
+    #[inline]
+    pub fn count_look_up(&mut self, found: bool) {
+        match found {
+            true => self.server.counters.hits += 1,
+            false => self.server.counters.misses += 1,
+        }
+    }
+
+    /// The database of its keys.
+    #[inline]
+    pub fn db(&self) -> usize {
+        self.server.sessions[self.client].db
+    }
+}
+
+impl Server {
+    /// A server without clients.
+    pub fn new(keyspace: Keyspace, settings: Settings) -> Server {
+        let now_ms = keyspace.now_ms();
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), now_ms);
+        Server {
+            keyspace,
+            settings,
+            sessions: Slab::new(),
+            counters: Counters::default(),
+            calls: vec![Calls::default(); commands::count()],
+            slowlog: VecDeque::new(),
+            slowlog_id: 0,
+            latency: Latency::default(),
+            shutdown: None,
+            kills: Vec::new(),
+            paused: None,
+            started: Instant::now(),
+            last_save_s: now_ms / 1000,
+            wants_background_sync: false,
+            sync_failure: None,
+            run_id: format!("{seed:016x}{:016x}{:08x}", seed.rotate_left(31) ^ now_ms, std::process::id()),
+            random: seed | 1,
+        }
+    }
+
+    /// Whether commands of some kind wait.
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some_and(|(until, _)| self.keyspace.now_ms() < until)
+    }
+
+    /// Whether this command waits while the server is paused.
+    pub fn pauses(&self, args: Args<'_>) -> bool {
+        let Some((_, writes_only)) = self.paused else { return false };
+        match commands::look_up(args) {
+            Lookup::Found(command) if command.full_name().starts_with("client") => false,
+            Lookup::Found(command) => {
+                !writes_only || command.is(Flag::Write) || command.full_name() == "exec"
+            }
+            _ => false,
+        }
+    }
+
+    /// A number nobody should rely on being hard to guess.
+    pub fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Does one command of `client` and appends its reply to `out`; says when it ended, given when it started.
+    pub fn execute(&mut self, client: usize, args: Args<'_>, out: &mut Vec<u8>, started: Instant) -> Instant {
+        let start = out.len();
+        let writes = self.keyspace.writes();
+        let resp3 = self.sessions[client].resp3;
+        let mut context = Context { server: self, client, reply: Reply::new(out, resp3) };
+        let command = match context.run(args) {
+            Ok(command) => Some(command),
+            Err((command, failure)) => {
+                context.reply.truncate(start);
+                context.reply.error(failure.as_str());
+                self.counters.errors += 1;
+                if let Some(command) = command {
+                    self.calls[command.index()].failed += 1;
+                }
+                command
+            }
+        };
+        let ended = Instant::now();
+        self.counters.commands += 1;
+        if let Some(command) = command {
+            self.account(client, command, args, ended - started);
+        }
+        let wrote = self.keyspace.writes() != writes;
+        let session = &mut self.sessions[client];
+        session.must_sync |= wrote && self.settings.sync_writes;
+        match session.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Off => out.truncate(start),
+            ReplyMode::SkipNext => {
+                session.reply_mode = ReplyMode::Skip;
+                out.truncate(start);
+            }
+            ReplyMode::Skip => {
+                session.reply_mode = ReplyMode::On;
+                out.truncate(start);
+            }
+        }
+        ended
+    }
+
+    fn account(&mut self, client: usize, command: &'static Command, args: Args<'_>, took: Duration) {
+        let calls = &mut self.calls[command.index()];
+        calls.calls += 1;
+        calls.microseconds_x1000 += took.as_nanos() as u64;
+        self.sessions[client].last_command = command.full_name();
+        let microseconds = took.as_micros() as i64;
+        if self.settings.slowlog_us >= 0
+            && microseconds >= self.settings.slowlog_us
+            && !command.is(Flag::SkipSlowlog)
+        {
+            self.log_slow(client, args, microseconds as u64);
+        }
+        if self.settings.latency_ms > 0 && microseconds >= self.settings.latency_ms * 1000 {
+            let sample = (self.keyspace.now_ms() / 1000, microseconds as u64 / 1000);
+            self.latency.max_ms = self.latency.max_ms.max(sample.1);
+            if self.latency.samples.len() == 160 {
+                self.latency.samples.pop_front();
+            }
+            self.latency.samples.push_back(sample);
+        }
+    }
+
+    fn log_slow(&mut self, client: usize, args: Args<'_>, microseconds: u64) {
+        const ARGUMENTS_MAX: usize = 32;
+        const BYTES_MAX: usize = 128;
+        if self.settings.slowlog_len == 0 {
+            return;
+        }
+        let cut = |argument: &[u8]| match argument.get(..BYTES_MAX) {
+            Some(head) if argument.len() > BYTES_MAX => {
+                let more = format!("... ({} more bytes)", argument.len() - BYTES_MAX);
+                [head, more.as_bytes()].concat()
+            }
+            _ => argument.to_vec(),
+        };
+        let shown = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
+        let mut copied: Vec<Vec<u8>> = args.iter().take(shown).map(cut).collect();
+        if args.len() > shown {
+            copied.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
+        }
+        let session = &self.sessions[client];
+        self.slowlog.push_front(Slow {
+            id: self.slowlog_id,
+            at_s: self.keyspace.now_ms() / 1000,
+            microseconds,
+            args: copied,
+            address: session.address.clone(),
+            name: session.name.clone(),
+        });
+        self.slowlog_id += 1;
+        self.slowlog.truncate(self.settings.slowlog_len);
+    }
+}
+
+type Failed = (Option<&'static Command>, Failure);
+
+impl Context<'_> {
+    fn run(&mut self, args: Args<'_>) -> Result<&'static Command, Failed> {
+        let command = match commands::look_up(args) {
+            Lookup::Found(command) => command,
+            Lookup::Unknown => return Err((None, self.refuse(commands::unknown_command(args)))),
+            Lookup::UnknownSub(parent) => {
+                return Err((Some(parent), self.refuse(commands::unknown_subcommand(parent, args))));
+            }
+        };
+        match self.check_and_run(command, args) {
+            Ok(()) => Ok(command),
+            Err(failure) => Err((Some(command), failure)),
+        }
+    }
+
+    /// Marks an open transaction as broken by a command that could not be queued.
+    fn refuse(&mut self, failure: Failure) -> Failure {
+        if let Some(multi) = &mut self.session().multi {
+            multi.is_broken = true;
+        }
+        failure
+    }
+
+    #[inline]
+    fn check_and_run(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+        if !command.accepts(args.len()) {
+            self.server.calls[command.index()].rejected += 1;
+            let name = command.full_name();
+            return Err(self.refuse(Failure::new(format!("ERR wrong number of arguments for '{name}' command"))));
+        }
+        if !self.server.sessions[self.client].authenticated && !command.is(Flag::NoAuth) {
+            self.server.calls[command.index()].rejected += 1;
+            return Err(self.refuse(Failure::text("NOAUTH Authentication required.")));
+        }
+        if self.server.sync_failure.is_some() && command.is(Flag::Write) {
+            let why = self.server.sync_failure.clone().unwrap_or_default();
+            return Err(self.refuse(Failure::new(format!("MISCONF writes are refused after a failed sync: {why}"))));
+        }
+        if self.server.sessions[self.client].multi.is_some() && !command.is(Flag::NoQueue) {
+            return self.queue(command, args);
+        }
+        (command.handler)(self, args)
+    }
+
+    fn queue(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+        if command.is(Flag::NoMulti) {
+            return Err(self.refuse(Failure::text("ERR Command not allowed inside a transaction")));
+        }
+        let args = args.to_owned();
+        let Some(multi) = &mut self.session().multi else { return Ok(()) };
+        multi.bytes += args.bytes();
+        if multi.queue.len() >= limits::QUEUED_COMMANDS_MAX || multi.bytes > limits::COMMAND_BYTES_MAX {
+            multi.is_broken = true;
+            return Err(Failure::text("ERR too many or too large commands in one transaction"));
+        }
+        multi.queue.push(Queued { command, args });
+        self.reply.status("QUEUED");
+        Ok(())
+    }
+}

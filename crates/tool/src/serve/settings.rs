@@ -1,0 +1,275 @@
+//! The server's settings: those of the command line, and those CONFIG shows and changes.
+//!
+//! Owns: the one table of CONFIG parameters. A parameter that CONFIG SET accepts has an effect, or is one whose only effect in
+//! Redis is on encodings that clients can see by OBJECT ENCODING.
+
+use std::time::Duration;
+
+use subtle::ConstantTimeEq;
+
+use super::limits::{self, OutputLimits};
+use super::number;
+
+/// How the server runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Clients must know it, if there is one.
+    pub password: Option<Vec<u8>>,
+    /// Connections at a time. Default 10,000.
+    pub clients_max: usize,
+    /// A client that does nothing for so long is disconnected. Default never.
+    pub idle_timeout: Option<Duration>,
+    /// What a client's unread replies may take.
+    pub output: OutputLimits,
+    /// What all clients' buffers together may take. Default 1 GiB.
+    pub client_bytes_max: usize,
+    /// Commands slower than this many microseconds are logged; negative: none are. Default 10,000.
+    pub slowlog_us: i64,
+    /// Entries of the slow log. Default 128.
+    pub slowlog_len: usize,
+    /// Commands slower than this many ms are latency events; 0: none are.
+    pub latency_ms: i64,
+    /// A hash with more fields is said to be a `hashtable`. Default 128.
+    pub listpack_entries: usize,
+    /// A hash with a longer field or value is said to be a `hashtable`. Default 64.
+    pub listpack_value: usize,
+    /// Whether each write is durable before it is answered.
+    pub sync_writes: bool,
+    /// How the store syncs, as the command line said it.
+    pub durability: String,
+    /// The first port listened on.
+    pub port: u16,
+    /// The addresses listened on.
+    pub listen: Vec<String>,
+    /// Where the data is.
+    pub dir: String,
+    /// Whether non-loopback listening without a password is refused.
+    pub protected: bool,
+    /// The most bytes the fast tier may take; 0 means no limit.
+    pub fast_bytes_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            password: None,
+            clients_max: 10_000,
+            idle_timeout: None,
+            output: OutputLimits::default(),
+            client_bytes_max: 1 << 30,
+            slowlog_us: 10_000,
+            slowlog_len: 128,
+            latency_ms: 0,
+            listpack_entries: 128,
+            listpack_value: 64,
+            sync_writes: false,
+            durability: "interval:1s".into(),
+            port: 6379,
+            listen: Vec::new(),
+            dir: String::new(),
+            protected: true,
+            fast_bytes_max: 0,
+        }
+    }
+}
+
+/// All names CONFIG GET knows.
+pub const PARAMETERS: &[&str] = &[
+    "appendfsync",
+    "appendonly",
+    "bind",
+    "client-output-buffer-limit",
+    "client-query-buffer-limit",
+    "cluster-enabled",
+    "databases",
+    "dir",
+    "hash-max-listpack-entries",
+    "hash-max-listpack-value",
+    "hash-max-ziplist-entries",
+    "hash-max-ziplist-value",
+    "latency-monitor-threshold",
+    "maxclients",
+    "maxmemory",
+    "maxmemory-clients",
+    "maxmemory-policy",
+    "port",
+    "proto-max-bulk-len",
+    "protected-mode",
+    "requirepass",
+    "save",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "timeout",
+];
+
+impl Settings {
+    /// Whether `given` is the password; takes the same time wherever they differ.
+    pub fn is_password(&self, given: &[u8]) -> bool {
+        match &self.password {
+            None => true,
+            Some(password) => bool::from(password.as_slice().ct_eq(given)),
+        }
+    }
+
+    /// The value of a parameter as CONFIG GET shows it.
+    pub fn get(&self, name: &str) -> Option<String> {
+        let yes = |value: bool| if value { "yes" } else { "no" }.to_string();
+        Some(match name {
+            "appendfsync" if self.sync_writes => "always".into(),
+            "appendfsync" if self.durability == "process" => "no".into(),
+            "appendfsync" => "everysec".into(),
+            "appendonly" => yes(true),
+            "bind" => self.listen.join(" "),
+            "client-output-buffer-limit" => format!(
+                "normal {} {} {} slave 0 0 0 pubsub 0 0 0",
+                self.output.hard,
+                self.output.soft,
+                self.output.soft_time.as_secs()
+            ),
+            "client-query-buffer-limit" => limits::COMMAND_BYTES_MAX.to_string(),
+            "cluster-enabled" => yes(false),
+            "databases" => limits::DATABASES.to_string(),
+            "dir" => self.dir.clone(),
+            "hash-max-listpack-entries" | "hash-max-ziplist-entries" => self.listpack_entries.to_string(),
+            "hash-max-listpack-value" | "hash-max-ziplist-value" => self.listpack_value.to_string(),
+            "latency-monitor-threshold" => self.latency_ms.to_string(),
+            "maxclients" => self.clients_max.to_string(),
+            "maxmemory" => self.fast_bytes_max.to_string(),
+            "maxmemory-clients" => self.client_bytes_max.to_string(),
+            "maxmemory-policy" => "noeviction".into(),
+            "port" => self.port.to_string(),
+            "proto-max-bulk-len" => limits::ARGUMENT_BYTES_MAX.to_string(),
+            "protected-mode" => yes(self.protected),
+            "requirepass" => String::from_utf8_lossy(self.password.as_deref().unwrap_or(b"")).into_owned(),
+            "save" => String::new(),
+            "slowlog-log-slower-than" => self.slowlog_us.to_string(),
+            "slowlog-max-len" => self.slowlog_len.to_string(),
+            "timeout" => self.idle_timeout.map_or(0, |time| time.as_secs()).to_string(),
+            _ => return None,
+        })
+    }
+
+    /// Changes a parameter; the error is the reason, without a code.
+    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), String> {
+        let integer = |min: i64, max: i64| {
+            number::parse_i64(value)
+                .filter(|n| (min..=max).contains(n))
+                .ok_or_else(|| format!("argument must be between {min} and {max} inclusive"))
+        };
+        match name {
+            "hash-max-listpack-entries" | "hash-max-ziplist-entries" => {
+                self.listpack_entries = integer(0, i64::MAX)? as usize;
+            }
+            "hash-max-listpack-value" | "hash-max-ziplist-value" => {
+                self.listpack_value = integer(0, i64::MAX)? as usize;
+            }
+            "latency-monitor-threshold" => self.latency_ms = integer(0, i64::MAX)?,
+            "maxclients" => self.clients_max = integer(1, 1_000_000)? as usize,
+            "maxmemory-clients" => self.client_bytes_max = integer(1 << 20, i64::MAX)? as usize,
+            "requirepass" => self.password = (!value.is_empty()).then(|| value.to_vec()),
+            "slowlog-log-slower-than" => self.slowlog_us = integer(-1, i64::MAX)?,
+            "slowlog-max-len" => self.slowlog_len = integer(0, 1_000_000)? as usize,
+            "timeout" => {
+                let seconds = integer(0, i64::from(i32::MAX))? as u64;
+                self.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
+            }
+            "client-output-buffer-limit" => self.output = parse_output_limits(value)?,
+            name if PARAMETERS.contains(&name) => return Err("can't set immutable config".into()),
+            _ => return Err("unknown".into()),
+        }
+        Ok(())
+    }
+}
+
+fn parse_output_limits(value: &[u8]) -> Result<OutputLimits, String> {
+    let wrong = || "Wrong number of arguments in buffer limit configuration.".to_string();
+    let text = std::str::from_utf8(value).map_err(|_| wrong())?;
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [class, hard, soft, seconds] = words.as_slice() else { return Err(wrong()) };
+    if !class.eq_ignore_ascii_case("normal") {
+        return Err("Invalid client class specified in buffer limit configuration.".into());
+    }
+    let bytes = |text: &str| parse_bytes(text).filter(|bytes| *bytes > 0);
+    match (bytes(hard), bytes(soft), seconds.parse()) {
+        (Some(hard), Some(soft), Ok(seconds)) => Ok(OutputLimits {
+            hard: hard as usize,
+            soft: soft as usize,
+            soft_time: Duration::from_secs(seconds),
+        }),
+        _ => Err("Error in hard, soft or soft_seconds setting in buffer limit configuration.".into()),
+    }
+}
+
+/// A number of bytes with an optional unit: `64mb`, `1g`, `512KiB`.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A time with a unit: `250ms`, `1s`, `5m`.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_has_a_value() {
+        let settings = Settings::default();
+        for name in PARAMETERS {
+            assert!(settings.get(name).is_some(), "{name}");
+        }
+        assert!(PARAMETERS.is_sorted());
+    }
+
+    #[test]
+    fn sets_what_it_may() {
+        let mut settings = Settings::default();
+        settings.set("timeout", b"5").unwrap();
+        assert_eq!(settings.idle_timeout, Some(Duration::from_secs(5)));
+        assert!(settings.set("timeout", b"-5").is_err());
+        assert_eq!(settings.set("port", b"1"), Err("can't set immutable config".into()));
+        assert_eq!(settings.set("nonsense", b"1"), Err("unknown".into()));
+        settings.set("client-output-buffer-limit", b"normal 1mb 512kb 3").unwrap();
+        assert_eq!(settings.output.hard, 1 << 20);
+        assert!(settings.set("client-output-buffer-limit", b"normal 0 0 0").is_err());
+    }
+
+    #[test]
+    fn reads_units() {
+        assert_eq!(parse_bytes("64mb"), Some(64 << 20));
+        assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
+        assert_eq!(parse_bytes("x"), None);
+        assert_eq!(parse_bytes("99999999999999999999"), None);
+        assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+        assert_eq!(parse_duration("1"), None);
+    }
+
+    #[test]
+    fn compares_passwords() {
+        let settings = Settings { password: Some(b"secret".to_vec()), ..Settings::default() };
+        assert!(settings.is_password(b"secret"));
+        assert!(!settings.is_password(b"secre"));
+        assert!(!settings.is_password(b"secreT"));
+        assert!(Settings::default().is_password(b"anything"));
+    }
+}
