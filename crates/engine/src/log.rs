@@ -31,6 +31,7 @@ use segment::{
 };
 
 use self::format::Record;
+use crate::index::Slot;
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
@@ -290,6 +291,13 @@ impl Log {
         let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
+    }
+
+    /// The slot that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    #[inline]
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<Slot> {
+        let head = self.tier.try_read(offset, format::HEADER_BYTES)?;
+        Slot::from_raw(format::previous_of(head))
     }
 
     pub(crate) fn prefetch(&self, offset: u64) {
