@@ -31,7 +31,6 @@ use segment::{
 };
 
 use self::format::Record;
-use crate::index::Slot;
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
@@ -293,11 +292,10 @@ impl Log {
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
-    /// The slot that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
     #[inline]
-    pub(crate) fn peek_previous(&self, offset: u64) -> Option<Slot> {
-        let head = self.tier.try_read(offset, format::HEADER_BYTES)?;
-        Slot::from_raw(format::previous_of(head))
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
+        self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
     }
 
     pub(crate) fn prefetch(&self, offset: u64) {

@@ -160,7 +160,7 @@ impl Scan {
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
-                && let Some(below) = store.log.peek_previous(ahead.offset())
+                && let Some(below) = store.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
             {
                 prefetch(store, below.offset());
             }
