@@ -518,12 +518,14 @@ impl Model {
             PartKind::Put(fields, _) | PartKind::Update(fields) => model.given(part.table, fields),
             PartKind::Delete => Vec::new(),
         };
+        let known: Vec<usize> = self.tables.iter().map(|table| table.fields.len()).collect();
         for part in folded.iter().filter(|part| part.kind != PartKind::Delete) {
             let (key, given) = (op::key(part.key), values(self, part));
             let update = matches!(part.kind, PartKind::Update(_));
             errors.extend(self.table_mut(part.table).check(&key, &given, update, false));
         }
         if !errors.is_empty() {
+            self.tables.iter_mut().zip(known).for_each(|(table, known)| table.fields.truncate(known));
             return Answer::Fails(errors);
         }
         let (version, now_ms) = (self.writes, self.now_ms);
@@ -700,9 +702,9 @@ impl ModelTable {
         fields.iter().all(|&field| self.by_name(NAMES[usize::from(field)]).is_some())
     }
 
-    /// Learns new names if the table is open; the errors that a write of `values` may end in.
+    /// The errors that a write of `values` may end in. If there are none, an open table has learned new names.
     fn check(&mut self, key: &[u8], values: &[(&'static str, OwnedValue)], update: bool, expires: bool) -> Vec<ErrorKind> {
-        let mut errors = Vec::new();
+        let (mut errors, known) = (Vec::new(), self.fields.len());
         if key.is_empty() || (update && values.is_empty()) {
             errors.push(ErrorKind::Invalid);
         }
@@ -727,6 +729,9 @@ impl ModelTable {
             if !fits {
                 errors.push(ErrorKind::Invalid);
             }
+        }
+        if !errors.is_empty() {
+            self.fields.truncate(known);
         }
         errors
     }

@@ -239,7 +239,24 @@ impl Draw<'_, '_> {
 
     fn fields(&mut self, table: u8, most: u64) -> Vec<Given> {
         let count = 1 + self.source.below(most);
-        (0..count).map(|_| Given { field: self.field(table), content: self.content() }).collect()
+        let mut fields = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            fields.push(Given { field: self.field(table), content: self.content() });
+        }
+        // A field may be given twice, and the last value counts; but then no value may be wrong.
+        let repeats = |fields: &[Given]| (1..fields.len()).any(|i| fields[..i].iter().any(|f| f.field == fields[i].field));
+        if repeats(&fields) {
+            self.make_fit(&mut fields);
+        }
+        fields
+    }
+
+    fn make_fit(&mut self, fields: &mut [Given]) {
+        for given in fields {
+            if !matches!(given.content, Content::Fit { .. }) {
+                given.content = Content::Fit { stamp: self.stamp, size: 7 };
+            }
+        }
     }
 
     fn field_list(&mut self, table: u8) -> Vec<u8> {
@@ -286,7 +303,15 @@ impl Draw<'_, '_> {
     }
 
     fn batch(&mut self) -> Op {
-        let parts = (0..1 + self.source.below(6)).map(|_| self.part()).collect();
+        let mut parts: Vec<Part> = (0..1 + self.source.below(6)).map(|_| self.part()).collect();
+        let place = |part: &Part| (part.table, part.key);
+        if (1..parts.len()).any(|i| parts[..i].iter().any(|p| place(p) == place(&parts[i]))) {
+            for part in &mut parts {
+                if let PartKind::Put(fields, _) | PartKind::Update(fields) = &mut part.kind {
+                    self.make_fit(fields);
+                }
+            }
+        }
         let require = match self.source.below(8) {
             0 => Require::CurrentVersion,
             1 => Require::AnotherVersion,
