@@ -7,7 +7,10 @@ fn show(arguments: &[Argument]) -> String {
             Kind::Token => String::new(),
             Kind::Value(kind) => format!("{}:{kind}", argument.name),
             Kind::OneOf(options) => {
-                format!("<{}>", options.iter().map(|o| show(std::slice::from_ref(o))).collect::<Vec<_>>().join("|"))
+                format!(
+                    "<{}>",
+                    options.iter().map(|o| show(std::slice::from_ref(o))).collect::<Vec<_>>().join("|")
+                )
             }
             Kind::Block(parts) => format!("({})", show(parts)),
         };
