@@ -300,6 +300,12 @@ impl Log {
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
+    /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    #[inline]
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
+        self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
+    }
+
     pub(crate) fn prefetch(&self, offset: u64) {
         self.tier.prefetch(offset);
     }

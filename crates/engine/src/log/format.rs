@@ -171,6 +171,11 @@ pub(crate) fn make_void(head: &mut [u8]) {
 
 /// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
 /// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
+/// The slot word in a head that is not verified.
+pub(crate) fn previous_of(head: &[u8]) -> u64 {
+    u64_at(head, 16)
+}
+
 fn seed(incarnation: u64) -> u32 {
     let mixed = (incarnation ^ incarnation >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -289,7 +294,7 @@ impl<'a> Record<'a> {
 
     /// The slot word this record replaced.
     pub(crate) fn previous(&self) -> u64 {
-        u64_at(self.bytes, 16)
+        previous_of(self.bytes)
     }
 
     pub(crate) fn table(&self) -> u32 {

@@ -70,7 +70,6 @@ pub struct EventLoop {
     background_sync: Option<u64>,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
-    was_paused: bool,
 }
 
 impl EventLoop {
@@ -101,7 +100,6 @@ impl EventLoop {
             last_tick: Instant::now(),
             background_sync: None,
             held: Vec::new(),
-            was_paused: false,
         })
     }
 
@@ -114,7 +112,8 @@ impl EventLoop {
     pub fn run(mut self) -> io::Result<Server> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let timeout = match (self.next.is_empty(), self.server.keyspace.expiries.is_idle()) {
+            let is_idle = self.server.keyspace.expiries.is_idle() && self.server.paused.is_none();
+            let timeout = match (self.next.is_empty(), is_idle) {
                 (false, _) => Duration::ZERO,
                 (true, false) => TICK,
                 (true, true) => TICK * 5,
@@ -128,7 +127,9 @@ impl EventLoop {
                 match event.token() {
                     WAKE => self.finish_syncs(),
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
-                    Token(token) => self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable()),
+                    Token(token) => {
+                        self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable())
+                    }
                 }
             }
             self.serve_turn();
@@ -347,21 +348,24 @@ impl EventLoop {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
             self.server.keyspace.expiries.sweep_all();
         }
-        if self.was_paused && !self.server.is_paused() {
+        if self.server.paused.is_some() && !self.server.is_paused() {
+            self.server.paused = None;
             let all: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             for key in all {
                 self.note_ready(key, false, false);
             }
         }
-        self.was_paused = self.server.is_paused();
         let settings = &self.server.settings;
         let mut late = Vec::new();
         for (key, connection) in &self.connections {
             let session = &self.server.sessions[key];
             let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
-                || (!session.authenticated && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
-                || connection.over_soft_since.is_some_and(|since| since.elapsed() > settings.output.soft_time);
+                || (!session.authenticated
+                    && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
+                || connection
+                    .over_soft_since
+                    .is_some_and(|since| since.elapsed() > settings.output.soft_time);
             if is_late && connection.held_until.is_none() {
                 late.push(key);
             }

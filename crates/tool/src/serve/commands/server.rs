@@ -413,7 +413,8 @@ pub fn client_pause(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CLIENT UNPAUSE
 pub fn client_unpause(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.server.paused = None;
+    // Over, but not forgotten: the next tick lets the waiting clients go on.
+    context.server.paused = context.server.paused.map(|_| (0, false));
     context.reply.ok();
     Ok(())
 }
@@ -572,7 +573,7 @@ pub fn config_get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CONFIG SET parameter value [parameter value ...]
 pub fn config_set(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'config|set' command"));
     }
     let mut changed = context.server.settings.clone();
@@ -695,7 +696,9 @@ pub fn latency_doctor(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()>
     let latency = &context.server.latency;
     let mut text = String::new();
     let written = match (context.server.settings.latency_ms, latency.samples.len()) {
-        (0, _) => writeln!(text, "Latency is not monitored. CONFIG SET latency-monitor-threshold <ms> starts it."),
+        (0, _) => {
+            writeln!(text, "Latency is not monitored. CONFIG SET latency-monitor-threshold <ms> starts it.")
+        }
         (_, 0) => writeln!(text, "No command took longer than latency-monitor-threshold."),
         (ms, count) => {
             writeln!(text, "{count} commands took {ms} ms or longer, the worst {} ms.", latency.max_ms)

@@ -1,0 +1,10 @@
+//! The server from outside: over sockets, in this process and as the program itself.
+
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod commands;
+mod kill;
+mod lifecycle;
+mod limits;
+mod transactions;
