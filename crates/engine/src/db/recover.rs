@@ -211,9 +211,12 @@ impl Store {
             noted.insert(id, notes);
         }
         let end = walk.end();
-        if let Some(sequence) = end.beyond
-            && (!found.power_cut || sequence <= found.watermark)
-        {
+        // A killed process leaves no holes; a power cut leaves none where all was durable.
+        let hole = match found.power_cut {
+            false => end.beyond,
+            true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
+        };
+        if hole {
             return Err(walk.corrupted(end.end as usize));
         }
         walked.last_sequence = walked.last_sequence.max(max_sequence);
