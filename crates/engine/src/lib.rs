@@ -8,6 +8,7 @@ mod options;
 mod schema;
 mod sync;
 
+pub use db::inspect;
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Durability, Options};

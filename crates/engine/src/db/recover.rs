@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
-use crate::log::{Found, Log, SegmentEnd};
+use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
 /// How full the leaves of a rebuilt index are.
@@ -210,12 +210,7 @@ impl Store {
         if let Some((id, notes, _)) = current {
             noted.insert(id, notes);
         }
-        let end = walk.end();
-        if let Some(sequence) = end.beyond
-            && (!found.power_cut || sequence <= found.watermark)
-        {
-            return Err(walk.corrupted(end.end as usize));
-        }
+        let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence });
         Ok(())
@@ -246,8 +241,7 @@ impl Store {
     /// Builds a table's index from its notes.
     fn build_index(&self, table: &TableShared, runs: &[Vec<Note>], prefix: &[u8]) -> Result<()> {
         let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        let mut building =
-            Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+        let mut building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
         let mut alike: Vec<Note> = Vec::new();
         for note in Merged::new(runs) {
             if alike.first().is_some_and(|first| !first.looks_like(&note)) {
@@ -337,6 +331,17 @@ impl Store {
             record = below;
         }
         if record.kind() == RecordKind::Row { Ok(()) } else { Err(broken_chain(&record)) }
+    }
+}
+
+/// Where a walk ended, if the records after it may be missing.
+pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
+    let end = walk.end();
+    match end.beyond {
+        Some(sequence) if !found.power_cut || sequence <= found.watermark => {
+            Err(walk.corrupted(end.end as usize))
+        }
+        _ => Ok(end),
     }
 }
 

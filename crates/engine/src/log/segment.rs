@@ -109,8 +109,14 @@ impl SegmentHeader {
         let copies = [first, second].map(SegmentHeader::decode_copy);
         let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
         let header = copies.into_iter().flatten().max_by_key(order);
-        let is_bad = |bytes: &[u8], copy: Option<_>| copy.is_none() && bytes.iter().any(|&b| b != 0);
-        Decoded { header, spoiled: is_bad(first, copies[0]) || is_bad(second, copies[1]) }
+        Decoded { header, spoiled: SegmentHeader::spoiled(bytes) != [false; 2] }
+    }
+
+    /// Which of the two copies hold something that is not a header.
+    pub(crate) fn spoiled(bytes: &[u8]) -> [bool; 2] {
+        let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
+        [first, second]
+            .map(|bytes| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0))
     }
 }
 
@@ -304,10 +310,13 @@ mod tests {
     #[test]
     fn header_golden_bytes() {
         let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, concat!(
+        assert_eq!(
+            hex,
+            concat!(
                 "48444753454730314d0000000000000000100000000000000c0000000000000003000000010100",
                 "00000000000000000000000000000000000000000004c20b56"
-            ));
+            )
+        );
     }
 
     #[test]
