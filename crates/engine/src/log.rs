@@ -101,7 +101,10 @@ impl Log {
             Some(root) => root,
             None if options.create => Log::create(&tier, options)?,
             None => {
-                return Err(Error::new(ErrorKind::NotFound, "there is no store, and it is not to be created"));
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "there is no store, and it is not to be created",
+                ));
             }
         };
         let unit_bytes = root.unit_bytes;

@@ -67,10 +67,15 @@ fn root(view: &View) -> String {
         Left::PowerCut => "not closed; the machine has been down since",
     };
     let mut text = String::new();
-    let mut line = |name: &str, value: String| let _ = writeln!(text, "{name:<16} {value}");
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<16} {value}");
+    };
     line("store", format!("{:032x}", root.store_id));
     line("left", left.into());
-    line("fast tier", format!("{} in segments of {}", bytes(root.fast_tier_bytes), bytes(root.segment_bytes)));
+    line(
+        "fast tier",
+        format!("{} in segments of {}", bytes(root.fast_tier_bytes), bytes(root.segment_bytes)),
+    );
     line("opened", format!("{} times", root.opens));
     line("root", format!("written {} times, durable up to sequence {}", root.generation, root.watermark));
     line("catalog", format!("{} at byte {}", bytes(root.catalog_bytes), root.catalog_offset));

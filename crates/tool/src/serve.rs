@@ -106,11 +106,9 @@ pub fn run(args: Args) -> Result<(), String> {
     let ready = prepare(&args)?;
     print!("{}", ready.banner);
     let stopper = ready.stopper();
-    let mut signals = signal_hook::iterator::Signals::new([
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGINT,
-    ])
-    .map_err(|error| format!("signals can not be handled: {error}"))?;
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
+            .map_err(|error| format!("signals can not be handled: {error}"))?;
     std::thread::spawn(move || {
         for _ in signals.forever() {
             stopper.stop();
@@ -158,8 +156,7 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
         ..Settings::default()
     };
     let banner = banner(&db, args, &addresses, opening, settings.password.is_some());
-    let keyspace =
-        Keyspace::new(db, now_ms()).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
+    let keyspace = Keyspace::new(db, now_ms()).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
     let event_loop = EventLoop::new(Server::new(keyspace, settings), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
     Ok(Ready { event_loop, addresses, banner })
@@ -172,7 +169,9 @@ fn parse_durability(text: &str) -> Result<(Durability, bool), String> {
         "process" => Ok((Durability::Process, false)),
         _ => match text.strip_prefix("interval:").and_then(parse_duration).filter(|time| !time.is_zero()) {
             Some(interval) => Ok((Durability::Interval(interval), false)),
-            None => Err(format!("'{text}' is no durability: immediate, process, or interval:TIME such as interval:1s")),
+            None => Err(format!(
+                "'{text}' is no durability: immediate, process, or interval:TIME such as interval:1s"
+            )),
         },
     }
 }
@@ -180,8 +179,9 @@ fn parse_durability(text: &str) -> Result<(Durability, bool), String> {
 fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
     let mut sockets = Vec::new();
     for listen in &args.listen {
-        let addresses =
-            listen.to_socket_addrs().map_err(|error| format!("'{listen}' is no address and port: {error}"))?;
+        let addresses = listen
+            .to_socket_addrs()
+            .map_err(|error| format!("'{listen}' is no address and port: {error}"))?;
         let address = addresses.into_iter().next().ok_or_else(|| format!("'{listen}' has no address"))?;
         if !address.ip().is_loopback() && !has_password && !args.no_protected_mode {
             return Err(format!(
@@ -191,7 +191,10 @@ fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
         }
         sockets.push(TcpListener::bind(address).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("{address} is in use by another program: choose a port with --listen {}:PORT", address.ip())
+                format!(
+                    "{address} is in use by another program: choose a port with --listen {}:PORT",
+                    address.ip()
+                )
             }
             _ => format!("{address} can not be listened on: {error}"),
         })?);

@@ -128,7 +128,9 @@ impl EventLoop {
                 match event.token() {
                     WAKE => self.finish_syncs(),
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
-                    Token(token) => self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable()),
+                    Token(token) => {
+                        self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable())
+                    }
                 }
             }
             self.serve_turn();
@@ -360,8 +362,11 @@ impl EventLoop {
             let session = &self.server.sessions[key];
             let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
-                || (!session.authenticated && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
-                || connection.over_soft_since.is_some_and(|since| since.elapsed() > settings.output.soft_time);
+                || (!session.authenticated
+                    && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
+                || connection
+                    .over_soft_since
+                    .is_some_and(|since| since.elapsed() > settings.output.soft_time);
             if is_late && connection.held_until.is_none() {
                 late.push(key);
             }

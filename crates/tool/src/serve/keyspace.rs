@@ -304,7 +304,8 @@ impl Keyspace {
     /// Whether a prefix may get a table of its own: its name fits, there are not too many, and no row of it is in the
     /// overflow table already.
     fn may_open(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
-        let is_full = self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
+        let is_full =
+            self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
         if is_full || !naming::fits(space, prefix) {
             return Ok(false);
         }

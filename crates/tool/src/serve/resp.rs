@@ -217,7 +217,8 @@ impl Parser {
     }
 
     fn parse_head(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<bool, ProtocolError> {
-        let Some((count, after)) = parse_length(bytes, 0, "too big mbulk count string", "invalid multibulk length")?
+        let Some((count, after)) =
+            parse_length(bytes, 0, "too big mbulk count string", "invalid multibulk length")?
         else {
             return Ok(false);
         };
@@ -265,7 +266,10 @@ impl Parser {
             None => return Ok(None),
             Some(b'$') => {}
             Some(&other) => {
-                return Err(ProtocolError::new(&format!("expected '$', got '{}'", (other as char).escape_default())));
+                return Err(ProtocolError::new(&format!(
+                    "expected '$', got '{}'",
+                    (other as char).escape_default()
+                )));
             }
         }
         let Some((length, after)) =

@@ -317,7 +317,9 @@ impl Context<'_> {
         if !command.accepts(args.len()) {
             self.server.calls[command.index()].rejected += 1;
             let name = command.full_name();
-            return Err(self.refuse(Failure::new(format!("ERR wrong number of arguments for '{name}' command"))));
+            return Err(
+                self.refuse(Failure::new(format!("ERR wrong number of arguments for '{name}' command")))
+            );
         }
         if !self.server.sessions[self.client].authenticated && !command.is(Flag::NoAuth) {
             self.server.calls[command.index()].rejected += 1;
@@ -325,7 +327,9 @@ impl Context<'_> {
         }
         if self.server.sync_failure.is_some() && command.is(Flag::Write) {
             let why = self.server.sync_failure.clone().unwrap_or_default();
-            return Err(self.refuse(Failure::new(format!("MISCONF writes are refused after a failed sync: {why}"))));
+            return Err(
+                self.refuse(Failure::new(format!("MISCONF writes are refused after a failed sync: {why}")))
+            );
         }
         if self.server.sessions[self.client].multi.is_some() && !command.is(Flag::NoQueue) {
             return self.queue(command, args);

@@ -37,11 +37,7 @@ pub enum Kind {
 
 /// Parses the notation: words in capitals are tokens, others values; `[x]` is optional, `<a | b>` one of several, `x [x ...]` repeated.
 pub fn parse(syntax: &str) -> Vec<Argument> {
-    let spaced = syntax
-        .replace('[', " [ ")
-        .replace(']', " ] ")
-        .replace('<', " < ")
-        .replace('>', " > ");
+    let spaced = syntax.replace('[', " [ ").replace(']', " ] ").replace('<', " < ").replace('>', " > ");
     let words: Vec<&str> = spaced.split_ascii_whitespace().collect();
     let mut position = 0;
     sequence(&words, &mut position)
@@ -148,10 +144,9 @@ fn plain(word: &str) -> Argument {
         "key" | "newkey" | "source" | "destination" => Kind::Value("key"),
         "pattern" => Kind::Value("pattern"),
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::Value("unix-time"),
-        "seconds" | "milliseconds" | "count" | "numfields" | "offset" | "start" | "end" | "cursor" | "index"
-        | "decrement" | "timeout" | "numreplicas" | "numlocal" | "protover" | "client-id" | "destination-db" => {
-            Kind::Value("integer")
-        }
+        "seconds" | "milliseconds" | "count" | "numfields" | "offset" | "start" | "end" | "cursor"
+        | "index" | "decrement" | "timeout" | "numreplicas" | "numlocal" | "protover" | "client-id"
+        | "destination-db" => Kind::Value("integer"),
         _ => Kind::Value("string"),
     };
     Argument {

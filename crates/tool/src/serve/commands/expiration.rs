@@ -107,7 +107,10 @@ fn set_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command
     let mut condition = Condition::default();
     for word in args.from(3).iter() {
         if !condition.add(word) {
-            return Err(Failure::new(format!("ERR Unsupported option {}", crate::serve::failure::quote(word))));
+            return Err(Failure::new(format!(
+                "ERR Unsupported option {}",
+                crate::serve::failure::quote(word)
+            )));
         }
     }
     if condition.nx && (condition.xx || condition.gt || condition.lt) {
@@ -198,8 +201,8 @@ pub fn pexpiretime(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 pub fn persist(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     let keyspace = &mut context.server.keyspace;
-    let is_cleared = keyspace.expiry(db, args.at(1))?.flatten().is_some()
-        && keyspace.set_expiry(db, args.at(1), None)?;
+    let is_cleared =
+        keyspace.expiry(db, args.at(1))?.flatten().is_some() && keyspace.set_expiry(db, args.at(1), None)?;
     context.reply.integer(i64::from(is_cleared));
     Ok(())
 }
@@ -244,12 +247,14 @@ fn set_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, comma
     let has_condition = condition.add(args.at(3));
     let fields = fields_at(args, 3 + usize::from(has_condition), 1)?;
     let keyspace = &mut context.server.keyspace;
-    let current = keyspace.hash(db, key, |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
+    let current =
+        keyspace.hash(db, key, |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
     let current: Vec<Option<Option<u64>>> = current.unwrap_or_else(|| vec![None; fields.len()]);
     let expiry = as_expiry(at, now_ms);
-    let chosen = fields.iter().zip(&current).filter(|(_, current)| {
-        current.is_some_and(|current| condition.allows(current, at))
-    });
+    let chosen = fields
+        .iter()
+        .zip(&current)
+        .filter(|(_, current)| current.is_some_and(|current| condition.allows(current, at)));
     let names: Vec<&[u8]> = chosen.map(|(name, _)| name).collect();
     if !names.is_empty() {
         expire_fields(keyspace, db, key, names.iter().copied(), expiry)?;
@@ -331,8 +336,8 @@ pub fn hpersist(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     let fields = fields_at(args, 2, 1)?;
     let keyspace = &mut context.server.keyspace;
-    let current = keyspace
-        .hash(db, args.at(1), |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
+    let current =
+        keyspace.hash(db, args.at(1), |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
     let current: Vec<Option<Option<u64>>> = current.unwrap_or_else(|| vec![None; fields.len()]);
     let set: Vec<&[u8]> =
         fields.iter().zip(&current).filter(|(_, at)| at.flatten().is_some()).map(|(name, _)| name).collect();
@@ -375,7 +380,9 @@ mod tests {
         };
         assert!(only("nx").allows(None, 5) && !only("NX").allows(Some(9), 5));
         assert!(!only("XX").allows(None, 5) && only("XX").allows(Some(9), 5));
-        assert!(!only("GT").allows(None, 5) && only("GT").allows(Some(4), 5) && !only("GT").allows(Some(5), 5));
+        assert!(
+            !only("GT").allows(None, 5) && only("GT").allows(Some(4), 5) && !only("GT").allows(Some(5), 5)
+        );
         assert!(only("LT").allows(None, 5) && !only("LT").allows(Some(4), 5));
     }
 }

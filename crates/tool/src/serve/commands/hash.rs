@@ -195,9 +195,10 @@ pub fn hstrlen(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 type Current = (Option<Vec<u8>>, Option<u64>);
 
 fn current(context: &Context<'_>, db: usize, key: &[u8], name: &[u8]) -> Outcome<Current> {
-    let current = context.server.keyspace.hash(db, key, |view| {
-        Ok((view.field(name, text_of)?, view.field_expiry(name)?.flatten()))
-    })?;
+    let current = context
+        .server
+        .keyspace
+        .hash(db, key, |view| Ok((view.field(name, text_of)?, view.field_expiry(name)?.flatten())))?;
     Ok(current.unwrap_or_default())
 }
 
@@ -446,7 +447,10 @@ fn hsetex_options(args: Args<'_>, now_ms: u64) -> Outcome<SetExOptions> {
             options.expiry = Some(parse_expiry(unit, time, now_ms, "hsetex")?);
             options.fields_at += 1;
         } else {
-            return Err(Failure::new(format!("ERR unknown argument: {}", crate::serve::failure::quote(word))));
+            return Err(Failure::new(format!(
+                "ERR unknown argument: {}",
+                crate::serve::failure::quote(word)
+            )));
         }
         options.fields_at += 1;
     }

@@ -71,7 +71,8 @@ pub fn copy(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             replace = true;
         } else if let Some(number) = args.get(index + 1).filter(|_| is_word(word, "DB")) {
             let number = number::parse_i64(number).ok_or(Failure::NOT_AN_INTEGER)?;
-            to = usize::try_from(number).ok().filter(|db| *db < limits::DATABASES).ok_or(Failure::DB_INDEX)?;
+            to =
+                usize::try_from(number).ok().filter(|db| *db < limits::DATABASES).ok_or(Failure::DB_INDEX)?;
             index += 1;
         } else {
             return Err(Failure::SYNTAX);

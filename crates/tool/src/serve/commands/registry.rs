@@ -3,16 +3,8 @@
 use super::Flag::{Admin, Batch, Fast, NoAuth, NoMulti, NoQueue, Read, SkipSlowlog, Write};
 use super::{Command, Flag, Handler, expiration, hash, key, server, string, table, transaction};
 
-type Row = (
-    &'static str,
-    i32,
-    &'static [Flag],
-    (i32, i32, i32),
-    &'static str,
-    &'static str,
-    &'static str,
-    Handler,
-);
+type Row =
+    (&'static str, i32, &'static [Flag], (i32, i32, i32), &'static str, &'static str, &'static str, Handler);
 
 const NONE: (i32, i32, i32) = (0, 0, 0);
 const ONE: (i32, i32, i32) = (1, 1, 1);

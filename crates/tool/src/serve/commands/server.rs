@@ -695,7 +695,9 @@ pub fn latency_doctor(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()>
     let latency = &context.server.latency;
     let mut text = String::new();
     let written = match (context.server.settings.latency_ms, latency.samples.len()) {
-        (0, _) => writeln!(text, "Latency is not monitored. CONFIG SET latency-monitor-threshold <ms> starts it."),
+        (0, _) => {
+            writeln!(text, "Latency is not monitored. CONFIG SET latency-monitor-threshold <ms> starts it.")
+        }
         (_, 0) => writeln!(text, "No command took longer than latency-monitor-threshold."),
         (ms, count) => {
             writeln!(text, "{count} commands took {ms} ms or longer, the worst {} ms.", latency.max_ms)

@@ -87,7 +87,10 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     }
     if let Err(failure) = context.server.keyspace.end(is_batch) {
         context.reply.truncate(start);
-        return Err(Failure::new(format!("EXECABORT Transaction discarded, nothing was written: {}", failure.as_str())));
+        return Err(Failure::new(format!(
+            "EXECABORT Transaction discarded, nothing was written: {}",
+            failure.as_str()
+        )));
     }
     Ok(())
 }

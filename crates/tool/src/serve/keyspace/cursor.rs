@@ -86,7 +86,11 @@ mod tests {
     #[test]
     fn remembers_a_bounded_number() {
         let mut cursors = Cursors::new(1_800_000_000_000);
-        let at = |n: usize| Position { space: 0, source: Source::Strings, after: n.to_string().into_bytes().into() };
+        let at = |n: usize| Position {
+            space: 0,
+            source: Source::Strings,
+            after: n.to_string().into_bytes().into(),
+        };
         let numbers: Vec<u64> = (0..limits::CURSORS_MAX + 10).map(|n| cursors.insert(at(n))).collect();
         assert!(numbers.iter().all(|&n| n > 0 && n < 1 << 53));
         assert_eq!(cursors.get(numbers[9]), None);

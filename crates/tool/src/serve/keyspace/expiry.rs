@@ -77,7 +77,6 @@ impl Expiries {
     pub fn is_idle(&self) -> bool {
         self.due.is_empty() && self.orphans.is_empty() && self.sweep.is_none() && !self.overflowed
     }
-
 }
 
 impl Keyspace {
@@ -94,14 +93,19 @@ impl Keyspace {
         }
         if let Some(&generation) = self.expiries.orphans.front() {
             let done = match &self.more {
-                Some(more) if !self.is_owned(generation)? => more.remove_generation(generation, ROWS_PER_CALL)?,
+                Some(more) if !self.is_owned(generation)? => {
+                    more.remove_generation(generation, ROWS_PER_CALL)?
+                }
                 _ => true,
             };
             if done {
                 self.expiries.orphans.pop_front();
             }
         }
-        if self.expiries.sweep.is_none() && self.expiries.overflowed && self.now_ms >= self.expiries.rest_until_ms {
+        if self.expiries.sweep.is_none()
+            && self.expiries.overflowed
+            && self.now_ms >= self.expiries.rest_until_ms
+        {
             self.expiries.overflowed = false;
             self.expiries.sweep_all();
         }
@@ -139,7 +143,9 @@ impl Keyspace {
     /// Looks at some rows; false at the end of the round.
     fn sweep_rows(&mut self, sweep: &mut Sweep) -> Outcome<bool> {
         let sources = self.sources(sweep.space);
-        let Some(source) = sources.into_iter().find(|source| sweep.source.as_ref().is_none_or(|s| s <= source)) else {
+        let Some(source) =
+            sources.into_iter().find(|source| sweep.source.as_ref().is_none_or(|s| s <= source))
+        else {
             return Ok(self.next_space(sweep));
         };
         let is_same = sweep.source.as_ref() == Some(&source);
@@ -148,18 +154,25 @@ impl Keyspace {
         let mut seen = 0;
         let mut last: Box<[u8]> = Box::default();
         if self.has_expiring_fields(sweep.space, &source) {
-            self.visit_rows(sweep.space, &source, after.as_deref(), &[], ROWS_PER_CALL, |index, row_key, row| {
-                seen += 1;
-                if seen == ROWS_PER_CALL {
-                    last = row_key.into();
-                }
-                if let Some(at) = self.last_expiry(index, row)? {
-                    let mut key = Vec::new();
-                    self.key_of(index, row_key, &mut key);
-                    found.push((at, key));
-                }
-                Ok(())
-            })?;
+            self.visit_rows(
+                sweep.space,
+                &source,
+                after.as_deref(),
+                &[],
+                ROWS_PER_CALL,
+                |index, row_key, row| {
+                    seen += 1;
+                    if seen == ROWS_PER_CALL {
+                        last = row_key.into();
+                    }
+                    if let Some(at) = self.last_expiry(index, row)? {
+                        let mut key = Vec::new();
+                        self.key_of(index, row_key, &mut key);
+                        found.push((at, key));
+                    }
+                    Ok(())
+                },
+            )?;
         }
         for (at, key) in found {
             self.expiries.note(at, sweep.space, &key);

@@ -45,18 +45,25 @@ impl Keyspace {
             }
             let Some(row_prefix) = row_prefix(&source, literal) else { continue };
             let mut last: Option<Box<[u8]>> = None;
-            self.visit_rows(space, &source, after.as_deref(), row_prefix, remaining, |index, row_key, row| {
-                remaining -= 1;
-                if remaining == 0 {
-                    last = Some(row_key.into());
-                }
-                self.key_of(index, row_key, &mut key);
-                let is_wanted = filter.pattern.is_none_or(|pattern| glob::matches(pattern, &key));
-                if is_wanted && self.has_fields(index, row)? {
-                    visit(&key);
-                }
-                Ok(())
-            })?;
+            self.visit_rows(
+                space,
+                &source,
+                after.as_deref(),
+                row_prefix,
+                remaining,
+                |index, row_key, row| {
+                    remaining -= 1;
+                    if remaining == 0 {
+                        last = Some(row_key.into());
+                    }
+                    self.key_of(index, row_key, &mut key);
+                    let is_wanted = filter.pattern.is_none_or(|pattern| glob::matches(pattern, &key));
+                    if is_wanted && self.has_fields(index, row)? {
+                        visit(&key);
+                    }
+                    Ok(())
+                },
+            )?;
             if let Some(after) = last {
                 return Ok(Some(Position { space, source, after }));
             }

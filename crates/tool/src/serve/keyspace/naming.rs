@@ -52,7 +52,9 @@ impl TableName {
     /// What the table of this name holds; None if the name is not of the mapping.
     pub fn parse(name: &str) -> Option<TableName> {
         let (space, rest) = match name.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
-            Some((number, rest)) => (number.parse().ok().filter(|n| (1..limits::DATABASES).contains(n))?, rest),
+            Some((number, rest)) => {
+                (number.parse().ok().filter(|n| (1..limits::DATABASES).contains(n))?, rest)
+            }
             None => (0, name),
         };
         let place = match rest {

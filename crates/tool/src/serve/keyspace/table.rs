@@ -215,9 +215,8 @@ impl HashTable {
 
 /// `text` as a value of type `kind`.
 fn parse_value(kind: Type, text: &[u8]) -> Option<Value<'_>> {
-    let signed = |min: i64, max: i64| {
-        number::parse_i64(text).filter(|n| (min..=max).contains(n)).map(Value::Int)
-    };
+    let signed =
+        |min: i64, max: i64| number::parse_i64(text).filter(|n| (min..=max).contains(n)).map(Value::Int);
     let unsigned = |max: u64| number::parse_u64(text).filter(|n| *n <= max).map(Value::UInt);
     match kind {
         Type::Bool => match text {
@@ -233,9 +232,9 @@ fn parse_value(kind: Type, text: &[u8]) -> Option<Value<'_>> {
         Type::U16 => unsigned(u16::MAX.into()),
         Type::U32 => unsigned(u32::MAX.into()),
         Type::U64 => unsigned(u64::MAX),
-        Type::F32 => number::parse_f64(text)
-            .filter(|x| x.is_infinite() || (*x as f32).is_finite())
-            .map(Value::Float),
+        Type::F32 => {
+            number::parse_f64(text).filter(|x| x.is_infinite() || (*x as f32).is_finite()).map(Value::Float)
+        }
         Type::F64 => number::parse_f64(text).map(Value::Float),
         Type::Timestamp => number::parse_i64(text).map(Value::Timestamp),
         Type::FixedBytes(len) => (text.len() == usize::from(len)).then_some(Value::Bytes(text)),
@@ -371,7 +370,9 @@ mod tests {
 
     #[test]
     fn type_names_read_back() {
-        for kind in [Type::Bool, Type::I8, Type::U64, Type::F32, Type::Timestamp, Type::FixedBytes(16), Type::String] {
+        for kind in
+            [Type::Bool, Type::I8, Type::U64, Type::F32, Type::Timestamp, Type::FixedBytes(16), Type::String]
+        {
             assert_eq!(parse_type(type_name(kind).as_bytes()), Some(kind));
         }
         assert_eq!(parse_type(b"bytes(0)"), None);
