@@ -10,6 +10,7 @@
 //! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
 //! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory.
 #![allow(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arena;
 mod blob;

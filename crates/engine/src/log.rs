@@ -297,6 +297,12 @@ impl Log {
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
+    /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    #[inline]
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
+        self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
+    }
+
     pub(crate) fn prefetch(&self, offset: u64) {
         self.tier.prefetch(offset);
     }
@@ -639,12 +645,13 @@ impl Log {
         dead.min(segment.end - SEGMENT_HEADER_BYTES)
     }
 
-    /// Bytes of records in all segments, and how many of them are dead.
+    /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
     pub(crate) fn used_and_dead_bytes(&self) -> (u64, u64) {
         let pool = self.pool.lock();
         pool.used.iter().fold((0, 0), |(used, dead), (&unit, s)| {
-            let end = if s.sealed { s.end } else { u64::from(s.units) << self.unit_shift };
-            (used + end - SEGMENT_HEADER_BYTES, dead + self.dead_bytes(unit, s))
+            let bytes = u64::from(s.units) << self.unit_shift;
+            let unwritten = if s.sealed { bytes - s.end } else { 0 };
+            (used + bytes - SEGMENT_HEADER_BYTES, dead + unwritten + self.dead_bytes(unit, s))
         })
     }
 

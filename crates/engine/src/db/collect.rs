@@ -114,9 +114,6 @@ impl Store {
         let mut waits = 0;
         while self.housekeeping.sleep(Duration::from_millis(2)) {
             let requested = self.collector.requested.swap(false, Ordering::AcqRel);
-            if self.collector.vanished.swap(false, Ordering::AcqRel) {
-                drop(self.recount());
-            }
             let round = self.collect(requested).unwrap_or_default();
             self.set_pressure();
             if !requested || round != Round::default() {
@@ -134,6 +131,9 @@ impl Store {
 
     /// One round.
     pub(super) fn collect(&self, needed: bool) -> Result<Round> {
+        if self.collector.vanished.swap(false, Ordering::AcqRel) {
+            self.recount()?;
+        }
         let mut round = Round { freed: self.free_pending()?, emptied: 0 };
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
@@ -196,10 +196,12 @@ impl Store {
         let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
         let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
         for (unit, segment, dead) in self.log.candidates() {
-            let bytes = (segment.end - SEGMENT_HEADER_BYTES).max(1);
-            let percent = (dead * 100 / bytes).min(100);
-            if percent >= threshold || segment.end == SEGMENT_HEADER_BYTES {
-                candidates.push((percent, bytes - dead.min(bytes), unit));
+            // What a segment was sealed without is as good as dead: openings leave segments that are hardly begun.
+            let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
+            let live = segment.end - SEGMENT_HEADER_BYTES - dead;
+            let percent = 100 - live * 100 / bytes;
+            if percent >= threshold {
+                candidates.push((percent, live, unit));
             }
         }
         candidates.sort_unstable_by_key(|&(percent, ..)| std::cmp::Reverse(percent));

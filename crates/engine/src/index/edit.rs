@@ -113,8 +113,17 @@ fn put(node: &Node, meta: Meta, i: usize, at: usize, entry: &Entry<'_>) {
         node.write_half(Node::child_at(meta, i + 1), entry.value as u32);
     }
     if entry.blob == 0 {
-        for half in 0..suffix_halves(entry.tail.len()) {
-            node.write_half(at + half, half_of(entry.tail, 8 + half * 4));
+        let end = at + suffix_halves(entry.tail.len());
+        let (mut half, mut from) = (at, 8);
+        while half < end {
+            // Two at once where they share a cell.
+            if half.is_multiple_of(2) && half + 2 <= end {
+                node.write(half >> 1, head_of(entry.tail, from));
+                (half, from) = (half + 2, from + 8);
+            } else {
+                node.write_half(half, half_of(entry.tail, from));
+                (half, from) = (half + 1, from + 4);
+            }
         }
     } else {
         node.write_half(at, (entry.blob >> 32) as u32);

@@ -44,7 +44,7 @@ pub enum Tag {
     Reserved,
 }
 
-/// One key's word in the index. See the [module](self) for its layout.
+/// One key's word in the index. The module describes its layout.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Slot(NonZeroU64);

@@ -72,7 +72,7 @@ fn key_of(family: &str, r: &mut Random, step: u64) -> Vec<u8> {
     }
 }
 
-fn bound_of<'a>(kind: u64, key: &'a [u8]) -> Bound<&'a [u8]> {
+fn bound_of(kind: u64, key: &[u8]) -> Bound<&[u8]> {
     match kind % 3 {
         0 => Bound::Included(key),
         1 => Bound::Excluded(key),
@@ -417,14 +417,14 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
         for _ in 0..200 {
             let n = r.below(keys / 4) * 4;
             let found = index.get(&stress_key(n), &guard).expect("a key that stays");
-            assert_eq!(found.offset() / 8 >> 20, n, "the slot of another key");
+            assert_eq!(found.offset() >> 23, n, "the slot of another key");
         }
         let wanted: Vec<Vec<u8>> = (0..40).map(|_| stress_key(r.below(keys))).collect();
         let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
         let mut out = vec![None; 40];
         index.multi_get(&wanted, &guard, &mut out);
         for (key, found) in wanted.iter().zip(out) {
-            assert!(found.is_none_or(|found| stress_key(found.offset() / 8 >> 20) == **key));
+            assert!(found.is_none_or(|found| stress_key(found.offset() >> 23) == **key));
         }
         let mut stays = 0;
         let reverse = rounds % 2 == 0;
@@ -439,7 +439,7 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
                 if let Some(last) = &last {
                     assert!(if reverse { key < &last[..] } else { key > &last[..] }, "order");
                 }
-                let n = found.offset() / 8 >> 20;
+                let n = found.offset() >> 23;
                 assert_eq!(key, stress_key(n), "the slot of another key");
                 stays += u64::from(n.is_multiple_of(4));
                 last = Some(key.to_vec());
@@ -501,7 +501,7 @@ fn a_replaced_tree_serves_its_readers_to_the_end() {
             while !stop.load(Ordering::Relaxed) {
                 let n = r.below(3000);
                 let found = index.get(&[n.to_be_bytes(), [b'k'; 8]].concat(), &index.epoch.pin());
-                assert_eq!(found.expect("in every tree").offset() / 8 >> 20, n);
+                assert_eq!(found.expect("in every tree").offset() >> 23, n);
             }
         })
     };

@@ -83,6 +83,22 @@ impl Type {
         }
     }
 
+    /// Whether its values are counted in whole steps: integers, and timestamps in microseconds.
+    pub(crate) const fn is_integer(self) -> bool {
+        matches!(
+            self,
+            Type::I8
+                | Type::I16
+                | Type::I32
+                | Type::I64
+                | Type::U8
+                | Type::U16
+                | Type::U32
+                | Type::U64
+                | Type::Timestamp
+        )
+    }
+
     /// In which order types' fields lie in a row body: numbers by falling width, so that each is naturally aligned without
     /// padding, then fixed-length bytes, then what is variable.
     pub(super) const fn rank(self) -> u8 {

@@ -70,7 +70,6 @@ pub struct EventLoop {
     background_sync: Option<u64>,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
-    was_paused: bool,
 }
 
 impl EventLoop {
@@ -101,7 +100,6 @@ impl EventLoop {
             last_tick: Instant::now(),
             background_sync: None,
             held: Vec::new(),
-            was_paused: false,
         })
     }
 
@@ -114,7 +112,8 @@ impl EventLoop {
     pub fn run(mut self) -> io::Result<Server> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let timeout = match (self.next.is_empty(), self.server.keyspace.expiries.is_idle()) {
+            let is_idle = self.server.keyspace.expiries.is_idle() && self.server.paused.is_none();
+            let timeout = match (self.next.is_empty(), is_idle) {
                 (false, _) => Duration::ZERO,
                 (true, false) => TICK,
                 (true, true) => TICK * 5,
@@ -349,13 +348,13 @@ impl EventLoop {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
             self.server.keyspace.expiries.sweep_all();
         }
-        if self.was_paused && !self.server.is_paused() {
+        if self.server.paused.is_some() && !self.server.is_paused() {
+            self.server.paused = None;
             let all: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             for key in all {
                 self.note_ready(key, false, false);
             }
         }
-        self.was_paused = self.server.is_paused();
         let settings = &self.server.settings;
         let mut late = Vec::new();
         for (key, connection) in &self.connections {

@@ -413,7 +413,8 @@ pub fn client_pause(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CLIENT UNPAUSE
 pub fn client_unpause(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.server.paused = None;
+    // Over, but not forgotten: the next tick lets the waiting clients go on.
+    context.server.paused = context.server.paused.map(|_| (0, false));
     context.reply.ok();
     Ok(())
 }

@@ -1,0 +1,221 @@
+//! A client that shows replies as text, and servers for it to talk to.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use clap::Parser;
+use hedgerow_tool::serve::{self, event_loop::Stopper};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: serve::Args,
+}
+
+/// A directory that goes with the test.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> TempDir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hedgerow-serve-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        TempDir(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A server in this process.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    stopper: Stopper,
+    thread: Option<JoinHandle<Result<(), String>>>,
+    _dir: Option<TempDir>,
+}
+
+impl Server {
+    /// On a fresh directory.
+    pub(crate) fn start(options: &[&str]) -> Server {
+        let dir = TempDir::new();
+        let mut server = Server::start_on(dir.path(), options);
+        server._dir = Some(dir);
+        server
+    }
+
+    pub(crate) fn start_on(dir: &Path, options: &[&str]) -> Server {
+        let dir = dir.to_str().unwrap();
+        let line = [&["serve", "--dir", dir, "--listen", "127.0.0.1:0"], options].concat();
+        let ready = serve::prepare(&Cli::parse_from(line).args).unwrap();
+        let (address, stopper) = (ready.addresses[0], ready.stopper());
+        let thread = Some(std::thread::spawn(move || ready.run()));
+        Server { address, stopper, thread, _dir: None }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.stopper.stop();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            let outcome = thread.join();
+            if !std::thread::panicking() {
+                outcome.unwrap().unwrap();
+            }
+        }
+    }
+}
+
+/// The program itself.
+pub(crate) struct Program {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) stdout: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub(crate) fn spawn(dir: &Path, options: &[&str]) -> Program {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hedgerow"))
+            .args(["serve", "--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        let address = loop {
+            line.clear();
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "the server ended before it listened");
+            if let Some(address) = line.trim().strip_prefix("hedgerow: listening on ") {
+                break address.parse().unwrap();
+            }
+        };
+        Program { child, address, stdout }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A blocking client.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let reader = BufReader::new(stream.try_clone().unwrap());
+        Client { stream, reader }
+    }
+
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, words: &[&[u8]]) {
+        self.send_raw(&encode(words));
+    }
+
+    /// Sends a command given as a line and shows its reply.
+    pub(crate) fn run(&mut self, line: &str) -> String {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        self.send(&words);
+        self.reply()
+    }
+
+    pub(crate) fn run_words(&mut self, words: &[&[u8]]) -> String {
+        self.send(words);
+        self.reply()
+    }
+
+    /// One reply as text: `OK`, `(error)`, `12`, `"bulk"`, `nil`, `[a, b]`, `{k: v}`.
+    pub(crate) fn reply(&mut self) -> String {
+        self.try_reply().expect("a reply")
+    }
+
+    /// None if the server closed the connection.
+    pub(crate) fn try_reply(&mut self) -> Option<String> {
+        let mut line = Vec::new();
+        if self.reader.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        let text = String::from_utf8(line).unwrap();
+        let text = text.strip_suffix("\r\n").expect("a whole line");
+        let (marker, rest) = text.split_at(1);
+        let number = || rest.parse::<i64>().unwrap();
+        Some(match marker {
+            "+" => rest.to_string(),
+            "-" => format!("({rest})"),
+            ":" | "," | "#" => rest.to_string(),
+            "_" => "nil".to_string(),
+            "$" | "=" if number() < 0 => "nil".to_string(),
+            "$" | "=" => {
+                let mut bytes = vec![0; number() as usize + 2];
+                self.reader.read_exact(&mut bytes).ok()?;
+                assert!(bytes.ends_with(b"\r\n"));
+                format!("\"{}\"", bytes[..bytes.len() - 2].escape_ascii())
+            }
+            "*" if number() < 0 => "nil".to_string(),
+            "*" | "~" => {
+                let items: Option<Vec<String>> = (0..number()).map(|_| self.try_reply()).collect();
+                format!("[{}]", items?.join(", "))
+            }
+            "%" => {
+                let pairs: Option<Vec<String>> =
+                    (0..number()).map(|_| Some(format!("{}: {}", self.try_reply()?, self.try_reply()?))).collect();
+                format!("{{{}}}", pairs?.join(", "))
+            }
+            other => panic!("unknown marker {other:?}"),
+        })
+    }
+
+    /// Runs each line and compares its reply.
+    pub(crate) fn script(&mut self, lines: &[(&str, &str)]) {
+        for (line, expected) in lines {
+            assert_eq!(self.run(line), *expected, "{line}");
+        }
+    }
+}
+
+/// A command as an array of bulk strings.
+pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}

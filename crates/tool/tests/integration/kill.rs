@@ -1,0 +1,128 @@
+//! kill -9 under load, again and again: nothing acknowledged is lost.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::client::{Client, Program, TempDir, encode};
+
+const KILLS: u64 = 24;
+const WRITERS: u64 = 3;
+
+/// What a writer knows of its keys: the last acknowledged value, and what was sent after it without an answer.
+#[derive(Default, Clone)]
+struct Known {
+    acknowledged: u64,
+    sent: u64,
+}
+
+type Book = Arc<Mutex<HashMap<String, Known>>>;
+
+/// The commands of step `n` on key number `key` of `writer`, and what they set.
+fn commands(writer: u64, key: u64, n: u64) -> Vec<Vec<u8>> {
+    let value = n.to_string();
+    let value = value.as_bytes();
+    let (string, row) = (format!("s{writer}-{key}"), format!("w{writer}:{key}"));
+    match n % 3 {
+        0 => vec![
+            encode(&[b"MULTI"]),
+            encode(&[b"SET", string.as_bytes(), value]),
+            encode(&[b"HSET", row.as_bytes(), b"a", value, b"b", value, b"\xff", value]),
+            encode(&[b"EXEC"]),
+        ],
+        _ => vec![
+            encode(&[b"SET", string.as_bytes(), value]),
+            encode(&[b"HSET", row.as_bytes(), b"a", value, b"b", value, b"\xff", value]),
+        ],
+    }
+}
+
+fn write_until_killed(mut client: Client, writer: u64, round: u64, book: Book, stop: Arc<AtomicBool>) {
+    use std::io::Write;
+    let mut n = round * 1_000_000;
+    while !stop.load(Ordering::Relaxed) {
+        n += 1;
+        let key = n % 40;
+        let batch = commands(writer, key, n);
+        let name = format!("{writer}-{key}");
+        book.lock().unwrap().entry(name.clone()).or_default().sent = n;
+        if client.stream.write_all(&batch.concat()).is_err() {
+            return;
+        }
+        for _ in 0..batch.len() {
+            match client.try_reply() {
+                Some(reply) => assert!(!reply.contains('('), "{reply}"),
+                None => return,
+            }
+        }
+        book.lock().unwrap().entry(name).or_default().acknowledged = n;
+    }
+}
+
+fn check(client: &mut Client, book: &Book) {
+    for (name, known) in book.lock().unwrap().iter_mut() {
+        let (writer, key) = name.split_once('-').unwrap();
+        let string = client.run(&format!("GET s{writer}-{key}"));
+        let fields = client.run_words(&[
+            b"HMGET",
+            format!("w{writer}:{key}").as_bytes(),
+            b"a",
+            b"b",
+            b"\xff",
+        ]);
+        let number = |text: &str| text.trim_matches('"').parse::<u64>().unwrap_or(0);
+        let string = number(&string);
+        let fields: Vec<u64> =
+            fields.trim_matches(['[', ']']).split(", ").map(|text| number(text)).collect();
+        for found in fields.iter().chain([&string]) {
+            assert!(
+                *found >= known.acknowledged && *found <= known.sent,
+                "{name}: {found} is not between {} (acknowledged) and {} (sent)",
+                known.acknowledged,
+                known.sent
+            );
+        }
+        assert!(fields.iter().all(|field| *field == fields[0]), "{name}: fields of two writes: {fields:?}");
+        // A step that is a transaction sets both or none; a later step may have changed one of them since.
+        let halved = string % 3 == 0 && fields[0] < string || fields[0] % 3 == 0 && string < fields[0];
+        assert!(!halved, "{name}: half a transaction: {string} and {}", fields[0]);
+        // What was in flight is settled now.
+        known.acknowledged = known.acknowledged.max(string.min(fields[0]));
+    }
+}
+
+fn kill_in_a_loop(durability: &str) {
+    let dir = TempDir::new();
+    let book: Book = Arc::default();
+    for round in 0..KILLS {
+        let program = Program::spawn(dir.path(), &["--durability", durability]);
+        check(&mut program.client(), &book);
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (client, book, stop) = (program.client(), book.clone(), stop.clone());
+                std::thread::spawn(move || write_until_killed(client, writer, round + 1, book, stop))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(40 + round * 7));
+        program.kill();
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    }
+    let program = Program::spawn(dir.path(), &["--durability", durability]);
+    check(&mut program.client(), &book);
+    let acknowledged = book.lock().unwrap().values().filter(|known| known.acknowledged > 0).count();
+    assert!(acknowledged as u64 >= WRITERS * 20, "only {acknowledged} keys were ever acknowledged");
+    program.kill();
+}
+
+#[test]
+fn nothing_acknowledged_is_lost() {
+    kill_in_a_loop("process");
+}
+
+#[test]
+fn nor_with_a_sync_before_each_answer() {
+    kill_in_a_loop("immediate");
+}

@@ -1,0 +1,107 @@
+//! Starting and stopping the program.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::client::{Program, TempDir, encode};
+
+fn signal(program: &Program, name: &str) {
+    let status = Command::new("kill").args([name, &program.child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn stops_cleanly_on_signals() {
+    let dir = TempDir::new();
+    for (round, name) in ["-TERM", "-INT"].into_iter().enumerate() {
+        let started = Instant::now();
+        let mut program = Program::spawn(dir.path(), &[]);
+        let mut client = program.client();
+        assert_eq!(client.run("PING"), "PONG");
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?} to the first reply", started.elapsed());
+        assert_eq!(client.run("DBSIZE"), (round * 100).to_string());
+        for index in 0..100 {
+            client.send(&[b"SET", format!("{round}-{index}").as_bytes(), b"v"]);
+        }
+        (0..100).for_each(|_| assert_eq!(client.reply(), "OK"));
+        signal(&program, name);
+        assert_eq!(client.try_reply(), None);
+        assert!(program.child.wait().unwrap().success());
+        let mut rest = String::new();
+        program.stdout.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("redis-cli -h 127.0.0.1 -p"), "{rest}");
+        assert!(rest.contains("stopped, everything is persisted"), "{rest}");
+    }
+}
+
+#[test]
+fn shutdown_stops_it_too() {
+    let dir = TempDir::new();
+    let mut program = Program::spawn(dir.path(), &["--durability", "immediate"]);
+    let mut client = program.client();
+    // Replies that wait for a sync still come.
+    client.send_raw(&[encode(&[b"SET", b"k", b"v"]), encode(&[b"SHUTDOWN"])].concat());
+    assert_eq!(client.try_reply().as_deref(), Some("OK"));
+    assert_eq!(client.try_reply(), None);
+    assert!(program.child.wait().unwrap().success());
+    let program = Program::spawn(dir.path(), &[]);
+    assert_eq!(program.client().run("GET k"), "\"v\"");
+    program.kill();
+}
+
+fn fails_with(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_hedgerow"))
+        .arg("serve")
+        .args(args)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let dir = TempDir::new();
+    let program = Program::spawn(dir.path(), &[]);
+    let path = dir.path().to_str().unwrap();
+    let taken = program.address.to_string();
+    let message = fails_with(&["--dir", path, "--listen", &taken]);
+    assert!(message.contains("is in use by another program"), "{message}");
+    let message = fails_with(&["--dir", path, "--listen", "127.0.0.1:0"]);
+    assert!(message.contains("is in use by another process"), "{message}");
+    let message = fails_with(&["--dir", path, "--listen", "0.0.0.0:0"]);
+    assert!(message.contains("--requirepass") && message.contains("--no-protected-mode"), "{message}");
+    let message = fails_with(&["--dir", path, "--listen", "nonsense"]);
+    assert!(message.contains("is no address and port"), "{message}");
+    let message = fails_with(&["--dir", path, "--durability", "always"]);
+    assert!(message.contains("is no durability"), "{message}");
+    program.kill();
+}
+
+#[test]
+fn one_sync_serves_many_clients() {
+    let dir = TempDir::new();
+    let program = Program::spawn(dir.path(), &["--durability", "immediate"]);
+    let clients = 16;
+    let rounds = 20;
+    let threads: Vec<_> = (0..clients)
+        .map(|number| {
+            let mut client = program.client();
+            std::thread::spawn(move || {
+                for round in 0..rounds {
+                    assert_eq!(client.run(&format!("SET k{number}-{round} v")), "OK");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let mut client = program.client();
+    assert_eq!(client.run("DBSIZE"), (clients * rounds).to_string());
+    let metrics = client.run("HR.METRICS");
+    let syncs = metrics.split("\"syncs\", ").nth(1).unwrap().split(',').next().unwrap();
+    let syncs: u64 = syncs.parse().unwrap();
+    assert!(syncs >= rounds && syncs < clients * rounds, "{syncs} syncs for {} writes", clients * rounds);
+    program.kill();
+}

@@ -1,0 +1,226 @@
+//! What clients can not do to the server.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use crate::client::{Server, encode};
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn strangers_can_do_nothing_but_authenticate() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let mut client = server.client();
+    client.script(&[
+        ("GET a", "(NOAUTH Authentication required.)"),
+        ("INFO", "(NOAUTH Authentication required.)"),
+        ("PING", "(NOAUTH Authentication required.)"),
+        ("AUTH wrong", "(WRONGPASS invalid username-password pair or user is disabled.)"),
+        ("AUTH nobody secret", "(WRONGPASS invalid username-password pair or user is disabled.)"),
+        ("AUTH secret", "OK"),
+        ("PING", "PONG"),
+        ("RESET", "RESET"),
+        ("PING", "(NOAUTH Authentication required.)"),
+        ("AUTH default secret", "OK"),
+        ("PING", "PONG"),
+    ]);
+    let mut client = server.client();
+    assert!(client.run("HELLO 3").starts_with("(NOAUTH HELLO must be called"));
+    assert!(client.run("HELLO 3 AUTH default secret SETNAME me").starts_with("{\"server\""));
+    assert_eq!(client.run("CLIENT GETNAME"), "\"me\"");
+}
+
+#[test]
+fn strangers_have_small_limits() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let mut client = server.client();
+    client.send_raw(b"*11\r\n");
+    assert_eq!(client.reply(), "(ERR Protocol error: unauthenticated multibulk length)");
+    assert_eq!(client.try_reply(), None);
+    let mut client = server.client();
+    client.send_raw(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
+    assert_eq!(client.reply(), "(ERR Protocol error: unauthenticated bulk length)");
+    assert_eq!(client.try_reply(), None);
+    // One that never reads its errors is dropped once they are 64 KiB beyond what the kernel holds.
+    let mut client = server.client();
+    client.stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let chunk = encode(&[b"GET", b"a"]).repeat(1000);
+    let started = Instant::now();
+    while client.stream.write_all(&chunk).is_ok() {
+        assert!(started.elapsed() < Duration::from_secs(20), "still connected");
+    }
+    assert_eq!(server.client().run("AUTH secret"), "OK");
+}
+
+#[test]
+fn garbage_is_answered_once_and_for_all() {
+    let server = Server::start(&[]);
+    for (bytes, text) in [
+        (&b"*2147483647\r\n"[..], "invalid multibulk length"),
+        (b"*1\r\n$2147483647\r\n", "invalid bulk length"),
+        (b"*1\r\nGET\r\n", "expected '$', got 'G'"),
+        (b"\"unbalanced\r\n", "unbalanced quotes in request"),
+    ] {
+        let mut client = server.client();
+        client.send_raw(&[b"PING\r\n", bytes, b"PING\r\n"].concat());
+        assert_eq!(client.reply(), "PONG");
+        assert_eq!(client.reply(), format!("(ERR Protocol error: {text})"));
+        assert_eq!(client.try_reply(), None);
+    }
+}
+
+#[test]
+fn declared_lengths_and_idle_clients_cost_nothing() {
+    let server = Server::start(&[]);
+    server.client().run("PING");
+    let before = resident_bytes();
+    let clients: Vec<_> = (0..200)
+        .map(|_| {
+            let mut client = server.client();
+            client.send_raw(b"*1048576\r\n$67108864\r\nabc");
+            client
+        })
+        .collect();
+    assert_eq!(server.client().run("PING"), "PONG");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes for 200 clients that sent 30 bytes each");
+    drop(clients);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped() {
+    let server =
+        Server::start(&["--output-hard-limit", "8mb", "--output-soft-limit", "4mb"]);
+    let mut other = server.client();
+    let value = vec![b'x'; 1 << 20];
+    assert_eq!(other.run_words(&[b"SET", b"big", &value]), "OK");
+    let mut slow = server.client();
+    let mut gone = false;
+    for _ in 0..100 {
+        if slow.stream.write_all(&encode(&[b"GET", b"big"])).is_err() {
+            gone = true;
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(other.run("PING"), "PONG");
+    }
+    let mut rest = Vec::new();
+    let read = slow.stream.read_to_end(&mut rest);
+    assert!(gone || read.is_err() || rest.len() < 100 << 20, "every reply came");
+    assert!(other.run("INFO stats").contains("client_output_buffer_limit_disconnections:1"));
+}
+
+#[test]
+fn a_slow_reader_gets_everything() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let value = vec![b'v'; 100_000];
+    assert_eq!(client.run_words(&[b"SET", b"k", &value]), "OK");
+    let rounds = 200;
+    let mut writer = client.stream.try_clone().unwrap();
+    let thread = std::thread::spawn(move || {
+        for _ in 0..rounds {
+            writer.write_all(&encode(&[b"GET", b"k"])).unwrap();
+        }
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..rounds {
+        assert_eq!(client.reply().len(), value.len() + 2);
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn too_many_clients_are_told() {
+    let server = Server::start(&["--max-clients", "3"]);
+    let mut clients: Vec<_> = (0..3).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.run("PING"), "PONG"));
+    let mut extra = server.client();
+    assert_eq!(extra.try_reply().as_deref(), Some("(ERR max number of clients reached)"));
+    drop(clients.pop());
+    for _ in 0..100 {
+        let mut client = server.client();
+        client.send(&[b"PING"]);
+        if client.try_reply().as_deref() == Some("PONG") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a place that was left is not given again");
+}
+
+#[test]
+fn idle_clients_are_dropped_if_asked() {
+    let server = Server::start(&["--idle-timeout", "300ms"]);
+    let mut client = server.client();
+    assert_eq!(client.run("PING"), "PONG");
+    let started = Instant::now();
+    assert_eq!(client.try_reply(), None);
+    assert!(started.elapsed() >= Duration::from_millis(200));
+}
+
+#[test]
+fn paused_commands_wait() {
+    let server = Server::start(&[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    assert_eq!(one.run("CLIENT PAUSE 400 WRITE"), "OK");
+    let started = Instant::now();
+    assert_eq!(two.run("GET k"), "nil");
+    assert!(started.elapsed() < Duration::from_millis(300));
+    assert_eq!(two.run("SET k v"), "OK");
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    assert_eq!(one.run("CLIENT PAUSE 100000"), "OK");
+    two.send(&[b"PING"]);
+    assert_eq!(one.run("CLIENT UNPAUSE"), "OK");
+    assert_eq!(two.reply(), "PONG");
+}
+
+#[test]
+fn large_values_pass_and_larger_ones_are_refused() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let value = vec![b'x'; 16 << 20];
+    assert_eq!(client.run_words(&[b"HSET", b"h:1", b"f", &value]), "1");
+    assert_eq!(client.run("HSTRLEN h:1 f"), value.len().to_string());
+    let key = vec![b'k'; 70_000];
+    assert!(client.run_words(&[b"SET", &key, b"v"]).contains("a key has 1 to 65536 bytes; this one has 70000"));
+    assert_eq!(client.run("PING"), "PONG");
+}
+
+#[test]
+fn a_full_store_refuses_writes_and_takes_deletes() {
+    let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
+    let mut client = server.client();
+    let value = vec![b'x'; 1 << 20];
+    let mut written = 0;
+    let refusal = loop {
+        let reply = client.run_words(&[b"SET", format!("k{written}").as_bytes(), &value]);
+        if reply != "OK" {
+            break reply;
+        }
+        written += 1;
+        assert!(written < 1000, "the limit is not kept");
+    };
+    assert!(refusal.starts_with("(OOM "), "{refusal}");
+    assert_eq!(client.run("STRLEN k0"), value.len().to_string());
+    client.run("MULTI");
+    client.run_words(&[b"SET", b"a", &value]);
+    client.run_words(&[b"SET", b"b", &value]);
+    let reply = client.run("EXEC");
+    assert!(reply.starts_with("(EXECABORT Transaction discarded, nothing was written: OOM"), "{reply}");
+    assert_eq!(client.run("EXISTS a b"), "0");
+    for index in 0..written / 2 {
+        assert_eq!(client.run(&format!("DEL k{index}")), "1");
+    }
+    for attempt in 0.. {
+        if client.run_words(&[b"SET", b"again", &value]) == "OK" {
+            break;
+        }
+        assert!(attempt < 100, "space that was freed is not used");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,102 @@
+//! MULTI, EXEC, WATCH.
+
+use crate::client::Server;
+
+#[test]
+fn transactions_run_whole() {
+    let server = Server::start(&[]);
+    server.client().script(&[
+        ("EXEC", "(ERR EXEC without MULTI)"),
+        ("DISCARD", "(ERR DISCARD without MULTI)"),
+        ("MULTI", "OK"),
+        ("MULTI", "(ERR MULTI calls can not be nested)"),
+        ("SET a 1", "QUEUED"),
+        ("HSET users:1 f v g w", "QUEUED"),
+        ("INCR a:b", "QUEUED"),
+        ("EXEC", "[OK, 2, 1]"),
+        ("GET a", "\"1\""),
+        ("HLEN users:1", "2"),
+        ("MULTI", "OK"),
+        ("SET a 2", "QUEUED"),
+        ("DISCARD", "OK"),
+        ("GET a", "\"1\""),
+        ("MULTI", "OK"),
+        ("INCR a", "QUEUED"),
+        ("INCR a", "QUEUED"),
+        ("EXPIRE a 100", "QUEUED"),
+        ("GET a", "QUEUED"),
+        ("HGET a f", "QUEUED"),
+        ("EXEC", "[2, 3, 1, \"3\", (WRONGTYPE Operation against a key holding the wrong kind of value)]"),
+        ("MULTI", "OK"),
+        ("NOPE", "(ERR unknown command 'NOPE', with args beginning with: )"),
+        ("SET a 9", "QUEUED"),
+        ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
+        ("MULTI", "OK"),
+        ("GET", "(ERR wrong number of arguments for 'get' command)"),
+        ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
+        ("MULTI", "OK"),
+        ("SAVE", "(ERR Command not allowed inside a transaction)"),
+        ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
+        ("GET a", "\"3\""),
+        ("MULTI", "OK"),
+        ("EXEC", "[]"),
+    ]);
+}
+
+#[test]
+fn batches_see_what_was_there_before() {
+    let server = Server::start(&[]);
+    server.client().script(&[
+        ("SET s 5", "OK"),
+        ("HSET users:1 n 1 old x", "2"),
+        ("MULTI", "OK"),
+        ("INCRBY s 2", "QUEUED"),
+        ("HINCRBY users:1 n 2", "QUEUED"),
+        ("HDEL users:2 f", "QUEUED"),
+        ("DEL gone users:3", "QUEUED"),
+        ("SET users:4 string", "QUEUED"),
+        ("MSET x 1 y 2", "QUEUED"),
+        ("EXEC", "[7, 3, 0, 0, OK, OK]"),
+        ("GET s", "\"7\""),
+        ("HGETALL users:1", "[\"n\", \"3\", \"old\", \"x\"]"),
+        ("MULTI", "OK"),
+        ("SET users:1 now-a-string", "QUEUED"),
+        ("DEL s x", "QUEUED"),
+        ("EXEC", "[OK, 2]"),
+        ("TYPE users:1", "string"),
+        ("EXISTS s x y", "1"),
+    ]);
+}
+
+#[test]
+fn watched_keys_stop_a_transaction() {
+    let server = Server::start(&[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    for (key, change) in [
+        ("s", "SET s 2"),
+        ("s", "APPEND s x"),
+        ("s", "DEL s"),
+        ("s", "EXPIRE s 100"),
+        ("users:1", "HSET users:1 f w"),
+        ("users:1", "HDEL users:1 f"),
+        ("users:1", "SET users:1 x"),
+        ("absent", "SET absent 1"),
+        ("absent:1", "HSET absent:1 f v"),
+        ("s", "FLUSHALL"),
+    ] {
+        two.run("FLUSHALL");
+        two.run("SET s 1");
+        two.run("HSET users:1 f v g w");
+        assert_eq!(one.run(&format!("WATCH {key}")), "OK");
+        two.run(change);
+        one.script(&[("MULTI", "OK"), ("SET done 1", "QUEUED"), ("EXEC", "nil"), ("EXISTS done", "0")]);
+    }
+    one.run("SET s 1");
+    one.run("WATCH s other");
+    two.run("SET unrelated 1");
+    two.run("GET s");
+    one.script(&[("MULTI", "OK"), ("SET done 1", "QUEUED"), ("EXEC", "[OK]")]);
+    one.run("WATCH s");
+    two.run("SET s 2");
+    one.script(&[("UNWATCH", "OK"), ("MULTI", "OK"), ("WATCH s", "(ERR WATCH inside MULTI is not allowed)"), ("PING", "QUEUED"), ("EXEC", "[PONG]")]);
+}
