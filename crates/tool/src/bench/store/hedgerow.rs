@@ -112,9 +112,12 @@ impl HedgerowSession<'_> {
         // What is no byte string is handed on as an empty one, which the sink refuses.
         match columns {
             Columns::All => {
-                for (field, &id) in ids.iter().enumerate() {
-                    sink.value(field, row.get(id)?.as_bytes().unwrap_or_default());
-                }
+                // No field of the table can be null, so that the order of the fields is their number.
+                let mut field = 0;
+                row.for_each(|_, value| {
+                    sink.value(field, value.as_bytes().unwrap_or_default());
+                    field += 1;
+                })?;
             }
             Columns::Some(fields) => {
                 for &field in fields {

@@ -42,7 +42,7 @@ fn pairs(args: Args<'_>) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
 
 /// HSET key field value [field value ...]
 pub fn hset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hset' command"));
     }
     let db = context.db();
@@ -53,7 +53,7 @@ pub fn hset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// HMSET key field value [field value ...]
 pub fn hmset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hmset' command"));
     }
     let db = context.db();
@@ -178,7 +178,7 @@ pub fn hexists(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// HLEN key
 pub fn hlen(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let len = context.server.keyspace.hash(db, args.at(1), |view| view.len())?;
+    let len = context.server.keyspace.hash(db, args.at(1), |view| view.count())?;
     context.reply.integer(len.unwrap_or(0) as i64);
     Ok(())
 }

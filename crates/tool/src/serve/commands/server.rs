@@ -573,7 +573,7 @@ pub fn config_get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CONFIG SET parameter value [parameter value ...]
 pub fn config_set(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'config|set' command"));
     }
     let mut changed = context.server.settings.clone();

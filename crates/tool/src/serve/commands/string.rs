@@ -240,11 +240,10 @@ pub fn getex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let keyspace = &mut context.server.keyspace;
     match change {
         None => {}
-        Some(None) => {
-            if keyspace.expiry(db, key)?.flatten().is_some() {
-                keyspace.set_expiry(db, key, None)?;
-            }
+        Some(None) if keyspace.expiry(db, key)?.flatten().is_some() => {
+            keyspace.set_expiry(db, key, None)?;
         }
+        Some(None) => {}
         Some(Some(Expiry::Past)) => {
             keyspace.delete(db, key)?;
         }

@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 use super::*;
 use crate::serve::resp::Span;
 
@@ -97,4 +94,3 @@ fn finds_keys_among_arguments() {
     assert_eq!(keys(&["copy", "a", "b", "REPLACE"]), ["a", "b"]);
     assert!(keys(&["ping"]).is_empty());
 }
->>>>>>> main

@@ -137,7 +137,7 @@ impl Keyspace {
     /// Whether a hash's row is there, and then whether it has fields.
     fn hash_row_is(&self, space: usize, key: &[u8]) -> Outcome<Option<bool>> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(None) };
-        Ok(self.hash_at(index, row, |view| view.len())?.map(|len| len > 0))
+        Ok(self.hash_at(index, row, |view| view.count())?.map(|len| len > 0))
     }
 
     /// Looks at some rows; false at the end of the round.

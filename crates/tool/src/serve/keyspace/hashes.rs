@@ -83,7 +83,7 @@ impl HashView<'_, '_> {
     }
 
     /// How many fields there are.
-    pub fn len(&self) -> hedgerow::Result<u64> {
+    pub fn count(&self) -> hedgerow::Result<u64> {
         let mut count = 0;
         self.for_each_own(|_, _| count += 1)?;
         if let Some((more, table)) = &self.more {
@@ -161,7 +161,7 @@ impl Keyspace {
             return Ok(false);
         }
         if table.has_expiring_fields() {
-            return Ok(self.hash_at(index, row, |view| view.len())?.is_some_and(|len| len > 0));
+            return Ok(self.hash_at(index, row, |view| view.count())?.is_some_and(|len| len > 0));
         }
         Ok(table.table().exists(row)?)
     }
@@ -323,7 +323,7 @@ impl Keyspace {
         row: &[u8],
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])>,
         whole: Option<Option<u64>>,
-        fields: &mut Vec<(FieldId, Value<'v>)>,
+        fields: &[(FieldId, Value<'v>)],
         before: Before,
     ) -> Outcome<usize> {
         let pointer_field = self.tables[index].more_or_create()?;
@@ -351,7 +351,7 @@ impl Keyspace {
                 keyspace.writer.put(further.table(), &owner, &value, None)?;
             }
             let pointer = more.encode();
-            let mut fields: Vec<(FieldId, Value<'_>)> = fields.clone();
+            let mut fields: Vec<(FieldId, Value<'_>)> = fields.to_vec();
             fields.push((pointer_field, Value::Bytes(&pointer)));
             match whole {
                 None => keyspace.writer.update(table.table(), row, &fields)?,
@@ -385,7 +385,7 @@ impl Keyspace {
                     further.push(name);
                 }
             }
-            Ok((view.len()?, view.more.as_ref().map(|(more, _)| *more)))
+            Ok((view.count()?, view.more.as_ref().map(|(more, _)| *more)))
         })?;
         let Some((len, more)) = seen else { return Ok(0) };
         let removed = own.len() + further.len();
@@ -433,7 +433,7 @@ impl Keyspace {
             };
         }
         self.note_orphans(index, row)?;
-        let had_fields = self.hash_at(index, row, |view| view.len())?;
+        let had_fields = self.hash_at(index, row, |view| view.count())?;
         if had_fields.is_some() {
             self.writer.delete(self.tables[index].table(), row)?;
         }

@@ -136,7 +136,7 @@ impl Keyspace {
     pub(super) fn has_fields(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<bool> {
         match index {
             Some(index) if self.tables[index].has_expiring_fields() => {
-                Ok(self.view(&self.tables[index], row)?.len()? > 0)
+                Ok(self.view(&self.tables[index], row)?.count()? > 0)
             }
             _ => Ok(true),
         }

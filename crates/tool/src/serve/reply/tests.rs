@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 use super::*;
 
 fn both(write: impl Fn(&mut Reply<'_>)) -> (String, String) {
@@ -72,4 +69,3 @@ fn long_texts_are_whole() {
     let text = "x".repeat(1000);
     assert_eq!(both(|r| r.bulk_display(&text)).0, format!("$1000\r\n{text}\r\n"));
 }
->>>>>>> main

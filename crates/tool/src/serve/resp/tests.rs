@@ -56,7 +56,11 @@ fn every_split_gives_the_same_commands() {
     for first in 0..PIPELINE.len() {
         for second in first..PIPELINE.len() {
             let pieces = [&PIPELINE[..first], &PIPELINE[first..second], &PIPELINE[second..]];
-            assert_eq!(parse_pieces(pieces.into_iter(), &LIMITS), Ok(pipeline_commands()), "{first} {second}");
+            assert_eq!(
+                parse_pieces(pieces.into_iter(), &LIMITS),
+                Ok(pipeline_commands()),
+                "{first} {second}"
+            );
         }
     }
     assert_eq!(parse_pieces(PIPELINE.chunks(1), &LIMITS), Ok(pipeline_commands()));

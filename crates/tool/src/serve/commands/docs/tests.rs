@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 use super::*;
 
 /// The tree in the notation it came from.
@@ -10,7 +7,10 @@ fn show(arguments: &[Argument]) -> String {
             Kind::Token => String::new(),
             Kind::Value(kind) => format!("{}:{kind}", argument.name),
             Kind::OneOf(options) => {
-                format!("<{}>", options.iter().map(|o| show(std::slice::from_ref(o))).collect::<Vec<_>>().join("|"))
+                format!(
+                    "<{}>",
+                    options.iter().map(|o| show(std::slice::from_ref(o))).collect::<Vec<_>>().join("|")
+                )
             }
             Kind::Block(parts) => format!("({})", show(parts)),
         };
@@ -96,4 +96,3 @@ fn skip(bytes: &[u8]) -> Option<&[u8]> {
         _ => None,
     }
 }
->>>>>>> main
