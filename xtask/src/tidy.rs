@@ -140,6 +140,11 @@ fn check_functions(path: &str, lines: &[&str], problems: &mut Vec<String>) {
             continue;
         }
         let name = words.next().unwrap_or_default();
+        // A declaration without a body: of a trait, or of a foreign function.
+        let head_end = lines[at..].iter().position(|l| l.ends_with('{') || l.ends_with(';'));
+        if head_end.is_some_and(|end| lines[at + end].ends_with(';')) {
+            continue;
+        }
         let end = lines[at..]
             .iter()
             .position(|l| l.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}') || rest == ";"));
@@ -170,7 +175,7 @@ fn check_documents(root: &Path, problems: &mut Vec<String>) {
         }
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap_or(target);
-            if file.is_empty() || file.contains("://") || file.contains(' ') {
+            if file.is_empty() || file.contains("://") || file.contains([' ', '|', '\\']) {
                 continue;
             }
             if !path.parent().unwrap_or(root).join(file).exists() {

@@ -193,8 +193,9 @@ impl Client {
                 format!("[{}]", items?.join(", "))
             }
             "%" => {
-                let pairs: Option<Vec<String>> =
-                    (0..number()).map(|_| Some(format!("{}: {}", self.try_reply()?, self.try_reply()?))).collect();
+                let pairs: Option<Vec<String>> = (0..number())
+                    .map(|_| Some(format!("{}: {}", self.try_reply()?, self.try_reply()?)))
+                    .collect();
                 format!("{{{}}}", pairs?.join(", "))
             }
             other => panic!("unknown marker {other:?}"),

@@ -321,7 +321,10 @@ fn fields_expire() {
         ("HPERSIST h:1 FIELDS 1 b", "[-1]"),
         ("HEXPIRE h:1 10 FIELDS 2 a", "(ERR The `numfields` parameter must match the number of arguments)"),
         ("HEXPIRE h:1 10 FIELDS 0 a", "(ERR Parameter `numFields` should be greater than 0)"),
-        ("HEXPIRE h:1 10 FIELD 1 a", "(ERR Mandatory argument FIELDS is missing or not at the right position)"),
+        (
+            "HEXPIRE h:1 10 FIELD 1 a",
+            "(ERR Mandatory argument FIELDS is missing or not at the right position)",
+        ),
         ("HEXPIRE nope:1 10 FIELDS 1 a", "[-2]"),
         ("HSETEX h:1 FNX EX 100 FIELDS 1 b x", "0"),
         ("HSETEX h:1 EX 100 FIELDS 1 c x", "1"),

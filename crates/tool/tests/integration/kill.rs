@@ -64,17 +64,11 @@ fn check(client: &mut Client, book: &Book) {
     for (name, known) in book.lock().unwrap().iter_mut() {
         let (writer, key) = name.split_once('-').unwrap();
         let string = client.run(&format!("GET s{writer}-{key}"));
-        let fields = client.run_words(&[
-            b"HMGET",
-            format!("w{writer}:{key}").as_bytes(),
-            b"a",
-            b"b",
-            b"\xff",
-        ]);
+        let fields =
+            client.run_words(&[b"HMGET", format!("w{writer}:{key}").as_bytes(), b"a", b"b", b"\xff"]);
         let number = |text: &str| text.trim_matches('"').parse::<u64>().unwrap_or(0);
         let string = number(&string);
-        let fields: Vec<u64> =
-            fields.trim_matches(['[', ']']).split(", ").map(|text| number(text)).collect();
+        let fields: Vec<u64> = fields.trim_matches(['[', ']']).split(", ").map(|text| number(text)).collect();
         for found in fields.iter().chain([&string]) {
             assert!(
                 *found >= known.acknowledged && *found <= known.sent,

@@ -93,8 +93,7 @@ fn declared_lengths_and_idle_clients_cost_nothing() {
 
 #[test]
 fn a_client_that_does_not_read_is_dropped() {
-    let server =
-        Server::start(&["--output-hard-limit", "8mb", "--output-soft-limit", "4mb"]);
+    let server = Server::start(&["--output-hard-limit", "8mb", "--output-soft-limit", "4mb"]);
     let mut other = server.client();
     let value = vec![b'x'; 1 << 20];
     assert_eq!(other.run_words(&[b"SET", b"big", &value]), "OK");
@@ -187,7 +186,9 @@ fn large_values_pass_and_larger_ones_are_refused() {
     assert_eq!(client.run_words(&[b"HSET", b"h:1", b"f", &value]), "1");
     assert_eq!(client.run("HSTRLEN h:1 f"), value.len().to_string());
     let key = vec![b'k'; 70_000];
-    assert!(client.run_words(&[b"SET", &key, b"v"]).contains("a key has 1 to 65536 bytes; this one has 70000"));
+    assert!(
+        client.run_words(&[b"SET", &key, b"v"]).contains("a key has 1 to 65536 bytes; this one has 70000")
+    );
     assert_eq!(client.run("PING"), "PONG");
 }
 

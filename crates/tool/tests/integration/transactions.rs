@@ -98,5 +98,11 @@ fn watched_keys_stop_a_transaction() {
     one.script(&[("MULTI", "OK"), ("SET done 1", "QUEUED"), ("EXEC", "[OK]")]);
     one.run("WATCH s");
     two.run("SET s 2");
-    one.script(&[("UNWATCH", "OK"), ("MULTI", "OK"), ("WATCH s", "(ERR WATCH inside MULTI is not allowed)"), ("PING", "QUEUED"), ("EXEC", "[PONG]")]);
+    one.script(&[
+        ("UNWATCH", "OK"),
+        ("MULTI", "OK"),
+        ("WATCH s", "(ERR WATCH inside MULTI is not allowed)"),
+        ("PING", "QUEUED"),
+        ("EXEC", "[PONG]"),
+    ]);
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Runs clients and tests of other people against a server of ours; see docs/outside-tests.md. Installs what it needs.
+# Usage: .ci/outside-clients.sh [path of the hedgerow binary]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+binary=${1:-$root/target/release/hedgerow}
+port=${PORT:-6379}
+work=$(mktemp -d)
+server=
+finish() {
+    if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" || true; fi
+    rm -rf "$work"
+}
+trap finish EXIT
+
+[ -x "$binary" ] || cargo build --release -p hedgerow-tool
+if ! command -v redis-cli >/dev/null || ! command -v redis-benchmark >/dev/null; then
+    apt-get update -q && apt-get install -yq redis-tools
+fi
+
+"$binary" serve --dir "$work/data" --listen "127.0.0.1:$port" >"$work/log" &
+server=$!
+for _ in $(seq 100); do
+    redis-cli -p "$port" ping >/dev/null 2>&1 && break
+    sleep 0.05
+done
+cli() { redis-cli -p "$port" "$@"; }
+expect() { # wanted, command...
+    local wanted=$1 found
+    shift
+    found=$(cli "$@")
+    [ "$found" = "$wanted" ] || { echo "redis-cli $*: '$found' instead of '$wanted'" >&2; exit 1; }
+}
+
+echo "== redis-cli"
+expect PONG ping
+expect OK set greeting hello
+expect hello get greeting
+expect 2 hset users:1 name Ada age 36
+expect 37 hincrby users:1 age 1
+expect Ada -3 hget users:1 name
+[ "$(printf 'SET piped:%d v\n' $(seq 1000) | cli --pipe | grep -c 'errors: 0, replies: 1000')" = 1 ]
+cli command docs hr.scan | grep -q 'in order'
+# What an interactive redis-cli does when it starts and when a person asks for help.
+printf 'help hset\nhelp hr.create\nget greeting\n' | script -qec "redis-cli -p $port" /dev/null | grep -q hello
+
+echo "== redis-benchmark"
+for pipeline in 1 16; do
+    redis-benchmark -p "$port" -t set,get,hset -n 100000 -P "$pipeline" -q | tr '\r' '\n' | grep 'requests per second'
+done
+cli flushall >/dev/null
+
+echo "== go-redis"
+if command -v go >/dev/null; then
+    (cd .ci/go-redis && go run . "127.0.0.1:$port")
+else
+    echo "skipped: no go"
+fi
+
+echo "== redis-py"
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install -q pytest pytest-asyncio pytest-timeout packaging numpy xxhash coverage
+(cd "$work" && venv/bin/pip download -q --no-binary :all: --no-deps redis==8.1.0 && tar xzf redis-8.1.0.tar.gz)
+cd "$work/redis-8.1.0"
+PYTHONPATH=$root/.ci timeout 600 "$work/venv/bin/python" -m pytest -q -p redis_py_selection -p no:cacheprovider \
+    -W ignore --timeout 30 --redis-url="redis://127.0.0.1:$port/0" \
+    tests/test_hash.py tests/test_pipeline.py tests/test_encoding.py tests/test_commands.py
+
+cli shutdown
+wait "$server"
+server=
+grep -q 'everything is persisted' "$work/log"
+echo "outside clients: ok"
