@@ -34,6 +34,8 @@ use self::format::Record;
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
+/// Of a record that is about to be read, so much is fetched at once.
+const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -170,16 +172,26 @@ impl Log {
         let mut unit = 1;
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
+        // Units below were part of a segment that was freed, and hold the middle of a record.
+        let mut freed_until = 0;
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
             last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
             let used = decoded.header.filter(|h| h.state != SegmentState::Free);
             // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
-            if decoded.spoiled && used.is_none() && !power_cut {
-                return Err(Error::corrupted(format!(
-                    "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
-                )));
+            if decoded.spoiled && used.is_none() {
+                if !power_cut && unit >= freed_until {
+                    return Err(Error::corrupted(format!(
+                        "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
+                    )));
+                }
+                if !self.tier.is_read_only() {
+                    self.clear_header(unit);
+                }
+            }
+            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
+                freed_until = freed_until.max(unit.saturating_add(freed.units));
             }
             let Some(header) = used else {
                 pool.add_free(unit);
@@ -206,7 +218,7 @@ impl Log {
                     max_sequence: header.max_sequence,
                     sealed,
                     noted: (header.durable_end, sealed),
-                    next_copy: 0,
+                    next_copy: decoded.copy ^ 1,
                     in_collection: false,
                 },
             );
@@ -252,12 +264,12 @@ impl Log {
             let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
             if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
-                changed.push((end.unit, header_of(segment, SegmentState::Sealed)));
+                changed.push((end.unit, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }
         }
         drop(pool);
-        for copy in 0..2 {
-            changed.iter().for_each(|(unit, header)| self.write_header_copy(*unit, copy, header));
+        for pass in 0..2 {
+            changed.iter().for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
             // PERSIST: one copy of each header is whole at any moment.
             if !changed.is_empty() {
                 self.tier.persist_all()?;
@@ -303,8 +315,12 @@ impl Log {
         self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
     }
 
-    pub(crate) fn prefetch(&self, offset: u64) {
-        self.tier.prefetch(offset);
+    /// Fetches the lines of a small record, all at once: their misses overlap.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
+        for line in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(64) {
+            self.tier.prefetch(offset + line);
+        }
     }
 
     /// The calling thread's lane, locked.
@@ -469,8 +485,8 @@ impl Log {
             let Some(segment) = pool.used.get_mut(&unit) else { continue };
             if segment.noted != (segment.end, true) {
                 segment.noted = (segment.end, true);
-                let header = header_of(segment, SegmentState::Sealed);
-                self.write_header(unit, &header).inspect_err(|_| self.fail())?;
+                let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
+                self.write_header(unit, first, &header).inspect_err(|_| self.fail())?;
             }
         }
         let mut root = self.root.lock();
@@ -502,14 +518,19 @@ impl Log {
         self.tier.write(offset, HEADER_COPY_BYTES, |out| out.copy_from_slice(&bytes));
     }
 
-    /// Writes both copies, each durable before the next step.
-    fn write_header(&self, unit: u32, header: &SegmentHeader) -> Result<()> {
-        for copy in 0..2 {
-            self.write_header_copy(unit, copy, header);
+    /// Writes both copies, each durable before the next step; first the one that does not count.
+    fn write_header(&self, unit: u32, first: u8, header: &SegmentHeader) -> Result<()> {
+        for pass in 0..2 {
+            self.write_header_copy(unit, first ^ pass, header);
             // PERSIST: one copy is whole at any moment.
             self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
         }
         Ok(())
+    }
+
+    /// Makes a unit that begins no segment look like one that never did.
+    fn clear_header(&self, unit: u32) {
+        self.tier.write(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
     }
 
     /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
@@ -684,18 +705,20 @@ impl Log {
     ///
     /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
     pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
-        let header = {
+        let (first, header) = {
             let pool = self.pool.lock();
             let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
-            header_of(segment, SegmentState::Free)
+            (segment.next_copy, header_of(segment, SegmentState::Free))
         };
-        self.write_header(unit, &header)
+        self.write_header(unit, first, &header)
     }
 
     /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
     pub(crate) fn reuse(&self, unit: u32) {
         let mut pool = self.pool.lock();
         if let Some(segment) = pool.used.remove(&unit) {
+            // Not durable by itself: after a power cut a header that is none counts as one on its way into use.
+            (unit + 1..unit + segment.units).for_each(|inner| self.clear_header(inner));
             (unit..unit + segment.units).for_each(|u| pool.add_free(u));
             self.frees.fetch_add(1, Ordering::AcqRel);
             self.space_freed.notify_all();

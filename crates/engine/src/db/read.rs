@@ -140,7 +140,7 @@ impl Store {
             let guard = self.pin();
             table.index.multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
-            slots.iter().flatten().for_each(|slot| self.log.prefetch(slot.offset()));
+            slots.iter().flatten().for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
             let schema = table.schema.load();
             for &slot in slots {
                 self.counters.add(Count::Get);
@@ -162,6 +162,9 @@ impl Store {
         self.counters.add(Count::Get);
         let guard = self.pin();
         let slot = table.index.get(key, &guard);
+        if let Some(slot) = slot {
+            self.log.prefetch_record(slot.offset(), slot.bytes());
+        }
         let schema = table.schema.load();
         let row = match before {
             None => self.row_at(&schema, slot)?,

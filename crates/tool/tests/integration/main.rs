@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::unwrap_used)]
+
 mod client;
 mod commands;
 mod kill;
