@@ -31,11 +31,14 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 #[derive(Default)]
 pub struct Batch {
     writes: Vec<Write>,
-    required: Vec<(Arc<TableShared>, Box<[u8]>, Option<u64>)>,
+    required: Vec<Required>,
     store: Option<Arc<Store>>,
     /// It was given tables of different stores.
     mixed: bool,
 }
+
+/// A row's table and key, and the version it must have.
+type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
 struct Write {
     table: Arc<TableShared>,

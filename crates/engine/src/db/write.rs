@@ -168,7 +168,7 @@ impl Store {
     fn pay(&self, bytes: usize) {
         let pressure = self.collector.pressure();
         if pressure != 0 {
-            pay_debt(bytes as u64 * pressure >> 10);
+            pay_debt((bytes as u64 * pressure) >> 10);
         }
     }
 
