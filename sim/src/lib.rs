@@ -1,1 +1,22 @@
-//! Operations, models, schedules.
+//! What Hedgerow's tests and fuzz targets have in common.
+//!
+//! Owns one language of operations ([`Op`]), where they come from ([`Source`]: a seed, or a fuzzer's bytes), what each must
+//! answer ([`Model`]), the comparison of a store with its model step by step ([`Runner`]), crash sweeps over a script
+//! ([`Sweep`]) and a checker of concurrent histories ([`History`]). Promises that a seed repeats a run: nothing in here
+//! reads the machine's clock or starts a thread. Must not know how the engine does what it does.
+
+mod crash;
+// mod history;
+mod model;
+mod op;
+mod run;
+mod source;
+
+pub use crash::{Sweep, SweepCounts};
+// pub use history::{Call, Effect, History, NotLinearizable};
+pub use model::{Answer, Model, ModelRow};
+pub use op::{
+    Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate, key,
+};
+pub use run::{Divergence, Runner, Setup};
+pub use source::Source;

@@ -145,6 +145,8 @@ impl Drop for TierFile {
             // While the lock is still held, so that a successor's id is never wiped.
             let _ = OpenOptions::new().write(true).truncate(true).open(holder_path(&self.path));
         }
+        // Closing is not enough: a child between its fork and its exec still shares the descriptor, and so the lock.
+        let _ = self.file.unlock();
     }
 }
 

@@ -8,11 +8,13 @@
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
+//! | `db/inspect.rs` | looking without changing |
 //! | `db/store.rs` | what they share, and the background threads |
 
 mod batch;
 mod catalog;
 mod collect;
+pub mod inspect;
 mod metrics;
 mod read;
 mod recover;
@@ -88,12 +90,12 @@ impl Db {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         if options.create {
-            std::fs::create_dir_all(path).map_err(|error| {
+            make_directory(path).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
             })?;
         }
         let file = path.join(FAST_TIER_FILE);
-        if !options.create && !file.exists() {
+        if !options.create && !exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
         let tier_options =
@@ -183,7 +185,7 @@ impl Db {
     /// # Errors
     /// `Corrupted`, `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
-        self.store.collect(true)
+        Ok(self.store.collect(true)?.freed)
     }
 
     /// Counters and gauges.
@@ -201,14 +203,24 @@ impl Db {
         self.store.options.durability
     }
 
-    /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on until the last
-    /// handle is dropped.
+    /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on, and the file stays
+    /// locked, until the last handle ([`Db`], [`Table`], [`Snapshot`]) is dropped.
     ///
     /// # Errors
     /// `Io` if the last sync failed.
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]
+fn exists(path: &Path) -> bool {
+    path.exists()
 }
 
 impl Handle {

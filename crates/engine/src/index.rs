@@ -10,6 +10,7 @@
 //! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
 //! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory.
 #![allow(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arena;
 mod blob;
@@ -21,9 +22,9 @@ mod scan;
 mod slot;
 mod tree;
 
-#[cfg(any())]
+#[cfg(all(test, shuttle))]
 mod shuttle;
-#[cfg(any())]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
 use std::fmt;
@@ -44,6 +45,8 @@ use tree::{Tree, View};
 /// Cache lines of a node loaded ahead on the way down.
 const PREFETCH_LINES: usize = 16;
 
+/// The same for a group of keys, where more would fight for the core's few outstanding misses.
+const GROUP_LINES: usize = 6;
 /// Keys that [`Index::multi_get`] looks up together.
 const GROUP: usize = 16;
 
@@ -80,7 +83,10 @@ impl Index {
 
     #[inline]
     fn view<'g>(&'g self, guard: &'g Guard<'_>) -> View<'g> {
-        debug_assert!(std::ptr::eq(guard.epoch(), &*self.epoch), "a guard of another domain protects nothing here");
+        debug_assert!(
+            std::ptr::eq(guard.epoch(), &*self.epoch),
+            "a guard of another domain protects nothing here"
+        );
         // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
         let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
         View { arena: &self.arena, epoch: &self.epoch, tree }
@@ -112,7 +118,12 @@ impl Index {
         let view = self.view(guard);
         let mut descents = [const { None }; GROUP];
         if let Ok(Some((_, root, version))) = view.enter() {
-            descents[..keys.len()].fill(Some(Descent { node: root, parent: None, version }));
+            descents[..keys.len()].fill(Some(Descent {
+                node: root,
+                parent: None,
+                version,
+                loading: Loading::Heads,
+            }));
         } else {
             for (key, out) in keys.iter().zip(&mut *out) {
                 *out = self.get(key, guard);
@@ -161,7 +172,7 @@ impl Index {
             };
             let write = Write { view, key, stripe: guard.stripe(), meta, at };
             if equal {
-                return Ok(write.existing(lock, decide));
+                return Ok(write.present(lock, decide));
             }
             let room = edit::room(meta, key.len() - meta.prefix());
             if room == Room::Split {
@@ -169,7 +180,7 @@ impl Index {
                 view.split(key, 0)?;
                 continue;
             }
-            return write.new(lock, room, decide);
+            return write.absent(lock, room, decide);
         }
     }
 
@@ -229,7 +240,10 @@ impl Drop for Index {
 
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Index").field("keys", &self.len()).field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("Index")
+            .field("keys", &self.len())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
     }
 }
 
@@ -257,6 +271,16 @@ struct Descent<'g> {
     /// The parent, if `node`'s version is still to be read, and its version if so, else `node`'s.
     parent: Option<&'g Node>,
     version: u64,
+    /// In a leaf: what of it was asked for.
+    loading: Loading,
+}
+
+/// What of a leaf is on its way into the cache.
+#[derive(Clone, Copy)]
+enum Loading {
+    Heads,
+    Entry(usize),
+    Suffix,
 }
 
 impl<'g> Descent<'g> {
@@ -264,13 +288,21 @@ impl<'g> Descent<'g> {
     #[inline]
     fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Option<Slot>>, Retry> {
         if let Some(parent) = self.parent.take() {
-            let version = self.node.stable()?;
+            let version = self.node.stable();
             parent.check(self.version)?;
             self.version = version;
         }
         let meta = self.node.meta();
         if meta.is_leaf() {
-            return get_in_leaf(self.node, self.version, key).map(Some);
+            self.loading = match self.loading {
+                Loading::Heads => Loading::Entry(self.node.prefetch_entry(meta, key)),
+                Loading::Entry(at) => {
+                    self.node.prefetch_suffix(meta, at);
+                    Loading::Suffix
+                }
+                Loading::Suffix => return get_in_leaf(self.node, self.version, key).map(Some),
+            };
+            return Ok(None);
         }
         let (at, equal) = self.node.search(meta, key, self.version)?;
         let id = self.node.child(meta, at + usize::from(equal));
@@ -279,7 +311,7 @@ impl<'g> Descent<'g> {
             self.node.check(self.version)?;
             return Ok(Some(None));
         }
-        child.prefetch(PREFETCH_LINES);
+        child.prefetch(GROUP_LINES);
         (self.parent, self.node) = (Some(self.node), child);
         Ok(None)
     }
@@ -306,7 +338,7 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    fn existing<R>(self, lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
+    fn present<R>(self, lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
         let node = lock.node();
         let (decision, result) = decide(Slot::from_raw(node.slot(self.meta, self.at)));
         match decision {
@@ -326,7 +358,7 @@ impl Write<'_> {
         result
     }
 
-    fn new<R>(
+    fn absent<R>(
         self,
         lock: SlotLock<'_>,
         room: Room,
@@ -335,23 +367,40 @@ impl Write<'_> {
         let node = lock.node();
         let tail = &self.key[self.meta.prefix()..];
         // Before deciding, since the decision may be in the log already when it comes back.
-        let blob = self.view.blob_for(self.key, tail.len())?;
+        let blob = UnlinkedBlob { view: self.view, raw: self.view.blob_for(self.key, tail.len())? };
         let (decision, result) = decide(None);
         if let Decision::Store(slot) = decision {
             let lock = lock.escalate();
             if room == Room::Relayout {
                 edit::relayout(node, tail.len());
             }
-            edit::insert(node, self.at, &Entry { tail, blob, value: slot.raw() });
+            edit::insert(node, self.at, &Entry { tail, blob: blob.link(), value: slot.raw() });
             drop(lock);
             self.view.tree.count_keys(self.stripe, 1);
         } else {
             drop(lock);
-            self.view.retire_blob(blob);
             if self.meta.count() == 0 {
                 self.view.unlink_empty(self.key);
             }
         }
         Ok(result)
+    }
+}
+
+/// A blob that goes again if, by decision or by panic, it is not linked.
+struct UnlinkedBlob<'a> {
+    view: View<'a>,
+    raw: u64,
+}
+
+impl UnlinkedBlob<'_> {
+    fn link(mut self) -> u64 {
+        std::mem::take(&mut self.raw)
+    }
+}
+
+impl Drop for UnlinkedBlob<'_> {
+    fn drop(&mut self) {
+        self.view.free_blob(self.raw);
     }
 }

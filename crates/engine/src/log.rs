@@ -23,8 +23,8 @@ use hedgerow_device::{FastTier, Random};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
-pub(crate) use replay::Walk;
-use root::Root;
+pub(crate) use replay::{Walk, WalkEnd};
+pub(crate) use root::Root;
 use segment::{
     Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,
     SegmentState, Unit, add_dead,
@@ -34,6 +34,8 @@ use self::format::Record;
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
+/// Of a record that is about to be read, so much is fetched at once.
+const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -69,6 +71,8 @@ pub(crate) struct Log {
 #[derive(Debug)]
 struct Commit {
     noted_at: Instant,
+    /// What recovery found, until a sync has made it durable.
+    unsettled: Option<Vec<SegmentEnd>>,
 }
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
@@ -78,6 +82,8 @@ pub(crate) struct Found {
     pub(crate) segments: Vec<u32>,
     /// The machine went down, and not only the process: stores after the last sync may be missing in any order.
     pub(crate) power_cut: bool,
+    /// The store was closed in order.
+    pub(crate) clean: bool,
     /// Everything up to this sequence was durable.
     pub(crate) watermark: u64,
 }
@@ -96,7 +102,12 @@ impl Log {
         let root = match Root::load(&tier)? {
             Some(root) => root,
             None if options.create => Log::create(&tier, options)?,
-            None => return Err(Error::new(ErrorKind::NotFound, "there is no store, and it is not to be created")),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "there is no store, and it is not to be created",
+                ));
+            }
         };
         let unit_bytes = root.unit_bytes;
         if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
@@ -118,7 +129,7 @@ impl Log {
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
-            commit: Mutex::new(Commit { noted_at: Instant::now() }),
+            commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
@@ -126,8 +137,11 @@ impl Log {
             tier,
         };
         let segments = log.load_segments(grown, power_cut)?;
-        let watermark = log.root.lock().watermark;
-        Ok((log, Found { segments, power_cut, watermark }))
+        let (watermark, clean) = {
+            let root = log.root.lock();
+            (root.watermark, root.clean)
+        };
+        Ok((log, Found { segments, power_cut, clean, watermark }))
     }
 
     fn create(tier: &FastTier, options: &Options) -> Result<Root> {
@@ -157,15 +171,27 @@ impl Log {
         let mut pool = self.pool.lock();
         let mut unit = 1;
         let mut segments = Vec::new();
+        let mut last_incarnation = 0;
+        // Units below were part of a segment that was freed, and hold the middle of a record.
+        let mut freed_until = 0;
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
+            last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
             let used = decoded.header.filter(|h| h.state != SegmentState::Free);
             // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
-            if decoded.spoiled && used.is_none() && !power_cut {
-                return Err(Error::corrupted(format!(
-                    "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
-                )));
+            if decoded.spoiled && used.is_none() {
+                if !power_cut && unit >= freed_until {
+                    return Err(Error::corrupted(format!(
+                        "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
+                    )));
+                }
+                if !self.tier.is_read_only() {
+                    self.clear_header(unit);
+                }
+            }
+            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
+                freed_until = freed_until.max(unit.saturating_add(freed.units));
             }
             let Some(header) = used else {
                 pool.add_free(unit);
@@ -192,40 +218,68 @@ impl Log {
                     max_sequence: header.max_sequence,
                     sealed,
                     noted: (header.durable_end, sealed),
-                    next_copy: 0,
+                    next_copy: decoded.copy ^ 1,
                     in_collection: false,
                 },
             );
             segments.push(unit);
             unit += header.units;
         }
+        self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
         Ok(segments)
     }
 
-    /// Ends recovery: seals every segment at the end that was found, and opens the log for writing with sequences above
-    /// all that were seen, dropped ones included.
-    pub(crate) fn recovered(&self, ends: &[SegmentEnd], last_sequence: u64) -> Result<()> {
+    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
+    /// was found. After a power cut, or a clean close, that is done at once.
+    pub(crate) fn recovered(&self, ends: Vec<SegmentEnd>, last_sequence: u64, found: &Found) -> Result<()> {
         let mut pool = self.pool.lock();
-        for found in ends {
-            let Some(segment) = pool.used.get_mut(&found.unit) else { continue };
-            (segment.end, segment.max_sequence, segment.sealed) = (found.end, found.max_sequence, true);
-            if segment.noted != (found.end, true) {
-                segment.noted = (found.end, true);
-                let header = header_of(segment, SegmentState::Sealed);
-                self.write_header(found.unit, &header)?;
+        for end in &ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
+        }
+        drop(pool);
+        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
+        let mut commit = self.commit.lock();
+        commit.unsettled = Some(ends);
+        if (found.power_cut || found.clean) && !self.tier.is_read_only() {
+            self.sync(&mut commit, false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what recovery found still waits for its first sync.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.commit.lock().unsettled.is_some()
+    }
+
+    /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
+    ///
+    /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
+    /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
+    /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
+    fn settle(&self, ends: &[SegmentEnd], durable: u64) -> Result<()> {
+        let mut pool = self.pool.lock();
+        let mut changed = Vec::new();
+        for end in ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            if segment.noted != (segment.end, true) && !segment.in_collection {
+                segment.noted = (segment.end, true);
+                changed.push((end.unit, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }
         }
         drop(pool);
+        for pass in 0..2 {
+            changed.iter().for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+            // PERSIST: one copy of each header is whole at any moment.
+            if !changed.is_empty() {
+                self.tier.persist_all()?;
+            }
+        }
         let mut root = self.root.lock();
-        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
-        self.durable_sequence.store(last_sequence, Ordering::Release);
-        // PERSIST: what replay kept is durable before the root says that it is the whole past. (After a killed process
-        // it may still be only in the page cache.)
-        self.tier.persist_all()?;
         root.opens += 1;
         root.clean = false;
         root.boot_id = self.tier.boot_id();
-        root.watermark = last_sequence;
+        root.watermark = durable;
         root.store(&self.tier)
     }
 
@@ -255,8 +309,18 @@ impl Log {
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
-    pub(crate) fn prefetch(&self, offset: u64) {
-        self.tier.prefetch(offset);
+    /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    #[inline]
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
+        self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
+    }
+
+    /// Fetches the lines of a small record, all at once: their misses overlap.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
+        for line in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(64) {
+            self.tier.prefetch(offset + line);
+        }
     }
 
     /// The calling thread's lane, locked.
@@ -346,24 +410,21 @@ impl Log {
         }
         self.check_writable()?;
         let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
-        self.sync(note)?;
-        if note {
-            commit.noted_at = Instant::now();
-        }
-        Ok(())
+        self.sync(&mut commit, note)
     }
 
     /// Makes everything durable and says so in the root, so that segments up to now may be freed.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _commit = self.commit.lock();
+        let mut commit = self.commit.lock();
         self.check_writable()?;
-        self.sync(true)?;
+        self.sync(&mut commit, true)?;
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
         root.store(&self.tier).inspect_err(|_| self.fail())
     }
 
-    fn sync(&self, note: bool) -> Result<()> {
+    /// Makes everything durable; with `note`, says so in the segments' headers.
+    fn sync(&self, commit: &mut Commit, note: bool) -> Result<()> {
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
         let mut ends = Vec::new();
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
@@ -379,8 +440,14 @@ impl Log {
         }
         self.tier.persist_all().inspect_err(|_| self.fail())?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(found) = commit.unsettled.take() {
+            self.settle(&found, last).inspect_err(|_| self.fail())?;
+        }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
-        self.note_ends(&ends);
+        if note {
+            self.note_ends(&ends);
+            commit.noted_at = now();
+        }
         Ok(())
     }
 
@@ -394,7 +461,8 @@ impl Log {
                 continue;
             }
             segment.noted = (end, sealed);
-            let mut header = header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
+            let mut header =
+                header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
             header.durable_end = end;
             header.max_sequence = max_sequence;
             // PERSIST: only one copy changes between two syncs, so a torn one leaves the other.
@@ -408,17 +476,17 @@ impl Log {
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
-        let _commit = self.commit.lock();
+        let mut commit = self.commit.lock();
         self.check_writable()?;
-        self.sync(false)?;
+        self.sync(&mut commit, false)?;
         let mut pool = self.pool.lock();
         let units: Vec<u32> = pool.used.keys().copied().collect();
         for unit in units {
             let Some(segment) = pool.used.get_mut(&unit) else { continue };
             if segment.noted != (segment.end, true) {
                 segment.noted = (segment.end, true);
-                let header = header_of(segment, SegmentState::Sealed);
-                self.write_header(unit, &header).inspect_err(|_| self.fail())?;
+                let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
+                self.write_header(unit, first, &header).inspect_err(|_| self.fail())?;
             }
         }
         let mut root = self.root.lock();
@@ -450,18 +518,27 @@ impl Log {
         self.tier.write(offset, HEADER_COPY_BYTES, |out| out.copy_from_slice(&bytes));
     }
 
-    /// Writes both copies, each durable before the next step.
-    fn write_header(&self, unit: u32, header: &SegmentHeader) -> Result<()> {
-        for copy in 0..2 {
-            self.write_header_copy(unit, copy, header);
+    /// Writes both copies, each durable before the next step; first the one that does not count.
+    fn write_header(&self, unit: u32, first: u8, header: &SegmentHeader) -> Result<()> {
+        for pass in 0..2 {
+            self.write_header_copy(unit, first ^ pass, header);
             // PERSIST: one copy is whole at any moment.
             self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
         }
         Ok(())
     }
 
-    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself.
+    /// Makes a unit that begins no segment look like one that never did.
+    fn clear_header(&self, unit: u32) {
+        self.tier.write(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
+    }
+
+    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
+    /// nothing.
     pub(crate) fn make_void(&self, offset: u64) {
+        if self.tier.is_read_only() {
+            return;
+        }
         self.tier.write(offset, 4, format::make_void);
     }
 }
@@ -474,10 +551,12 @@ impl Log {
         let unit = loop {
             match pool.take(units, claim) {
                 Ok(unit) => break unit,
-                Err(NoUnit::Grow(more)) => self.grow(&mut pool, more).map_err(|error| match error.kind() {
-                    ErrorKind::Full => NoSpace::Full,
-                    _ => NoSpace::Failed(error),
-                })?,
+                Err(NoUnit::Grow(more)) => {
+                    self.grow(&mut pool, more).map_err(|error| match error.kind() {
+                        ErrorKind::Full => NoSpace::Full,
+                        _ => NoSpace::Failed(error),
+                    })?
+                }
                 Err(NoUnit::Full) => return Err(NoSpace::Full),
             }
         };
@@ -587,12 +666,13 @@ impl Log {
         dead.min(segment.end - SEGMENT_HEADER_BYTES)
     }
 
-    /// Bytes of records in all segments, and how many of them are dead.
+    /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
     pub(crate) fn used_and_dead_bytes(&self) -> (u64, u64) {
         let pool = self.pool.lock();
         pool.used.iter().fold((0, 0), |(used, dead), (&unit, s)| {
-            let end = if s.sealed { s.end } else { u64::from(s.units) << self.unit_shift };
-            (used + end - SEGMENT_HEADER_BYTES, dead + self.dead_bytes(unit, s))
+            let bytes = u64::from(s.units) << self.unit_shift;
+            let unwritten = if s.sealed { bytes - s.end } else { 0 };
+            (used + bytes - SEGMENT_HEADER_BYTES, dead + unwritten + self.dead_bytes(unit, s))
         })
     }
 
@@ -625,18 +705,20 @@ impl Log {
     ///
     /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
     pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
-        let header = {
+        let (first, header) = {
             let pool = self.pool.lock();
             let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
-            header_of(segment, SegmentState::Free)
+            (segment.next_copy, header_of(segment, SegmentState::Free))
         };
-        self.write_header(unit, &header)
+        self.write_header(unit, first, &header)
     }
 
     /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
     pub(crate) fn reuse(&self, unit: u32) {
         let mut pool = self.pool.lock();
         if let Some(segment) = pool.used.remove(&unit) {
+            // Not durable by itself: after a power cut a header that is none counts as one on its way into use.
+            (unit + 1..unit + segment.units).for_each(|inner| self.clear_header(inner));
             (unit..unit + segment.units).for_each(|u| pool.add_free(u));
             self.frees.fetch_add(1, Ordering::AcqRel);
             self.space_freed.notify_all();
@@ -651,11 +733,45 @@ impl Log {
         let bytes = self.tier.try_read(start, limit as usize)?;
         Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
     }
+}
 
-    /// What kind of records a segment holds.
-    pub(crate) fn segment_kind(&self, unit: u32) -> Option<SegmentKind> {
-        self.pool.lock().used.get(&unit).map(|s| s.kind)
+/// Looking without changing; see `db/inspect.rs`.
+impl Log {
+    /// The root as last stored.
+    pub(crate) fn root(&self) -> Root {
+        self.root.lock().clone()
     }
+
+    /// All segments in use, by place: first unit, segment, dead bytes as counted so far.
+    pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
+        let pool = self.pool.lock();
+        pool.used.iter().map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+    }
+
+    /// Where a copy of the root or of a segment header is spoiled. The other copy serves; a crash may leave that.
+    pub(crate) fn spoiled_copies(&self) -> Vec<u64> {
+        let mut spoiled = Root::spoiled_copies(&self.tier);
+        let used = self.segments();
+        let mut used = used.iter().peekable();
+        let mut unit = 1;
+        while u64::from(unit) << self.unit_shift < self.tier.bytes() {
+            let offset = self.unit_offset(unit);
+            if let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize) {
+                let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
+                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));
+            }
+            unit += match used.next_if(|(first, ..)| *first == unit) {
+                Some((_, segment, _)) => segment.units,
+                None => 1,
+            };
+        }
+        spoiled
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "paces the upkeep of headers; nothing that is kept depends on it")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {

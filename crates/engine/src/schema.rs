@@ -23,6 +23,7 @@ pub(crate) mod types;
 mod value;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 use names::NameIndex;
@@ -143,6 +144,8 @@ impl PartialEq for Field {
 pub struct Schema {
     /// In ascending order of id.
     fields: Vec<Field>,
+    /// Positions below this are the ids of their fields.
+    dense: usize,
     open: bool,
     names: NameIndex,
 }
@@ -163,7 +166,7 @@ impl PartialEq for Schema {
 impl Schema {
     /// No fields yet.
     pub fn new() -> Schema {
-        Schema { fields: Vec::new(), open: false, names: NameIndex::default() }
+        Schema { fields: Vec::new(), dense: 0, open: false, names: NameIndex::default() }
     }
 
     /// Plain key-value: one field `value` of type `Bytes`, empty by default.
@@ -201,6 +204,7 @@ impl Schema {
         // Too many fields are refused when the table is created; until then an id need not be unique.
         let id = FieldId(u16::try_from(self.fields.len()).unwrap_or(u16::MAX));
         self.fields.push(Field { id, name, kind, nullable, default });
+        self.dense = self.fields.len().min(u16::MAX as usize);
         self
     }
 
@@ -235,17 +239,18 @@ impl Schema {
     /// A schema of fields that have been validated and are in ascending order of id, with its names indexed.
     fn from_valid(fields: Vec<Field>, open: bool) -> Schema {
         let names = NameIndex::new(fields.iter().map(Field::name));
-        Schema { fields, open, names }
+        let dense = dense(fields.iter().map(Field::id));
+        Schema { fields, dense, open, names }
     }
 
     /// The position of the field with this id. Ids are as good as dense: a field that comes after `d` dropped ones is found by
     /// bisection, all others at once.
     #[inline]
     pub(crate) fn position_of(&self, id: FieldId) -> Option<usize> {
-        match self.fields.get(id.0 as usize) {
-            Some(field) if field.id == id => Some(id.0 as usize),
-            _ => self.fields.binary_search_by_key(&id, |field| field.id).ok(),
+        if (id.0 as usize) < self.dense {
+            return Some(id.0 as usize);
         }
+        self.fields.binary_search_by_key(&id, |field| field.id).ok()
     }
 
     fn position_of_name(&self, name: &str) -> Option<usize> {
@@ -254,6 +259,11 @@ impl Schema {
         }
         self.names.find(name, |position| self.fields[position].name == name)
     }
+}
+
+/// How many of `ids`, which ascend, equal their position: those before any gap.
+fn dense(ids: impl Iterator<Item = FieldId>) -> usize {
+    ids.enumerate().take_while(|(position, id)| *position == id.0 as usize).count()
 }
 
 fn validate_name(name: &str) -> Result<()> {

@@ -1,10 +1,218 @@
-//! Measurements of a store.
+//! Measurements of a store: `hedgerow bench`.
+//!
+//! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
+//! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what),
+//! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). The comparison with other engines
+//! (`compare/`) uses the same modules.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod distribution;
+pub mod driver;
+pub mod process;
+pub mod report;
+pub mod row;
+pub mod store;
+pub mod workload;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hedgerow::{Durability, Options};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use distribution::Distribution;
+use driver::{Plan, Population, Progress};
+use process::Memory;
+use report::PhaseReport;
+use row::RowShape;
+use store::hedgerow::HedgerowStore;
+use store::null::NullStore;
+use store::{BenchStore, StoreUrl};
+use workload::Workload;
 
 /// Arguments of `hedgerow bench`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Suite {
+    /// YCSB core's workloads.
+    Ycsb {
+        /// Which, in order; load empties the benchmark's table and writes the data set.
+        #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
+        workloads: Vec<String>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// FOCUS's six operations: whole rows and single fields, read, written and scanned. Keys are uniform.
+    Fields {
+        /// Which, in order; load empties the benchmark's table and writes the data set.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "load,read-full,read-partial,scan-full,scan-partial,update,insert"
+        )]
+        workloads: Vec<String>,
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+/// What a measurement is made with; the same for all suites.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Settings {
+    /// The store: tiered:DIRECTORY, or null to measure the harness alone.
+    #[arg(long)]
+    store: StoreUrl,
+    /// Rows of the data set.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Operations a phase at most [default: as many as records].
+    #[arg(long)]
+    operations: Option<u64>,
+    /// Seconds a phase at most; load takes as long as it needs.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Fields in a row.
+    #[arg(long, default_value_t = 10)]
+    fields: usize,
+    /// Bytes in a field.
+    #[arg(long, default_value_t = 100)]
+    field_bytes: usize,
+    /// How records are chosen [default: as each workload says].
+    #[arg(long, value_enum)]
+    distribution: Option<Distribution>,
+    /// Operations a second, begun on schedule, late ones charged with their wait [default: as fast as it goes].
+    #[arg(long)]
+    rate: Option<f64>,
+    /// process, interval:MILLISECONDS or immediate.
+    #[arg(long, default_value = "process", value_parser = parse_durability)]
+    durability: Durability,
+    /// Seed of all random choices.
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Writes the results there.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Reads a durability mode as the command line writes it.
+pub fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text.split_once(':') {
+        None if text == "process" => Ok(Durability::Process),
+        None if text == "immediate" => Ok(Durability::Immediate),
+        Some(("interval", milliseconds)) => match milliseconds.parse() {
+            Ok(milliseconds @ 1..=3_600_000) => Ok(Durability::Interval(Duration::from_millis(milliseconds))),
+            _ => Err(format!("the interval must be 1 to 3600000 milliseconds, not {milliseconds}")),
+        },
+        _ => Err(format!("{text} is no durability: give process, interval:MILLISECONDS or immediate")),
+    }
+}
 
 /// Runs the benchmark.
-pub fn run(_args: Args) -> Result<(), String> {
-    Err("not built yet".into())
+pub fn run(args: Args) -> Result<(), String> {
+    let (suite, names, settings) = match args.suite {
+        Suite::Ycsb { workloads, settings } => ("ycsb", workloads, settings),
+        Suite::Fields { workloads, settings } => ("fields", workloads, settings),
+    };
+    let workloads = names.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>, _>>()?;
+    let shape = RowShape::new(settings.fields, settings.field_bytes)?;
+    let reports = match &settings.store {
+        StoreUrl::Tiered(directory) => {
+            let options = Options::new().durability(settings.durability);
+            let mut store = HedgerowStore::open(directory, shape, options)?;
+            let reports = run_phases(&mut store, shape, &workloads, &settings)?;
+            store.close()?;
+            reports
+        }
+        StoreUrl::Null => {
+            run_phases(&mut NullStore::new(shape, settings.records), shape, &workloads, &settings)?
+        }
+    };
+    print!("{}", report::phase_table(&reports));
+    if let Some(path) = &settings.json {
+        report::write_json(path, settings.to_json(suite), &reports)?;
+    }
+    Ok(())
 }
+
+impl Settings {
+    fn plan(&self, workload: &'static Workload, phase: usize) -> Plan {
+        Plan {
+            workload,
+            records: self.records,
+            operations: self.operations.unwrap_or(self.records),
+            seconds: self.seconds,
+            threads: self.threads,
+            distribution: self.distribution,
+            rate: self.rate,
+            seed: self.seed.wrapping_add(phase as u64),
+        }
+    }
+
+    fn to_json(&self, suite: &str) -> serde_json::Value {
+        json!({
+            "suite": suite,
+            "records": self.records,
+            "operations": self.operations.unwrap_or(self.records),
+            "seconds": self.seconds,
+            "threads": self.threads,
+            "fields": self.fields,
+            "field_bytes": self.field_bytes,
+            "distribution": self.distribution.map(|d| format!("{d:?}").to_lowercase()),
+            "rate": self.rate,
+            "durability": format!("{:?}", self.durability).to_lowercase(),
+            "seed": self.seed,
+        })
+    }
+}
+
+fn run_phases(
+    store: &mut dyn BenchStore,
+    shape: RowShape,
+    workloads: &[&'static Workload],
+    settings: &Settings,
+) -> Result<Vec<PhaseReport>, String> {
+    let population = Population::new(store.rows()?);
+    let mut reports = Vec::new();
+    for (phase, workload) in workloads.iter().enumerate() {
+        let plan = settings.plan(workload, phase);
+        let bar = phase_bar(workload.name);
+        let outcome =
+            driver::run_phase(store, shape, &population, &plan, &mut |progress| advance(&bar, progress));
+        bar.finish_and_clear();
+        let outcome = outcome.map_err(|error| format!("{}: {error}", workload.name))?;
+        let disk = store.directory().map_or(Ok(0), process::disk_bytes)?;
+        let report = PhaseReport::new(workload.name, settings.threads, &outcome, Memory::now()?, disk);
+        eprintln!("{:<12} {:>9} ops/s", report.phase, report::count(report.ops_per_s));
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+/// A bar on standard error; none where that is no terminal.
+pub fn phase_bar(name: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:<24} [{bar:32}] {percent:>3} %  {msg}");
+    let bar = ProgressBar::new(1000).with_prefix(name.to_string());
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+/// Moves a bar.
+pub fn advance(bar: &ProgressBar, progress: Progress) {
+    bar.set_position((progress.fraction * 1000.0) as u64);
+    bar.set_message(format!("{} ops/s", report::count(progress.per_second)));
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Table;
 use super::metrics::Count;
 use super::read::Bodies;
-use super::store::{Store, TableShared, index_full};
+use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, check_key, delta_draft, is_row, note_expiry, row_draft};
 use crate::index::{Decision, Slot};
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordSpec};
@@ -31,11 +31,14 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 #[derive(Default)]
 pub struct Batch {
     writes: Vec<Write>,
-    required: Vec<(Arc<TableShared>, Box<[u8]>, Option<u64>)>,
+    required: Vec<Required>,
     store: Option<Arc<Store>>,
     /// It was given tables of different stores.
     mixed: bool,
 }
+
+/// A row's table and key, and the version it must have.
+type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
 struct Write {
     table: Arc<TableShared>,
@@ -224,6 +227,11 @@ impl Store {
             return Err(Error::invalid(format!(
                 "the batch takes {records} bytes; the limit is {BATCH_BYTES_MAX}"
             )));
+        }
+        // Publishing cannot stop half-way, so there must be room in the index for all keys, whatever splits they cause.
+        let key_bytes = parts.iter().map(|part| part.write.key.len()).sum();
+        if !self.arena.has_room(parts.len(), key_bytes) {
+            return Err(index_full_error());
         }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;

@@ -11,6 +11,9 @@
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
 //!    more, and goes. (Its own record goes with its segment, in a later round than the records it hid: 4 before 5.)
 //! 6. Give the units back.
+//!
+//! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
+//! round unless there is no free segment at all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,10 +24,10 @@ use parking_lot::Mutex;
 use super::read::Bodies;
 use super::store::{Store, TableShared, index_full};
 use super::write::{Draft, row_draft};
+use crate::Result;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::Result;
 
 /// Victims of one round, at most.
 const VICTIMS_MAX: usize = 8;
@@ -35,6 +38,26 @@ const NEED_DEAD_PERCENT: u64 = 3;
 /// Dead bytes that are tolerated before the idle rule applies.
 const IDLE_DEAD_BYTES: u64 = 64 << 20;
 
+/// What a writer pays at most for each KiB, while there is no space at all.
+const PRESSURE_MAX_NS: u64 = 8_000;
+
+/// With fewer units to be had than this, space is low.
+fn low_units(all: u32) -> u32 {
+    (all / 8).clamp(5, 64)
+}
+
+/// How often the collector looks again, 2 ms apart, before it calls a round futile that waits for readers.
+const READER_WAITS_MAX: u32 = 500;
+
+/// What a round came to, in segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    /// Given back.
+    pub(super) freed: usize,
+    /// Emptied, and given back if no reader or snapshot needs them.
+    emptied: usize,
+}
+
 /// What the collector shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct Collector {
@@ -43,6 +66,8 @@ pub(crate) struct Collector {
     futile: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
+    /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
+    pressure: AtomicU64,
     vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
@@ -72,6 +97,11 @@ impl Collector {
         self.vanished.store(true, Ordering::Release);
     }
 
+    #[inline]
+    pub(super) fn pressure(&self) -> u64 {
+        self.pressure.load(Ordering::Relaxed)
+    }
+
     /// Segments collected and bytes copied so far.
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -81,25 +111,33 @@ impl Collector {
 impl Store {
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
+        let mut waits = 0;
         while self.housekeeping.sleep(Duration::from_millis(2)) {
             let requested = self.collector.requested.swap(false, Ordering::AcqRel);
-            if self.collector.vanished.swap(false, Ordering::AcqRel) {
-                drop(self.recount());
-            }
-            let freed = self.collect(requested).unwrap_or(0);
-            if requested && freed == 0 {
+            let round = self.collect(requested).unwrap_or_default();
+            self.set_pressure();
+            if !requested || round != Round::default() {
+                waits = 0;
+            } else if self.waits_for_readers() && waits < READER_WAITS_MAX {
+                waits += 1;
+                self.collector.request();
+            } else {
+                waits = 0;
                 self.collector.futile.fetch_add(1, Ordering::AcqRel);
                 self.log.announce_space();
             }
         }
     }
 
-    /// One round; returns the segments freed.
-    pub(super) fn collect(&self, needed: bool) -> Result<usize> {
-        let mut freed = self.free_pending()?;
+    /// One round.
+    pub(super) fn collect(&self, needed: bool) -> Result<Round> {
+        if self.collector.vanished.swap(false, Ordering::AcqRel) {
+            self.recount()?;
+        }
+        let mut round = Round { freed: self.free_pending()?, emptied: 0 };
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
-            return Ok(freed);
+            return Ok(round);
         }
         let mut emptied = Vec::new();
         for unit in victims {
@@ -120,15 +158,33 @@ impl Store {
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        round.emptied = emptied.len();
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
-        freed += self.free_pending()?;
-        Ok(freed)
+        round.freed += self.free_pending()?;
+        Ok(round)
+    }
+
+    /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
+    fn waits_for_readers(&self) -> bool {
+        let oldest = self.snapshots.oldest();
+        let pending = self.collector.pending.lock();
+        pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
     fn space_is_low(&self) -> bool {
         let (available, all) = self.log.space();
-        available < (all / 8).clamp(5, 64)
+        available < low_units(all)
+    }
+
+    /// Sets what writers pay: nothing while space is not low, then more with the square of what is missing, so that they
+    /// slow down to the collector's speed before they have to wait for it.
+    fn set_pressure(&self) {
+        let (available, all) = self.log.space();
+        let low = low_units(all);
+        let missing = u64::from(low.saturating_sub(available));
+        let pressure = PRESSURE_MAX_NS * missing * missing / u64::from(low * low);
+        self.collector.pressure.store(pressure, Ordering::Relaxed);
     }
 
     /// The units of the segments most worth collecting.
@@ -140,10 +196,12 @@ impl Store {
         let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
         let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
         for (unit, segment, dead) in self.log.candidates() {
-            let bytes = (segment.end - SEGMENT_HEADER_BYTES).max(1);
-            let percent = (dead * 100 / bytes).min(100);
-            if percent >= threshold || segment.end == SEGMENT_HEADER_BYTES {
-                candidates.push((percent, bytes - dead.min(bytes), unit));
+            // What a segment was sealed without is as good as dead: openings leave segments that are hardly begun.
+            let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
+            let live = segment.end - SEGMENT_HEADER_BYTES - dead;
+            let percent = 100 - live * 100 / bytes;
+            if percent >= threshold {
+                candidates.push((percent, live, unit));
             }
         }
         candidates.sort_unstable_by_key(|&(percent, ..)| std::cmp::Reverse(percent));
@@ -201,13 +259,11 @@ impl Store {
         }
         let bodies = Bodies::new(&schema, Some(&chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
-        let mut draft =
-            row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+        let mut draft = row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
         let sequence = chain.records()[0].sequence();
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
-        let done =
-            self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
+        let done = self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
         if done {
             chain.records().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
@@ -331,7 +387,10 @@ impl Store {
             table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
-                if slot.expires() && super::write::is_row(Some(slot)) && self.row_at(&schema, Some(slot))?.is_none() {
+                if slot.expires()
+                    && super::write::is_row(Some(slot))
+                    && self.row_at(&schema, Some(slot))?.is_none()
+                {
                     expired.push(key.to_vec());
                 }
             }

@@ -1,10 +1,10 @@
 //! Opening after a crash, or after a clean close: the same path.
 //!
-//! 1. Walk all segments in parallel; verify every record to its last byte; note key head, sequence and place of each.
+//! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. (After a killed process every store survived, and nothing is cut.)
-//! 3. Sort each table's notes by key and sequence, let the newest version of a key decide what its slot says, count the
-//!    older ones as dead, and build the table's index bottom-up.
+//! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, let the newest version of a key
+//!    decide what its slot says, count the older ones as dead, and build the table's index bottom-up.
 //! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::HashMap;
@@ -12,42 +12,97 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
-use crate::log::{Found, Log, SegmentEnd};
+use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
-
-/// How far ahead record heads are prefetched where they are read in key order.
-const PREFETCH_AHEAD: usize = 24;
 
 /// How full the leaves of a rebuilt index are.
 const FILL_PERCENT: u32 = 90;
 
 /// What a table's index is built from.
-#[derive(Debug, Default)]
-struct Live {
-    /// In key order.
-    slots: Vec<Slot>,
+struct Building<'p> {
+    builder: IndexBuilder,
+    prefix: &'p [u8],
+    key: Vec<u8>,
     tombstones: u64,
     expiring: bool,
 }
 
-/// One record, noted while walking: enough to sort without touching the log again.
+/// One record, noted while walking: enough to sort and to build the index without touching the log again, unless the
+/// key is long.
 #[derive(Debug, Clone, Copy)]
 struct Note {
-    /// The 8 key bytes after the table's common prefix; ties are settled by the keys themselves.
-    head: u64,
+    /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
+    key: [u64; NOTED_KEY_WORDS],
     sequence: u64,
-    /// A slot that points at the record, without a stale count.
+    /// A slot that points at the record. In place of the stale count: the bytes in `key`, or `LONG`, or `LOW`.
     slot: Slot,
+}
+
+const NOTED_KEY_WORDS: usize = 3;
+const NOTED_KEY_BYTES: usize = 8 * NOTED_KEY_WORDS;
+/// The key is longer than a note holds, or beyond all that have the prefix: it must be read from the record.
+const LONG: u8 = 255;
+/// The key is below all that have the prefix: it must be read from the record.
+const LOW: u8 = 254;
+
+impl Note {
+    fn new(record: &Record<'_>, prefix: &[u8]) -> Note {
+        let mut bytes = [0; NOTED_KEY_BYTES];
+        let (mut kept, key) = (LONG, record.key());
+        match key.strip_prefix(prefix) {
+            Some(rest) => {
+                let count = rest.len().min(NOTED_KEY_BYTES);
+                bytes[..count].copy_from_slice(&rest[..count]);
+                if rest.len() <= NOTED_KEY_BYTES {
+                    kept = rest.len() as u8;
+                }
+            }
+            None if key < prefix => kept = LOW,
+            None => bytes.fill(0xFF),
+        }
+        let word = |i: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
+            u64::from_be_bytes(word)
+        };
+        let slot = slot_of(record).with_stale(kept);
+        Note { key: std::array::from_fn(word), sequence: record.sequence(), slot }
+    }
+
+    fn is_long(&self) -> bool {
+        self.slot.stale() >= LOW
+    }
+
+    /// Orders notes with equal words: of two such keys one is the other with zeros added, unless one is long.
+    fn rank(&self) -> i16 {
+        if self.slot.stale() == LOW { -1 } else { i16::from(self.slot.stale()) }
+    }
+
+    /// Appends the noted bytes of a key that is not long.
+    fn extend(&self, key: &mut Vec<u8>) {
+        let bytes = self.key.map(u64::to_be_bytes);
+        key.extend_from_slice(&bytes.as_flattened()[..usize::from(self.slot.stale())]);
+    }
+
+    /// Whether the two may have one key, as far as the notes tell: surely, if neither is long.
+    fn looks_like(&self, other: &Note) -> bool {
+        let same_class = (self.rank() < 0) == (other.rank() < 0);
+        self.key == other.key
+            && same_class
+            && (self.rank() == other.rank() || self.is_long() || other.is_long())
+    }
 }
 
 /// What walking one segment, or several, gave.
 #[derive(Debug, Default)]
 struct Walked {
-    notes: HashMap<u32, Vec<Note>>,
+    /// By table; one run from each thread, sorted.
+    runs: HashMap<u32, Vec<Vec<Note>>>,
     ends: Vec<SegmentEnd>,
     /// Records above the watermark: sequence, unit, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
@@ -63,6 +118,9 @@ struct Above {
     relocated: bool,
 }
 
+/// By table, in the order they were met.
+type Notes = HashMap<u32, Vec<Note>>;
+
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
@@ -74,30 +132,33 @@ impl Store {
         if found.power_cut {
             self.cut(&mut walked, found.watermark);
         }
-        for (id, notes) in std::mem::take(&mut walked.notes) {
+        for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                notes.iter().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
+                runs.iter().flatten().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
                 continue;
             };
-            let sorted = sort_notes(notes, threads);
-            self.build_index(&table, &sorted)?;
+            self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
         }
-        self.log.recovered(&walked.ends, walked.last_sequence)
+        self.log.recovered(walked.ends, walked.last_sequence, found)
     }
 
     fn walk_all(&self, found: &Found, prefixes: &Prefixes, threads: usize) -> Result<Walked> {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(Ok(Walked { last_sequence: found.watermark, ..Walked::default() }));
         let work = || {
-            let mut mine = Walked::default();
+            let (mut mine, mut notes) = (Walked::default(), Notes::new());
             let outcome = loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&unit) = found.segments.get(i) else { break Ok(()) };
-                if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine) {
+                if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine, &mut notes) {
                     break Err(error);
                 }
             };
+            for (table, mut notes) in notes {
+                notes.sort_unstable_by(by_key);
+                mine.runs.insert(table, vec![notes]);
+            }
             let mut total = total.lock();
             match (&mut *total, outcome) {
                 (Ok(total), Ok(())) => total.absorb(mine),
@@ -118,6 +179,7 @@ impl Store {
         found: &Found,
         prefixes: &Prefixes,
         walked: &mut Walked,
+        noted: &mut Notes,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         let mut max_sequence = 0;
@@ -136,28 +198,19 @@ impl Store {
             let table = record.table();
             if current.as_ref().is_none_or(|(id, ..)| *id != table) {
                 if let Some((id, notes, _)) = current.take() {
-                    walked.notes.insert(id, notes);
+                    noted.insert(id, notes);
                 }
                 let prefix = prefixes.get(&table).map_or(&[][..], Vec::as_slice);
-                current = Some((table, walked.notes.remove(&table).unwrap_or_default(), prefix));
+                current = Some((table, noted.remove(&table).unwrap_or_default(), prefix));
             }
             if let Some((_, notes, prefix)) = &mut current {
-                notes.push(Note {
-                    head: key_head(record.key(), prefix),
-                    sequence: record.sequence(),
-                    slot: slot_of(&record),
-                });
+                notes.push(Note::new(&record, prefix));
             }
         }
         if let Some((id, notes, _)) = current {
-            walked.notes.insert(id, notes);
+            noted.insert(id, notes);
         }
-        let end = walk.end();
-        if let Some(sequence) = end.beyond
-            && (!found.power_cut || sequence <= found.watermark)
-        {
-            return Err(walk.corrupted(end.end as usize));
-        }
+        let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence });
         Ok(())
@@ -181,89 +234,90 @@ impl Store {
                 end.max_sequence = end.max_sequence.min(first_missing - 1);
             }
         }
-        walked.notes.values_mut().for_each(|notes| notes.retain(|n| n.sequence < first_missing));
+        let runs = walked.runs.values_mut().flatten();
+        runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
     }
 
-    /// Builds a table's index from its notes, sorted by key and then from the newest sequence to the oldest.
-    fn build_index(&self, table: &TableShared, sorted: &[Note]) -> Result<()> {
-        let mut live = Live { slots: Vec::with_capacity(sorted.len()), ..Live::default() };
-        let mut at = 0;
-        while at < sorted.len() {
-            if let Some(ahead) = sorted.get(at + PREFETCH_AHEAD) {
-                self.log.prefetch(ahead.slot.offset());
+    /// Builds a table's index from its notes.
+    fn build_index(&self, table: &TableShared, runs: &[Vec<Note>], prefix: &[u8]) -> Result<()> {
+        let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
+        let mut building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+        let mut alike: Vec<Note> = Vec::new();
+        for note in Merged::new(runs) {
+            if alike.first().is_some_and(|first| !first.looks_like(&note)) {
+                self.settle(&alike, &mut building)?;
+                alike.clear();
             }
-            let same_head = sorted[at..].iter().take_while(|n| n.head == sorted[at].head).count();
-            let run = &sorted[at..at + same_head];
-            if same_head == 1 {
-                self.decide(run, &mut live)?;
-            } else {
-                self.decide_run(run, &mut live)?;
-            }
-            at += same_head;
+            alike.push(note);
         }
-        let mut builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        for (i, &slot) in live.slots.iter().enumerate() {
-            if let Some(ahead) = live.slots.get(i + PREFETCH_AHEAD) {
-                self.log.prefetch(ahead.offset());
-            }
-            builder.push(self.log.record(slot.offset())?.key(), slot).map_err(index_full)?;
-        }
-        table.index.replace_with(builder.finish().map_err(index_full)?);
-        table.tombstones.store(live.tombstones, Ordering::Relaxed);
-        table.expiring.store(live.expiring, Ordering::Relaxed);
+        self.settle(&alike, &mut building)?;
+        table.index.replace_with(building.builder.finish().map_err(index_full)?);
+        table.tombstones.store(building.tombstones, Ordering::Relaxed);
+        table.expiring.store(building.expiring, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Several records with one head: usually versions of one key, sometimes different keys.
-    fn decide_run(&self, run: &[Note], live: &mut Live) -> Result<()> {
+    /// Records that look as if they had one key, newest first if they surely do.
+    fn settle(&self, alike: &[Note], building: &mut Building<'_>) -> Result<()> {
+        match alike {
+            [] => Ok(()),
+            [_, _, ..] if alike.iter().any(Note::is_long) => self.decide_long(alike, building),
+            _ => self.decide(alike, building),
+        }
+    }
+
+    /// Several records that cannot be told apart without their keys.
+    fn decide_long(&self, run: &[Note], building: &mut Building<'_>) -> Result<()> {
         let mut keyed = Vec::with_capacity(run.len());
         for note in run {
             keyed.push((self.log.record(note.slot.offset())?.key(), *note));
         }
-        if keyed.iter().any(|(key, _)| *key != keyed[0].0) {
-            keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
-        }
+        keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
         for versions in keyed.chunk_by(|(a, _), (b, _)| a == b) {
             let notes: Vec<Note> = versions.iter().map(|(_, note)| *note).collect();
-            self.decide(&notes, live)?;
+            self.decide(&notes, building)?;
         }
         Ok(())
     }
 
     /// All versions of one key, newest first: what the slot says.
-    fn decide(&self, versions: &[Note], live: &mut Live) -> Result<()> {
+    fn decide(&self, versions: &[Note], building: &mut Building<'_>) -> Result<()> {
         let newest = versions[0].slot;
-        let in_chain = match newest.tag() {
-            Tag::Row => vec![newest.offset()],
-            Tag::Delta => self.chain_of(newest)?,
+        let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
+        match newest.tag() {
+            Tag::Delta => self.chain_below(&mut chain)?,
             Tag::Tombstone if versions.len() == 1 => {
                 // Nothing older is left for it to hide.
                 self.log.died(newest.offset(), newest.bytes());
                 return Ok(());
             }
-            Tag::Tombstone | Tag::Reserved => vec![newest.offset()],
-        };
+            Tag::Row | Tag::Tombstone | Tag::Reserved => {}
+        }
         let mut expires = newest.expires();
         for older in &versions[1..] {
-            if in_chain.contains(&older.slot.offset()) {
+            if chain.contains(&older.slot.offset()) {
                 expires |= older.slot.expires();
             } else {
                 self.log.died(older.slot.offset(), older.slot.bytes());
             }
         }
-        let stale = versions.len() - in_chain.len().min(versions.len());
-        let depth = in_chain.len() - 1;
-        let slot = newest.with_depth(depth as u8).with_expires(expires);
-        live.slots.push(slot.with_stale(stale.min(usize::from(Slot::STALE_MANY)) as u8));
-        live.tombstones += u64::from(newest.tag() == Tag::Tombstone);
-        live.expiring |= expires;
-        Ok(())
+        let stale = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::STALE_MANY)) as u8;
+        let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_stale(stale);
+        building.tombstones += u64::from(newest.tag() == Tag::Tombstone);
+        building.expiring |= expires;
+        let Building { builder, prefix, key, .. } = building;
+        if versions[0].is_long() {
+            return builder.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
+        }
+        key.clear();
+        key.extend_from_slice(prefix);
+        versions[0].extend(key);
+        builder.push(key, slot).map_err(index_full)
     }
 
-    /// The places of a delta chain's records, from the newest down to the row.
-    fn chain_of(&self, newest: Slot) -> Result<Vec<u64>> {
-        let mut chain = vec![newest.offset()];
-        let mut record = self.log.record(newest.offset())?;
+    /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row.
+    fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<()> {
+        let mut record = self.log.record(chain[0])?;
         while record.kind() == RecordKind::Delta {
             let previous = Slot::from_raw(record.previous());
             let Some(previous) = previous.filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
@@ -276,8 +330,19 @@ impl Store {
             chain.push(previous.offset());
             record = below;
         }
-        if record.kind() == RecordKind::Row { Ok(chain) } else { Err(broken_chain(&record)) }
+        if record.kind() == RecordKind::Row { Ok(()) } else { Err(broken_chain(&record)) }
     }
+}
+
+/// Where a walk ended, if the records after it may be missing.
+pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
+    let end = walk.end();
+    // A killed process leaves no holes; a power cut leaves none where all was durable.
+    let hole = match found.power_cut {
+        false => end.beyond,
+        true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
+    };
+    if hole { Err(walk.corrupted(end.end as usize)) } else { Ok(end) }
 }
 
 fn broken_chain(record: &Record<'_>) -> Error {
@@ -290,11 +355,8 @@ fn broken_chain(record: &Record<'_>) -> Error {
 
 impl Walked {
     fn absorb(&mut self, other: Walked) {
-        for (table, notes) in other.notes {
-            match self.notes.entry(table) {
-                std::collections::hash_map::Entry::Vacant(entry) => drop(entry.insert(notes)),
-                std::collections::hash_map::Entry::Occupied(mut entry) => entry.get_mut().extend(notes),
-            }
+        for (table, runs) in other.runs {
+            self.runs.entry(table).or_default().extend(runs);
         }
         self.ends.extend(other.ends);
         self.above.extend(other.above);
@@ -332,49 +394,46 @@ fn sample_prefixes(log: &Log, segments: &[u32]) -> Result<Prefixes> {
     Ok(prefixes)
 }
 
-/// Orders like the key: keys outside the prefix go to the ends, where ties are settled by the whole key.
-fn key_head(key: &[u8], prefix: &[u8]) -> u64 {
-    let Some(rest) = key.strip_prefix(prefix) else {
-        return if key < prefix { 0 } else { u64::MAX };
-    };
-    let mut head = [0; 8];
-    let bytes = rest.len().min(8);
-    head[..bytes].copy_from_slice(&rest[..bytes]);
-    u64::from_be_bytes(head)
-}
-
 /// Newest sequence first; of a relocated row and what it was merged from, the row.
 fn newest_first(a: &Note, b: &Note) -> std::cmp::Ordering {
     let is_row = |n: &Note| n.slot.tag() == Tag::Row;
     b.sequence.cmp(&a.sequence).then(is_row(b).cmp(&is_row(a)))
 }
 
-/// Sorts by head, then newest first, in parallel.
-fn sort_notes(mut notes: Vec<Note>, threads: usize) -> Vec<Note> {
-    let by = |a: &Note, b: &Note| a.head.cmp(&b.head).then_with(|| newest_first(a, b));
-    if threads < 2 || notes.len() < 1 << 16 {
-        notes.sort_unstable_by(by);
-        return notes;
-    }
-    let parts = threads.next_power_of_two();
-    sort_parts(&mut notes, parts, by);
-    notes
+/// Orders by key as far as it is noted, then newest first. Long keys that look alike are put in order by
+/// [`Store::decide_long`].
+fn by_key(a: &Note, b: &Note) -> std::cmp::Ordering {
+    a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }
 
-/// Quick-sorts with a thread for each half, down to `parts` pieces.
-fn sort_parts(
-    notes: &mut [Note],
-    parts: usize,
-    by: impl Fn(&Note, &Note) -> std::cmp::Ordering + Copy + Send + Sync,
-) {
-    if parts < 2 || notes.len() < 2 {
-        notes.sort_unstable_by(by);
-        return;
+/// Sorted runs as one. There are as many as there were threads: few enough to look at each.
+struct Merged<'r> {
+    runs: Vec<&'r [Note]>,
+}
+
+impl<'r> Merged<'r> {
+    fn new(runs: &'r [Vec<Note>]) -> Merged<'r> {
+        Merged { runs: runs.iter().map(Vec::as_slice).filter(|run| !run.is_empty()).collect() }
     }
-    let middle = notes.len() / 2;
-    let (low, _, high) = notes.select_nth_unstable_by(middle, by);
-    std::thread::scope(|scope| {
-        scope.spawn(|| sort_parts(low, parts / 2, by));
-        sort_parts(high, parts / 2, by);
-    });
+}
+
+impl Iterator for Merged<'_> {
+    type Item = Note;
+
+    #[inline]
+    fn next(&mut self) -> Option<Note> {
+        let mut least = 0;
+        for i in 1..self.runs.len() {
+            if by_key(&self.runs[i][0], &self.runs[least][0]).is_lt() {
+                least = i;
+            }
+        }
+        let (note, rest) = self.runs.get(least)?.split_first()?;
+        if rest.is_empty() {
+            self.runs.swap_remove(least);
+        } else {
+            self.runs[least] = rest;
+        }
+        Some(*note)
+    }
 }

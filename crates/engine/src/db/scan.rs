@@ -10,14 +10,15 @@ use std::ops::Bound;
 use super::metrics::Count;
 use super::read::RowRef;
 use super::{Row, Snapshot, Table};
-use crate::index::{ScanBatch, ScanEnd, Slot};
+use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 use crate::{FieldId, FieldName, Result};
 
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
 const STEP_MAX: usize = 256;
-/// How many rows ahead records are fetched.
-const PREFETCH_AHEAD: usize = 4;
+/// How many rows ahead the newest record is fetched, and under a delta what it was written over.
+const NEWEST_AHEAD: usize = 8;
+const BELOW_AHEAD: usize = 4;
 
 /// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
 ///
@@ -108,6 +109,7 @@ impl Scan {
     /// At most this many rows.
     pub fn limit(mut self, rows: usize) -> Scan {
         self.limit = rows;
+        self.state.finished = rows == 0;
         self
     }
 
@@ -151,10 +153,16 @@ impl Scan {
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let slots: &[Slot] = state.batch.slots();
-        slots.iter().take(PREFETCH_AHEAD).for_each(|slot| prefetch(store, *slot));
+        slots.iter().take(NEWEST_AHEAD).for_each(|slot| prefetch(store, *slot));
         for (i, &slot) in slots.iter().enumerate() {
-            if let Some(ahead) = slots.get(i + PREFETCH_AHEAD) {
+            if let Some(ahead) = slots.get(i + NEWEST_AHEAD) {
                 prefetch(store, *ahead);
+            }
+            if let Some(ahead) = slots.get(i + BELOW_AHEAD)
+                && ahead.tag() == Tag::Delta
+                && let Some(below) = store.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
+            {
+                prefetch(store, below);
             }
             let row = match before {
                 None => store.row_at(&schema, Some(slot))?,
@@ -179,12 +187,8 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// The lines of a record that are looked at first. The rest follows by the hardware's own prefetching.
 fn prefetch(store: &super::store::Store, slot: Slot) {
-    let offset = slot.offset();
-    store.log.prefetch(offset);
-    store.log.prefetch(offset + 64);
-    store.log.prefetch(offset + 128);
+    store.log.prefetch_record(slot.offset(), slot.bytes());
 }
 
 impl Iterator for Scan {

@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::collect::Collector;
 use super::metrics::Counters;
 use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
-use crate::log::Log;
+use crate::log::{Found, Log};
 use crate::schema::table::TableSchema;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
@@ -84,6 +84,14 @@ impl TableShared {
 impl Store {
     /// Opens a store on a tier: root, catalog, replay. Starts no threads.
     pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Store> {
+        let threads = options.recovery_threads.max(1);
+        let (store, found) = Store::load(tier, options, clock)?;
+        store.recover(&found, threads)?;
+        Ok(store)
+    }
+
+    /// The part of opening before the log is replayed: root, segment headers, catalog.
+    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Store, Found)> {
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -96,9 +104,9 @@ impl Store {
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
         })?;
+        arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
-        let threads = options.recovery_threads.max(1);
         let store = Store {
             log,
             epoch,
@@ -111,8 +119,7 @@ impl Store {
             collector: Collector::default(),
             housekeeping: Housekeeping::default(),
         };
-        store.recover(&found, threads)?;
-        Ok(store)
+        Ok((store, found))
     }
 
     #[inline]
@@ -145,10 +152,12 @@ impl Store {
 /// The error for a full index.
 #[cold]
 pub(super) fn index_full(_: IndexFull) -> Error {
-    Error::new(
-        ErrorKind::Full,
-        "the index has reached index_bytes_max; reads, overwrites and deletes go on",
-    )
+    index_full_error()
+}
+
+#[cold]
+pub(super) fn index_full_error() -> Error {
+    Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }
 
 /// The live snapshots, by sequence.
@@ -256,6 +265,10 @@ impl Store {
     }
 
     fn keep_swept(&self) {
+        if self.log.is_unsettled() {
+            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
+            drop(self.log.persist_to(self.log.last_sequence()));
+        }
         let mut positions: HashMap<u32, Vec<u8>> = HashMap::new();
         while self.housekeeping.sleep(Duration::from_millis(100)) {
             for table in self.catalog.all() {

@@ -251,9 +251,15 @@ impl Table {
     /// Adds to an integer field and returns the sum. A missing row or field counts as 0.
     ///
     /// # Errors
-    /// See [`Table`]; `Invalid` if the field is no integer or the sum does not fit it.
+    /// See [`Table`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
     pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
         self.with_row(key, |at| {
+            let fields = at.schema.fields();
+            let position = field.find(fields).ok_or_else(|| unknown_field(field))?;
+            if !fields.fields()[position].kind().is_integer() {
+                let name = field.describe();
+                return Err(Error::invalid(format!("field {name} holds no integer")).into());
+            }
             let old = match at.row {
                 Some(row) => row.get(field)?.to_owned(),
                 None => OwnedValue::Null,
@@ -283,6 +289,9 @@ impl Table {
         new: Value<'_>,
     ) -> Result<bool> {
         self.with_row(key, |at| {
+            if field.find(at.schema.fields()).is_none() {
+                return Err(unknown_field(field).into());
+            }
             let equal = match at.row {
                 Some(row) => row.get(field)? == expected,
                 None => expected.is_null(),

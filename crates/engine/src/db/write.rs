@@ -10,7 +10,8 @@
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
 //!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
-//! 5. Commit the reservation, let go of the lane, **count** the bytes that died, make **durable** as the mode asks.
+//! 5. Commit the reservation, let go of the lane, **count** the bytes that died, make **durable** as the mode asks, **pay**
+//!    back-pressure if space is low (`collect.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. A lane's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
@@ -19,6 +20,7 @@
 //! Tried and dropped: reading the replaced record to learn its length. It costs a miss (300 ns) on every overwrite; the
 //! slot carries a size class instead.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -157,7 +159,17 @@ impl Store {
         self.count_replaced(table, draft.kind, old);
         drop(guard);
         self.make_durable(sequence)?;
+        self.pay(bytes);
         Ok(Outcome::Published(old))
+    }
+
+    /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
+    #[inline]
+    fn pay(&self, bytes: usize) {
+        let pressure = self.collector.pressure();
+        if pressure != 0 {
+            pay_debt((bytes as u64 * pressure) >> 10);
+        }
     }
 
     /// Gives the record its sequence and its checksum. Under the key's leaf lock.
@@ -464,6 +476,19 @@ impl Store {
             }
         }
     }
+}
+
+/// Adds to what the thread owes, and sleeps it off once that is worth a sleep.
+#[cold]
+fn pay_debt(ns: u64) {
+    const WORTH_A_SLEEP_NS: u64 = 100_000;
+    thread_local!(static DEBT_NS: Cell<u64> = const { Cell::new(0) });
+    let debt = DEBT_NS.get() + ns;
+    if debt < WORTH_A_SLEEP_NS {
+        return DEBT_NS.set(debt);
+    }
+    DEBT_NS.set(0);
+    std::thread::sleep(Duration::from_nanos(debt));
 }
 
 /// A delta body that names no field.

@@ -71,6 +71,16 @@ impl NodeArena {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether `keys` new keys of `key_bytes` bytes together surely find room, whatever splits they cause, if nobody else
+    /// takes any meanwhile.
+    pub fn has_room(&self, keys: usize, key_bytes: usize) -> bool {
+        // A key may split its leaf and the inner nodes above; a long one is kept in a blob, and again as a separator.
+        let needed = keys as u64 * 4 * NODE_BYTES + 2 * key_bytes as u64;
+        let nodes = u64::from(self.memory.nodes().saturating_sub(self.next.load(Ordering::Relaxed)))
+            + self.free.lock().len() as u64;
+        self.bytes().saturating_add(needed) <= self.bytes_max && nodes * NODE_BYTES >= needed
+    }
+
     /// The node of `id`. Ids beyond the range name the null node, which is never written.
     #[inline]
     pub(super) fn node(&self, id: u32) -> &Node {
@@ -163,7 +173,7 @@ mod memory {
     impl Memory {
         pub(super) fn reserve(bytes_max: u64) -> io::Result<Memory> {
             // One more node than the budget holds: the null node takes the first place.
-            let mut bytes = bytes_max.min(RESERVE_MOST).max(NODE_BYTES) + NODE_BYTES;
+            let mut bytes = bytes_max.clamp(NODE_BYTES, RESERVE_MOST) + NODE_BYTES;
             loop {
                 match Arena::reserve(usize::try_from(bytes).unwrap_or(isize::MAX as usize / 2)) {
                     Ok(arena) => {

@@ -16,6 +16,11 @@ const HEADER: usize = size_of::<u64>();
 /// What the allocator adds to a piece, about; counted against the budget.
 const OVERHEAD: usize = 16;
 
+/// What a blob of a key of `key_len` bytes costs of the budget.
+pub(super) fn cost(key_len: usize) -> u64 {
+    (HEADER + key_len + OVERHEAD) as u64
+}
+
 fn layout(key_len: usize) -> Option<Layout> {
     Layout::from_size_align(HEADER.checked_add(key_len)?, align_of::<u64>()).ok()
 }
@@ -23,7 +28,7 @@ fn layout(key_len: usize) -> Option<Layout> {
 /// A blob of `key`, or `IndexFull` if neither the budget nor the allocator has room.
 pub(super) fn allocate(arena: &NodeArena, key: &[u8]) -> Result<u64, IndexFull> {
     let layout = layout(key.len()).ok_or_else(|| arena.full())?;
-    let charge = (layout.size() + OVERHEAD) as u64;
+    let charge = cost(key.len());
     arena.charge(charge)?;
     // SAFETY: the layout is not empty; the writes stay within it and are aligned.
     unsafe {
@@ -60,7 +65,7 @@ pub(super) unsafe fn free(arena: &NodeArena, raw: u64) {
     // SAFETY: by the contract above.
     let len = unsafe { key(raw) }.len();
     if let Some(layout) = layout(len) {
-        arena.discharge((layout.size() + OVERHEAD) as u64);
+        arena.discharge(cost(len));
         // SAFETY: allocated with this very layout, which depends on the length alone.
         unsafe { dealloc(ptr::with_exposed_provenance_mut(raw as usize), layout) };
     }

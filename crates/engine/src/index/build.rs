@@ -106,7 +106,9 @@ impl IndexBuilder {
             halves = (0..self.slots.len()).map(|i| entry_halves(self.key(i).len() - prefix)).sum::<usize>()
                 + entry_halves(key.len() - prefix);
         }
-        if self.slots.len() == GATHER_MAX || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty() {
+        if self.slots.len() == GATHER_MAX
+            || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty()
+        {
             self.flush(Some(key))?;
             return self.push(key, slot);
         }
@@ -206,7 +208,7 @@ impl IndexBuilder {
             match blob::allocate(&self.arena, self.key(i)) {
                 Ok(raw) => {
                     blobs[i] = raw;
-                    made += self.key(i).len() as u64;
+                    made += blob::cost(self.key(i).len());
                 }
                 Err(e) => {
                     full = Some(e);
@@ -290,7 +292,7 @@ impl IndexBuilder {
             match blob::allocate(&self.arena, separator) {
                 Ok(raw) => {
                     blobs[i] = raw;
-                    made += separator.len() as u64;
+                    made += blob::cost(separator.len());
                 }
                 Err(e) => {
                     full = Some(e);

@@ -113,8 +113,17 @@ fn put(node: &Node, meta: Meta, i: usize, at: usize, entry: &Entry<'_>) {
         node.write_half(Node::child_at(meta, i + 1), entry.value as u32);
     }
     if entry.blob == 0 {
-        for half in 0..suffix_halves(entry.tail.len()) {
-            node.write_half(at + half, half_of(entry.tail, 8 + half * 4));
+        let end = at + suffix_halves(entry.tail.len());
+        let (mut half, mut from) = (at, 8);
+        while half < end {
+            // Two at once where they share a cell.
+            if half.is_multiple_of(2) && half + 2 <= end {
+                node.write(half >> 1, head_of(entry.tail, from));
+                (half, from) = (half + 2, from + 8);
+            } else {
+                node.write_half(half, half_of(entry.tail, from));
+                (half, from) = (half + 1, from + 4);
+            }
         }
     } else {
         node.write_half(at, (entry.blob >> 32) as u32);
@@ -147,7 +156,7 @@ pub(super) fn insert(node: &Node, at: usize, entry: &Entry<'_>) {
 fn move_halves_up(node: &Node, from: usize, count: usize) {
     let mut i = from + count;
     // Whole cells while both source halves are among those to move.
-    if count > 0 && i % 2 == 0 {
+    if count > 0 && i.is_multiple_of(2) {
         node.write_half(i, node.half(i - 1));
         i -= 1;
     }
@@ -224,8 +233,11 @@ impl Items {
             let ext = node.ext(meta, i);
             items.starts[i] = end as u16;
             items.lens[i] = ext.len() as u32;
-            items.values[i] =
-                if meta.is_leaf() { node.read(Node::slot_at(meta, i)) } else { u64::from(node.child(meta, i + 1)) };
+            items.values[i] = if meta.is_leaf() {
+                node.read(Node::slot_at(meta, i))
+            } else {
+                u64::from(node.child(meta, i + 1))
+            };
             if ext.spilled() {
                 items.blobs[i] = node.blob(ext);
                 continue;

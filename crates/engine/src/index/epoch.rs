@@ -86,7 +86,8 @@ impl Epoch {
             let bucket = (epoch & 3) as usize;
             self.shared[bucket].fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            // Counted in the bucket of the epoch that still is: later guards count elsewhere, so it drains.
+            // Counted in the bucket of the epoch that still is: later guards count elsewhere, so it drains; and the
+            // bucket is not one that came round again.
             if self.global.load(Ordering::SeqCst) == epoch {
                 return Guard { epoch: self, place: PLACES + bucket, _on_this_thread: PhantomData };
             }
@@ -161,7 +162,8 @@ impl Epoch {
         if self.places[..claim::places_used()].iter().any(behind) {
             return false;
         }
-        if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0) {
+        if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0)
+        {
             return false;
         }
         // Losing to another thread that moved it is as good.
@@ -260,7 +262,12 @@ mod claim {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
                     let bit = taken.trailing_ones();
-                    match word.compare_exchange_weak(taken, taken | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
+                    match word.compare_exchange_weak(
+                        taken,
+                        taken | 1 << bit,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    ) {
                         Ok(_) => {
                             let place = i * 64 + bit as usize;
                             USED.fetch_max(place + 1, Ordering::SeqCst);

@@ -187,7 +187,9 @@ fn is_void(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(from), Bound::Included(to)) => from > to,
-        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
     }
 }
 
@@ -233,7 +235,9 @@ impl<'g> Walk<'_, 'g> {
             }
             let at = match seek {
                 Seek::Last => meta.count(),
-                Seek::At { .. } => node.search(meta, &self.out.seek, version).map(|(at, equal)| at + usize::from(equal))?,
+                Seek::At { .. } => {
+                    node.search(meta, &self.out.seek, version).map(|(at, equal)| at + usize::from(equal))?
+                }
                 Seek::Below => node.search(meta, &self.out.seek, version)?.0,
             };
             let id = node.child(meta, at);
@@ -250,7 +254,7 @@ impl<'g> Walk<'_, 'g> {
                 self.read_fence(fence)?;
                 return Ok(Some(Stop { leaf: None, parent, bounded: fence.is_some() }));
             }
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -282,7 +286,7 @@ impl<'g> Walk<'_, 'g> {
         let id = node.child(meta, at);
         let leaf = match id {
             NULL => None,
-            _ => Some((self.view.arena.node(id), self.view.arena.node(id).stable().ok()?)),
+            _ => Some((self.view.arena.node(id), self.view.arena.node(id).stable())),
         };
         // Checks the parent, after the leaf's version was read.
         self.read_fence(Some((node, meta, version, fence))).ok()?;
@@ -405,7 +409,9 @@ impl<'g> Walk<'_, 'g> {
                     to = to.add(prefix.len());
                     to.cast::<[u8; 8]>().write(leaf.head(i).to_be_bytes());
                     for half in 0..suffix_halves(ext.len()) {
-                        to.add(8 + half * 4).cast::<[u8; 4]>().write(leaf.half(ext.at() + half).to_be_bytes());
+                        to.add(8 + half * 4)
+                            .cast::<[u8; 4]>()
+                            .write(leaf.half(ext.at() + half).to_be_bytes());
                     }
                     keys.set_len(len + prefix.len() + ext.len());
                 }

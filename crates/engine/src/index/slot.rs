@@ -44,7 +44,7 @@ pub enum Tag {
     Reserved,
 }
 
-/// One key's word in the index. See the [module](self) for its layout.
+/// One key's word in the index. The module describes its layout.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Slot(NonZeroU64);
@@ -147,7 +147,11 @@ impl Slot {
     /// With `fewer` older records; "many" stays "many".
     #[must_use]
     pub fn stale_fewer(self, fewer: u8) -> Slot {
-        if self.stale() == Self::STALE_MANY { self } else { self.with_stale(self.stale().saturating_sub(fewer)) }
+        if self.stale() == Self::STALE_MANY {
+            self
+        } else {
+            self.with_stale(self.stale().saturating_sub(fewer))
+        }
     }
 
     /// With the record moved to `offset`, all else kept.
@@ -178,7 +182,7 @@ impl fmt::Debug for Slot {
 
 /// The bytes a size class stands for.
 fn class_bytes(class: u8) -> u64 {
-    (8 + u64::from(class & 7)) * 4 << (class >> 3)
+    ((8 + u64::from(class & 7)) * 4) << (class >> 3)
 }
 
 /// The smallest class that holds `bytes`; the largest if none does.

@@ -1,1 +1,532 @@
 //! Tests of the index against a model, and under threads.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Model = BTreeMap<Vec<u8>, Slot>;
+
+fn slot(n: u64) -> Slot {
+    Slot::new(Tag::Row, n % (1 << 40) * 8, 64)
+}
+
+fn fresh() -> (Arc<NodeArena>, Arc<Epoch>) {
+    (Arc::new(NodeArena::new(1 << 30).unwrap()), Arc::new(Epoch::new()))
+}
+
+/// A small generator of its own, so that a failing seed is one number.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// Key families, each hard on some part of the layout.
+const FAMILIES: [&str; 10] = [
+    "random",
+    "ascending",
+    "descending",
+    "zeros",
+    "ones",
+    "prefixes",
+    "same-middle",
+    "long",
+    "few-bytes",
+    "mixed",
+];
+
+fn key_of(family: &str, r: &mut Random, step: u64) -> Vec<u8> {
+    let n = r.below(3000);
+    match family {
+        "random" => format!("user{:020}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes(),
+        "ascending" => format!("user{step:020}").into_bytes(),
+        "descending" => format!("user{:020}", 1_000_000 - step).into_bytes(),
+        "zeros" => [vec![0; (n % 60 + 1) as usize], vec![1; (n / 60 % 3) as usize]].concat(),
+        "ones" => [vec![0xff; (n % 60 + 1) as usize], vec![0; (n / 60 % 3) as usize]].concat(),
+        "prefixes" => b"abcabcabc".repeat(30)[..(n % 200 + 1) as usize].to_vec(),
+        "same-middle" => [&n.to_be_bytes()[6..7], &[b'm'; 100], &n.to_be_bytes()[7..]].concat(),
+        "long" => [
+            vec![b'x'; (n % 7 * 300) as usize],
+            n.to_string().into_bytes(),
+            vec![b'y'; (n % 3 * 400) as usize],
+        ]
+        .concat(),
+        "few-bytes" => (0..r.below(6) + 1).map(|_| [0, 1, b'a', 0xff][r.below(4) as usize]).collect(),
+        _ => {
+            let family = FAMILIES[r.below(9) as usize];
+            key_of(family, r, step)
+        }
+    }
+}
+
+fn bound_of(kind: u64, key: &[u8]) -> Bound<&[u8]> {
+    match kind % 3 {
+        0 => Bound::Included(key),
+        1 => Bound::Excluded(key),
+        _ => Bound::Unbounded,
+    }
+}
+
+/// Scans a whole range in pieces of `limit`.
+fn scan_all(
+    index: &Index,
+    from: Bound<&[u8]>,
+    to: Bound<&[u8]>,
+    limit: usize,
+    reverse: bool,
+) -> Vec<(Vec<u8>, Slot)> {
+    let guard = index.epoch.pin();
+    let (mut batch, mut all) = (ScanBatch::new(), Vec::<(Vec<u8>, Slot)>::new());
+    loop {
+        let last = all.last().map(|(key, _)| key.clone());
+        let end = match (&last, reverse) {
+            (None, false) => index.scan_forward(from, to, limit, &guard, &mut batch),
+            (None, true) => index.scan_reverse(from, to, limit, &guard, &mut batch),
+            (Some(last), false) => index.scan_forward(Bound::Excluded(last), to, limit, &guard, &mut batch),
+            (Some(last), true) => index.scan_reverse(from, Bound::Excluded(last), limit, &guard, &mut batch),
+        };
+        assert!(batch.len() <= limit);
+        all.extend(batch.iter().map(|(key, slot)| (key.to_vec(), slot)));
+        if end == ScanEnd::Done {
+            return all;
+        }
+        assert!(batch.len() == limit, "more may follow only a full batch");
+    }
+}
+
+fn model_scan(model: &Model, from: Bound<&[u8]>, to: Bound<&[u8]>, reverse: bool) -> Vec<(Vec<u8>, Slot)> {
+    let inside = |key: &[u8]| {
+        let above = match from {
+            Bound::Included(from) => key >= from,
+            Bound::Excluded(from) => key > from,
+            Bound::Unbounded => true,
+        };
+        above
+            && match to {
+                Bound::Included(to) => key <= to,
+                Bound::Excluded(to) => key < to,
+                Bound::Unbounded => true,
+            }
+    };
+    let mut all: Vec<_> =
+        model.iter().filter(|(key, _)| inside(key)).map(|(key, slot)| (key.clone(), *slot)).collect();
+    if reverse {
+        all.reverse();
+    }
+    all
+}
+
+fn check_whole(index: &Index, model: &Model) {
+    let all: Vec<_> = model.iter().map(|(key, slot)| (key.clone(), *slot)).collect();
+    assert_eq!(scan_all(index, Bound::Unbounded, Bound::Unbounded, 37, false), all);
+    let mut reversed = all;
+    reversed.reverse();
+    assert_eq!(scan_all(index, Bound::Unbounded, Bound::Unbounded, 41, true), reversed);
+    assert_eq!(index.len(), model.len() as u64);
+    let guard = index.epoch.pin();
+    let keys: Vec<&[u8]> = model.keys().map(Vec::as_slice).collect();
+    let mut out = vec![None; keys.len()];
+    index.multi_get(&keys, &guard, &mut out);
+    assert!(keys.iter().zip(out).all(|(key, slot)| slot == model.get(*key).copied()));
+}
+
+fn put(index: &Index, key: &[u8], to: Slot) -> Option<Slot> {
+    index.upsert(key, &index.epoch.pin(), |old| (Decision::Store(to), old)).unwrap()
+}
+
+fn remove(index: &Index, key: &[u8]) -> Option<Slot> {
+    index.upsert(key, &index.epoch.pin(), |old| (Decision::Remove, old)).unwrap()
+}
+
+/// Runs random operations of one family on both, from what they hold; `growth` of 10 are inserts.
+fn run(index: &Index, model: &mut Model, family: &str, r: &mut Random, steps: u64, growth: u64) {
+    for step in 0..steps {
+        let key = key_of(family, r, step);
+        match r.below(20) {
+            op if op < growth => {
+                assert_eq!(put(index, &key, slot(step)), model.insert(key, slot(step)), "{family}")
+            }
+            op if op < 16 => {
+                // Half of the time a key that is there.
+                let key = if op % 2 == 0 {
+                    model.range(key.clone()..).next().map_or(key, |(k, _)| k.clone())
+                } else {
+                    key
+                };
+                assert_eq!(remove(index, &key), model.remove(&key), "{family}");
+            }
+            16..18 => {
+                let guard = index.epoch.pin();
+                assert_eq!(index.get(&key, &guard), model.get(&key).copied(), "{family}");
+                let kept = index.upsert(&key, &guard, |old| (Decision::Keep, old)).unwrap();
+                assert_eq!(kept, model.get(&key).copied());
+            }
+            _ if step % 8 == 0 => {
+                let other = key_of(family, r, step);
+                let (from, to) = (bound_of(r.next(), &key), bound_of(r.next(), &other));
+                let (limit, reverse) = (r.below(50) as usize + 1, r.below(2) == 0);
+                assert_eq!(
+                    scan_all(index, from, to, limit, reverse),
+                    model_scan(model, from, to, reverse),
+                    "{family} {from:?} {to:?} {limit} {reverse}"
+                );
+            }
+            _ => {}
+        }
+    }
+    check_whole(index, model);
+}
+
+#[test]
+fn behaves_like_a_sorted_map_for_all_key_families() {
+    for (i, family) in FAMILIES.iter().enumerate() {
+        let (arena, epoch) = fresh();
+        let index = Index::new(arena.clone(), epoch.clone());
+        let (mut model, mut r) = (Model::new(), Random(i as u64));
+        run(&index, &mut model, family, &mut r, 6000, 14);
+        run(&index, &mut model, family, &mut r, 6000, 4);
+        run(&index, &mut model, family, &mut r, 4000, 14);
+        for key in model.keys() {
+            assert!(remove(&index, key).is_some());
+        }
+        check_whole(&index, &Model::new());
+        assert!(
+            index.bytes() <= 1024,
+            "{family}: an empty tree keeps a root at most, not {} bytes",
+            index.bytes()
+        );
+        drop(index);
+        while epoch.collect() > 0 {}
+        assert_eq!(arena.bytes(), 0, "{family}: all memory is given back");
+    }
+}
+
+#[test]
+fn built_in_bulk_it_is_the_same_tree() {
+    for (i, family) in FAMILIES.iter().enumerate() {
+        for (count, fill) in [(0, 90), (1, 90), (30, 100), (400, 50), (2500, 100), (20_000, 90)] {
+            let (arena, epoch) = fresh();
+            let mut r = Random(i as u64 + 100);
+            let mut model: Model =
+                (0..count).map(|step| (key_of(family, &mut r, step), slot(step))).collect();
+            let sorted = model.iter().map(|(key, slot)| (key, *slot));
+            let index = Index::bulk_build(arena.clone(), epoch.clone(), sorted, fill).unwrap();
+            check_whole(&index, &model);
+            run(&index, &mut model, family, &mut r, 2000, 10);
+            index.clear();
+            check_whole(&index, &Model::new());
+            drop(index);
+            while epoch.collect() > 0 {}
+            assert_eq!(arena.bytes(), 0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_keys_sort_as_bytes(
+        keys in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0u8, 1, 0x7f, 0xfe, 0xff]), 1..90), 1..400),
+        removed in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+        from in prop::collection::vec(any::<u8>(), 0..9),
+        to in prop::collection::vec(any::<u8>(), 0..9),
+        kinds: (u64, u64),
+    ) {
+        let (arena, epoch) = fresh();
+        let index = Index::new(arena, epoch);
+        let mut model = Model::new();
+        for (n, key) in keys.iter().enumerate() {
+            prop_assert_eq!(put(&index, key, slot(n as u64)), model.insert(key.clone(), slot(n as u64)));
+        }
+        for n in removed {
+            let key = &keys[n.index(keys.len())];
+            prop_assert_eq!(remove(&index, key), model.remove(key));
+        }
+        check_whole(&index, &model);
+        let (from, to) = (bound_of(kinds.0, &from), bound_of(kinds.1, &to));
+        for reverse in [false, true] {
+            prop_assert_eq!(scan_all(&index, from, to, 7, reverse), model_scan(&model, from, to, reverse));
+        }
+    }
+}
+
+#[test]
+fn the_longest_keys_fit_and_find_each_other() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch);
+    let mut model = Model::new();
+    for n in 0..100u64 {
+        let mut key = vec![b'k'; Index::KEY_BYTES_MAX - (n % 3) as usize];
+        let at = key.len() - 9 + (n % 3) as usize;
+        key[at] = n as u8;
+        put(&index, &key, slot(n));
+        model.insert(key, slot(n));
+    }
+    check_whole(&index, &model);
+}
+
+#[test]
+fn a_full_index_refuses_new_keys_before_deciding_and_goes_on_with_the_old() {
+    let (arena, epoch) = (Arc::new(NodeArena::new(40 << 10).unwrap()), Arc::new(Epoch::new()));
+    let index = Index::new(arena.clone(), epoch);
+    let guard = index.epoch.pin();
+    let (mut model, mut r) = (Model::new(), Random(5));
+    let refused = loop {
+        let key = key_of("long", &mut r, 0);
+        let mut decided = false;
+        let done = index.upsert(&key, &guard, |_| {
+            decided = true;
+            (Decision::Store(slot(9)), ())
+        });
+        match done {
+            Ok(()) => model.insert(key, slot(9)),
+            Err(full) => {
+                assert!(!decided && full.bytes_max == 40 << 10);
+                break key;
+            }
+        };
+    };
+    assert!(arena.bytes() <= 40 << 10);
+    assert_eq!(index.get(&refused, &guard), None);
+    drop(guard);
+    check_whole(&index, &model);
+    for key in model.keys().skip(1) {
+        remove(&index, key);
+    }
+    while index.epoch.collect() > 0 {}
+    put(&index, &refused, slot(1));
+    let sorted = (0..100_000u64).map(|n| (n.to_be_bytes(), slot(n)));
+    assert!(Index::bulk_build(arena.clone(), index.epoch.clone(), sorted, 90).is_err());
+    assert_eq!(arena.bytes(), index.bytes(), "a build that failed gives all back");
+}
+
+#[test]
+fn keys_in_order_fill_their_leaves() {
+    for descending in [false, true] {
+        let (arena, epoch) = fresh();
+        let index = Index::new(arena, epoch);
+        for n in 0..50_000u64 {
+            let n = if descending { 50_000 - n } else { n };
+            put(&index, format!("user{n:020}").as_bytes(), slot(n));
+        }
+        let per_key = index.bytes() / 50_000;
+        assert!(per_key <= 44, "{per_key} bytes a key, descending: {descending}");
+    }
+}
+
+#[test]
+fn random_keys_take_less_than_their_budget() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch);
+    let mut r = Random(1);
+    for n in 0..100_000 {
+        put(&index, format!("user{:020}", r.next()).as_bytes(), slot(n));
+    }
+    assert!(index.bytes() / 100_000 <= 52, "{} bytes a key", index.bytes() / 100_000);
+}
+
+/// A key of the stress tests and the only slots it may have.
+fn stress_key(n: u64) -> Vec<u8> {
+    let scattered = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    match n % 3 {
+        0 => format!("k{scattered:020}").into_bytes(),
+        1 => [&b"same-head-for-all"[..], &scattered.to_be_bytes()].concat(),
+        _ => [&[b'z'; 70][..], &scattered.to_be_bytes()].concat(),
+    }
+}
+
+fn stress_slot(n: u64, version: u64) -> Slot {
+    slot((n << 20) | (version % (1 << 20)))
+}
+
+#[test]
+fn readers_find_what_stays_and_scans_are_in_order_under_writers() {
+    const KEYS: u64 = 6000;
+    let (arena, epoch) = fresh();
+    let index = Arc::new(Index::new(arena.clone(), epoch.clone()));
+    // Every fourth key stays for good; the others come and go, each by one writer.
+    for n in (0..KEYS).step_by(4) {
+        put(&index, &stress_key(n), stress_slot(n, 0));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (1..4u64)
+        .map(|w| {
+            let (index, stop) = (index.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let (mut model, mut r, mut version) = (BTreeMap::new(), Random(w), 0);
+                while !stop.load(Ordering::Relaxed) {
+                    // Times of growth and of shrinking, so that leaves split and vanish.
+                    let growing = version / 3000 % 2 == 0;
+                    let n = r.below(KEYS / 4) * 4 + if r.below(8) == 0 { 0 } else { w };
+                    version += 1;
+                    if n.is_multiple_of(4) || r.below(10) < if growing { 8 } else { 1 } {
+                        let old = put(&index, &stress_key(n), stress_slot(n, version));
+                        if !n.is_multiple_of(4) {
+                            assert_eq!(old, model.insert(n, stress_slot(n, version)));
+                        }
+                    } else {
+                        assert_eq!(remove(&index, &stress_key(n)), model.remove(&n));
+                    }
+                }
+                model
+            })
+        })
+        .collect();
+    let readers: Vec<_> = (0..2u64)
+        .map(|reader| {
+            let (index, stop) = (index.clone(), stop.clone());
+            std::thread::spawn(move || read_under_stress(&index, &stop, reader, KEYS))
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    stop.store(true, Ordering::Relaxed);
+    let rounds: u64 = readers.into_iter().map(|t| t.join().unwrap()).sum();
+    assert!(rounds > 0);
+    let mut model = Model::new();
+    for writer in writers {
+        model.extend(writer.join().unwrap().into_iter().map(|(n, slot)| (stress_key(n), slot)));
+    }
+    for n in (0..KEYS).step_by(4) {
+        let guard = index.epoch.pin();
+        model.insert(stress_key(n), index.get(&stress_key(n), &guard).unwrap());
+    }
+    check_whole(&index, &model);
+    drop(index);
+    while epoch.collect() > 0 {}
+    assert_eq!(arena.bytes(), 0);
+}
+
+fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> u64 {
+    let (mut r, mut batch, mut rounds) = (Random(seed + 50), ScanBatch::new(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        rounds += 1;
+        let guard = index.epoch.pin();
+        for _ in 0..200 {
+            let n = r.below(keys / 4) * 4;
+            let found = index.get(&stress_key(n), &guard).expect("a key that stays");
+            assert_eq!(found.offset() >> 23, n, "the slot of another key");
+        }
+        let wanted: Vec<Vec<u8>> = (0..40).map(|_| stress_key(r.below(keys))).collect();
+        let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+        let mut out = vec![None; 40];
+        index.multi_get(&wanted, &guard, &mut out);
+        for (key, found) in wanted.iter().zip(out) {
+            assert!(found.is_none_or(|found| stress_key(found.offset() >> 23) == **key));
+        }
+        let mut stays = 0;
+        let reverse = rounds % 2 == 0;
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let resume = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let end = match reverse {
+                false => index.scan_forward(resume, Bound::Unbounded, 300, &guard, &mut batch),
+                true => index.scan_reverse(Bound::Unbounded, resume, 300, &guard, &mut batch),
+            };
+            for (key, found) in batch.iter() {
+                if let Some(last) = &last {
+                    assert!(if reverse { key < &last[..] } else { key > &last[..] }, "order");
+                }
+                let n = found.offset() >> 23;
+                assert_eq!(key, stress_key(n), "the slot of another key");
+                stays += u64::from(n.is_multiple_of(4));
+                last = Some(key.to_vec());
+            }
+            if end == ScanEnd::Done {
+                break;
+            }
+        }
+        assert_eq!(stays, keys / 4, "a scan missed a key that stays");
+    }
+    rounds
+}
+
+#[test]
+fn concurrent_increments_of_few_keys_lose_nothing() {
+    let (arena, epoch) = fresh();
+    let index = Arc::new(Index::new(arena, epoch));
+    let decided = Arc::new(AtomicU64::new(0));
+    let threads: Vec<_> = (0..4u64)
+        .map(|t| {
+            let (index, decided) = (index.clone(), decided.clone());
+            std::thread::spawn(move || {
+                for i in 0..20_000u64 {
+                    let key = [b'c', ((i + t) % 5) as u8];
+                    let now = index.upsert(&key, &index.epoch.pin(), |old| {
+                        decided.fetch_add(1, Ordering::Relaxed);
+                        let now = old.map_or(0, |old| old.offset() / 8) + 1;
+                        (Decision::Store(slot(now)), now)
+                    });
+                    assert!(now.unwrap() > 0);
+                    if i % 16 == 0 {
+                        put(&index, &[b'd', t as u8, (i / 16 % 200) as u8], slot(i));
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let guard = index.epoch.pin();
+    let sum: u64 = (0..5).map(|n| index.get(&[b'c', n], &guard).unwrap().offset() / 8).sum();
+    assert_eq!((sum, decided.load(Ordering::Relaxed)), (80_000, 80_000));
+}
+
+#[test]
+fn a_replaced_tree_serves_its_readers_to_the_end() {
+    let (arena, epoch) = fresh();
+    let index = Arc::new(Index::new(arena.clone(), epoch.clone()));
+    let build = |round: u64| {
+        let sorted =
+            (0..3000u64).map(move |n| ([n.to_be_bytes(), [b'k'; 8]].concat(), stress_slot(n, round)));
+        Index::bulk_build(arena.clone(), epoch.clone(), sorted, 90).unwrap()
+    };
+    index.replace_with(build(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = {
+        let (index, stop) = (index.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let mut r = Random(3);
+            while !stop.load(Ordering::Relaxed) {
+                let n = r.below(3000);
+                let found = index.get(&[n.to_be_bytes(), [b'k'; 8]].concat(), &index.epoch.pin());
+                assert_eq!(found.expect("in every tree").offset() >> 23, n);
+            }
+        })
+    };
+    for round in 1..300 {
+        index.replace_with(build(round));
+        index.epoch.collect();
+    }
+    stop.store(true, Ordering::Relaxed);
+    reader.join().unwrap();
+    while index.epoch.collect() > 0 {}
+    assert_eq!(arena.bytes(), index.bytes(), "all trees but the last are freed");
+}
+
+#[test]
+fn a_decision_that_panics_leaves_the_key_as_it_was() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch);
+    put(&index, b"there", slot(1));
+    for key in [&b"there"[..], b"new", &[b'n'; 200]] {
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            index.upsert(key, &index.epoch.pin(), |_| -> (Decision, ()) { panic!("on purpose") })
+        }));
+        assert!(panicked.is_err());
+    }
+    put(&index, b"new", slot(2));
+    assert_eq!(index.bytes(), 1024, "the long key's blob is gone");
+    check_whole(&index, &Model::from([(b"new".to_vec(), slot(2)), (b"there".to_vec(), slot(1))]));
+}

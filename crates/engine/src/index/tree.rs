@@ -70,7 +70,7 @@ impl Tree {
         if by > 0 && !self.spilled.load(Ordering::Relaxed) {
             self.spilled.store(true, Ordering::Relaxed);
         }
-        self.blob_bytes.fetch_add(len as i64 * by, Ordering::Relaxed);
+        self.blob_bytes.fetch_add(blob::cost(len) as i64 * by, Ordering::Relaxed);
     }
 
     /// Frees all nodes and blobs.
@@ -182,7 +182,7 @@ impl<'g> View<'g> {
             return Ok(None);
         }
         let node = self.arena.node(id);
-        let version = node.stable()?;
+        let version = node.stable();
         if self.tree.root.load(Ordering::Acquire) == id { Ok(Some((id, node, version))) } else { Err(Retry) }
     }
 
@@ -204,7 +204,7 @@ impl<'g> View<'g> {
                 return Ok(None);
             }
             // The child's version first: if the parent is unchanged after that, the child was its child with it.
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -213,8 +213,7 @@ impl<'g> View<'g> {
     /// The node on `level` on the path of `key`, or the `NULL` where the path ends above it.
     fn place(&self, key: &[u8], level: usize) -> Result<Option<Place<'g>>, Retry> {
         let Some((id, mut node, mut version)) = self.enter()? else { return Ok(None) };
-        let mut place =
-            Place { parent: None, id, node: None, level: 0, low: None, high: None };
+        let mut place = Place { parent: None, id, node: None, level: 0, low: None, high: None };
         loop {
             let meta = node.meta();
             place.level = meta.level();
@@ -245,7 +244,7 @@ impl<'g> View<'g> {
                 return Ok(Some(place));
             }
             let child = self.arena.node(id);
-            let child_version = child.stable()?;
+            let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
         }
@@ -266,7 +265,8 @@ impl<'g> View<'g> {
 
     /// Gives an unlinked node back once its readers are gone.
     fn retire(&self, id: u32, lock: NodeLock<'_>) {
-        lock.obsolete();
+        // Stepping the version is enough to turn those away who come late: they find it, or the parent, changed.
+        drop(lock);
         self.tree.nodes.fetch_sub(1, Ordering::Relaxed);
         self.epoch.defer(Box::new(RetiredNode { arena: self.arena.clone(), id }));
     }
@@ -277,6 +277,17 @@ impl<'g> View<'g> {
             // SAFETY: until now it was linked, and our guard is older than the epoch that will free it.
             self.tree.count_blob(unsafe { blob::key(raw) }.len(), -1);
             blob::retire(self.arena, self.epoch, raw);
+        }
+    }
+
+    /// Frees a blob that was never linked; 0 is none.
+    pub(super) fn free_blob(&self, raw: u64) {
+        if raw != 0 {
+            // SAFETY: nobody but the caller ever knew it.
+            unsafe {
+                self.tree.count_blob(blob::key(raw).len(), -1);
+                blob::free(self.arena, raw);
+            }
         }
     }
 
@@ -426,7 +437,13 @@ impl<'g> View<'g> {
             shared(Some(&cut.separator), place.high.as_deref()),
         );
         let (left_fits, right_fits) = (
-            items.pack(self.arena.node(right), cut.right..items.count, right_prefix, cut.right_first_child, None),
+            items.pack(
+                self.arena.node(right),
+                cut.right..items.count,
+                right_prefix,
+                cut.right_first_child,
+                None,
+            ),
             items.pack(node, 0..cut.left, left_prefix, items.first_child, None),
         );
         debug_assert!(left_fits && right_fits, "a part fits where the whole did");
@@ -550,7 +567,10 @@ impl Cut {
             let cut = match at {
                 _ if at == count => count - few,
                 0 => few,
-                _ => (count * 7 / 16..=count * 9 / 16).filter(|i| (1..count).contains(i)).min_by_key(|i| between(*i)).unwrap_or(1),
+                _ => (count * 7 / 16..=count * 9 / 16)
+                    .filter(|i| (1..count).contains(i))
+                    .min_by_key(|i| between(*i))
+                    .unwrap_or(1),
             };
             (cut, between(cut))
         };

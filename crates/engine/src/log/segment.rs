@@ -18,6 +18,7 @@
 //! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. A unit is taken into use by
 //!   writing the first copy; the second says "used" only after a sync. A unit is freed by writing both, each durable
 //!   before the next step. In between, updates go to the two copies in turn, a sync apart.
+//! * Only a segment's first unit has a header. When a segment of several is freed, the others' first bytes are made zero.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,9 +109,16 @@ impl SegmentHeader {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
         let copies = [first, second].map(SegmentHeader::decode_copy);
         let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
-        let header = copies.into_iter().flatten().max_by_key(order);
-        let is_bad = |bytes: &[u8], copy: Option<_>| copy.is_none() && bytes.iter().any(|&b| b != 0);
-        Decoded { header, spoiled: is_bad(first, copies[0]) || is_bad(second, copies[1]) }
+        let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
+        let header = copies[usize::from(counts)];
+        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes) != [false; 2] }
+    }
+
+    /// Which of the two copies hold something that is not a header.
+    pub(crate) fn spoiled(bytes: &[u8]) -> [bool; 2] {
+        let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
+        let is_bad = |bytes: &[u8]| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0);
+        [is_bad(first), is_bad(second)]
     }
 }
 
@@ -119,6 +127,8 @@ impl SegmentHeader {
 pub(crate) struct Decoded {
     /// `None`: the unit never began a segment, or (if `spoiled`) nothing can be told.
     pub(crate) header: Option<SegmentHeader>,
+    /// Which copy that is.
+    pub(crate) copy: u8,
     /// A copy holds something that is not a header: torn by a power cut, or corrupted.
     pub(crate) spoiled: bool,
 }
@@ -151,7 +161,7 @@ pub(crate) struct Segment {
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
     pub(crate) noted: (u64, bool),
-    /// Which copy of the header the next update goes to.
+    /// Which copy of the header the next update goes to: never the one that counts, for the other may hold nothing.
     pub(crate) next_copy: u8,
     /// The collector is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_collection: bool,
@@ -304,10 +314,13 @@ mod tests {
     #[test]
     fn header_golden_bytes() {
         let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, concat!(
+        assert_eq!(
+            hex,
+            concat!(
                 "48444753454730314d0000000000000000100000000000000c0000000000000003000000010100",
                 "00000000000000000000000000000000000000000004c20b56"
-            ));
+            )
+        );
     }
 
     #[test]
@@ -316,11 +329,12 @@ mod tests {
         let mut both = [copy, copy].concat();
         for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
             both[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(SegmentHeader::decode(&both), Decoded { header: Some(header()), spoiled: true });
+            let copy = u8::from(bit < HEADER_COPY_BYTES * 8);
+            assert_eq!(SegmentHeader::decode(&both), Decoded { header: Some(header()), copy, spoiled: true });
             both[bit / 8] ^= 1 << (bit % 8);
         }
-        assert_eq!(SegmentHeader::decode(&[0; 128]), Decoded { header: None, spoiled: false });
-        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { header: None, spoiled: true });
+        assert_eq!(SegmentHeader::decode(&[0; 128]), Decoded { header: None, copy: 0, spoiled: false });
+        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { header: None, copy: 0, spoiled: true });
     }
 
     #[test]

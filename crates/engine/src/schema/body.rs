@@ -118,7 +118,37 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
                 None => FieldRead::ABSENT,
             });
         };
-        let Some(raw) = self.raw(self.bitmap()?, slot)? else { return Ok(FieldRead::ABSENT) };
+        // A field that is not nullable is in every row whose layout has it: no need to look at the bitmap.
+        let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.fixed_slots() {
+            true => self.raw(self.bitmap()?, slot)?,
+            false => Some(self.fixed(slot)?),
+        };
+        self.decode(slot, raw)
+    }
+
+    /// Calls `visit` with the position and contents of each present field, in the order of the reader's schema.
+    #[inline]
+    pub(crate) fn for_each(
+        &self,
+        schema: &'a TableSchema,
+        mut visit: impl FnMut(usize, FieldRead<'a>),
+    ) -> Result<()> {
+        let bitmap = self.bitmap()?;
+        for (position, field) in schema.fields().fields().iter().enumerate() {
+            let read = match self.slot(schema, position) {
+                Some(slot) => self.decode(slot, self.raw(bitmap, slot)?)?,
+                None => FieldRead { value: field.default(), expires_at_ms: None },
+            };
+            if !read.value.is_null() {
+                visit(position, read);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(&self, slot: usize, raw: Option<&'a [u8]>) -> Result<FieldRead<'a>> {
+        let Some(raw) = raw else { return Ok(FieldRead::ABSENT) };
         let Slotted { id, kind } = self.slotted(slot);
         let expires_at_ms = if self.has_field_expiry { self.expiry_of(id)? } else { None };
         Ok(FieldRead { value: kind.decode(raw)?, expires_at_ms })

@@ -5,22 +5,23 @@
 //! the catalog around them, checksums included.
 //!
 //! ```text
-//! +------------------+---------------------------------------------------------------------------------------+
-//! | u8 format        | 1                                                                                         |
-//! | u8 flags         | 1 = open                                                                                  |
-//! | u16 version      | of the schema, from 1                                                                        |
+//! +------------------+---------------------------------------------------------------------------------------------+
+//! | u8 format        | 1                                                                                           |
+//! | u8 flags         | 1 = open                                                                                    |
+//! | u16 version      | of the schema, from 1                                                                       |
 //! | u16 next id      | of the next field to be added                                                               |
-//! | u16 count        | fields that ever were; for each, ascending by id:                                              |
-//! +------------------+---------------------------------------------------------------------------------------+
-//! | u16 id           |                                                                                           |
-//! | u16 added        | the first version with the field                                                             |
-//! | u16 dropped      | the first version without it again, or 0                                                      |
-//! | u8 type          | bool 1, i8 2, i16 3, i32 4, i64 5, u8 6, u16 7, u32 8, u64 9, f32 10, f64 11, timestamp 12,    |
-//! |                  | bytes(N) 13, bytes 14, string 15                                                             |
-//! | u8 flags         | 1 = nullable                                                                              |
+//! | u16 count        | fields that ever were; for each, ascending by id:                                           |
+//! +------------------+---------------------------------------------------------------------------------------------+
+//! | u16 id           |                                                                                             |
+//! | u16 added        | the first version with the field                                                            |
+//! | u16 dropped      | the first version without it again, or 0                                                    |
+//! | u8 type          | bool 1, i8 2, i16 3, i32 4, i64 5, u8 6, u16 7, u32 8, u64 9, f32 10, f64 11, timestamp 12, |
+//! |                  | bytes(N) 13, bytes 14, string 15                                                            |
+//! | u8 flags         | 1 = nullable                                                                                |
 //! | u16 N            | of bytes(N), else 0                                                                         |
-//! | u8 name length, u16 default length, name, default (as a value of the type; of length 0 if nullable)             |
-//! +------------------+---------------------------------------------------------------------------------------+
+//! | u8, u16          | lengths of the name and of the default                                                      |
+//! | name, default    | the default as a value of the type, of length 0 if nullable                                 |
+//! +------------------+---------------------------------------------------------------------------------------------+
 //! ```
 
 use super::table::{FieldLife, TableSchema};

@@ -5,36 +5,36 @@
 //!
 //! ```text
 //! row body                                     of a layout with n fields, v of them variable
-//! +-----------------------+---------------------------------------------------------------------------+
+//! +-----------------------+----------------------------------------------------------------------------------+
 //! | presence              | 8 * ceil(n / 64) bytes. Bit s (byte s / 8, bit s % 8) is set iff the field in    |
-//! |                       | slot s is present (not null). Bits from n on are 0.                          |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | fixed fields          | each at a constant offset, zeroed if absent. Slots: types of 8 bytes first, then   |
-//! |                       | 4, 2, 1, then bytes(N); by id within each. So numbers are naturally aligned     |
-//! |                       | without padding, wherever the body itself is aligned to 8.                    |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | heads                 | 12 bytes for each *present* variable field, in slot order (by id):              |
-//! |                       |   u32 length                                                              |
-//! |                       |   length <= 8: the content, zero-padded to 8 bytes                         |
-//! |                       |   length  > 8: u32 offset of the content from the start of the body, u32 zero |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | tail                  | the contents longer than 8 bytes, in slot order                              |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | field expiries        | only if the record's header says so:                                        |
-//! |                       |   count x (u16 field id, u64 ms since 1970), ascending by id; u16 count >= 1    |
-//! +-----------------------+---------------------------------------------------------------------------+
+//! |                       | slot s is present (not null). Bits from n on are 0.                              |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | fixed fields          | each at a constant offset, zeroed if absent. Slots: types of 8 bytes first, then |
+//! |                       | 4, 2, 1, then bytes(N); by id within each. So numbers are naturally aligned      |
+//! |                       | without padding, wherever the body itself is aligned to 8.                       |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | heads                 | 12 bytes for each *present* variable field, in slot order (by id):               |
+//! |                       |   u32 length                                                                     |
+//! |                       |   length <= 8: the content, zero-padded to 8 bytes                               |
+//! |                       |   length  > 8: u32 offset of the content from the start of the body, u32 zero    |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | tail                  | the contents longer than 8 bytes, in slot order                                  |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | field expiries        | only if the record's header says so:                                             |
+//! |                       |   count x (u16 field id, u64 ms since 1970), ascending by id; u16 count >= 1     |
+//! +-----------------------+----------------------------------------------------------------------------------+
 //!
 //! delta body
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | u16 count, u16 zero   | entries in this delta, at least 1                                           |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | entries               | count x (u16 field id, u8 flags, u8 zero, u32 length), ascending by id.         |
-//! |                       | flags: 1 = the field is removed (length 0), 2 = the field expires             |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | expiries              | u64 ms since 1970 for each entry with flag 2, in their order                  |
-//! +-----------------------+---------------------------------------------------------------------------+
-//! | contents              | of all entries, in their order; a fixed field's as it lies in a row            |
-//! +-----------------------+---------------------------------------------------------------------------+
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | u16 count, u16 zero   | entries in this delta, at least 1                                                |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | entries               | count x (u16 field id, u8 flags, u8 zero, u32 length), ascending by id.          |
+//! |                       | flags: 1 = the field is removed (length 0), 2 = the field expires                |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | expiries              | u64 ms since 1970 for each entry with flag 2, in their order                     |
+//! +-----------------------+----------------------------------------------------------------------------------+
+//! | contents              | of all entries, in their order; a fixed field's as it lies in a row              |
+//! +-----------------------+----------------------------------------------------------------------------------+
 //! ```
 //!
 //! A delta entry replaces the field's value *and* its expiry.
@@ -70,6 +70,9 @@ pub(super) fn var_bytes(len: usize) -> usize {
 pub(super) struct RowWriter<'d, 'l> {
     layout: &'l Layout,
     body: &'d mut [u8],
+    /// Presence bits of the slots from `64 * word` on, not yet in the body; those before are.
+    presence: u64,
+    word: usize,
     /// Fixed fields are written up to here.
     fixed: usize,
     /// The next head goes here.
@@ -82,15 +85,18 @@ impl<'d, 'l> RowWriter<'d, 'l> {
     /// `body` is as long as the body will be; `variable` fields will be present.
     #[inline]
     pub(super) fn new(layout: &'l Layout, body: &'d mut [u8], variable: usize) -> RowWriter<'d, 'l> {
-        body[..layout.bitmap_bytes()].fill(0);
-        let head = layout.fixed_end();
-        RowWriter { layout, body, fixed: layout.bitmap_bytes(), head, tail: head + variable * HEAD_BYTES }
+        let (fixed, head) = (layout.bitmap_bytes(), layout.fixed_end());
+        let tail = head + variable * HEAD_BYTES;
+        RowWriter { layout, body, presence: 0, word: 0, fixed, head, tail }
     }
 
     /// The field in `slot` is present and `raw` are its bytes.
     #[inline]
     pub(super) fn field(&mut self, slot: usize, raw: &[u8]) {
-        self.body[slot / 8] |= 1 << (slot % 8);
+        while slot / 64 > self.word {
+            self.next_word();
+        }
+        self.presence |= 1 << (slot % 64);
         if slot < self.layout.fixed_slots() {
             let at = self.layout.fixed_offset(slot);
             if at > self.fixed {
@@ -104,14 +110,21 @@ impl<'d, 'l> RowWriter<'d, 'l> {
     }
 
     #[inline]
+    fn next_word(&mut self) {
+        self.body[self.word * 8..self.word * 8 + 8].copy_from_slice(&self.presence.to_le_bytes());
+        self.presence = 0;
+        self.word += 1;
+    }
+
+    #[inline]
     fn variable(&mut self, raw: &[u8]) {
         let head = &mut self.body[self.head..self.head + HEAD_BYTES];
         head[..4].copy_from_slice(&(raw.len() as u32).to_le_bytes());
-        head[4..].fill(0);
         if raw.len() <= INLINE_MAX {
+            head[4..].fill(0);
             head[4..4 + raw.len()].copy_from_slice(raw);
         } else {
-            head[4..8].copy_from_slice(&(self.tail as u32).to_le_bytes());
+            head[4..].copy_from_slice(&(self.tail as u64).to_le_bytes());
             self.body[self.tail..self.tail + raw.len()].copy_from_slice(raw);
             self.tail += raw.len();
         }
@@ -120,7 +133,10 @@ impl<'d, 'l> RowWriter<'d, 'l> {
 
     /// Ends the fields. `expiries` are ascending by id; none at all if there are none.
     #[inline]
-    pub(super) fn finish(self, expiries: impl Iterator<Item = (u16, u64)>) {
+    pub(super) fn finish(mut self, expiries: impl Iterator<Item = (u16, u64)>) {
+        while self.word * 8 < self.layout.bitmap_bytes() {
+            self.next_word();
+        }
         let fixed_end = self.layout.fixed_end();
         if self.fixed < fixed_end {
             self.body[self.fixed..fixed_end].fill(0);

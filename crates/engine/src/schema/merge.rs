@@ -186,7 +186,7 @@ impl<'a> MergePlan<'a> {
     /// Calls `visit` with the position in the current schema and the contents of each present field, in the schema's order.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, FieldRead<'a>)) -> Result<()> {
         let layout = self.schema.current_layout();
-        let mut tell = |field: &Merged<'a>| {
+        let tell = |field: &Merged<'a>| {
             let slot = layout.slot(field.slot as usize);
             let value = slot.kind.decode(field.raw)?;
             visit(slot.position as usize, FieldRead { value, expires_at_ms: field.expires_at_ms });
@@ -197,6 +197,6 @@ impl<'a> MergePlan<'a> {
         }
         let mut fields: SmallVec<[&Merged<'a>; INLINE_FIELDS]> = self.fields.iter().collect();
         fields.sort_unstable_by_key(|field| layout.slot(field.slot as usize).position);
-        fields.into_iter().try_for_each(|field| tell(field))
+        fields.into_iter().try_for_each(tell)
     }
 }

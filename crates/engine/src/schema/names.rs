@@ -60,21 +60,25 @@ fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32 & 0xFFFF_0000
 }
 
+/// Eight bytes at a time, the last eight overlapping: no loop over single bytes for names of any length.
 fn hash(name: &[u8]) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut hash = (name.len() as u64).wrapping_mul(ODD);
-    let mut chunks = name.chunks_exact(8);
-    let mut mix = |word: u64| {
-        hash = (hash ^ word).wrapping_mul(ODD);
-        hash ^= hash >> 29;
+    let mix = |hash: u64, word: u64| {
+        let product = (hash ^ word).wrapping_mul(ODD);
+        product ^ (product >> 29)
     };
-    for chunk in &mut chunks {
-        let mut word = [0; 8];
-        word.copy_from_slice(chunk);
-        mix(u64::from_le_bytes(word));
+    let mut hash = (name.len() as u64).wrapping_mul(ODD);
+    let mut rest = name;
+    while let Some((word, after)) = rest.split_first_chunk::<8>() {
+        hash = mix(hash, u64::from_le_bytes(*word));
+        rest = after;
     }
-    let mut word = [0; 8];
-    word[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-    mix(u64::from_le_bytes(word));
-    hash
+    let last = match (name.last_chunk::<8>(), rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
+        (Some(word), _, _) => u64::from_le_bytes(*word),
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32
+        }
+        _ => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    mix(hash, last)
 }

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use super::format::{
     DELTA_ENTRY_BYTES, DELTA_EXPIRY_BYTES, DELTA_HEADER_BYTES, DeltaWriter, RowWriter, var_bytes,
 };
+use super::layout::Slot;
 use super::table::TableSchema;
+use super::types::{Misfit, Type};
 use super::{Field, FieldName, Value, misfit_error, unknown_field};
 use crate::Error;
 use crate::limits::ROW_BYTES_MAX;
@@ -43,63 +45,187 @@ impl From<PlanError> for Error {
     }
 }
 
-/// Which given value goes where, in ascending order of place, at most one for each place.
-type Places = SmallVec<[Place; INLINE_FIELDS]>;
+/// Values in one write: more than any table has fields, for a field may be given several times.
+const VALUES_MAX: usize = Place::DEFAULT as usize;
 
-/// `place << 32 | index of the value`: sorts by place, then by index.
+/// Which given value goes where, in ascending order of slot, at most one for each slot. Plans are moved about, so this is
+/// small; and nothing is stored where a whole row is given in order.
+#[derive(Debug)]
+enum Places {
+    /// The value at index `i` goes to slot `i`, for so many values.
+    InOrder(usize),
+    Each(SmallVec<[Place; INLINE_FIELDS]>),
+}
+
+/// Slot and index of the value, in the upper and lower half: sorts by slot, then by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place(u64);
+struct Place(u32);
 
 impl Place {
     /// Instead of an index: the field's default.
-    const DEFAULT: u32 = u32::MAX;
+    const DEFAULT: u16 = u16::MAX;
 
-    fn new(place: usize, index: u32) -> Place {
-        Place((place as u64) << 32 | u64::from(index))
+    #[inline]
+    fn new(slot: usize, index: usize) -> Place {
+        Place((slot as u32) << 16 | index as u32)
     }
 
-    fn place(self) -> usize {
-        (self.0 >> 32) as usize
+    #[inline]
+    fn slot(self) -> usize {
+        (self.0 >> 16) as usize
     }
 
-    fn index(self) -> u32 {
-        self.0 as u32
+    #[inline]
+    fn index(self) -> usize {
+        self.0 as u16 as usize
+    }
+
+    #[inline]
+    fn is_default(self) -> bool {
+        self.0 as u16 == Place::DEFAULT
     }
 }
 
-/// Resolves `fields` and gives each a place; of several values for one field, the last counts.
+impl Places {
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Places::InOrder(count) => *count,
+            Places::Each(places) => places.len(),
+        }
+    }
+
+    /// The places one by one, to be changed.
+    #[inline]
+    fn each(&mut self) -> &mut SmallVec<[Place; INLINE_FIELDS]> {
+        if let Places::InOrder(count) = *self {
+            *self = Places::Each((0..count).map(|index| Place::new(index, index)).collect());
+        }
+        match self {
+            Places::Each(places) => places,
+            Places::InOrder(_) => unreachable!("made one by one above"),
+        }
+    }
+
+    #[inline(always)]
+    fn for_each(&self, mut visit: impl FnMut(Place)) {
+        match self {
+            Places::InOrder(count) => (0..*count).for_each(|index| visit(Place::new(index, index))),
+            Places::Each(places) => places.iter().for_each(|at| visit(*at)),
+        }
+    }
+}
+
+/// Sums over the values that are not null.
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    present: usize,
+    value_bytes: usize,
+    variable: usize,
+    variable_bytes: usize,
+}
+
+impl Totals {
+    #[inline]
+    fn add(&mut self, kind: Type, bytes: usize) {
+        self.present += 1;
+        self.value_bytes += bytes;
+        if kind.width().is_none() {
+            self.variable += 1;
+            self.variable_bytes += var_bytes(bytes);
+        }
+    }
+}
+
+/// Resolves and checks the fields of a whole row.
 #[inline]
-fn place<F: FieldName>(
+fn gather_row<F: FieldName>(
     schema: &TableSchema,
     fields: &[(F, Value<'_>)],
-    place_of: impl Fn(usize) -> usize,
-) -> PlanResult<Places> {
-    if fields.len() >= Place::DEFAULT as usize {
-        return Err(Error::invalid(format!("{} values in one write", fields.len())).into());
+    places: &mut Places,
+) -> PlanResult<Totals> {
+    let (names, layout) = (schema.fields(), schema.current_layout());
+    let mut totals = Totals::default();
+    // In order and without nulls, as rows most often come, there is nothing to remember.
+    for (index, (name, value)) in fields.iter().enumerate() {
+        let Some(position) = name.find_near(names, index) else { break };
+        let planned = layout.planned(position);
+        let Ok(bytes) = planned.kind.check(value) else { break };
+        if planned.slot as usize != index {
+            break;
+        }
+        totals.add(planned.kind, bytes);
     }
-    let mut places = Places::with_capacity(fields.len());
-    let (mut hint, mut sorted) = (0, true);
-    for (index, (name, _)) in fields.iter().enumerate() {
-        let Some(position) = name.find_near(schema.fields(), hint) else {
+    if totals.present == fields.len() {
+        *places = Places::InOrder(fields.len());
+        return checked(totals);
+    }
+    gather_each(schema, fields, true, places)
+}
+
+/// Resolves and checks `fields`; of several values for one field, the last counts. `by_slot` or else by position.
+fn gather_each<F: FieldName>(
+    schema: &TableSchema,
+    fields: &[(F, Value<'_>)],
+    by_slot: bool,
+    places: &mut Places,
+) -> PlanResult<Totals> {
+    if fields.len() > VALUES_MAX {
+        let given = fields.len();
+        return Err(
+            Error::invalid(format!("{given} values in one write; it takes at most {VALUES_MAX}")).into()
+        );
+    }
+    let (names, layout) = (schema.fields(), schema.current_layout());
+    let (places, mut totals) = (places.each(), Totals::default());
+    // `bound` is the least slot that keeps the order: one more than the last.
+    let (mut hint, mut bound, mut sorted) = (0, 0, true);
+    for (index, (name, value)) in fields.iter().enumerate() {
+        let Some(position) = name.find_near(names, hint) else {
             return Err(unknown(schema, fields, *name));
         };
         hint = position + 1;
-        let next = place_of(position);
-        sorted &= places.last().is_none_or(|last: &Place| last.place() < next);
-        places.push(Place::new(next, index as u32));
+        let planned = layout.planned(position);
+        match planned.kind.check(value) {
+            Ok(bytes) => totals.add(planned.kind, bytes),
+            Err(_) if value.is_null() && planned.nullable => {}
+            Err(misfit) => return Err(refused(schema, position, value, misfit)),
+        }
+        let slot = if by_slot { planned.slot as usize } else { position };
+        sorted &= slot >= bound;
+        bound = slot + 1;
+        places.push(Place::new(slot, index));
     }
-    if !sorted {
-        places.sort_unstable();
-        // `dedup_by` drops its first argument, the later element: hence last wins once the index is carried over.
-        places.dedup_by(|later, kept| {
-            let same = later.place() == kept.place();
-            if same {
-                *kept = *later;
+    if !sorted && sort(places) {
+        totals = Totals::default();
+        for at in places {
+            let kind = if by_slot { layout.slot(at.slot()).kind } else { layout.planned(at.slot()).kind };
+            if let Ok(bytes) = kind.check(&fields[at.index()].1) {
+                totals.add(kind, bytes);
             }
-            same
-        });
+        }
     }
-    Ok(places)
+    checked(totals)
+}
+
+/// Sorts the places and drops those that do not count; whether there were any.
+fn sort(places: &mut SmallVec<[Place; INLINE_FIELDS]>) -> bool {
+    places.sort_unstable();
+    let all = places.len();
+    // `dedup_by` drops its first argument, the later element: hence last wins once the index is carried over.
+    places.dedup_by(|later, kept| {
+        let same = later.slot() == kept.slot();
+        if same {
+            *kept = *later;
+        }
+        same
+    });
+    places.len() < all
+}
+
+#[inline]
+fn checked(totals: Totals) -> PlanResult<Totals> {
+    if totals.value_bytes > ROW_BYTES_MAX { Err(row_too_long(totals.value_bytes).into()) } else { Ok(totals) }
 }
 
 #[cold]
@@ -119,18 +245,21 @@ fn unknown<F: FieldName>(schema: &TableSchema, fields: &[(F, Value<'_>)], name: 
 }
 
 #[cold]
+fn refused(schema: &TableSchema, position: usize, value: &Value<'_>, misfit: Misfit) -> PlanError {
+    match &schema.fields().fields()[position] {
+        field if value.is_null() => null_error(field),
+        field => misfit_error(field, value, misfit).into(),
+    }
+}
+
+#[cold]
 fn null_error(field: &Field) -> PlanError {
     Error::invalid(format!("field {:?} is not nullable", field.name())).into()
 }
 
+#[cold]
 pub(super) fn row_too_long(bytes: usize) -> Error {
     Error::invalid(format!("values of {bytes} bytes in one row; a row has at most {ROW_BYTES_MAX}"))
-}
-
-/// The length of `value` as a value of `field`.
-#[inline]
-fn check(field: &Field, value: &Value<'_>) -> PlanResult<usize> {
-    field.kind().check(value).map_err(|misfit| misfit_error(field, value, misfit).into())
 }
 
 /// A row about to be written.
@@ -152,66 +281,20 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
         fields: &'p [(F, Value<'v>)],
     ) -> PlanResult<RowPlan<'p, 'v, F>> {
         let layout = schema.current_layout();
-        let places = place(schema, fields, |position| layout.slot_of(position))?;
-        let mut plan = RowPlan { schema, fields, places, variable: 0, body_bytes: layout.fixed_end() };
-        if plan.places.len() < layout.len() && !layout.required().is_empty() {
-            plan.add_defaults();
-        }
-        let (mut value_bytes, mut nulls) = (0usize, false);
-        for at in &plan.places {
-            let slot = layout.slot(at.place());
-            let field = &schema.fields().fields()[slot.position as usize];
-            let value = plan.value(*at, field);
-            if value.is_null() {
-                if !field.is_nullable() {
-                    return Err(null_error(field));
-                }
-                nulls = true;
-                continue;
+        let mut plan = RowPlan { schema, fields, places: Places::InOrder(0), variable: 0, body_bytes: 0 };
+        let mut totals = gather_row(schema, fields, &mut plan.places)?;
+        if totals.present < layout.len() {
+            if totals.present < plan.places.len() {
+                plan.places.each().retain(|at| !fields[at.index()].1.is_null());
             }
-            let bytes = check(field, &value)?;
-            value_bytes = value_bytes.saturating_add(bytes);
-            if at.place() >= layout.fixed_slots() {
-                plan.variable += 1;
-                plan.body_bytes = plan.body_bytes.saturating_add(var_bytes(bytes));
+            if !layout.required().is_empty() {
+                add_defaults(schema, plan.places.each(), &mut totals);
+                totals = checked(totals)?;
             }
         }
-        if value_bytes > ROW_BYTES_MAX {
-            return Err(row_too_long(value_bytes).into());
-        }
-        if nulls {
-            let fields = plan.fields;
-            plan.places.retain(|at| at.index() == Place::DEFAULT || !fields[at.index() as usize].1.is_null());
-        }
+        plan.variable = totals.variable;
+        plan.body_bytes = layout.fixed_end() + totals.variable_bytes;
         Ok(plan)
-    }
-
-    /// Gives the required fields that were not given their defaults.
-    fn add_defaults(&mut self) {
-        let given = self.places.len();
-        let mut next = 0;
-        for &slot in self.schema.current_layout().required() {
-            while next < given && self.places[next].place() < slot as usize {
-                next += 1;
-            }
-            if next == given || self.places[next].place() != slot as usize {
-                self.places.push(Place::new(slot as usize, Place::DEFAULT));
-            }
-        }
-        if self.places.len() > given {
-            self.places.sort_unstable();
-        }
-    }
-
-    #[inline]
-    fn value<'f>(&self, at: Place, field: &'f Field) -> Value<'f>
-    where
-        'v: 'f,
-    {
-        match at.index() {
-            Place::DEFAULT => field.default(),
-            index => self.fields[index as usize].1,
-        }
     }
 
     /// The length of the body.
@@ -225,12 +308,34 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
     pub(crate) fn encode(&self, body: &mut [u8]) {
         let layout = self.schema.current_layout();
         let mut writer = RowWriter::new(layout, body, self.variable);
-        for at in &self.places {
-            let slot = layout.slot(at.place());
-            let value = self.value(*at, &self.schema.fields().fields()[slot.position as usize]);
-            writer.field(at.place(), slot.kind.raw(&value, &mut [0; 8]));
-        }
+        self.places.for_each(|at| {
+            let slot = layout.slot(at.slot());
+            if at.is_default() {
+                writer.field(at.slot(), self.schema.default_raw(slot.position as usize));
+            } else {
+                writer.field(at.slot(), slot.kind.raw(&self.fields[at.index()].1, &mut [0; 8]));
+            }
+        });
         writer.finish(std::iter::empty());
+    }
+}
+
+/// Gives the required fields that were not given their defaults.
+fn add_defaults(schema: &TableSchema, places: &mut SmallVec<[Place; INLINE_FIELDS]>, totals: &mut Totals) {
+    let (layout, given) = (schema.current_layout(), places.len());
+    let mut next = 0;
+    for &slot in layout.required() {
+        while next < given && places[next].slot() < slot as usize {
+            next += 1;
+        }
+        if next == given || places[next].slot() != slot as usize {
+            let &Slot { position, kind, .. } = layout.slot(slot as usize);
+            totals.add(kind, schema.default_raw(position as usize).len());
+            places.push(Place::new(slot as usize, Place::DEFAULT as usize));
+        }
+    }
+    if places.len() > given {
+        places.sort_unstable();
     }
 }
 
@@ -239,7 +344,7 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
 pub(crate) struct DeltaPlan<'p, 'v, F> {
     schema: &'p TableSchema,
     fields: &'p [(F, Value<'v>)],
-    /// By position, hence by id.
+    /// With positions for slots: in the order of ids.
     places: Places,
     expires_at_ms: Option<u64>,
     expiring: usize,
@@ -258,27 +363,21 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
         if fields.is_empty() {
             return Err(Error::invalid("an update of no fields; it needs at least one").into());
         }
-        let places = place(schema, fields, |position| position)?;
-        let (mut value_bytes, mut expiring) = (0usize, 0);
-        for at in &places {
-            let field = &schema.fields().fields()[at.place()];
-            let value = &fields[at.index() as usize].1;
-            if !field.is_nullable() && (value.is_null() || expires_at_ms.is_some()) {
-                return Err(null_error(field));
-            }
-            if !value.is_null() {
-                value_bytes = value_bytes.saturating_add(check(field, value)?);
-                expiring += usize::from(expires_at_ms.is_some());
+        let places = Places::InOrder(0);
+        let mut plan = DeltaPlan { schema, fields, places, expires_at_ms, expiring: 0, body_bytes: 0 };
+        let totals = gather_each(schema, fields, false, &mut plan.places)?;
+        if expires_at_ms.is_some() {
+            let mut given = fields.iter().filter_map(|(name, _)| name.find(schema.fields()));
+            if let Some(at) = given.find(|at| !schema.current_layout().planned(*at).nullable) {
+                return Err(null_error(&schema.fields().fields()[at]));
             }
         }
-        if value_bytes > ROW_BYTES_MAX {
-            return Err(row_too_long(value_bytes).into());
-        }
-        let body_bytes = DELTA_HEADER_BYTES
-            + places.len() * DELTA_ENTRY_BYTES
-            + expiring * DELTA_EXPIRY_BYTES
-            + value_bytes;
-        Ok(DeltaPlan { schema, fields, places, expires_at_ms, expiring, body_bytes })
+        plan.expiring = if expires_at_ms.is_some() { totals.present } else { 0 };
+        plan.body_bytes = DELTA_HEADER_BYTES
+            + plan.places.len() * DELTA_ENTRY_BYTES
+            + plan.expiring * DELTA_EXPIRY_BYTES
+            + totals.value_bytes;
+        Ok(plan)
     }
 
     /// The length of the body.
@@ -290,16 +389,15 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything.
     #[inline]
     pub(crate) fn encode(&self, body: &mut [u8]) {
+        let layout = self.schema.current_layout();
         let mut writer = DeltaWriter::new(body, self.places.len(), self.expiring);
-        for at in &self.places {
-            let field = &self.schema.fields().fields()[at.place()];
-            match &self.fields[at.index() as usize].1 {
-                Value::Null => writer.entry(field.id.0, None, None),
-                value => {
-                    writer.entry(field.id.0, Some(field.kind.raw(value, &mut [0; 8])), self.expires_at_ms);
-                }
+        self.places.for_each(|at| {
+            let slot = layout.slot(layout.slot_of(at.slot()));
+            match &self.fields[at.index()].1 {
+                Value::Null => writer.entry(slot.id.0, None, None),
+                value => writer.entry(slot.id.0, Some(slot.kind.raw(value, &mut [0; 8])), self.expires_at_ms),
             }
-        }
+        });
         writer.finish();
     }
 }

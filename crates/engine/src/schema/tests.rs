@@ -336,10 +336,12 @@ fn the_last_of_several_values_counts() {
         (Value::UInt(3), Value::UInt(4))
     );
     assert_eq!(delta_body(&schema, &twice, None), delta_body(&schema, &row! { u16: 4, u8: 3 }, None));
-    // A value that does not count is not checked for its range, but its field must exist.
-    assert_eq!(
-        delta_body(&schema, &row! { u8: 999, u8: 3 }, None),
-        delta_body(&schema, &row! { u8: 3 }, None)
+    let long_then_short = row_body(&schema, &row! { note: "long enough for the tail", note: "", note: "n" });
+    assert_eq!(long_then_short, row_body(&schema, &row! { note: "n" }));
+    assert_eq!(row_body(&schema, &row! { note: "n", note: None::<&str> }), row_body::<&str>(&schema, &[]));
+    assert!(
+        invalid(RowPlan::new(&schema, &row! { u8: 999, u8: 3 })).contains("999"),
+        "all values are checked"
     );
 }
 

@@ -83,6 +83,22 @@ impl Type {
         }
     }
 
+    /// Whether its values are counted in whole steps: integers, and timestamps in microseconds.
+    pub(crate) const fn is_integer(self) -> bool {
+        matches!(
+            self,
+            Type::I8
+                | Type::I16
+                | Type::I32
+                | Type::I64
+                | Type::U8
+                | Type::U16
+                | Type::U32
+                | Type::U64
+                | Type::Timestamp
+        )
+    }
+
     /// In which order types' fields lie in a row body: numbers by falling width, so that each is naturally aligned without
     /// padding, then fixed-length bytes, then what is variable.
     pub(super) const fn rank(self) -> u8 {
@@ -207,15 +223,19 @@ impl Type {
     #[inline]
     pub(crate) fn check_raw(self, raw: &[u8]) -> Result<()> {
         match self.width() {
-            Some(width) if width != raw.len() => {
-                Err(Error::corrupted(format!("{} bytes where a {self} should be", raw.len())))
-            }
+            Some(width) if width != raw.len() => Err(self.wrong_length(raw.len())),
             _ => Ok(()),
         }
     }
 
+    #[cold]
+    fn wrong_length(self, len: usize) -> Error {
+        Error::corrupted(format!("{len} bytes where a {self} should be"))
+    }
+
     /// The value whose bytes these are; `Corrupted` if they are no value of the type.
-    #[inline]
+    // Always inline: a value returned through memory in parts and reloaded whole stalls for longer than the rest takes.
+    #[inline(always)]
     pub(crate) fn decode(self, raw: &[u8]) -> Result<Value<'_>> {
         self.check_raw(raw)?;
         Ok(match self {

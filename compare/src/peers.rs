@@ -1,0 +1,202 @@
+//! The engines that can take part, and how each is opened.
+//!
+//! Owns the settings common to the peers (peers.md's): the cache, the memory table, the filter, no compression.
+
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(all(feature = "leveldb", leveldb_installed))]
+mod leveldb;
+#[cfg(feature = "lmdb")]
+mod lmdb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+
+use std::path::Path;
+
+use hedgerow::{Durability, Options};
+use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::store::BenchStore;
+use hedgerow_tool::bench::store::hedgerow::HedgerowStore;
+use hedgerow_tool::bench::store::null::NullStore;
+use serde::{Deserialize, Serialize};
+
+use crate::mapping::Mapping;
+
+/// Bytes of cache for the engines that have one.
+const CACHE_BYTES: u64 = 500 << 20;
+/// Bytes in a memory table for the engines that have one.
+const MEMTABLE_BYTES: u64 = 64 << 20;
+/// Bits per key in a Bloom filter for the engines that have one.
+const BLOOM_BITS: u8 = 10;
+
+/// Who takes part.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub(crate) enum Engine {
+    Null,
+    Hedgerow,
+    RocksDb,
+    Lmdb,
+    LevelDb,
+    Fjall,
+}
+
+impl Engine {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Engine::Null => "null",
+            Engine::Hedgerow => "hedgerow",
+            Engine::RocksDb => "rocksdb",
+            Engine::Lmdb => "lmdb",
+            Engine::LevelDb => "leveldb",
+            Engine::Fjall => "fjall",
+        }
+    }
+
+    /// The engine that `--peers` calls so.
+    pub(crate) fn peer(name: &str) -> Result<Engine, String> {
+        match name.trim() {
+            "rocksdb" => Ok(Engine::RocksDb),
+            "lmdb" => Ok(Engine::Lmdb),
+            "leveldb" => Ok(Engine::LevelDb),
+            "fjall" => Ok(Engine::Fjall),
+            name => Err(format!("no peer is called {name}; there are rocksdb, lmdb, leveldb, fjall")),
+        }
+    }
+
+    /// Whether it was built in.
+    pub(crate) fn is_built(self) -> bool {
+        match self {
+            Engine::Null | Engine::Hedgerow => true,
+            Engine::RocksDb => cfg!(feature = "rocksdb"),
+            Engine::Lmdb => cfg!(feature = "lmdb"),
+            Engine::LevelDb => cfg!(all(feature = "leveldb", leveldb_installed)),
+            Engine::Fjall => cfg!(feature = "fjall"),
+        }
+    }
+}
+
+/// What a write survives when it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Safety {
+    /// A killed process.
+    Process,
+    /// A power cut: a sync per write, shared where the engine groups them.
+    Immediate,
+}
+
+/// How a store is to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opening<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) shape: RowShape,
+    pub(crate) records: u64,
+    pub(crate) safety: Safety,
+}
+
+/// Opens an engine in an empty directory.
+pub(crate) fn open(
+    engine: Engine,
+    mapping: Option<Mapping>,
+    opening: Opening<'_>,
+) -> Result<Box<dyn BenchStore>, String> {
+    match engine {
+        Engine::Null => Ok(Box::new(NullStore::new(opening.shape, 0))),
+        Engine::Hedgerow => {
+            let durability = match opening.safety {
+                Safety::Process => Durability::Process,
+                Safety::Immediate => Durability::Immediate,
+            };
+            let options = Options::new().durability(durability);
+            Ok(Box::new(HedgerowStore::open(opening.directory, opening.shape, options)?))
+        }
+        peer => open_peer(peer, mapping.ok_or("a peer needs a mapping")?, opening),
+    }
+}
+
+#[allow(unused_variables)]
+fn open_peer(engine: Engine, mapping: Mapping, opening: Opening<'_>) -> Result<Box<dyn BenchStore>, String> {
+    #[allow(unused_macros)]
+    macro_rules! mapped {
+        ($store:ty) => {
+            Ok(Box::new(crate::mapping::Mapped::new(<$store>::open(opening)?, opening.shape, mapping)))
+        };
+    }
+    match engine {
+        #[cfg(feature = "rocksdb")]
+        Engine::RocksDb => mapped!(rocksdb::RocksDb),
+        #[cfg(feature = "lmdb")]
+        Engine::Lmdb => mapped!(lmdb::Lmdb),
+        #[cfg(all(feature = "leveldb", leveldb_installed))]
+        Engine::LevelDb => mapped!(leveldb::LevelDb),
+        #[cfg(feature = "fjall")]
+        Engine::Fjall => mapped!(fjall::Fjall),
+        other => Err(format!("built without {}", other.name())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_tool::bench::distribution::Random;
+    use hedgerow_tool::bench::row::{RowSink, RowSource, key_of};
+    use hedgerow_tool::bench::store::Columns;
+
+    use super::*;
+
+    /// Every operation of the benchmark on every engine that was built in.
+    #[test]
+    fn every_engine_gives_back_what_was_written() {
+        let shape = RowShape::new(10, 100).unwrap();
+        let home = std::env::temp_dir().join(format!("hedgerow-compare-{}", std::process::id()));
+        let peers = [Engine::RocksDb, Engine::Lmdb, Engine::LevelDb, Engine::Fjall];
+        let mappings = [Mapping::Consolidated, Mapping::Scattered];
+        let with_mapping = peers.into_iter().flat_map(|peer| mappings.map(|mapping| (peer, Some(mapping))));
+        let all: Vec<_> = std::iter::once((Engine::Hedgerow, None)).chain(with_mapping).collect();
+        for (engine, mapping) in all.into_iter().filter(|(engine, _)| engine.is_built()) {
+            for safety in [Safety::Process, Safety::Immediate] {
+                let directory = home.join(format!("{}-{mapping:?}-{safety:?}", engine.name()));
+                std::fs::create_dir_all(&directory).unwrap();
+                let opening = Opening { directory: &directory, shape, records: 300, safety };
+                let mut store = open(engine, mapping, opening).unwrap();
+                store.clear().unwrap();
+                exercise(&*store, shape);
+                store.settle().unwrap();
+                exercise(&*store, shape);
+            }
+        }
+        std::fs::remove_dir_all(&home).unwrap();
+    }
+
+    fn exercise(store: &dyn BenchStore, shape: RowShape) {
+        let mut session = store.session().unwrap();
+        let (mut source, mut random) = (RowSource::new(shape, 1), Random::new(1));
+        for record in 0..300 {
+            let key = key_of(record);
+            session.insert(&key, source.row(&key, &mut random)).unwrap();
+        }
+        let (key, mut sink) = (key_of(7), RowSink::new(shape));
+        let value = source.value(&key, 3, &mut random).to_vec();
+        session.update(&key, 3, &value).unwrap();
+        session.read(&key, Columns::Some(&[3]), &mut sink).unwrap();
+        sink.check_read(&key, 1).unwrap();
+        assert_eq!(sink.last_row()[300..400], value);
+        let value = source.value(&key, 9, &mut random).to_vec();
+        sink.clear();
+        session.read_modify_write(&key, 9, &value, &mut sink).unwrap();
+        sink.check_read(&key, 10).unwrap();
+        sink.clear();
+        session.read(&key, Columns::All, &mut sink).unwrap();
+        sink.check_read(&key, 10).unwrap();
+        assert_eq!(sink.last_row()[900..], value);
+        let first = (0..300).map(key_of).min().unwrap();
+        for (columns, values) in [(Columns::All, 10), (Columns::Some(&[4]), 1)] {
+            sink.clear();
+            session.scan(&first, 300, columns, &mut sink).unwrap();
+            sink.check_scan(&first, 300, values, 300).unwrap();
+        }
+    }
+}

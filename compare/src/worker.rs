@@ -1,0 +1,106 @@
+//! One engine in a process of its own, driven over its standard input and output.
+//!
+//! Owns the protocol: lines of JSON, first the [`Assignment`], then a [`Command`] at a time, each answered by any number of
+//! [`Answer::Progress`] and one [`Answer::Done`] or [`Answer::Failed`]. Standard input's end ends the worker.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+use hedgerow_tool::bench::driver::{Plan, Population, run_phase};
+use hedgerow_tool::bench::process::{self, Memory};
+use hedgerow_tool::bench::report::PhaseReport;
+use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::workload::Workload;
+use serde::{Deserialize, Serialize};
+
+use crate::mapping::Mapping;
+use crate::peers::{self, Engine, Opening, Safety};
+
+/// The first argument of a worker process.
+pub(crate) const ARGUMENT: &str = "--as-worker";
+
+/// What a worker is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Assignment {
+    pub(crate) engine: Engine,
+    pub(crate) mapping: Option<Mapping>,
+    pub(crate) directory: PathBuf,
+    pub(crate) records: u64,
+    pub(crate) operations: u64,
+    pub(crate) seconds: f64,
+    pub(crate) threads: usize,
+    pub(crate) fields: usize,
+    pub(crate) field_bytes: usize,
+    pub(crate) rate: Option<f64>,
+    pub(crate) safety: Safety,
+}
+
+/// What a worker is to do next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Command {
+    pub(crate) workload: String,
+    pub(crate) seed: u64,
+}
+
+/// What a worker says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    Progress { fraction: f64, per_second: f64 },
+    Done(Box<PhaseReport>),
+    Failed(String),
+}
+
+/// Works until standard input ends.
+pub(crate) fn run() -> Result<(), String> {
+    let mut lines = std::io::stdin().lock().lines();
+    let mut next = move || lines.next().transpose().map_err(|error| format!("a worker's input: {error}"));
+    let Some(first) = next()? else { return Ok(()) };
+    let assignment: Assignment = serde_json::from_str(&first).map_err(|error| error.to_string())?;
+    let shape = RowShape::new(assignment.fields, assignment.field_bytes)?;
+    let (directory, records, safety) = (&assignment.directory, assignment.records, assignment.safety);
+    let opening = Opening { directory, shape, records, safety };
+    let opened = peers::open(assignment.engine, assignment.mapping, opening);
+    let mut store = match opened {
+        Ok(store) => store,
+        Err(error) => return say(&Answer::Failed(error)),
+    };
+    let population = Population::new(store.rows()?);
+    while let Some(line) = next()? {
+        let command: Command = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+        let plan = plan(&assignment, &command)?;
+        let outcome = run_phase(&mut *store, shape, &population, &plan, &mut |progress| {
+            // A parent that is gone is noticed at the next line of input.
+            let _ = say(&Answer::Progress { fraction: progress.fraction, per_second: progress.per_second });
+        });
+        let answer = outcome.and_then(|outcome| {
+            let disk = store.directory().map_or(Ok(0), process::disk_bytes)?;
+            let name = plan.workload.name;
+            Ok(PhaseReport::new(name, plan.threads, &outcome, Memory::now()?, disk))
+        });
+        match answer {
+            Ok(report) => say(&Answer::Done(Box::new(report)))?,
+            Err(error) => say(&Answer::Failed(error))?,
+        }
+    }
+    Ok(())
+}
+
+fn plan(assignment: &Assignment, command: &Command) -> Result<Plan, String> {
+    Ok(Plan {
+        workload: Workload::find(&command.workload)?,
+        records: assignment.records,
+        operations: assignment.operations,
+        seconds: assignment.seconds,
+        threads: assignment.threads,
+        distribution: None,
+        rate: assignment.rate,
+        seed: command.seed,
+    })
+}
+
+fn say(answer: &Answer) -> Result<(), String> {
+    let line = serde_json::to_string(answer).map_err(|error| error.to_string())?;
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| error.to_string())
+}

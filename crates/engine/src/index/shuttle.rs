@@ -1,0 +1,277 @@
+//! Interleavings of the index, explored by `shuttle`: `RUSTFLAGS="--cfg shuttle" cargo test -p hedgerow --lib shuttle`.
+//!
+//! Nodes are 16 cells here and hold three to five entries, so that a few steps split and unlink them. `shuttle` runs
+//! sequentially consistent interleavings: it finds wrong protocols, not missing fences; for those see the argument in
+//! `node.rs`.
+
+use std::ops::Bound;
+
+use ::shuttle::{check_pct, check_random, thread};
+
+use super::*;
+use crate::sync::atomic::AtomicBool;
+
+const ROUNDS: usize = 3000;
+
+/// Runs `test` under a random and a priority-based scheduler.
+fn explore(test: fn()) {
+    check_random(test, ROUNDS);
+    check_pct(test, ROUNDS, 3);
+}
+
+fn slot(n: u64) -> Slot {
+    Slot::new(Tag::Row, n * 8, 32)
+}
+
+fn fresh() -> Arc<Index> {
+    let arena = NodeArena::new(1 << 20).expect("an arena");
+    Arc::new(Index::new(Arc::new(arena), Arc::new(Epoch::new())))
+}
+
+fn put(index: &Index, key: &[u8], to: Slot) {
+    index.upsert(key, &index.epoch.pin(), |_| (Decision::Store(to), ())).expect("room");
+}
+
+fn remove(index: &Index, key: &[u8]) {
+    index.upsert(key, &index.epoch.pin(), |_| (Decision::Remove, ())).expect("no room needed");
+}
+
+fn key(n: u64) -> [u8; 3] {
+    [b'k', b'0' + (n / 10) as u8, b'0' + (n % 10) as u8]
+}
+
+#[test]
+fn readers_see_every_key_while_leaves_split_and_slots_change() {
+    explore(|| {
+        let index = fresh();
+        for n in [1, 3, 5, 7] {
+            put(&index, &key(n), slot(n));
+        }
+        let splitting = index.clone();
+        let inserter = thread::spawn(move || {
+            for n in [0, 2, 4, 6, 8] {
+                put(&splitting, &key(n), slot(n));
+            }
+        });
+        let storing = index.clone();
+        let overwriter = thread::spawn(move || {
+            for version in 1..4 {
+                put(&storing, &key(5), slot(5 + 100 * version));
+            }
+        });
+        let guard = index.epoch.pin();
+        let mut newest = 0;
+        for _ in 0..3 {
+            for n in [1, 3, 7] {
+                assert_eq!(index.get(&key(n), &guard), Some(slot(n)), "a key that is not touched");
+            }
+            let seen = index.get(&key(5), &guard).expect("a key that stays").offset() / 8;
+            assert!(seen % 100 == 5 && seen >= newest, "slots of one key do not go back");
+            newest = seen;
+        }
+        drop(guard);
+        inserter.join().unwrap();
+        overwriter.join().unwrap();
+        let guard = index.epoch.pin();
+        for n in [0, 1, 2, 3, 4, 6, 7, 8] {
+            assert_eq!(index.get(&key(n), &guard), Some(slot(n)));
+        }
+        assert_eq!(index.get(&key(5), &guard), Some(slot(305)));
+        assert_eq!(index.len(), 9);
+    });
+}
+
+#[test]
+fn a_reader_between_parent_and_child_notices_the_split_of_the_child() {
+    explore(|| {
+        let index = fresh();
+        // Two levels, and leaves full enough that one insert splits.
+        for n in 0..8 {
+            put(&index, &key(n * 4), slot(n * 4));
+        }
+        let splitting = index.clone();
+        let writer = thread::spawn(move || {
+            for n in [13, 14, 15] {
+                put(&splitting, &key(n), slot(n));
+            }
+        });
+        for n in [16, 12] {
+            assert_eq!(index.get(&key(n), &index.epoch.pin()), Some(slot(n)));
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn scans_are_in_order_and_whole_while_leaves_come_and_go() {
+    explore(|| {
+        let index = fresh();
+        let stays = [1, 4, 7, 10];
+        for n in 0..12 {
+            put(&index, &key(n), slot(n));
+        }
+        let changing = index.clone();
+        let writer = thread::spawn(move || {
+            for n in [2, 3, 5, 6, 8, 9] {
+                remove(&changing, &key(n));
+            }
+            for n in [3, 2, 12, 13] {
+                put(&changing, &key(n), slot(n));
+            }
+        });
+        let mut batch = ScanBatch::new();
+        for reverse in [false, true] {
+            let guard = index.epoch.pin();
+            if reverse {
+                index.scan_reverse(Bound::Unbounded, Bound::Unbounded, 50, &guard, &mut batch);
+            } else {
+                index.scan_forward(Bound::Unbounded, Bound::Unbounded, 50, &guard, &mut batch);
+            }
+            let mut keys: Vec<_> = batch.iter().map(|(key, _)| key.to_vec()).collect();
+            if reverse {
+                keys.reverse();
+            }
+            assert!(keys.is_sorted_by(|a, b| a < b));
+            assert!(
+                stays.iter().all(|n| keys.iter().any(|k| k == &key(*n))),
+                "keys that stay are in every scan"
+            );
+            assert!(batch.iter().all(|(k, slot)| k == key(slot.offset() / 8)), "slots are with their keys");
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn concurrent_upserts_of_one_key_lose_nothing() {
+    explore(|| {
+        let index = fresh();
+        // Neighbours, so that the key's leaf is about to split.
+        for n in [1, 2] {
+            put(&index, &key(n), slot(n));
+        }
+        let threads: Vec<_> = (0..3)
+            .map(|t| {
+                let index = index.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let guard = index.epoch.pin();
+                        let add = |old: Option<Slot>| {
+                            let now = old.map_or(0, |old| old.offset() / 8) + 1;
+                            (Decision::Store(slot(now)), now)
+                        };
+                        index.upsert(b"k99", &guard, add).expect("room");
+                        drop(guard);
+                        put(&index, &key(t + 20), slot(t));
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let guard = index.epoch.pin();
+        assert_eq!(index.get(b"k99", &guard), Some(slot(6)));
+        assert_eq!(index.len(), 6);
+    });
+}
+
+#[test]
+fn a_key_removed_and_inserted_by_two_has_one_outcome() {
+    explore(|| {
+        let index = fresh();
+        put(&index, b"a", slot(1));
+        let threads: Vec<_> = (0..2)
+            .map(|t| {
+                let index = index.clone();
+                thread::spawn(move || {
+                    let mut balance = 0;
+                    for _ in 0..3 {
+                        let guard = index.epoch.pin();
+                        balance += index
+                            .upsert(b"a", &guard, |old| match old {
+                                Some(_) => (Decision::Remove, -1),
+                                None => (Decision::Store(slot(t)), 1),
+                            })
+                            .expect("room");
+                    }
+                    balance
+                })
+            })
+            .collect();
+        let balance: i64 = 1 + threads.into_iter().map(|thread| thread.join().unwrap()).sum::<i64>();
+        let guard = index.epoch.pin();
+        assert_eq!(index.get(b"a", &guard).is_some(), balance == 1, "balance {balance}");
+        assert_eq!(index.len() as i64, balance);
+    });
+}
+
+/// What a reader of this model may reach, and whether it was freed.
+struct Thing {
+    linked: AtomicBool,
+    freed: AtomicBool,
+}
+
+#[test]
+fn nothing_is_freed_while_a_guard_can_reach_it() {
+    explore(|| {
+        let epoch = Arc::new(Epoch::new());
+        let things: Arc<Vec<Thing>> = Arc::new(
+            (0..2).map(|_| Thing { linked: AtomicBool::new(true), freed: AtomicBool::new(false) }).collect(),
+        );
+        // More tasks than places: some pin by place, some by the shared counters.
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let (epoch, things) = (epoch.clone(), things.clone());
+                thread::spawn(move || {
+                    for thing in things.iter() {
+                        let guard = epoch.pin();
+                        if thing.linked.load(Ordering::SeqCst) {
+                            for _ in 0..2 {
+                                assert!(!thing.freed.load(Ordering::SeqCst), "freed under a guard");
+                            }
+                        }
+                        drop(guard);
+                    }
+                })
+            })
+            .collect();
+        for i in 0..things.len() {
+            things[i].linked.store(false, Ordering::SeqCst);
+            let freed = things.clone();
+            epoch.defer_fn(Box::new(move || freed[i].freed.store(true, Ordering::SeqCst)));
+            epoch.collect();
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        while epoch.collect() > 0 {}
+        assert!(things.iter().all(|thing| thing.freed.load(Ordering::SeqCst)), "all is freed in the end");
+    });
+}
+
+#[test]
+fn readers_of_a_replaced_tree_end_in_the_old_or_the_new() {
+    explore(|| {
+        let index = fresh();
+        for n in 0..6 {
+            put(&index, &key(n), slot(n));
+        }
+        let replacing = index.clone();
+        let replacer = thread::spawn(move || {
+            for round in 1..3 {
+                let sorted = (0..6).map(|n| (key(n), slot(n + 100 * round)));
+                let (arena, epoch) = (replacing.arena.clone(), replacing.epoch.clone());
+                replacing.replace_with(Index::bulk_build(arena, epoch, sorted, 100).expect("room"));
+                replacing.epoch.collect();
+            }
+        });
+        for n in 0..6 {
+            let found = index.get(&key(n), &index.epoch.pin()).expect("in every tree");
+            assert_eq!(found.offset() / 8 % 100, n);
+        }
+        replacer.join().unwrap();
+        while index.epoch.collect() > 0 {}
+        assert_eq!(index.bytes(), index.arena.bytes(), "the old trees are freed");
+    });
+}

@@ -1,0 +1,62 @@
+//! The store against its model: random operations, every answer compared, with small segments and a small tier, so that
+//! collection, rewriting of chains and a full store all happen.
+
+use std::time::{Duration, Instant};
+
+use hedgerow::Durability;
+use hedgerow_device::CrashModel;
+use hedgerow_sim::{Op, Runner, Setup, Source, Taste, generate};
+
+/// Runs `count` operations of a seed; on failure says how to repeat it.
+fn run(seed: u64, count: u32, setup: Setup, taste: &Taste) -> Runner {
+    let mut source = Source::from_seed(seed);
+    let mut runner = Runner::new(setup).unwrap();
+    let mut trace: Vec<Op> = Vec::new();
+    for stamp in 0..count {
+        let op = generate(&mut source, taste, stamp);
+        trace.push(op.clone());
+        if let Err(divergence) = runner.step(&op) {
+            let last: Vec<String> = trace.iter().rev().take(12).rev().map(|op| format!("{op:?}\n")).collect();
+            let last = last.concat();
+            panic!("seed {seed}, {setup:?}, operation {stamp}: {divergence}\nthe last operations:\n{last}");
+        }
+    }
+    runner.reopen_and_verify().unwrap_or_else(|divergence| panic!("seed {seed}, at the end: {divergence}"));
+    runner
+}
+
+fn setup_of(seed: u64) -> Setup {
+    Setup {
+        model: if seed.is_multiple_of(2) { CrashModel::Pages } else { CrashModel::CacheLines },
+        tier_bytes: [12, 16, 24, 64][(seed / 2 % 4) as usize] << 20,
+        durability: if seed.is_multiple_of(5) { Durability::Immediate } else { Durability::Process },
+        delta_chain_max: [5, 1, 7, 2][(seed / 8 % 4) as usize],
+        ..Setup::default()
+    }
+}
+
+/// `HEDGEROW_SEED=n` repeats one seed, `HEDGEROW_SECONDS=n` goes on for longer than the default.
+#[test]
+fn the_store_answers_like_its_model() {
+    let taste_of = |seed: u64| Taste {
+        keys: [24, 96, 400][(seed % 3) as usize],
+        value_bytes_max: [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
+        ..Taste::default()
+    };
+    if let Ok(seed) = std::env::var("HEDGEROW_SEED") {
+        let seed = seed.parse().unwrap();
+        run(seed, 3_000, setup_of(seed), &taste_of(seed));
+        return;
+    }
+    let seconds = std::env::var("HEDGEROW_SECONDS").map_or(15, |s| s.parse().unwrap());
+    let (start, mut seed, mut operations) = (Instant::now(), 0, 0u64);
+    let (mut freed, mut refused) = (0, 0);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        let runner = run(seed, 3_000, setup_of(seed), &taste_of(seed));
+        (freed, refused) = (freed + runner.segments_freed, refused + runner.refused_full);
+        operations += 3_000;
+        seed += 1;
+    }
+    println!("{operations} operations in {seed} seeds: {freed} segments freed, {refused} times full");
+    assert!(freed > 0, "the seeds never collected a segment");
+}

@@ -1,0 +1,128 @@
+//! Closing and opening again: what was there is there.
+
+use std::collections::BTreeMap;
+
+use hedgerow::{Db, ErrorKind, Options, Schema, Type, Value, row};
+use hedgerow_device::Random;
+
+/// A directory that is removed at the end.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hedgerow-reopen-{name}-{}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn options() -> Options {
+    Options { segment_bytes: 1 << 20, recovery_threads: 3, ..Options::default() }
+}
+
+/// Keys that make recovery's sorting hard: one the prefix of another, zeros, long ones, outsiders.
+fn awkward_keys(random: &mut Random) -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for i in 0..400u32 {
+        let mut key = b"tenant:7:user:".to_vec();
+        match i % 8 {
+            0 => key.extend(format!("{i:05}").bytes()),
+            1 => key.extend(std::iter::repeat_n(0, i as usize % 40)),
+            2 => key.extend(std::iter::repeat_n(0xFF, i as usize % 40)),
+            3 => key.extend(format!("a-rather-long-common-middle-part-{i}").bytes()),
+            4 => key.truncate(1 + i as usize % 14),
+            5 => key = vec![random.next_u64() as u8; 1 + i as usize % 30],
+            6 => key.extend((0..24 + i as usize % 3).map(|n| if n < 23 { b'x' } else { i as u8 })),
+            _ => key = [vec![0; i as usize % 5], b"tenant".to_vec()].concat(),
+        }
+        keys.push(key);
+    }
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn awkward_keys_come_back_in_order() {
+    let scratch = Scratch::new("awkward");
+    let mut random = Random::from_seed(5);
+    let keys = awkward_keys(&mut random);
+    let mut model = BTreeMap::new();
+    let db = Db::open_with(&scratch.0, options()).unwrap();
+    let table =
+        db.create_table("t", Schema::new().field("n", Type::U64).nullable("s", Type::String)).unwrap();
+    for round in 0..20_000u64 {
+        let key = &keys[random.below(keys.len() as u64) as usize];
+        match random.below(10) {
+            0 => {
+                table.delete(key).unwrap();
+                model.remove(key);
+            }
+            1..=4 => {
+                table.update(key, &row! { n: round }).unwrap();
+                model.insert(key.clone(), round);
+            }
+            _ => {
+                table.put(key, &row! { n: round, s: "some text that is longer than eight" }).unwrap();
+                model.insert(key.clone(), round);
+            }
+        }
+    }
+    let expected: Vec<(Vec<u8>, u64)> = model.into_iter().collect();
+    // The file stays locked as long as there is a handle.
+    drop(table);
+    let mut db = db;
+    for _ in 0..3 {
+        db.close().unwrap();
+        db = Db::open_with(&scratch.0, options()).unwrap();
+        let table = db.table("t").unwrap();
+        let rows: Vec<(Vec<u8>, u64)> = table
+            .scan()
+            .map(|row| row.unwrap())
+            .map(|row| (row.key().to_vec(), row.get("n").as_u64().unwrap()))
+            .collect();
+        assert!(rows == expected);
+        assert_eq!(table.len(), expected.len() as u64);
+        for (key, n) in &expected {
+            assert_eq!(table.get(key).unwrap().unwrap().get("n"), Value::UInt(*n));
+        }
+        table.put(b"again", &row! { n: 1 }).unwrap();
+        table.delete(b"again").unwrap();
+    }
+}
+
+#[test]
+fn a_second_opening_is_refused() {
+    let scratch = Scratch::new("locked");
+    let db = Db::open_with(&scratch.0, options()).unwrap();
+    let error = Db::open_with(&scratch.0, options()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Locked);
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+    db.close().unwrap();
+    Db::open_with(&scratch.0, options()).unwrap();
+}
+
+#[test]
+fn no_store_is_made_where_none_is_wanted() {
+    let scratch = Scratch::new("absent");
+    let options = Options { create: false, ..options() };
+    assert_eq!(Db::open_with(&scratch.0, options).err().unwrap().kind(), ErrorKind::NotFound);
+    assert!(!scratch.0.exists());
+}
+
+#[test]
+fn a_closed_store_takes_no_writes() {
+    let scratch = Scratch::new("closed");
+    let db = Db::open_with(&scratch.0, options()).unwrap();
+    let table = db.create_table("t", Schema::flat()).unwrap();
+    table.put(b"1", &row! { value: b"x" }).unwrap();
+    db.close().unwrap();
+    assert!(table.exists(b"1").unwrap());
+    assert_eq!(table.put(b"2", &row! { value: b"y" }).unwrap_err().kind(), ErrorKind::Closed);
+}

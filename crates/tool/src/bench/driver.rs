@@ -1,0 +1,463 @@
+//! Runs a phase: threads that draw operations, do them, and record how long each took.
+//!
+//! Owns the measured loop, the open and the closed. Promises that every result is checked, that in an open loop the time an
+//! operation waits for its turn counts as its latency (no coordinated omission), and that the clock is read once an
+//! operation. Knows stores by their traits only, and does not print.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::distribution::{Distribution, KeyChooser, Random};
+use super::process::{self, Usage};
+use super::row::{RowShape, RowSink, RowSource, key_of};
+use super::store::{BenchStore, Columns, Session};
+use super::workload::{Extent, Operation, Workload};
+
+/// The most threads a phase may have.
+pub const THREADS_MAX: usize = 256;
+/// How long background work may go on after a phase before the driver moves on.
+const SETTLE_LIMIT: Duration = Duration::from_secs(180);
+/// Latencies are recorded up to this; beyond, they count as this.
+const LATENCY_MAX_NS: u64 = 600_000_000_000;
+
+/// How a phase is to be run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What to do.
+    pub workload: &'static Workload,
+    /// Rows of the data set.
+    pub records: u64,
+    /// Operations at most, all threads together.
+    pub operations: u64,
+    /// Time at most, unless the workload builds the data set.
+    pub seconds: f64,
+    /// Threads.
+    pub threads: usize,
+    /// Overrides the workload's own.
+    pub distribution: Option<Distribution>,
+    /// Operations a second, all threads together, begun on schedule whatever the store does; none: as fast as it goes.
+    pub rate: Option<f64>,
+    /// Same seed, same sequence of operations per thread.
+    pub seed: u64,
+}
+
+/// What a phase gave.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Operations done.
+    pub operations: u64,
+    /// From the first operation's start to the last one's end.
+    pub elapsed: Duration,
+    /// Nanoseconds per operation.
+    pub latencies: Histogram<u64>,
+    /// Processor time from the start until background work came to rest.
+    pub cpu: Duration,
+    /// Bytes written from the start until background work came to rest.
+    pub bytes_written: u64,
+    /// How long background work went on after the last operation.
+    pub settled: Duration,
+    /// Operations in each full second.
+    pub per_second: Vec<u64>,
+}
+
+/// How far a running phase is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Operations done.
+    pub operations: u64,
+    /// From 0 to 1: of the operations or of the time, whichever is further.
+    pub fraction: f64,
+    /// Operations a second so far.
+    pub per_second: f64,
+}
+
+/// The rows that exist: those loaded and those inserted since. Shared by all threads and all phases.
+#[derive(Debug)]
+pub struct Population {
+    next: AtomicU64,
+    /// Per thread, a lower bound of the record it is inserting; `u64::MAX` for none.
+    inserting: Vec<Padded>,
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+impl Population {
+    /// Records `0..rows` exist.
+    pub fn new(rows: u64) -> Population {
+        let inserting = (0..THREADS_MAX).map(|_| Padded(AtomicU64::new(u64::MAX))).collect();
+        Population { next: AtomicU64::new(rows), inserting }
+    }
+
+    /// Only records `0..rows` exist.
+    pub fn reset(&self, rows: u64) {
+        self.next.store(rows, Ordering::SeqCst);
+    }
+
+    /// The record that `thread` is to insert now.
+    fn claim(&self, thread: usize) -> u64 {
+        // Announced before it is taken, so that `existing` never passes a record whose insert has not returned.
+        self.inserting[thread].0.store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.next.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn inserted(&self, thread: usize) {
+        self.inserting[thread].0.store(u64::MAX, Ordering::Release);
+    }
+
+    /// All records below this have been inserted.
+    #[inline]
+    pub fn existing(&self, threads: usize) -> u64 {
+        let next = self.next.load(Ordering::SeqCst);
+        self.inserting[..threads]
+            .iter()
+            .fold(next, |least, record| least.min(record.0.load(Ordering::Acquire)))
+    }
+}
+
+/// Runs one phase and waits for the store's background work to end. `watch` is told how far it is ten times a second.
+pub fn run_phase(
+    store: &mut dyn BenchStore,
+    shape: RowShape,
+    population: &Population,
+    plan: &Plan,
+    watch: &mut dyn FnMut(Progress),
+) -> Result<Outcome, String> {
+    check_plan(plan)?;
+    if plan.workload.builds() {
+        store.clear()?;
+        population.reset(0);
+    } else if population.existing(plan.threads) == 0 {
+        return Err(format!("workload {} needs rows: run load before it", plan.workload.name));
+    }
+    let before = Usage::now()?;
+    let phase = Phase::new(store, shape, population, plan);
+    let mut per_second = Vec::new();
+    let lanes = phase.run(&mut per_second, watch)?;
+    let rest = Instant::now();
+    if plan.workload.builds() {
+        if plan.workload.insert_share() == 0.0 {
+            population.reset(0);
+        }
+        store.settle()?;
+    }
+    process::wait_until_idle(SETTLE_LIMIT);
+    let settled = rest.elapsed();
+    let after = Usage::now()?;
+    let mut latencies = new_histogram()?;
+    for lane in &lanes {
+        latencies.add(&lane.latencies).map_err(|error| error.to_string())?;
+    }
+    let first = lanes.iter().map(|lane| lane.start).min().ok_or("no threads")?;
+    let last = lanes.iter().map(|lane| lane.end).max().ok_or("no threads")?;
+    Ok(Outcome {
+        operations: lanes.iter().map(|lane| lane.operations).sum(),
+        elapsed: last - first,
+        latencies,
+        cpu: after.cpu - before.cpu,
+        bytes_written: after.bytes_written - before.bytes_written,
+        settled,
+        per_second,
+    })
+}
+
+fn check_plan(plan: &Plan) -> Result<(), String> {
+    if !(1..=THREADS_MAX).contains(&plan.threads) {
+        return Err(format!("--threads must be 1 to {THREADS_MAX}, not {}", plan.threads));
+    }
+    if plan.records == 0 || plan.operations == 0 {
+        return Err("--records and --operations must be at least 1".into());
+    }
+    if !(plan.seconds > 0.0 && plan.seconds <= 1e6) {
+        return Err(format!("--seconds must be above 0 and at most a million, not {}", plan.seconds));
+    }
+    match plan.rate {
+        Some(rate) if !(rate > 0.0 && rate <= 1e9) => {
+            Err(format!("--rate must be above 0 and at most 1e9, not {rate}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn new_histogram() -> Result<Histogram<u64>, String> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).map_err(|error| error.to_string())
+}
+
+/// What one thread did.
+struct Lane {
+    operations: u64,
+    latencies: Histogram<u64>,
+    start: Instant,
+    end: Instant,
+}
+
+struct Phase<'a> {
+    store: &'a dyn BenchStore,
+    shape: RowShape,
+    population: &'a Population,
+    plan: &'a Plan,
+    operations: u64,
+    seconds: f64,
+    done: Vec<Padded>,
+    finished: AtomicU64,
+    stop: AtomicBool,
+    failure: Mutex<Option<String>>,
+    barrier: Barrier,
+}
+
+impl<'a> Phase<'a> {
+    fn new(
+        store: &'a dyn BenchStore,
+        shape: RowShape,
+        population: &'a Population,
+        plan: &'a Plan,
+    ) -> Phase<'a> {
+        let (operations, seconds) = match plan.workload.extent {
+            Extent::Records => (plan.records, f64::INFINITY),
+            Extent::Asked => (plan.operations, plan.seconds),
+        };
+        Phase {
+            store,
+            shape,
+            population,
+            plan,
+            operations,
+            seconds,
+            done: (0..plan.threads).map(|_| Padded(AtomicU64::new(0))).collect(),
+            finished: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            barrier: Barrier::new(plan.threads + 1),
+        }
+    }
+
+    fn run(&self, per_second: &mut Vec<u64>, watch: &mut dyn FnMut(Progress)) -> Result<Vec<Lane>, String> {
+        let lanes = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.plan.threads)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        let lane = self.lane(thread);
+                        self.finished.fetch_add(1, Ordering::Release);
+                        lane.map_err(|error| self.fail(error)).ok()
+                    })
+                })
+                .collect();
+            self.barrier.wait();
+            self.watch(per_second, watch);
+            threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+        });
+        let failure = self.failure.lock().ok().and_then(|mut failure| failure.take());
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let lanes: Option<Vec<_>> = lanes.into_iter().map(|lane| lane.ok().flatten()).collect();
+        lanes.ok_or_else(|| format!("a thread of {} panicked", self.plan.workload.name))
+    }
+
+    fn fail(&self, error: String) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Ok(mut failure) = self.failure.lock() {
+            failure.get_or_insert(error);
+        }
+    }
+
+    fn watch(&self, per_second: &mut Vec<u64>, watch: &mut dyn FnMut(Progress)) {
+        const STEP: Duration = Duration::from_millis(100);
+        let start = Instant::now();
+        let mut counted = 0;
+        let mut tick = 1;
+        let mut last_done = 0;
+        while self.finished.load(Ordering::Acquire) < self.plan.threads as u64 {
+            let next = STEP * tick;
+            // Short steps at first, so that a phase that is over at once is not waited for.
+            std::thread::sleep(next.saturating_sub(start.elapsed()).min(Duration::from_millis(10)));
+            if start.elapsed() < next {
+                continue;
+            }
+            let done = self.done.iter().map(|done| done.0.load(Ordering::Relaxed)).sum::<u64>();
+            if tick.is_multiple_of(10) {
+                per_second.push(done - counted);
+                counted = done;
+            }
+            tick += 1;
+            let elapsed = start.elapsed().as_secs_f64();
+            let fraction = (done as f64 / self.operations as f64).max(elapsed / self.seconds).min(1.0);
+            if done != last_done || tick.is_multiple_of(10) {
+                watch(Progress { operations: done, fraction, per_second: done as f64 / elapsed });
+            }
+            last_done = done;
+        }
+    }
+
+    fn lane(&self, thread: usize) -> Result<Lane, String> {
+        let prepared = self.prepare(thread);
+        // All threads start together, the failed ones too: the others wait for them.
+        self.barrier.wait();
+        let (mut actor, mut latencies) = prepared?;
+        let threads = self.plan.threads as u64;
+        let quota = self.operations / threads + u64::from((thread as u64) < self.operations % threads);
+        let done = &self.done[thread].0;
+        let start = Instant::now();
+        let deadline = start.checked_add(Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX));
+        let schedule =
+            self.plan.rate.map(|rate| Schedule::new(start, rate / threads as f64, thread as u64, threads));
+        let mut operations = 0;
+        let mut before = start;
+        while operations < quota {
+            if let Some(schedule) = &schedule {
+                before = schedule.wait(operations);
+            }
+            actor.act()?;
+            let now = Instant::now();
+            latencies.saturating_record((now - before).as_nanos() as u64);
+            before = now;
+            operations += 1;
+            done.store(operations, Ordering::Relaxed);
+            if deadline.is_some_and(|deadline| now >= deadline) || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(Lane { operations, latencies, start, end: before })
+    }
+
+    fn prepare(&self, thread: usize) -> Result<(Actor<'a>, Histogram<u64>), String> {
+        let plan = self.plan;
+        let seed = plan.seed.wrapping_mul(0x1_0001).wrapping_add(thread as u64);
+        let existing = self.population.existing(plan.threads).max(1);
+        let records = if plan.workload.builds() { plan.records } else { existing };
+        // YCSB leaves room for twice the inserts it expects.
+        let expected = (self.operations as f64 * plan.workload.insert_share() * 2.0) as u64;
+        let distribution = plan.distribution.filter(|_| !plan.workload.builds());
+        let distribution = distribution.unwrap_or(plan.workload.distribution);
+        let actor = Actor {
+            session: self.store.session()?,
+            workload: plan.workload,
+            population: self.population,
+            thread,
+            threads: plan.threads,
+            records,
+            shape: self.shape,
+            chooser: KeyChooser::new(distribution, records, expected),
+            random: Random::new(seed),
+            source: RowSource::new(self.shape, seed),
+            sink: RowSink::new(self.shape),
+        };
+        Ok((actor, new_histogram()?))
+    }
+}
+
+/// When each operation of a thread is due.
+struct Schedule {
+    start: Instant,
+    interval: f64,
+    /// The threads' schedules interleave.
+    offset: f64,
+}
+
+impl Schedule {
+    fn new(start: Instant, rate: f64, thread: u64, threads: u64) -> Schedule {
+        let interval = 1.0 / rate;
+        Schedule { start, interval, offset: interval * thread as f64 / threads as f64 }
+    }
+
+    /// Waits until operation `number` is due and returns when that was: in the past, if the store is late.
+    fn wait(&self, number: u64) -> Instant {
+        let due = self.start + Duration::from_secs_f64(self.offset + self.interval * number as f64);
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return due;
+            }
+            if left > Duration::from_micros(200) {
+                std::thread::sleep(left - Duration::from_micros(100));
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// One thread's state: draws operations and does them.
+struct Actor<'a> {
+    session: Box<dyn Session + 'a>,
+    workload: &'static Workload,
+    population: &'a Population,
+    thread: usize,
+    threads: usize,
+    /// Records to choose from in a fill.
+    records: u64,
+    shape: RowShape,
+    chooser: KeyChooser,
+    random: Random,
+    source: RowSource,
+    sink: RowSink,
+}
+
+impl Actor<'_> {
+    #[inline]
+    fn act(&mut self) -> Result<(), String> {
+        match self.workload.next(&mut self.random) {
+            Operation::Insert => {
+                let key = key_of(self.population.claim(self.thread));
+                let outcome = self.session.insert(&key, self.source.row(&key, &mut self.random));
+                self.population.inserted(self.thread);
+                outcome
+            }
+            Operation::Put => {
+                let key = key_of(self.chooser.next(&mut self.random, self.records));
+                self.session.insert(&key, self.source.row(&key, &mut self.random))
+            }
+            Operation::ReadFull => self.read(Columns::All, self.shape.fields),
+            Operation::ReadPartial => {
+                let field = self.field();
+                self.read(Columns::Some(&[field]), 1)
+            }
+            Operation::Update => {
+                let (record, field) = (self.existing(), self.field());
+                let key = key_of(record);
+                self.session.update(&key, field, self.source.value(&key, field, &mut self.random))
+            }
+            Operation::ReadModifyWrite => {
+                let (record, field) = (self.existing(), self.field());
+                let key = key_of(record);
+                let value = self.source.value(&key, field, &mut self.random);
+                self.sink.clear();
+                self.session.read_modify_write(&key, field, value, &mut self.sink)?;
+                self.sink.check_read(&key, self.shape.fields)
+            }
+            Operation::ScanFull => self.scan(Columns::All, self.shape.fields),
+            Operation::ScanPartial => {
+                let field = self.field();
+                self.scan(Columns::Some(&[field]), 1)
+            }
+        }
+    }
+
+    fn existing(&mut self) -> u64 {
+        self.chooser.next(&mut self.random, self.population.existing(self.threads))
+    }
+
+    fn field(&mut self) -> usize {
+        self.random.below(self.shape.fields as u64) as usize
+    }
+
+    fn read(&mut self, columns: Columns<'_>, values: usize) -> Result<(), String> {
+        let key = key_of(self.existing());
+        self.sink.clear();
+        self.session.read(&key, columns, &mut self.sink)?;
+        self.sink.check_read(&key, values)
+    }
+
+    fn scan(&mut self, columns: Columns<'_>, values: usize) -> Result<(), String> {
+        let rows = self.workload.scan.next(&mut self.random);
+        let records = self.population.existing(self.threads);
+        let key = key_of(self.chooser.next(&mut self.random, records));
+        self.sink.clear();
+        self.session.scan(&key, rows, columns, &mut self.sink)?;
+        self.sink.check_scan(&key, rows, values, records)
+    }
+}

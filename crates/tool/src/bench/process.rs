@@ -1,0 +1,122 @@
+//! What the process has used: processor time, bytes written, memory, disk.
+//!
+//! Owns the reading of the kernel's accounts. Promises that an account that cannot be read is an error, not a zero.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Running totals of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// User and system time of all threads.
+    pub cpu: Duration,
+    /// Bytes this process caused to be sent to storage: pages dirtied (`write_bytes` of `/proc/self/io`). A page dirtied
+    /// again before it is written back counts once.
+    pub bytes_written: u64,
+}
+
+impl Usage {
+    /// The totals now.
+    pub fn now() -> Result<Usage, String> {
+        Ok(Usage { cpu: cpu_time(), bytes_written: proc_number("/proc/self/io", "write_bytes:")? })
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Resident memory now, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// All resident pages, mapped files included.
+    pub rss: u64,
+    /// Resident anonymous pages: what the process takes for itself.
+    pub anonymous: u64,
+}
+
+impl Memory {
+    /// The sizes now.
+    pub fn now() -> Result<Memory, String> {
+        let kilobytes = |name| proc_number("/proc/self/status", name).map(|kb| kb << 10);
+        Ok(Memory { rss: kilobytes("VmRSS:")?, anonymous: kilobytes("RssAnon:")? })
+    }
+}
+
+fn proc_number(path: &str, name: &str) -> Result<u64, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("reading {path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next()).and_then(|n| n.parse().ok());
+    number.ok_or_else(|| format!("{path} has no number for {name}"))
+}
+
+/// Bytes of disk that the files under `directory` occupy (blocks allocated, not lengths). Files that vanish meanwhile
+/// count nothing.
+pub fn disk_bytes(directory: &Path) -> Result<u64, String> {
+    let mut total = 0;
+    let mut pending = vec![directory.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries {
+            let entry = entry.map_err(|error| format!("listing {}: {error}", path.display()))?;
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => pending.push(entry.path()),
+                Ok(metadata) => total += metadata.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(total)
+}
+
+/// Waits until the process has used less than 2 % of one processor for 300 ms: until flushes and compactions are done.
+/// Gives up after `limit`; says whether it came to rest.
+pub fn wait_until_idle(limit: Duration) -> bool {
+    const STEP: Duration = Duration::from_millis(100);
+    let start = Instant::now();
+    let mut quiet_steps = 0;
+    let mut before = cpu_time();
+    while start.elapsed() < limit {
+        std::thread::sleep(STEP);
+        let now = cpu_time();
+        quiet_steps = if now - before < STEP / 50 { quiet_steps + 1 } else { 0 };
+        before = now;
+        if quiet_steps == 3 {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_grow_with_use() {
+        let before = Usage::now().unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {}
+        let used = Usage::now().unwrap().cpu - before.cpu;
+        assert!(used >= Duration::from_millis(5), "{used:?}");
+        let memory = Memory::now().unwrap();
+        assert!(memory.rss >= memory.anonymous && memory.anonymous > 0);
+    }
+
+    #[test]
+    fn disk_bytes_counts_below() {
+        let directory = std::env::temp_dir().join(format!("hedgerow-disk-bytes-{}", std::process::id()));
+        fs::create_dir_all(directory.join("below")).unwrap();
+        fs::write(directory.join("below/file"), vec![7; 100_000]).unwrap();
+        let file = fs::File::open(directory.join("below/file")).unwrap();
+        file.sync_all().unwrap();
+        let bytes = disk_bytes(&directory).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        assert!((100_000..200_000).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,110 @@
+//! What a store must do to be measured.
+//!
+//! Owns the traits that Hedgerow and its peers are driven through. Promises nothing about how a store works inside: a
+//! [`Session`] is one thread's handle, errors are sentences. Must not know workloads or clocks.
+
+pub mod hedgerow;
+pub mod null;
+
+use std::path::{Path, PathBuf};
+
+use super::row::{Key, RowSink};
+
+/// The fields a read asks for.
+#[derive(Debug, Clone, Copy)]
+pub enum Columns<'a> {
+    /// All of them.
+    All,
+    /// These, ascending.
+    Some(&'a [usize]),
+}
+
+/// A store under measurement, shared by all threads.
+pub trait BenchStore: Sync {
+    /// A handle for one thread.
+    fn session(&self) -> Result<Box<dyn Session + '_>, String>;
+
+    /// Removes all rows: a load starts from nothing. Called while there is no session.
+    fn clear(&mut self) -> Result<(), String>;
+
+    /// Rows in the store when it was opened.
+    fn rows(&self) -> Result<u64, String>;
+
+    /// Brings a freshly loaded data set to rest, as the engine's own means allow (flushing memory tables). The wait for
+    /// background work is the driver's.
+    fn settle(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Where it keeps its files, if it does.
+    fn directory(&self) -> Option<&Path>;
+}
+
+/// One thread's handle on a store. Every row and value read is handed to the sink, which copies and checks it.
+pub trait Session {
+    /// Writes a whole row; `row` is its fields one after the other.
+    fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String>;
+
+    /// Reads the row's columns. A missing row leaves the sink empty.
+    fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String>;
+
+    /// Writes one field of an existing row.
+    fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String>;
+
+    /// Reads all fields of a row, then writes one, as YCSB's read-modify-write does. A store that can do both for less
+    /// overrides it.
+    fn read_modify_write(
+        &mut self,
+        key: &Key,
+        field: usize,
+        value: &[u8],
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        self.read(key, Columns::All, sink)?;
+        self.update(key, field, value)
+    }
+
+    /// Reads the columns of at most `rows` rows in key order from `start` on.
+    fn scan(
+        &mut self,
+        start: &Key,
+        rows: usize,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> Result<(), String>;
+}
+
+/// Where `--store` points.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A Hedgerow store in a directory.
+    Tiered(PathBuf),
+    /// Nothing: measures the harness.
+    Null,
+}
+
+impl std::str::FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<StoreUrl, String> {
+        match url.split_once(':') {
+            Some(("tiered", directory)) if !directory.is_empty() => Ok(StoreUrl::Tiered(directory.into())),
+            _ if url == "null" => Ok(StoreUrl::Null),
+            _ => Err(format!("{url} names no store: give tiered:DIRECTORY, or null for the harness alone")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_urls() {
+        assert_eq!("tiered:/tmp/a:b".parse(), Ok(StoreUrl::Tiered("/tmp/a:b".into())));
+        assert_eq!("null".parse(), Ok(StoreUrl::Null));
+        for wrong in ["", "tiered:", "tiered", "/tmp/x", "rocksdb:/x"] {
+            assert!(wrong.parse::<StoreUrl>().unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
+        }
+    }
+}

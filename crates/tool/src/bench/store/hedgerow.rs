@@ -1,0 +1,181 @@
+//! Hedgerow under measurement, through its public interface.
+//!
+//! Owns the mapping of benchmark rows to a table: ten (or as asked) `FixedBytes` fields, resolved to ids once. Reads run in
+//! place and the sink copies each value once, as it does for every store.
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use hedgerow::{Db, FieldId, Options, RowRef, Schema, Table, Type, Value};
+
+use super::{BenchStore, Columns, Session};
+use crate::bench::row::{FIELDS_MAX, Key, RowShape, RowSink};
+
+/// YCSB's name for its table.
+const TABLE: &str = "usertable";
+/// Rows of up to this many fields are put together on the stack.
+const STACK_FIELDS: usize = 16;
+const _: () = assert!(STACK_FIELDS <= FIELDS_MAX);
+
+/// See the module.
+pub struct HedgerowStore {
+    directory: PathBuf,
+    db: Db,
+    table: Table,
+    shape: RowShape,
+    ids: Vec<FieldId>,
+}
+
+impl HedgerowStore {
+    /// Opens or creates the store in `directory` and the benchmark's table in it.
+    pub fn open(directory: &Path, shape: RowShape, options: Options) -> Result<HedgerowStore, String> {
+        let db = Db::open_with(directory, options)
+            .map_err(|error| format!("opening {}: {error}", directory.display()))?;
+        let table = create(&db, shape)?;
+        let ids = field_ids(&table, shape)?;
+        Ok(HedgerowStore { directory: directory.to_path_buf(), db, table, shape, ids })
+    }
+
+    /// Persists and closes the store.
+    pub fn close(self) -> Result<(), String> {
+        drop(self.table);
+        self.db.close().map_err(text)
+    }
+}
+
+fn text(error: hedgerow::Error) -> String {
+    error.to_string()
+}
+
+fn field_name(field: usize) -> String {
+    format!("field{field}")
+}
+
+fn create(db: &Db, shape: RowShape) -> Result<Table, String> {
+    let width = shape.field_bytes as u16;
+    let schema = (0..shape.fields)
+        .fold(Schema::new(), |schema, field| schema.field(field_name(field), Type::FixedBytes(width)));
+    db.create_table(TABLE, schema).map_err(|error| {
+        format!("table {TABLE}: {error} (another --fields or --field-bytes needs another directory)")
+    })
+}
+
+fn field_ids(table: &Table, shape: RowShape) -> Result<Vec<FieldId>, String> {
+    (0..shape.fields).map(|field| table.field(&field_name(field)).map_err(text)).collect()
+}
+
+impl BenchStore for HedgerowStore {
+    fn session(&self) -> Result<Box<dyn Session + '_>, String> {
+        Ok(Box::new(HedgerowSession {
+            table: &self.table,
+            shape: self.shape,
+            ids: &self.ids,
+            chosen: Vec::new(),
+        }))
+    }
+
+    fn clear(&mut self) -> Result<(), String> {
+        if self.table.is_empty() {
+            return Ok(());
+        }
+        self.db.drop_table(TABLE).map_err(text)?;
+        self.table = create(&self.db, self.shape)?;
+        self.ids = field_ids(&self.table, self.shape)?;
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<u64, String> {
+        Ok(self.table.len())
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
+    }
+}
+
+struct HedgerowSession<'a> {
+    table: &'a Table,
+    shape: RowShape,
+    ids: &'a [FieldId],
+    /// The ids a partial scan asks for, kept to allocate nothing per scan.
+    chosen: Vec<FieldId>,
+}
+
+impl HedgerowSession<'_> {
+    #[inline]
+    fn deliver(
+        ids: &[FieldId],
+        row: &RowRef<'_>,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> hedgerow::Result<()> {
+        // What is no byte string is handed on as an empty one, which the sink refuses.
+        match columns {
+            Columns::All => {
+                // No field of the table can be null, so that the order of the fields is their number.
+                let mut field = 0;
+                row.for_each(|_, value| {
+                    sink.value(field, value.as_bytes().unwrap_or_default());
+                    field += 1;
+                })?;
+            }
+            Columns::Some(fields) => {
+                for &field in fields {
+                    sink.value(field, row.get(ids[field])?.as_bytes().unwrap_or_default());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session for HedgerowSession<'_> {
+    fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
+        let values = row.chunks_exact(self.shape.field_bytes);
+        if self.ids.len() <= STACK_FIELDS {
+            let mut pairs = [(self.ids[0], Value::Null); STACK_FIELDS];
+            for ((pair, &id), value) in pairs.iter_mut().zip(self.ids).zip(values) {
+                *pair = (id, Value::Bytes(value));
+            }
+            self.table.put(key, &pairs[..self.ids.len()]).map_err(text)
+        } else {
+            let pairs: Vec<_> =
+                self.ids.iter().zip(values).map(|(&id, value)| (id, Value::Bytes(value))).collect();
+            self.table.put(key, &pairs).map_err(text)
+        }
+    }
+
+    fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
+        let read = self.table.read(key, |row| {
+            sink.begin_row(key);
+            Self::deliver(self.ids, row, columns, sink)
+        });
+        read.map(|_| ()).map_err(text)
+    }
+
+    fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String> {
+        self.table.update(key, &[(self.ids[field], Value::Bytes(value))]).map_err(text)
+    }
+
+    fn scan(
+        &mut self,
+        start: &Key,
+        rows: usize,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        let mut scan = self.table.scan().from(Bound::Included(start)).limit(rows);
+        if let Columns::Some(fields) = columns {
+            self.chosen.clear();
+            self.chosen.extend(fields.iter().map(|&field| self.ids[field]));
+            scan = scan.fields(&self.chosen).map_err(text)?;
+        }
+        let ids = self.ids;
+        scan.for_each(|key, row| {
+            sink.begin_row(key);
+            Self::deliver(ids, row, columns, sink)?;
+            Ok(true)
+        })
+        .map_err(text)
+    }
+}

@@ -1,0 +1,207 @@
+//! The benchmark end to end, on the null store and on stores that are wrong.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::driver::{Outcome, run_phase};
+use super::row::{Key, RowSink};
+use super::store::{Columns, Session};
+use super::*;
+
+const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
+
+fn plan(name: &str, threads: usize) -> Plan {
+    Plan {
+        workload: Workload::find(name).unwrap(),
+        records: 2000,
+        operations: 5000,
+        seconds: 10.0,
+        threads,
+        distribution: None,
+        rate: None,
+        seed: 1,
+    }
+}
+
+fn outcome(store: &mut dyn BenchStore, population: &Population, plan: &Plan) -> Result<Outcome, String> {
+    run_phase(store, SHAPE, population, plan, &mut |_| {})
+}
+
+#[test]
+fn every_workload_runs_on_the_null_store() {
+    let mut store = NullStore::new(SHAPE, 0);
+    let population = Population::new(0);
+    for threads in [1, 3] {
+        for name in ["load", "a", "b", "c", "d", "e", "f", "read-full", "read-partial", "scan-full"] {
+            let outcome = outcome(&mut store, &population, &plan(name, threads)).unwrap();
+            let expected = if name == "load" { 2000 } else { 5000 };
+            assert_eq!((outcome.operations, outcome.latencies.len()), (expected, expected), "{name}");
+            assert!(outcome.elapsed > Duration::ZERO);
+        }
+        assert!((2300..2700).contains(&population.existing(threads)), "d and e insert about 250 each");
+    }
+    for name in ["scan-partial", "update", "insert", "fill"] {
+        outcome(&mut store, &population, &plan(name, 2)).unwrap();
+    }
+}
+
+#[test]
+fn the_clock_ends_a_phase() {
+    let mut store = NullStore::new(SHAPE, 2000);
+    let plan = Plan { operations: u64::MAX / 2, seconds: 1.25, ..plan("c", 2) };
+    let outcome = outcome(&mut store, &Population::new(2000), &plan).unwrap();
+    assert!((1.2..3.0).contains(&outcome.elapsed.as_secs_f64()), "{:?}", outcome.elapsed);
+    assert!(!outcome.per_second.is_empty() && outcome.per_second[0] > 1000);
+}
+
+#[test]
+fn a_mix_needs_rows_and_sane_options() {
+    let mut store = NullStore::new(SHAPE, 0);
+    let error = outcome(&mut store, &Population::new(0), &plan("a", 1)).unwrap_err();
+    assert!(error.contains("run load before"), "{error}");
+    for wrong in [
+        Plan { threads: 0, ..plan("load", 1) },
+        Plan { threads: 257, ..plan("load", 1) },
+        Plan { records: 0, ..plan("load", 1) },
+        Plan { seconds: 0.0, ..plan("load", 1) },
+        Plan { seconds: f64::NAN, ..plan("load", 1) },
+        Plan { rate: Some(0.0), ..plan("load", 1) },
+    ] {
+        assert!(outcome(&mut store, &Population::new(0), &wrong).unwrap_err().starts_with("--"), "{wrong:?}");
+    }
+}
+
+/// Counts what is asked of it; stalls once; can lie.
+#[derive(Default)]
+struct Recorder {
+    inserts: Mutex<Vec<Key>>,
+    reads: AtomicU64,
+    stall_at: u64,
+    forgets: bool,
+}
+
+impl BenchStore for Recorder {
+    fn session(&self) -> Result<Box<dyn Session + '_>, String> {
+        Ok(Box::new(self))
+    }
+    fn clear(&mut self) -> Result<(), String> {
+        self.inserts.lock().unwrap().clear();
+        Ok(())
+    }
+    fn rows(&self) -> Result<u64, String> {
+        Ok(0)
+    }
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+}
+
+impl Session for &Recorder {
+    fn insert(&mut self, key: &Key, _row: &[u8]) -> Result<(), String> {
+        self.inserts.lock().unwrap().push(*key);
+        Ok(())
+    }
+    fn read(&mut self, key: &Key, _: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
+        if self.reads.fetch_add(1, Ordering::Relaxed) + 1 == self.stall_at {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        if !self.forgets {
+            let (mut source, mut random) = (row::RowSource::new(SHAPE, 1), distribution::Random::new(1));
+            sink.begin_row(key);
+            sink.values(source.row(key, &mut random));
+        }
+        Ok(())
+    }
+    fn update(&mut self, _: &Key, _: usize, _: &[u8]) -> Result<(), String> {
+        Err("the disk is on fire".into())
+    }
+    fn scan(&mut self, _: &Key, _: usize, _: Columns<'_>, _: &mut RowSink) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn load_inserts_each_record_once() {
+    let (mut store, population) = (Recorder::default(), Population::new(0));
+    outcome(&mut store, &population, &plan("load", 3)).unwrap();
+    let mut keys = store.inserts.lock().unwrap().clone();
+    keys.sort();
+    let mut expected: Vec<_> = (0..2000).map(row::key_of).collect();
+    expected.sort();
+    assert_eq!(keys, expected);
+    assert_eq!(population.existing(3), 2000);
+}
+
+#[test]
+fn lost_rows_failed_writes_and_empty_scans_end_the_run() {
+    let population = Population::new(2000);
+    let mut store = Recorder { forgets: true, ..Recorder::default() };
+    let error = outcome(&mut store, &population, &plan("c", 2)).unwrap_err();
+    assert!(error.contains("gave 0 rows"), "{error}");
+    let error = outcome(&mut Recorder::default(), &population, &plan("update", 2)).unwrap_err();
+    assert_eq!(error, "the disk is on fire");
+    assert!(outcome(&mut Recorder::default(), &population, &plan("scan-full", 1)).is_err());
+}
+
+#[test]
+fn a_stall_is_charged_to_all_that_waited_when_there_is_a_rate() {
+    let population = Population::new(2000);
+    let stalled = |rate| {
+        let mut store = Recorder { stall_at: 50, ..Recorder::default() };
+        let plan = Plan { operations: 400, rate, ..plan("c", 1) };
+        let outcome = outcome(&mut store, &population, &plan).unwrap();
+        let slow = outcome.latencies.count_between(20_000_000, u64::MAX);
+        (slow, outcome.elapsed)
+    };
+    let (closed, _) = stalled(None);
+    assert_eq!(closed, 1, "one operation was slow, the others did not come");
+    // At 500 a second, 100 operations fall due during the stall; those of the last 20 ms waited less.
+    let (open, elapsed) = stalled(Some(500.0));
+    assert!(open >= 60, "{open} of about 90 operations waited over 20 ms");
+    assert!(
+        elapsed >= Duration::from_millis(790),
+        "400 operations at 500 a second take 0.8 s, not {elapsed:?}"
+    );
+}
+
+#[test]
+fn durability_is_read_from_the_command_line() {
+    assert_eq!(parse_durability("process"), Ok(Durability::Process));
+    assert_eq!(parse_durability("immediate"), Ok(Durability::Immediate));
+    assert_eq!(parse_durability("interval:250"), Ok(Durability::Interval(Duration::from_millis(250))));
+    for wrong in ["", "interval", "interval:0", "interval:x", "sync"] {
+        assert!(parse_durability(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn json_has_the_fields_promised() {
+    let path = std::env::temp_dir().join(format!("hedgerow-bench-{}.json", std::process::id()));
+    let mut store = NullStore::new(SHAPE, 2000);
+    let outcome = outcome(&mut store, &Population::new(2000), &plan("a", 1)).unwrap();
+    let report = PhaseReport::new("a", 1, &outcome, Memory::now().unwrap(), 0);
+    report::write_json(&path, json!({"suite": "ycsb"}), &vec![report]).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let result = &document["results"][0];
+    assert_eq!(result["phase"], "a");
+    for name in [
+        "threads",
+        "operations",
+        "seconds",
+        "ops_per_s",
+        "p50_us",
+        "p99_us",
+        "p999_us",
+        "p9999_us",
+        "max_us",
+        "cpu_s",
+        "bytes_written",
+        "disk_bytes",
+        "rss_bytes",
+    ] {
+        assert!(result[name].is_number(), "{name}");
+    }
+}

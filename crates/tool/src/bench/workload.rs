@@ -1,0 +1,222 @@
+//! What the benchmark does: operations, mixes, workloads and their names.
+//!
+//! Owns the definitions of YCSB core's workloads A to F (`workloads/workload[a-f]` of YCSB 0.17, unchanged) and of the six
+//! operations of FOCUS (section VI). Promises that a mix is drawn in the proportions declared. Knows no store and no clock.
+
+use super::distribution::{Distribution, Random};
+
+/// One operation on a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Writes a whole new row.
+    Insert,
+    /// Writes a whole row over one that may exist: the random fill.
+    Put,
+    /// Reads all fields of a row.
+    ReadFull,
+    /// Reads one random field of a row.
+    ReadPartial,
+    /// Writes one random field of a row.
+    Update,
+    /// Reads all fields of a row, then writes one.
+    ReadModifyWrite,
+    /// Reads all fields of rows in key order.
+    ScanFull,
+    /// Reads one random field of rows in key order.
+    ScanPartial,
+}
+
+/// How many rows a scan asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanLength {
+    /// Always this many.
+    Exactly(usize),
+    /// Uniform from 1 to this.
+    UpTo(usize),
+}
+
+impl ScanLength {
+    /// Draws a length.
+    #[inline]
+    pub fn next(self, random: &mut Random) -> usize {
+        match self {
+            ScanLength::Exactly(rows) => rows,
+            ScanLength::UpTo(rows) => 1 + random.below(rows as u64) as usize,
+        }
+    }
+}
+
+/// When a phase ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// After as many operations as there are records, however long that takes: the phases that build a data set.
+    Records,
+    /// After the operations or the seconds asked for, whichever ends first.
+    Asked,
+}
+
+/// A named mix of operations.
+#[derive(Debug, PartialEq)]
+pub struct Workload {
+    /// What it is called on the command line and in results.
+    pub name: &'static str,
+    /// The operations and their shares, which add up to 1.
+    pub mix: &'static [(Operation, f64)],
+    /// How records are chosen unless the command line says otherwise.
+    pub distribution: Distribution,
+    /// Rows per scan.
+    pub scan: ScanLength,
+    /// When it ends.
+    pub extent: Extent,
+}
+
+use Operation::{Insert, Put, ReadFull, ReadModifyWrite, ReadPartial, ScanFull, ScanPartial, Update};
+
+const fn ycsb(name: &'static str, mix: &'static [(Operation, f64)], distribution: Distribution) -> Workload {
+    Workload { name, mix, distribution, scan: ScanLength::UpTo(100), extent: Extent::Asked }
+}
+
+const fn fields(name: &'static str, mix: &'static [(Operation, f64)]) -> Workload {
+    Workload {
+        name,
+        mix,
+        distribution: Distribution::Uniform,
+        scan: ScanLength::Exactly(100),
+        extent: Extent::Asked,
+    }
+}
+
+/// Writes the data set.
+pub const LOAD: Workload = Workload {
+    name: "load",
+    mix: &[(Insert, 1.0)],
+    distribution: Distribution::Uniform,
+    scan: ScanLength::Exactly(100),
+    extent: Extent::Records,
+};
+
+/// Writes rows at random, over each other: RocksDB's `fillrandom`.
+pub const FILL: Workload = Workload {
+    name: "fill",
+    mix: &[(Put, 1.0)],
+    distribution: Distribution::Uniform,
+    scan: ScanLength::Exactly(100),
+    extent: Extent::Records,
+};
+
+/// YCSB core's workloads, by letter.
+pub const YCSB: &[Workload] = &[
+    ycsb("a", &[(ReadFull, 0.5), (Update, 0.5)], Distribution::Zipfian),
+    ycsb("b", &[(ReadFull, 0.95), (Update, 0.05)], Distribution::Zipfian),
+    ycsb("c", &[(ReadFull, 1.0)], Distribution::Zipfian),
+    ycsb("d", &[(ReadFull, 0.95), (Insert, 0.05)], Distribution::Latest),
+    ycsb("e", &[(ScanFull, 0.95), (Insert, 0.05)], Distribution::Zipfian),
+    ycsb("f", &[(ReadFull, 0.5), (ReadModifyWrite, 0.5)], Distribution::Zipfian),
+];
+
+/// FOCUS's six operations (section VI). Reads come first, so that they meet the data as loaded.
+pub const FIELDS: &[Workload] = &[
+    fields("read-full", &[(ReadFull, 1.0)]),
+    fields("read-partial", &[(ReadPartial, 1.0)]),
+    fields("scan-full", &[(ScanFull, 1.0)]),
+    fields("scan-partial", &[(ScanPartial, 1.0)]),
+    fields("update", &[(Update, 1.0)]),
+    fields("insert", &[(Insert, 1.0)]),
+];
+
+impl Workload {
+    /// The workload of that name, in any case.
+    pub fn find(name: &str) -> Result<&'static Workload, String> {
+        let name = name.trim().to_ascii_lowercase();
+        let mut all = [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS);
+        all.find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<_> =
+                [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS).map(|w| w.name).collect();
+            format!("no workload is called {name}; there are {}", names.join(", "))
+        })
+    }
+
+    /// Draws the next operation.
+    #[inline]
+    pub fn next(&self, random: &mut Random) -> Operation {
+        let [(first, share), rest @ ..] = self.mix else { return Operation::ReadFull };
+        if rest.is_empty() {
+            return *first;
+        }
+        let mut at = random.unit() - share;
+        if at < 0.0 {
+            return *first;
+        }
+        for (operation, share) in rest {
+            at -= share;
+            if at < 0.0 {
+                return *operation;
+            }
+        }
+        rest[rest.len() - 1].0
+    }
+
+    /// The share of operations that add rows.
+    pub fn insert_share(&self) -> f64 {
+        self.mix.iter().filter(|(operation, _)| *operation == Insert).map(|(_, share)| share).sum()
+    }
+
+    /// Whether it builds the data set that the others need.
+    pub fn builds(&self) -> bool {
+        self.extent == Extent::Records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_are_drawn_as_declared() {
+        let mut random = Random::new(11);
+        for workload in [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS) {
+            assert!((workload.mix.iter().map(|m| m.1).sum::<f64>() - 1.0).abs() < 1e-12, "{}", workload.name);
+            let draws = 400_000;
+            let drawn: Vec<_> = (0..draws).map(|_| workload.next(&mut random)).collect();
+            let mut counted = 0;
+            for (operation, share) in workload.mix {
+                let count = drawn.iter().filter(|&o| o == operation).count();
+                counted += count;
+                let sigma = (share * (1.0 - share) / f64::from(draws)).sqrt();
+                let measured = count as f64 / f64::from(draws);
+                assert!(
+                    (measured - share).abs() <= 4.5 * sigma,
+                    "{}: {operation:?} {measured}",
+                    workload.name
+                );
+            }
+            assert_eq!(counted, draws as usize, "{} draws nothing else", workload.name);
+        }
+    }
+
+    #[test]
+    fn ycsb_core_is_named_exactly() {
+        let share = |name: &str, operation| {
+            let mix = Workload::find(name).unwrap().mix;
+            mix.iter().find(|m| m.0 == operation).map_or(0.0, |m| m.1)
+        };
+        assert_eq!((share("a", ReadFull), share("A", Update)), (0.5, 0.5));
+        assert_eq!((share("b", ReadFull), share("b", Update)), (0.95, 0.05));
+        assert_eq!(share("c", ReadFull), 1.0);
+        assert_eq!((share("d", ReadFull), share("d", Insert)), (0.95, 0.05));
+        assert_eq!((share("e", ScanFull), share("e", Insert)), (0.95, 0.05));
+        assert_eq!((share("f", ReadFull), share("f", ReadModifyWrite)), (0.5, 0.5));
+        assert_eq!(Workload::find("d").unwrap().distribution, Distribution::Latest);
+        assert_eq!(Workload::find("e").unwrap().scan, ScanLength::UpTo(100));
+        assert!(Workload::find("g").unwrap_err().contains("read-partial"));
+    }
+
+    #[test]
+    fn scan_lengths_cover_their_range() {
+        let mut random = Random::new(12);
+        let lengths: Vec<_> = (0..100_000).map(|_| ScanLength::UpTo(100).next(&mut random)).collect();
+        assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&1), Some(&100)));
+        let mean = lengths.iter().sum::<usize>() as f64 / 100_000.0;
+        assert!((mean - 50.5).abs() < 0.5, "{mean}");
+    }
+}
