@@ -1,1 +1,319 @@
-//! later
+//! Crash sweeps: one script, every place it can be cut off at, and what must be left.
+//!
+//! The script runs once, on a medium that remembers every store, beside its model. Then, for many places in the medium's
+//! log and several survivor images at each, the store is opened and compared. There must be one `k` such that the store is
+//! what the model is after the first `k` operations: no row mixes fields of two versions, batches are whole, nothing that
+//! was durable is missing. A killed process loses nothing, so `k` must be all of them. Catalog changes (fields, clearing)
+//! are durable at once and may be ahead of the rows. Afterwards the store must take writes, close, open and compare
+//! again; and some of those openings are cut off, too.
+
+use std::sync::Arc;
+
+use hedgerow::{Db, Durability};
+use hedgerow_device::{Clock, CrashSim, CrashWalk, FastTier, Image, Survivors};
+
+use crate::model::{Model, ReadRow};
+use crate::op::{Op, TABLES, Taste, generate};
+use crate::run::{Divergence, Runner, Setup, same_row, table_name};
+use crate::source::Source;
+
+/// A script that has run, ready to be cut off.
+pub struct Sweep {
+    setup: Setup,
+    seed: u64,
+    sim: CrashSim,
+    steps: Vec<Step>,
+    /// The model now and then along the script.
+    marks: Vec<(usize, Model)>,
+    /// What the sweep has seen.
+    pub counts: SweepCounts,
+}
+
+struct Step {
+    op: Op,
+    /// False: the store was full and refused it.
+    done: bool,
+    /// The medium's position once it had returned.
+    end: u64,
+    now_ms: u64,
+    /// Operations that were durable once it had returned.
+    durable: usize,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SweepCounts {
+    /// Places in the log.
+    pub places: u64,
+    /// Openings after a crash, compared.
+    pub recoveries: u64,
+    /// Of these, after a crash during or after a recovery.
+    pub second_crashes: u64,
+    /// Operations lost, of those that were not durable.
+    pub lost: u64,
+    /// Segments that the script's own collections freed.
+    pub segments_freed: u64,
+}
+
+/// A crash's image and the operations around it.
+struct Crash<'s> {
+    image: &'s Image,
+    /// The states the store may be in, as numbers of operations.
+    lowest: usize,
+    highest: usize,
+    /// Operations that had returned.
+    returned: usize,
+    now_ms: u64,
+}
+
+const MARK_EVERY: usize = 32;
+
+impl Sweep {
+    /// Runs a script of `count` operations that belongs to `seed`.
+    ///
+    /// # Errors
+    /// The store and its model differ even without a crash.
+    pub fn run(seed: u64, count: usize, setup: Setup, taste: &Taste) -> Result<Sweep, Divergence> {
+        let setup = Setup { log_bytes: usize::MAX, ..setup };
+        let mut runner = Runner::new(setup)?;
+        let mut source = Source::from_seed(seed);
+        let mut steps: Vec<Step> = Vec::with_capacity(count);
+        let mut marks = vec![(0, runner.model.clone())];
+        for stamp in 0..count {
+            let op = generate(&mut source, taste, stamp as u32);
+            let done = runner.step(&op)?;
+            let durable = match (setup.durability, &op) {
+                (Durability::Immediate, _) | (_, Op::Persist) => stamp + 1,
+                _ => steps.last().map_or(0, |step| step.durable),
+            };
+            steps.push(Step { op, done, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
+            if steps.len() % MARK_EVERY == 0 {
+                marks.push((steps.len(), runner.model.clone()));
+            }
+        }
+        if runner.refused_full > 0 {
+            return Err(Divergence("the script fills the store, and what it then does is not in the script".into()));
+        }
+        let counts = SweepCounts { segments_freed: runner.segments_freed, ..SweepCounts::default() };
+        Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })
+    }
+
+    /// Crashes at every persist point, with `images` images each, and at one in `between` places in between.
+    ///
+    /// # Errors
+    /// What was left is not what must be left. The text says how to repeat it.
+    pub fn crash_everywhere(&mut self, images: usize, between: u64) -> Result<(), Divergence> {
+        let mut source = Source::from_seed(self.seed ^ 0xC4A5);
+        let mut walk = self.sim.walk();
+        // The store is made before the script begins; a store that is only half made is another test's.
+        walk.seek(self.steps.first().map_or(0, |step| step.end));
+        while walk.next_point() {
+            self.crash_at(&walk, images, &mut source)?;
+            if between == 0 {
+                continue;
+            }
+            let mut ahead = walk.clone();
+            let end = { let mut to = walk.clone(); if to.next_point() { to.op_index() } else { break } };
+            while ahead.next_op() && ahead.op_index() < end {
+                if source.one_in(between) {
+                    self.crash_at(&ahead, 3, &mut source)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn crash_at(&mut self, walk: &CrashWalk, images: usize, source: &mut Source<'_>) -> Result<(), Divergence> {
+        self.counts.places += 1;
+        let place = walk.op_index();
+        let returned = self.steps.partition_point(|step| step.end <= place);
+        let last = returned.checked_sub(1).map(|last| &self.steps[last]);
+        let durable = last.map_or(0, |step| step.durable);
+        // The clock moves before the operation in flight touches the store.
+        let now_ms = last.map_or(crate::run::START_MS, |step| step.now_ms);
+        for n in 0..images {
+            let seed = source.below(u64::MAX);
+            // Each place gets a killed process and a random image; the other kinds take turns.
+            let kind = match n {
+                0 => Survivors::Random,
+                1 => Survivors::EACH[(self.counts.places as usize + 3) % Survivors::EACH.len()],
+                2 => Survivors::ProcessKill,
+                3 => Survivors::None,
+                _ => Survivors::Random,
+            };
+            let image = walk.image(kind, seed);
+            let lowest = if image.same_boot { returned } else { durable };
+            let highest = (returned + 1).min(self.steps.len());
+            let crash = Crash { image: &image, lowest, highest, returned, now_ms };
+            self.recover(&crash, durable, source).map_err(|divergence| {
+                Divergence(format!(
+                    "seed {}, {:?}: crash {kind:?} (image seed {seed}) at place {place}, after {returned} operations, {durable} of them durable, during {:?}: {divergence}",
+                    self.seed,
+                    self.setup,
+                    self.steps.get(returned).map(|step| &step.op)
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Opens one image and checks all that must hold.
+    fn recover(&mut self, crash: &Crash<'_>, durable: usize, source: &mut Source<'_>) -> Result<(), Divergence> {
+        self.counts.recoveries += 1;
+        let sim = CrashSim::from_image(crash.image);
+        let (k, model) = self.open_and_match(&sim, crash)?;
+        let first_ops = sim.ops();
+        if source.one_in(4) {
+            self.go_on(sim.clone(), model, source)?;
+        }
+        if source.one_in(8) {
+            self.crash_again(&sim, (first_ops, k, durable), crash, source)?;
+        }
+        Ok(())
+    }
+
+    /// A crash while the store was being opened, or just after: the same must be left as before.
+    fn crash_again(
+        &mut self,
+        sim: &CrashSim,
+        (first_ops, k, durable): (u64, usize, usize),
+        crash: &Crash<'_>,
+        source: &mut Source<'_>,
+    ) -> Result<(), Divergence> {
+        let mut walk = sim.walk();
+        walk.seek(source.below(first_ops + 1));
+        let kind = [Survivors::Random, Survivors::None, Survivors::ProcessKill][source.below(3) as usize];
+        let image = walk.image(kind, source.below(u64::MAX));
+        self.counts.second_crashes += 1;
+        self.counts.recoveries += 1;
+        // What a recovery has shown, a further crash must show again; but after a killed process alone, the power cut may
+        // still take what was never durable.
+        let unsure = crash.image.same_boot && !image.same_boot;
+        let lowest = if unsure { durable } else { k };
+        let again = Crash { image: &image, lowest, highest: k, ..*crash };
+        let same = self.open_and_match(&CrashSim::from_image(&image), &again);
+        same.map(drop).map_err(|d| Divergence(format!("after a second crash {kind:?} at {}: {d}", walk.op_index())))
+    }
+
+    /// The store takes writes again, closes, opens, and has them.
+    fn go_on(&mut self, sim: CrashSim, model: Model, source: &mut Source<'_>) -> Result<(), Divergence> {
+        let going_on = |d: Divergence| Divergence(format!("going on after the crash: {d}"));
+        let mut runner = Runner::open(self.setup, sim, model).map_err(going_on)?;
+        let taste = Taste { wrong_calls: false, reopens: false, value_bytes_max: 2_000, ..Taste::default() };
+        for n in 0..12 {
+            let op = generate(source, &taste, 1_000_000 + n);
+            runner.step(&op).map_err(going_on)?;
+        }
+        runner.reopen_and_verify().map_err(going_on)
+    }
+
+    /// Opens the store and finds the state of the model that it is in.
+    fn open_and_match(&mut self, sim: &CrashSim, crash: &Crash<'_>) -> Result<(usize, Model), Divergence> {
+        let clock = Clock::manual(crash.now_ms);
+        let db = Db::open_at(FastTier::simulated(sim), self.setup.options(), clock);
+        let db = db.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
+        let found = Found::read(&db)?;
+        let (lowest, highest) = (crash.lowest, crash.highest);
+        let mut nearest = Divergence(String::new());
+        let mut model = self.model_after(lowest);
+        let mut matched = None;
+        for k in lowest..=highest {
+            if k > lowest {
+                self.apply(&mut model, k - 1);
+            }
+            // The catalog may be ahead of the rows, by what had returned and by what was under way.
+            for catalog in [crash.returned, crash.returned + 1] {
+                let mut ahead = model.clone();
+                for step in self.steps.get(k..catalog.min(self.steps.len())).unwrap_or_default() {
+                    ahead.apply_catalog_part(&step.op);
+                }
+                ahead.now_ms = crash.now_ms;
+                match found.matches(&mut ahead) {
+                    Ok(()) => matched = Some((k, ahead)),
+                    Err(divergence) => nearest = divergence,
+                }
+            }
+        }
+        drop(db);
+        let Some((k, mut model)) = matched else {
+            return Err(Divergence(format!("the store is in no state from {lowest} to {highest}; against the last: {nearest}")));
+        };
+        self.counts.lost += crash.returned.saturating_sub(k) as u64;
+        model.drop_snapshots();
+        Ok((k, model))
+    }
+
+    fn model_after(&self, k: usize) -> Model {
+        let (from, model) = &self.marks[k / MARK_EVERY];
+        let mut model = model.clone();
+        (*from..k).for_each(|step| self.apply(&mut model, step));
+        model
+    }
+
+    fn apply(&self, model: &mut Model, step: usize) {
+        if self.steps[step].done {
+            model.apply(&self.steps[step].op);
+        }
+    }
+}
+
+/// All that an opened store holds.
+struct Found {
+    tables: Vec<FoundTable>,
+}
+
+struct FoundTable {
+    /// `None`: the table is not there (dropped, and not yet made anew).
+    schema: Option<Arc<hedgerow::Schema>>,
+    rows: Vec<hedgerow::Row>,
+    count: u64,
+}
+
+impl Found {
+    fn read(db: &Db) -> Result<Found, Divergence> {
+        let read = |table: usize| {
+            let name = table_name(table);
+            let Ok(handle) = db.table(name) else {
+                return Ok(FoundTable { schema: None, rows: Vec::new(), count: 0 });
+            };
+            let rows: hedgerow::Result<Vec<_>> = handle.scan().collect();
+            let rows = rows.map_err(|e| Divergence(format!("scanning {name}: {:?}: {e}", e.kind())))?;
+            for row in &rows {
+                let got = handle.get(row.key()).map_err(|e| Divergence(format!("reading {name}: {e}")))?;
+                if !got.is_some_and(|got| got.fields().eq(row.fields())) {
+                    return Err(Divergence(format!("a scan and a read of {} differ", row.key().escape_ascii())));
+                }
+            }
+            Ok(FoundTable { schema: Some(handle.schema()), rows, count: handle.len() })
+        };
+        Ok(Found { tables: (0..TABLES).map(read).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether this is the model's state; the model takes over what an open table has learned ahead of the rows.
+    fn matches(&self, model: &mut Model) -> Result<(), Divergence> {
+        for (table, found) in self.tables.iter().enumerate() {
+            let name = table_name(table);
+            match &found.schema {
+                None if model.rows(table) == 0 => continue,
+                None => return Err(Divergence(format!("the table {name} is missing"))),
+                Some(schema) if !model.adopt(table, schema) => {
+                    return Err(Divergence(format!("the fields of {name} differ")));
+                }
+                Some(_) => {}
+            }
+            if found.count != model.rows(table) {
+                return Err(Divergence(format!("{name} counts {} rows, not {}", found.count, model.rows(table))));
+            }
+            let mut wanted = model.dump(table, model.now_ms);
+            let mut rows = found.rows.iter();
+            loop {
+                let (want, row): (Option<ReadRow>, _) = (wanted.next(), rows.next());
+                if want.is_none() && row.is_none() {
+                    break;
+                }
+                same_row(want.as_ref(), row).map_err(|d| Divergence(format!("table {name}: {d}")))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -337,12 +337,12 @@ impl Store {
 /// Where a walk ended, if the records after it may be missing.
 pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
     let end = walk.end();
-    match end.beyond {
-        Some(sequence) if !found.power_cut || sequence <= found.watermark => {
-            Err(walk.corrupted(end.end as usize))
-        }
-        _ => Ok(end),
-    }
+    // A killed process leaves no holes; a power cut leaves none where all was durable.
+    let hole = match found.power_cut {
+        false => end.beyond,
+        true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
+    };
+    if hole { Err(walk.corrupted(end.end as usize)) } else { Ok(end) }
 }
 
 fn broken_chain(record: &Record<'_>) -> Error {

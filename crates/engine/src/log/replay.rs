@@ -1,6 +1,6 @@
 //! Walking a segment's records after a crash, and telling a torn end from corruption.
 
-use super::format::{HEADER_BYTES, NotARecord, Record, RecordKind};
+use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result};
 
@@ -17,6 +17,8 @@ pub(crate) struct Walk<'a> {
     unit_start: usize,
     /// Records before this position belong to a batch that was found whole.
     batch_end: usize,
+    /// Where the batch at the end, which is not whole, would end: its records are no sign of more beyond.
+    torn_batch_end: usize,
 }
 
 /// Where and why a walk ended.
@@ -24,8 +26,11 @@ pub(crate) struct Walk<'a> {
 pub(crate) struct WalkEnd {
     /// Bytes from the segment's start.
     pub(crate) end: u64,
-    /// There are whole records of this incarnation after the end; the lowest sequence among them.
-    pub(crate) beyond: Option<u64>,
+    /// There are whole records of this incarnation after the end (and after the batch that stands there, if it is not
+    /// whole).
+    pub(crate) beyond: bool,
+    /// The lowest sequence among them, copies made by the collector left out: those do not come in order.
+    pub(crate) beyond_sequence: Option<u64>,
 }
 
 impl<'a> Walk<'a> {
@@ -46,6 +51,7 @@ impl<'a> Walk<'a> {
             position,
             unit_start: position,
             batch_end: position,
+            torn_batch_end: position,
         }
     }
 
@@ -53,6 +59,8 @@ impl<'a> Walk<'a> {
     pub(crate) fn next_record(&mut self) -> Result<Option<Record<'a>>> {
         while let Some(record) = self.parse_at(self.position)? {
             if record.kind() == RecordKind::Batch && !self.batch_is_whole(&record)? {
+                let torn = record.record_bytes().saturating_add(record.batch_bytes()?);
+                self.torn_batch_end = self.position.saturating_add(torn);
                 return Ok(None);
             }
             if self.position >= self.batch_end {
@@ -111,30 +119,32 @@ impl<'a> Walk<'a> {
     /// Where the walk stands, and whether records go on beyond. Call when `next_record` has returned `None`.
     pub(crate) fn end(&self) -> WalkEnd {
         let end = self.position as u64;
-        let beyond = if self.sealed { None } else { self.find_beyond() };
-        WalkEnd { end, beyond }
+        let mut found = WalkEnd { end, beyond: false, beyond_sequence: None };
+        if !self.sealed {
+            self.find_beyond(&mut found);
+        }
+        found
     }
 
     /// Looks for a record after the place where parsing ended. Almost always there are only zeros.
-    fn find_beyond(&self) -> Option<u64> {
-        let mut lowest = None;
-        let mut position = self.position + 8;
-        while position + HEADER_BYTES <= self.bytes.len() {
-            if self.bytes[position..position + 8] != [0; 8]
-                && let Ok(record) = Record::parse(
-                    &self.bytes[position..],
-                    self.start + position as u64,
-                    self.incarnation,
-                    true,
-                )
+    fn find_beyond(&self, found: &mut WalkEnd) {
+        let mut position = self.torn_batch_end.max(self.position + 8);
+        while position.saturating_add(HEADER_BYTES) <= self.bytes.len() {
+            let rest = &self.bytes[position..];
+            let offset = self.start + position as u64;
+            if rest[..8] != [0; 8]
+                && let Ok(record) = Record::parse(rest, offset, self.incarnation, true)
             {
-                lowest = Some(lowest.unwrap_or(u64::MAX).min(record.sequence()));
+                found.beyond = true;
+                if record.flags() & FLAG_RELOCATED == 0 {
+                    let lowest = found.beyond_sequence.unwrap_or(u64::MAX);
+                    found.beyond_sequence = Some(lowest.min(record.sequence()));
+                }
                 position += record.record_bytes();
             } else {
                 position += 8;
             }
         }
-        lowest
     }
 
     /// The error for a record that does not parse at `position`.

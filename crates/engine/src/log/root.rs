@@ -11,7 +11,8 @@
 //! ```
 //!
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
-//!   in use, then the first copy, then the second, each durable before the next is begun.
+//!   in use, then one copy, then the other, each durable before the next is begun; the copy that counts comes last. In a
+//!   new store the first copy is written first.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
 //! * `opens` counts openings and is the high half of every segment incarnation of that opening.
@@ -41,6 +42,8 @@ pub(crate) struct Root {
     pub(crate) catalog_offset: u64,
     pub(crate) catalog_bytes: u64,
     pub(crate) catalog_crc: u32,
+    /// Which copy on the medium is whole for sure. Not persisted.
+    whole_copy: usize,
 }
 
 impl Root {
@@ -56,6 +59,7 @@ impl Root {
             catalog_offset: CATALOG_START,
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
+            whole_copy: 1,
         }
     }
 
@@ -96,6 +100,7 @@ impl Root {
             catalog_offset: u64_at(88)?,
             catalog_bytes: u64_at(96)?,
             catalog_crc: u32_at(104)?,
+            whole_copy: 0,
         };
         Some((u32_at(8)?, root))
     }
@@ -106,7 +111,11 @@ impl Root {
             return Ok(None);
         }
         let copies = COPY_OFFSETS.map(|offset| tier.read(offset, ROOT_BYTES));
-        let best = copies.iter().filter_map(|bytes| Root::decode(bytes)).max_by_key(|(_, r)| r.generation);
+        let decoded = copies.iter().enumerate().filter_map(|(copy, bytes)| {
+            let (version, root) = Root::decode(bytes)?;
+            Some((version, Root { whole_copy: copy, ..root }))
+        });
+        let best = decoded.max_by_key(|(_, root)| root.generation);
         match best {
             Some((VERSION, root)) => Ok(Some(root)),
             Some((version, _)) => Err(Error::new(
@@ -133,10 +142,13 @@ impl Root {
     pub(crate) fn store(&mut self, tier: &FastTier) -> Result<()> {
         self.generation += 1;
         let bytes = self.encode();
-        for offset in COPY_OFFSETS {
+        for copy in [self.whole_copy ^ 1, self.whole_copy] {
+            let offset = COPY_OFFSETS[copy];
             tier.write(offset, ROOT_BYTES, |out| out.copy_from_slice(&bytes));
-            // PERSIST: one copy is whole at any moment, because the other is not touched until this one is durable.
+            // PERSIST: one copy is whole at any moment, because the other is not touched until this one is durable. A crash
+            // may have torn either, so the one that was read is the last to go.
             tier.persist(offset, ROOT_BYTES as u64)?;
+            self.whole_copy = copy;
         }
         Ok(())
     }

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod crash;
 mod model;
 mod reopen;
