@@ -753,12 +753,16 @@ impl Log {
         let mut spoiled = Root::spoiled_copies(&self.tier);
         let used = self.segments();
         let mut used = used.iter().peekable();
-        let mut unit = 1;
-        while u64::from(unit) << self.unit_shift < self.tier.bytes() {
-            let offset = self.unit_offset(unit);
-            if let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize) {
+        // Units below were part of a segment that was freed, and may hold the middle of a record.
+        let (mut unit, mut freed_until) = (1, 0);
+        while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
+            let decoded = SegmentHeader::decode(bytes);
+            if decoded.header.is_some() || unit >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
-                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));
+                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
+            }
+            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
+                freed_until = freed_until.max(unit.saturating_add(freed.units));
             }
             unit += match used.next_if(|(first, ..)| *first == unit) {
                 Some((_, segment, _)) => segment.units,
