@@ -269,7 +269,9 @@ impl Log {
         }
         drop(pool);
         for pass in 0..2 {
-            changed.iter().for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+            changed
+                .iter()
+                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
             // PERSIST: one copy of each header is whole at any moment.
             if !changed.is_empty() {
                 self.tier.persist_all()?;
@@ -773,7 +775,10 @@ impl Log {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "paces the upkeep of headers; nothing that is kept depends on it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces the upkeep of headers; nothing that is kept depends on it"
+)]
 fn now() -> Instant {
     Instant::now()
 }

@@ -51,13 +51,7 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn tombstone() -> Draft {
-        Draft {
-            kind: RecordKind::Tombstone,
-            flags: 0,
-            schema_version: 0,
-            expires_at_ms: None,
-            body_bytes: 0,
-        }
+        Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
     }
 
     fn segment(&self) -> SegmentKind {
