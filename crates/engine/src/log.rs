@@ -425,8 +425,13 @@ impl Log {
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
+        let units = (self.tier.bytes() >> self.unit_shift) as u32;
         self.tier.persist_all().inspect_err(|_| self.fail())?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut root = self.root.lock();
+            root.units = root.units.max(units);
+        }
         if let Some(found) = commit.unsettled.take() {
             self.settle(&found, last).inspect_err(|_| self.fail())?;
         }
