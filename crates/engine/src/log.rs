@@ -30,7 +30,7 @@ use segment::{
     SegmentState, Unit, add_dead,
 };
 
-use self::format::Record;
+use self::format::{END_BYTES, Record};
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
@@ -562,6 +562,9 @@ impl Log {
             next_copy: 1,
             in_collection: false,
         };
+        // Whoever is killed before the first record leaves an end mark there.
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        self.tier.write(start, END_BYTES, |out| out.fill(0));
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
         // segment was durable, for the sync that makes a record durable makes this durable too.
         self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));

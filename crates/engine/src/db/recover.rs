@@ -213,7 +213,7 @@ impl Store {
         let end = walk.end();
         // A killed process leaves no holes; a power cut leaves none where all was durable.
         let hole = match found.power_cut {
-            false => end.beyond,
+            false => end.beyond || end.dirty,
             true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
         };
         if hole {
