@@ -210,19 +210,7 @@ impl Store {
         if let Some((id, notes, _)) = current {
             noted.insert(id, notes);
         }
-<<<<<<< HEAD
         let end = checked_end(&walk, found)?;
-=======
-        let end = walk.end();
-        // A killed process leaves no holes; a power cut leaves none where all was durable.
-        let hole = match found.power_cut {
-            false => end.beyond || end.dirty,
-            true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
-        };
-        if hole {
-            return Err(walk.corrupted(end.end as usize));
-        }
->>>>>>> sim
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence });
         Ok(())
@@ -351,7 +339,7 @@ pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
     let end = walk.end();
     // A killed process leaves no holes; a power cut leaves none where all was durable.
     let hole = match found.power_cut {
-        false => end.beyond,
+        false => end.beyond || end.dirty,
         true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
     };
     if hole { Err(walk.corrupted(end.end as usize)) } else { Ok(end) }
