@@ -227,6 +227,11 @@ impl FastTier {
         }
     }
 
+    /// Whether the tier was opened by [`FastTier::open_file_read_only`].
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Tells whether the machine went down since the bytes were written: see [`boot_id`]. A simulated medium has its own.
     pub fn boot_id(&self) -> u128 {
         match &self.home {

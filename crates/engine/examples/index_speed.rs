@@ -2,6 +2,7 @@
 //!
 //! Keys are "user" and 20 digits. Gets marked "dependent" choose each key by the slot found before, so that they show
 //! latency; others may overlap.
+#![allow(clippy::disallowed_methods, reason = "tests and measurements use the machine as it is")]
 
 use std::hint::black_box;
 use std::ops::Bound;

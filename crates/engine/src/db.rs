@@ -8,11 +8,13 @@
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
+//! | `db/inspect.rs` | looking without changing |
 //! | `db/store.rs` | what they share, and the background threads |
 
 mod batch;
 mod catalog;
 mod collect;
+pub mod inspect;
 mod metrics;
 mod read;
 mod recover;
@@ -88,12 +90,12 @@ impl Db {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         if options.create {
-            std::fs::create_dir_all(path).map_err(|error| {
+            make_directory(path).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
             })?;
         }
         let file = path.join(FAST_TIER_FILE);
-        if !options.create && !file.exists() {
+        if !options.create && !exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
         let tier_options =
@@ -209,6 +211,16 @@ impl Db {
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]
+fn exists(path: &Path) -> bool {
+    path.exists()
 }
 
 impl Handle {

@@ -1,4 +1,32 @@
 //! Hedgerow: an embedded store for rows.
+//!
+//! A row has a key and named, typed fields. Reads and writes touch just the fields they name. Open a [`Db`], create a
+//! [`Table`] with a [`Schema`], then [`put`](Table::put), [`update`](Table::update), [`get`](Table::get),
+//! [`scan`](Table::scan), [`delete`](Table::delete). Several writes at once: [`Batch`]. A fixed view: [`Snapshot`].
+//! When a write is safe, and from what: [`Durability`]. Everything is synchronous, `Send + Sync` and cheap to clone.
+//!
+//! # The tour
+//!
+//! | module | owns |
+//! |---|---|
+//! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
+//! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
+//! | `log` | where every row's bytes are written once: records, segments, lanes, the root |
+//! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
+//! | [`inspect`] | looking into a store without changing it |
+//! | `options`, `error` | each option declared once; what the caller should do about an error |
+//! | `sync` | atomics and locks, replaceable by a scheduler in tests |
+//!
+//! Arrows run one way: `db` knows all the others; `log` knows nothing of tables or the index, `schema` nothing of logs,
+//! `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
+//! `ARCHITECTURE.md` has the map with the lock order and the files on disk.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests use the machine as it is"))]
+
+/// The examples of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
 
 mod db;
 mod error;
@@ -8,6 +36,7 @@ mod options;
 mod schema;
 mod sync;
 
+pub use db::inspect;
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Durability, Options};

@@ -23,8 +23,8 @@ use hedgerow_device::{FastTier, Random};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
-pub(crate) use replay::Walk;
-use root::Root;
+pub(crate) use replay::{Walk, WalkEnd};
+pub(crate) use root::Root;
 use segment::{
     Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,
     SegmentState, Unit, add_dead,
@@ -34,6 +34,8 @@ use self::format::{END_BYTES, Record};
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
+/// Of a record that is about to be read, so much is fetched at once.
+const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -100,7 +102,12 @@ impl Log {
         let root = match Root::load(&tier)? {
             Some(root) => root,
             None if options.create => Log::create(&tier, options)?,
-            None => return Err(Error::new(ErrorKind::NotFound, "there is no store, and it is not to be created")),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "there is no store, and it is not to be created",
+                ));
+            }
         };
         let unit_bytes = root.unit_bytes;
         if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
@@ -122,7 +129,7 @@ impl Log {
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
-            commit: Mutex::new(Commit { noted_at: Instant::now(), unsettled: None }),
+            commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
@@ -179,7 +186,9 @@ impl Log {
                         "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
                     )));
                 }
-                self.clear_header(unit);
+                if !self.tier.is_read_only() {
+                    self.clear_header(unit);
+                }
             }
             if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
                 freed_until = freed_until.max(unit.saturating_add(freed.units));
@@ -232,7 +241,7 @@ impl Log {
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
         commit.unsettled = Some(ends);
-        if found.power_cut || found.clean {
+        if (found.power_cut || found.clean) && !self.tier.is_read_only() {
             self.sync(&mut commit, false)?;
         }
         Ok(())
@@ -260,7 +269,9 @@ impl Log {
         }
         drop(pool);
         for pass in 0..2 {
-            changed.iter().for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+            changed
+                .iter()
+                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
             // PERSIST: one copy of each header is whole at any moment.
             if !changed.is_empty() {
                 self.tier.persist_all()?;
@@ -306,8 +317,12 @@ impl Log {
         self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
     }
 
-    pub(crate) fn prefetch(&self, offset: u64) {
-        self.tier.prefetch(offset);
+    /// Fetches the lines of a small record, all at once: their misses overlap.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
+        for line in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(64) {
+            self.tier.prefetch(offset + line);
+        }
     }
 
     /// The calling thread's lane, locked.
@@ -438,7 +453,7 @@ impl Log {
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if note {
             self.note_ends(&ends);
-            commit.noted_at = Instant::now();
+            commit.noted_at = now();
         }
         Ok(())
     }
@@ -453,7 +468,8 @@ impl Log {
                 continue;
             }
             segment.noted = (end, sealed);
-            let mut header = header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
+            let mut header =
+                header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
             header.durable_end = end;
             header.max_sequence = max_sequence;
             // PERSIST: only one copy changes between two syncs, so a torn one leaves the other.
@@ -524,8 +540,12 @@ impl Log {
         self.tier.write(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
     }
 
-    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself.
+    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
+    /// nothing.
     pub(crate) fn make_void(&self, offset: u64) {
+        if self.tier.is_read_only() {
+            return;
+        }
         self.tier.write(offset, 4, format::make_void);
     }
 }
@@ -538,10 +558,12 @@ impl Log {
         let unit = loop {
             match pool.take(units, claim) {
                 Ok(unit) => break unit,
-                Err(NoUnit::Grow(more)) => self.grow(&mut pool, more).map_err(|error| match error.kind() {
-                    ErrorKind::Full => NoSpace::Full,
-                    _ => NoSpace::Failed(error),
-                })?,
+                Err(NoUnit::Grow(more)) => {
+                    self.grow(&mut pool, more).map_err(|error| match error.kind() {
+                        ErrorKind::Full => NoSpace::Full,
+                        _ => NoSpace::Failed(error),
+                    })?
+                }
                 Err(NoUnit::Full) => return Err(NoSpace::Full),
             }
         };
@@ -721,6 +743,52 @@ impl Log {
         let bytes = self.tier.try_read(start, limit as usize)?;
         Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
     }
+}
+
+/// Looking without changing; see `db/inspect.rs`.
+impl Log {
+    /// The root as last stored.
+    pub(crate) fn root(&self) -> Root {
+        self.root.lock().clone()
+    }
+
+    /// All segments in use, by place: first unit, segment, dead bytes as counted so far.
+    pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
+        let pool = self.pool.lock();
+        pool.used.iter().map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+    }
+
+    /// Where a copy of the root or of a segment header is spoiled. The other copy serves; a crash may leave that.
+    pub(crate) fn spoiled_copies(&self) -> Vec<u64> {
+        let mut spoiled = Root::spoiled_copies(&self.tier);
+        let used = self.segments();
+        let mut used = used.iter().peekable();
+        // Units below were part of a segment that was freed, and may hold the middle of a record.
+        let (mut unit, mut freed_until) = (1, 0);
+        while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
+            let decoded = SegmentHeader::decode(bytes);
+            if decoded.header.is_some() || unit >= freed_until {
+                let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
+                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
+            }
+            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
+                freed_until = freed_until.max(unit.saturating_add(freed.units));
+            }
+            unit += match used.next_if(|(first, ..)| *first == unit) {
+                Some((_, segment, _)) => segment.units,
+                None => 1,
+            };
+        }
+        spoiled
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces the upkeep of headers; nothing that is kept depends on it"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {

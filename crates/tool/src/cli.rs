@@ -18,6 +18,10 @@ enum Command {
     Serve(crate::serve::Args),
     /// Measures a store.
     Bench(crate::bench::Args),
+    /// Shows what is in a store, without changing it.
+    Inspect(crate::inspect::Args),
+    /// Verifies every byte of a store, without changing it.
+    Check(crate::check::Args),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -28,6 +32,8 @@ pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => crate::serve::run(args),
         Command::Bench(args) => crate::bench::run(args),
+        Command::Inspect(args) => crate::inspect::run(args),
+        Command::Check(args) => crate::check::run(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

@@ -1,7 +1,12 @@
 //! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`.
-
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clocks, threads and files of the server and the benchmark are never simulated"
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bench;
+pub mod check;
 pub mod cli;
+pub mod inspect;
 pub mod serve;

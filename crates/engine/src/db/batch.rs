@@ -31,11 +31,14 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 #[derive(Default)]
 pub struct Batch {
     writes: Vec<Write>,
-    required: Vec<(Arc<TableShared>, Box<[u8]>, Option<u64>)>,
+    required: Vec<Required>,
     store: Option<Arc<Store>>,
     /// It was given tables of different stores.
     mixed: bool,
 }
+
+/// A row's table and key, and the version it must have.
+type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
 struct Write {
     table: Arc<TableShared>,
@@ -326,8 +329,7 @@ impl Store {
                 let bodies = Bodies::new(&schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
                 let merged = bodies.merge(&schema, self.clock.now_ms())?;
                 let expires_at_ms = row.as_ref().and_then(|row| row.expires_at_ms());
-                let draft =
-                    row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
+                let draft = row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
                 part(draft, encoded(merged.body_bytes(), |body| merged.encode(body)))
             }
         }
@@ -341,9 +343,8 @@ enum Attempt {
 
 impl Part<'_> {
     fn spec(&self) -> RecordSpec<'_> {
-        let mut spec = self
-            .draft
-            .spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
+        let mut spec =
+            self.draft.spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
         spec.flags |= FLAG_BATCHED;
         spec
     }
@@ -395,10 +396,7 @@ impl Op {
 }
 
 /// The fields of a write by their ids, in the order they were given. Their names have been learned.
-fn resolved<'f>(
-    schema: &TableSchema,
-    fields: &'f [(Name, OwnedValue)],
-) -> Result<Vec<(FieldId, Value<'f>)>> {
+fn resolved<'f>(schema: &TableSchema, fields: &'f [(Name, OwnedValue)]) -> Result<Vec<(FieldId, Value<'f>)>> {
     let resolve = |(name, value): &'f (Name, OwnedValue)| {
         let id = match name {
             Name::Id(id) => *id,

@@ -24,10 +24,10 @@ use parking_lot::Mutex;
 use super::read::Bodies;
 use super::store::{Store, TableShared, index_full};
 use super::write::{Draft, row_draft};
+use crate::Result;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::Result;
 
 /// Victims of one round, at most.
 const VICTIMS_MAX: usize = 8;
@@ -259,13 +259,11 @@ impl Store {
         }
         let bodies = Bodies::new(&schema, Some(&chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
-        let mut draft =
-            row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+        let mut draft = row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
         let sequence = chain.records()[0].sequence();
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
-        let done =
-            self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
+        let done = self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
         if done {
             chain.records().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
@@ -390,7 +388,10 @@ impl Store {
             table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
-                if slot.expires() && super::write::is_row(Some(slot)) && self.row_at(&schema, Some(slot))?.is_none() {
+                if slot.expires()
+                    && super::write::is_row(Some(slot))
+                    && self.row_at(&schema, Some(slot))?.is_none()
+                {
                     expired.push(key.to_vec());
                 }
             }

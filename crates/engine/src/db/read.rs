@@ -120,9 +120,7 @@ impl Store {
         self.counters.add(Count::Get);
         let guard = self.pin();
         match table.index.get(key, &guard) {
-            Some(slot) if slot.expires() => {
-                Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some())
-            }
+            Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
             slot => Ok(super::write::is_row(slot)),
         }
     }
@@ -140,7 +138,7 @@ impl Store {
             let guard = self.pin();
             table.index.multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
-            slots.iter().flatten().for_each(|slot| self.log.prefetch(slot.offset()));
+            slots.iter().flatten().for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
             let schema = table.schema.load();
             for &slot in slots {
                 self.counters.add(Count::Get);
@@ -162,6 +160,9 @@ impl Store {
         self.counters.add(Count::Get);
         let guard = self.pin();
         let slot = table.index.get(key, &guard);
+        if let Some(slot) = slot {
+            self.log.prefetch_record(slot.offset(), slot.bytes());
+        }
         let schema = table.schema.load();
         let row = match before {
             None => self.row_at(&schema, slot)?,

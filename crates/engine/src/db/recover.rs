@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
-use crate::log::{Found, Log, SegmentEnd};
+use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
 /// How full the leaves of a rebuilt index are.
@@ -210,15 +210,7 @@ impl Store {
         if let Some((id, notes, _)) = current {
             noted.insert(id, notes);
         }
-        let end = walk.end();
-        // A killed process leaves no holes; a power cut leaves none where all was durable.
-        let hole = match found.power_cut {
-            false => end.beyond || end.dirty,
-            true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
-        };
-        if hole {
-            return Err(walk.corrupted(end.end as usize));
-        }
+        let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence });
         Ok(())
@@ -249,8 +241,7 @@ impl Store {
     /// Builds a table's index from its notes.
     fn build_index(&self, table: &TableShared, runs: &[Vec<Note>], prefix: &[u8]) -> Result<()> {
         let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        let mut building =
-            Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+        let mut building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
         let mut alike: Vec<Note> = Vec::new();
         for note in Merged::new(runs) {
             if alike.first().is_some_and(|first| !first.looks_like(&note)) {
@@ -341,6 +332,17 @@ impl Store {
         }
         if record.kind() == RecordKind::Row { Ok(()) } else { Err(broken_chain(&record)) }
     }
+}
+
+/// Where a walk ended, if the records after it may be missing.
+pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
+    let end = walk.end();
+    // A killed process leaves no holes; a power cut leaves none where all was durable.
+    let hole = match found.power_cut {
+        false => end.beyond || end.dirty,
+        true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
+    };
+    if hole { Err(walk.corrupted(end.end as usize)) } else { Ok(end) }
 }
 
 fn broken_chain(record: &Record<'_>) -> Error {

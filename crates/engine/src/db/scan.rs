@@ -153,16 +153,16 @@ impl Scan {
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let slots: &[Slot] = state.batch.slots();
-        slots.iter().take(NEWEST_AHEAD).for_each(|slot| prefetch(store, slot.offset()));
+        slots.iter().take(NEWEST_AHEAD).for_each(|slot| prefetch(store, *slot));
         for (i, &slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + NEWEST_AHEAD) {
-                prefetch(store, ahead.offset());
+                prefetch(store, *ahead);
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
                 && let Some(below) = store.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
             {
-                prefetch(store, below.offset());
+                prefetch(store, below);
             }
             let row = match before {
                 None => store.row_at(&schema, Some(slot))?,
@@ -187,11 +187,8 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// The lines of a record that are looked at first. The rest follows by the hardware's own prefetching.
-fn prefetch(store: &super::store::Store, offset: u64) {
-    store.log.prefetch(offset);
-    store.log.prefetch(offset + 64);
-    store.log.prefetch(offset + 128);
+fn prefetch(store: &super::store::Store, slot: Slot) {
+    store.log.prefetch_record(slot.offset(), slot.bytes());
 }
 
 impl Iterator for Scan {

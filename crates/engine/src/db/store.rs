@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::collect::Collector;
 use super::metrics::Counters;
 use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
-use crate::log::Log;
+use crate::log::{Found, Log};
 use crate::schema::table::TableSchema;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
@@ -84,6 +84,14 @@ impl TableShared {
 impl Store {
     /// Opens a store on a tier: root, catalog, replay. Starts no threads.
     pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Store> {
+        let threads = options.recovery_threads.max(1);
+        let (store, found) = Store::load(tier, options, clock)?;
+        store.recover(&found, threads)?;
+        Ok(store)
+    }
+
+    /// The part of opening before the log is replayed: root, segment headers, catalog.
+    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Store, Found)> {
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -99,7 +107,6 @@ impl Store {
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
-        let threads = options.recovery_threads.max(1);
         let store = Store {
             log,
             epoch,
@@ -112,8 +119,7 @@ impl Store {
             collector: Collector::default(),
             housekeeping: Housekeeping::default(),
         };
-        store.recover(&found, threads)?;
-        Ok(store)
+        Ok((store, found))
     }
 
     #[inline]
@@ -151,10 +157,7 @@ pub(super) fn index_full(_: IndexFull) -> Error {
 
 #[cold]
 pub(super) fn index_full_error() -> Error {
-    Error::new(
-        ErrorKind::Full,
-        "the index has reached index_bytes_max; reads, overwrites and deletes go on",
-    )
+    Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }
 
 /// The live snapshots, by sequence.

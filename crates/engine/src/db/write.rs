@@ -51,13 +51,7 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn tombstone() -> Draft {
-        Draft {
-            kind: RecordKind::Tombstone,
-            flags: 0,
-            schema_version: 0,
-            expires_at_ms: None,
-            body_bytes: 0,
-        }
+        Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
     }
 
     fn segment(&self) -> SegmentKind {
@@ -169,7 +163,7 @@ impl Store {
     fn pay(&self, bytes: usize) {
         let pressure = self.collector.pressure();
         if pressure != 0 {
-            pay_debt(bytes as u64 * pressure >> 10);
+            pay_debt((bytes as u64 * pressure) >> 10);
         }
     }
 

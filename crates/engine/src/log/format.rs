@@ -118,7 +118,12 @@ impl Parts {
 
 impl RecordSpec<'_> {
     fn parts(&self) -> Parts {
-        Parts::new(self.expires_at_ms.is_some(), self.key.len(), self.body_bytes, block_shift(self.body_bytes))
+        Parts::new(
+            self.expires_at_ms.is_some(),
+            self.key.len(),
+            self.body_bytes,
+            block_shift(self.body_bytes),
+        )
     }
 
     /// Bytes of the whole record.

@@ -139,6 +139,14 @@ impl Root {
         }
     }
 
+    /// Where a copy of the root of a store that has one is spoiled.
+    pub(crate) fn spoiled_copies(tier: &FastTier) -> Vec<u64> {
+        let is_bad = |offset: &u64| {
+            tier.try_read(*offset, ROOT_BYTES).is_none_or(|bytes| Root::decode(bytes).is_none())
+        };
+        COPY_OFFSETS.into_iter().filter(is_bad).collect()
+    }
+
     /// Writes the root, durably.
     pub(crate) fn store(&mut self, tier: &FastTier) -> Result<()> {
         self.generation += 1;
@@ -167,8 +175,7 @@ impl Root {
                 catalog.len()
             )));
         }
-        let offset =
-            if self.catalog_offset == CATALOG_START { CATALOG_START + limit } else { CATALOG_START };
+        let offset = if self.catalog_offset == CATALOG_START { CATALOG_START + limit } else { CATALOG_START };
         if !catalog.is_empty() {
             tier.write(offset, catalog.len(), |out| out.copy_from_slice(catalog));
             // PERSIST: the catalog is durable before the root that points to it.

@@ -111,8 +111,15 @@ impl SegmentHeader {
         let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
         let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
         let header = copies[usize::from(counts)];
-        let is_bad = |bytes: &[u8], copy: Option<_>| copy.is_none() && bytes.iter().any(|&b| b != 0);
-        Decoded { header, copy: counts, spoiled: is_bad(first, copies[0]) || is_bad(second, copies[1]) }
+        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes) != [false; 2] }
+    }
+
+    /// Which of the two copies hold something that is not a header.
+    pub(crate) fn spoiled(bytes: &[u8]) -> [bool; 2] {
+        let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
+        let is_bad =
+            |bytes: &[u8]| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0);
+        [is_bad(first), is_bad(second)]
     }
 }
 
@@ -308,10 +315,13 @@ mod tests {
     #[test]
     fn header_golden_bytes() {
         let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, concat!(
+        assert_eq!(
+            hex,
+            concat!(
                 "48444753454730314d0000000000000000100000000000000c0000000000000003000000010100",
                 "00000000000000000000000000000000000000000004c20b56"
-            ));
+            )
+        );
     }
 
     #[test]

@@ -1,0 +1,408 @@
+//! Looking into a store without changing it.
+//!
+//! Owns [`View`]: what the root, the segment headers, the catalog and the log's records say, and [`View::check`], which
+//! verifies every byte that means something. Decodes nothing itself: it walks with the log's own decoders and replays with
+//! the same code that opens a store. Promises not to write (the tier is opened for reading) and not to stop at the first
+//! damaged segment. Must not know how its findings are shown.
+//!
+//! ```
+//! # fn main() -> hedgerow::Result<()> {
+//! # let dir = std::env::temp_dir().join(format!("hedgerow-doc-inspect-{}", std::process::id()));
+//! use hedgerow::inspect::View;
+//! use hedgerow::{Db, Schema, Type, row};
+//! let db = Db::open(&dir)?;
+//! let users = db.create_table("users", Schema::new().field("name", Type::String))?;
+//! users.put(b"42", &row! { name: "Ada" })?;
+//! db.close()?;
+//! # drop(users);
+//!
+//! let view = View::open(&dir)?;
+//! let report = view.check(|_| ())?;
+//! assert!(report.problems.is_empty());
+//! assert_eq!((report.records, report.rows), (1, 1));
+//! # drop(view); std::fs::remove_dir_all(dir).ok();
+//! # Ok(())
+//! # }
+//! ```
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use hedgerow_device::{Clock, FastTier};
+
+use super::FAST_TIER_FILE;
+use super::recover::checked_end;
+use super::store::{Store, TableShared};
+use crate::index::ScanBatch;
+use crate::log::Found;
+use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
+use crate::log::segment::{Segment, SegmentKind};
+use crate::{Error, ErrorKind, Options, Result, Schema};
+
+/// Rows between two calls of a progress function.
+const ROWS_STEP: usize = 4096;
+
+/// A store, opened for looking only. Other views may be open beside it, but no [`Db`](crate::Db).
+pub struct View {
+    store: Store,
+    found: Found,
+}
+
+/// What the root says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RootInfo {
+    /// Random, made with the store.
+    pub store_id: u128,
+    /// Counts how often the root was written.
+    pub generation: u64,
+    /// Bytes in a segment of one unit.
+    pub segment_bytes: u64,
+    /// Bytes of the whole fast tier.
+    pub fast_tier_bytes: u64,
+    /// How often the store has been opened for writing.
+    pub opens: u64,
+    /// Everything up to this sequence was durable when the root was written.
+    pub watermark: u64,
+    /// How the store was left.
+    pub left: Left,
+    /// Where the catalog of tables lies in the tier.
+    pub catalog_offset: u64,
+    /// Bytes of the catalog.
+    pub catalog_bytes: u64,
+}
+
+/// How a store was left by whoever had it open last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Closed in order.
+    Closed,
+    /// The process ended without closing; the machine has not been down since.
+    Killed,
+    /// The machine went down (or the file came from another machine): what was not synced may be missing.
+    PowerCut,
+}
+
+/// One segment of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentInfo {
+    /// Its first unit: its place in the tier, in units of [`RootInfo::segment_bytes`].
+    pub number: u32,
+    /// Its place in the tier, in bytes.
+    pub offset: u64,
+    /// Units it takes.
+    pub units: u32,
+    /// `row`, `delta` or `relocated`.
+    pub kind: &'static str,
+    /// Nothing is appended any more.
+    pub sealed: bool,
+    /// Tells this life of the segment's units from all others.
+    pub incarnation: u64,
+    /// Bytes from its start up to which all is known to be durable; its end, if sealed.
+    pub durable_bytes: u64,
+    /// The youngest record, as its header says.
+    pub max_sequence: u64,
+    /// Bytes of dead records; zero before [`View::replay`].
+    pub dead_bytes: u64,
+}
+
+/// One table.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// In the log's records.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Of its schema; goes up when fields are added or dropped.
+    pub schema_version: u16,
+    /// Its fields.
+    pub schema: Schema,
+    /// Rows; zero before [`View::replay`].
+    pub rows: u64,
+}
+
+/// One record of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordInfo<'a> {
+    /// Its place in the tier.
+    pub offset: u64,
+    /// Bytes it takes, all told.
+    pub bytes: usize,
+    /// `row`, `delta` or `tombstone`.
+    pub kind: &'static str,
+    /// The collector wrote it.
+    pub relocated: bool,
+    /// Part of a batch.
+    pub batched: bool,
+    /// Has fields that expire.
+    pub field_expiry: bool,
+    /// The table's id.
+    pub table: u32,
+    /// Of the schema it was written under.
+    pub schema_version: u16,
+    /// Orders the versions of all keys.
+    pub sequence: u64,
+    /// The row's key.
+    pub key: &'a [u8],
+    /// Bytes of its fields.
+    pub body_bytes: usize,
+    /// ms since 1970; `Some(0)` takes an expiry away.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// How far a check has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// So many bytes of so many of the log have been verified.
+    Log(u64, u64),
+    /// The indexes are being rebuilt in memory.
+    Replay,
+    /// So many rows of so many have been read through their delta chains.
+    Rows(u64, u64),
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// What is wrong, and where. Empty: the store is sound.
+    pub problems: Vec<Error>,
+    /// Copies of the root or of headers, by place, that are spoiled beside a good one, as a crash may leave them.
+    pub spoiled_copies: Vec<u64>,
+    /// Segments walked.
+    pub segments: u64,
+    /// Records verified to their last byte.
+    pub records: u64,
+    /// Bytes of those records.
+    pub record_bytes: u64,
+    /// Rows read through their delta chains, every field.
+    pub rows: u64,
+}
+
+impl View {
+    /// Opens the store in the directory `path` for looking.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `Locked` while a [`Db`](crate::Db) has it open, `Corrupted` if the root, a segment
+    /// header or the catalog is, `Version`, `Io`.
+    pub fn open(path: impl AsRef<Path>) -> Result<View> {
+        let path = path.as_ref();
+        let file = path.join(FAST_TIER_FILE);
+        if !super::exists(&file) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
+        }
+        View::open_on(FastTier::open_file_read_only(&file)?)
+    }
+
+    /// Looks at a store on a tier that was opened for reading only.
+    ///
+    /// # Errors
+    /// As [`View::open`]; `Invalid` if the tier can be written.
+    pub fn open_on(tier: FastTier) -> Result<View> {
+        if !tier.is_read_only() {
+            return Err(Error::invalid("a view needs a tier that was opened for reading only"));
+        }
+        let options = Options { create: false, background: false, ..Options::default() };
+        let (store, found) = Store::load(Arc::new(tier), options, Clock::system())?;
+        Ok(View { store, found })
+    }
+
+    /// What the root says.
+    pub fn root(&self) -> RootInfo {
+        let root = self.store.log.root();
+        let left = match (self.found.clean, self.found.power_cut) {
+            (true, _) => Left::Closed,
+            (_, true) => Left::PowerCut,
+            (_, false) => Left::Killed,
+        };
+        RootInfo {
+            store_id: root.store_id,
+            generation: root.generation,
+            segment_bytes: root.unit_bytes,
+            fast_tier_bytes: self.store.log.tier().bytes(),
+            opens: root.opens,
+            watermark: root.watermark,
+            left,
+            catalog_offset: root.catalog_offset,
+            catalog_bytes: root.catalog_bytes,
+        }
+    }
+
+    /// The segments in use, by place.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let info = |(unit, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
+            number: unit,
+            offset: u64::from(unit) * self.store.log.unit_bytes(),
+            units: segment.units,
+            kind: match segment.kind {
+                SegmentKind::Row => "row",
+                SegmentKind::Delta => "delta",
+                SegmentKind::Relocated => "relocated",
+            },
+            sealed: segment.sealed,
+            incarnation: segment.incarnation,
+            durable_bytes: segment.end,
+            max_sequence: segment.max_sequence,
+            dead_bytes,
+        };
+        self.store.log.segments().into_iter().map(info).collect()
+    }
+
+    /// The tables, by name.
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let info = |table: Arc<TableShared>| {
+            let schema = table.schema.load();
+            TableInfo {
+                id: table.id.load(std::sync::atomic::Ordering::Relaxed),
+                name: table.name.clone(),
+                schema_version: schema.version(),
+                schema: schema.fields().clone(),
+                rows: table.rows(),
+            }
+        };
+        let mut tables: Vec<TableInfo> = self.store.catalog.all().into_iter().map(info).collect();
+        tables.sort_by(|a, b| a.name.cmp(&b.name));
+        tables
+    }
+
+    /// Calls `visit` with each whole record of a segment, in the order they were written, until it says false.
+    ///
+    /// # Errors
+    /// `NotFound` if the number is not of a segment in use; `Corrupted` where a record is not what was written.
+    pub fn records(&self, segment: u32, mut visit: impl FnMut(RecordInfo<'_>) -> bool) -> Result<()> {
+        let Some(mut walk) = self.store.log.walk(segment) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no segment {segment} in use")));
+        };
+        while let Some(record) = walk.next_record()? {
+            if !visit(RecordInfo::new(&record)) {
+                return Ok(());
+            }
+        }
+        checked_end(&walk, &self.found).map(|_| ())
+    }
+
+    /// Rebuilds the indexes in memory, as opening would: afterwards dead bytes and rows are known. Once is enough.
+    ///
+    /// # Errors
+    /// `Corrupted`, at the first place.
+    pub fn replay(&self) -> Result<()> {
+        self.store.recover(&self.found, self.store.options.recovery_threads.max(1))
+    }
+
+    /// Verifies every byte that means something: both copies of the root and of each header, the catalog (already by
+    /// opening), every record to its last byte, every delta chain down to its row, every field of every row.
+    ///
+    /// The one thing it cannot tell from a torn write is a last record that is spoiled in a segment that was still open.
+    ///
+    /// # Errors
+    /// Only what keeps it from going on; what is wrong with the store is in the [`Report`].
+    pub fn check(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
+        let mut report = Report::default();
+        let spoiled = self.store.log.spoiled_copies();
+        match self.found.clean {
+            true => report.problems.extend(spoiled.into_iter().map(spoiled_copy)),
+            false => report.spoiled_copies = spoiled,
+        }
+        self.check_log(&mut report, &mut progress);
+        if report.problems.is_empty() {
+            progress(Progress::Replay);
+            match self.replay() {
+                Ok(()) => self.check_rows(&mut report, &mut progress)?,
+                Err(error) if error.kind() == ErrorKind::Corrupted => report.problems.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(report)
+    }
+
+    fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
+        let segments = self.segments();
+        let bytes = |s: &SegmentInfo| u64::from(s.units) * self.store.log.unit_bytes();
+        let total = segments.iter().map(bytes).sum();
+        let mut done = 0;
+        for segment in &segments {
+            progress(Progress::Log(done, total));
+            let walked = self.records(segment.number, |record| {
+                report.records += 1;
+                report.record_bytes += record.bytes as u64;
+                true
+            });
+            report.problems.extend(walked.err());
+            report.segments += 1;
+            done += bytes(segment);
+        }
+        progress(Progress::Log(total, total));
+    }
+
+    fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) -> Result<()> {
+        let tables = self.store.catalog.all();
+        let total = tables.iter().map(|table| table.rows()).sum();
+        let mut batch = ScanBatch::default();
+        for table in &tables {
+            let mut position: Option<Vec<u8>> = None;
+            loop {
+                progress(Progress::Rows(report.rows, total));
+                let guard = self.store.pin();
+                let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                table.index.scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+                let schema = table.schema.load();
+                for (key, slot) in batch.iter() {
+                    match self.store.row_at(&schema, Some(slot)) {
+                        Ok(None) => {}
+                        Ok(Some(row)) if row.key() != key => report.problems.push(misplaced(key)),
+                        Ok(Some(row)) => match row.for_each_position(|_, _| ()) {
+                            Ok(()) => report.rows += 1,
+                            Err(error) => report.problems.push(error),
+                        },
+                        Err(error) => report.problems.push(error),
+                    }
+                }
+                if batch.len() < ROWS_STEP {
+                    break;
+                }
+                position = Some(batch.key(batch.len() - 1).to_vec());
+            }
+        }
+        progress(Progress::Rows(total, total));
+        Ok(())
+    }
+}
+
+impl<'a> RecordInfo<'a> {
+    fn new(record: &Record<'a>) -> RecordInfo<'a> {
+        let has = |flag: u8| record.flags() & flag != 0;
+        RecordInfo {
+            offset: record.offset(),
+            bytes: record.record_bytes(),
+            kind: match record.kind() {
+                RecordKind::Row => "row",
+                RecordKind::Delta => "delta",
+                RecordKind::Tombstone => "tombstone",
+                RecordKind::Batch => "batch",
+            },
+            relocated: has(FLAG_RELOCATED),
+            batched: has(FLAG_BATCHED),
+            field_expiry: has(FLAG_FIELD_EXPIRY),
+            table: record.table(),
+            schema_version: record.schema_version(),
+            sequence: record.sequence(),
+            key: record.key(),
+            body_bytes: record.body_len(),
+            expires_at_ms: record.expires_at_ms(),
+        }
+    }
+}
+
+fn spoiled_copy(offset: u64) -> Error {
+    Error::corrupted(format!(
+        "the copy of the root or of a segment header at byte {offset} of the fast tier is corrupted: its checksum does not match (the other copy serves)"
+    ))
+}
+
+fn misplaced(key: &[u8]) -> Error {
+    Error::corrupted(format!("the index leads from the key {} to the row of another key", key.escape_ascii()))
+}

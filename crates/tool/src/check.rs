@@ -1,0 +1,73 @@
+//! `hedgerow check`: verifies every byte of a store. Never writes.
+//!
+//! Owns the progress bar and the verdict. Promises exit code 0 for a sound store and 1 for any other, with one line on
+//! standard error for each thing that is wrong and where it is. Must not know bytes: `hedgerow::inspect` reads them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hedgerow::inspect::{Progress, Report, View};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::inspect::bytes;
+
+/// Arguments of `hedgerow check`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The store's directory. No server may have it open.
+    dir: PathBuf,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Checks; `Err` if anything is wrong.
+pub fn run(args: Args) -> Result<(), String> {
+    let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
+    let report = examine(&args.dir, |progress| show(&bar, progress))?;
+    bar.finish_and_clear();
+    for place in &report.spoiled_copies {
+        println!("a crash left a spoiled copy at byte {place}; the copy beside it is good");
+    }
+    println!(
+        "verified {} segments, {} records ({}), {} rows",
+        report.segments,
+        report.records,
+        bytes(report.record_bytes),
+        report.rows
+    );
+    report.problems.iter().for_each(|problem| eprintln!("{problem}"));
+    match report.problems.len() {
+        0 => {
+            println!("no problem found");
+            Ok(())
+        }
+        1 => Err("1 problem found".into()),
+        more => Err(format!("{more} problems found")),
+    }
+}
+
+/// The check itself.
+pub(crate) fn examine(dir: &Path, progress: impl FnMut(Progress)) -> Result<Report, String> {
+    let view = View::open(dir).map_err(|error| error.to_string())?;
+    view.check(progress).map_err(|error| error.to_string())
+}
+
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{msg:<10} [{bar:40}] {percent:>3}% {elapsed_precise}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    let (message, done, total) = match progress {
+        Progress::Log(done, total) => ("log", done, total),
+        Progress::Replay => ("replay", 0, 0),
+        Progress::Rows(done, total) => ("rows", done, total),
+    };
+    bar.set_message(message);
+    bar.set_length(total);
+    bar.set_position(done);
+}

@@ -1,0 +1,257 @@
+//! `hedgerow inspect`: what is in a store, printed. Never writes.
+//!
+//! Owns the words and columns on the screen. Promises to print what it could read before it reports what it could not.
+//! Must not know bytes: `hedgerow::inspect` reads them.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use hedgerow::inspect::{Left, RecordInfo, View};
+
+/// Arguments of `hedgerow inspect`.
+#[derive(Debug, clap::Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// The store's directory. No server may have it open.
+    #[arg(required = true)]
+    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    /// Lists the records of a segment, in the order they were written.
+    Log {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The segment's number, as `hedgerow inspect DIR` lists it.
+        #[arg(long)]
+        segment: u32,
+        /// The most records to list.
+        #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+        limit: usize,
+    },
+}
+
+/// Prints what was asked for.
+pub fn run(args: Args) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match (args.part, args.dir) {
+        (Some(Part::Log { dir, segment, limit }), _) => log(&dir, segment, limit, &mut out),
+        (None, Some(dir)) => overview(&dir, &mut out),
+        (None, None) => Err("name the store's directory".into()),
+    }
+}
+
+fn open(dir: &std::path::Path) -> Result<View, String> {
+    View::open(dir).map_err(|error| error.to_string())
+}
+
+fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
+    let view = open(dir)?;
+    // What is dead is known only after a replay. A store too damaged for that is still worth a look.
+    let replayed = view.replay();
+    let known = replayed.is_ok();
+    let text = format!("{}\n{}\n{}", root(&view), tables(&view, known), segments(&view, known));
+    print(out, &text)?;
+    replayed.map_err(|error| format!("{error} (so rows and dead bytes are not known)"))
+}
+
+fn root(view: &View) -> String {
+    let root = view.root();
+    let left = match root.left {
+        Left::Closed => "closed in order",
+        Left::Killed => "not closed; the process was killed, the machine stayed up",
+        Left::PowerCut => "not closed; the machine has been down since",
+    };
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<16} {value}");
+    };
+    line("store", format!("{:032x}", root.store_id));
+    line("left", left.into());
+    line(
+        "fast tier",
+        format!("{} in segments of {}", bytes(root.fast_tier_bytes), bytes(root.segment_bytes)),
+    );
+    line("opened", format!("{} times", root.opens));
+    line("root", format!("written {} times, durable up to sequence {}", root.generation, root.watermark));
+    line("catalog", format!("{} at byte {}", bytes(root.catalog_bytes), root.catalog_offset));
+    text
+}
+
+fn tables(view: &View, known: bool) -> String {
+    let mut text = String::from("tables\n");
+    for table in view.tables() {
+        let rows = if known { format!("{} rows", table.rows) } else { "rows not known".into() };
+        let open = if table.schema.is_open() { ", open: learns fields as they come" } else { "" };
+        let (id, version) = (table.id, table.schema_version);
+        let _ = writeln!(text, "  {} (id {id}, schema version {version}{open}): {rows}", table.name);
+        for field in table.schema.fields() {
+            let nullable = if field.is_nullable() { ", nullable" } else { "" };
+            let _ = writeln!(text, "    {:<24} {:?}{nullable}", field.name(), field.kind());
+        }
+    }
+    text
+}
+
+fn segments(view: &View, known: bool) -> String {
+    let segments = view.segments();
+    let mut text = format!("segments: {}\n", segments.len());
+    let (mut live, mut dead) = (0, 0);
+    text.push_str("  number units kind      state       bytes   dead  youngest sequence\n");
+    for s in segments {
+        let state = if s.sealed { "sealed" } else { "open" };
+        let share = match known {
+            true => format!("{}%", (s.dead_bytes * 100).checked_div(s.durable_bytes).unwrap_or(0)),
+            false => "-".into(),
+        };
+        let _ = writeln!(
+            text,
+            "  {:>6} {:>5} {:<9} {state:<6} {:>10} {share:>6}  {}",
+            s.number, s.units, s.kind, s.durable_bytes, s.max_sequence
+        );
+        dead += s.dead_bytes;
+        live += s.durable_bytes - s.dead_bytes.min(s.durable_bytes);
+    }
+    if known {
+        let _ = writeln!(text, "  live {}, dead {} (estimated)", bytes(live), bytes(dead));
+    }
+    text
+}
+
+fn log(dir: &std::path::Path, segment: u32, limit: usize, out: &mut impl Write) -> Result<(), String> {
+    let view = open(dir)?;
+    let names: std::collections::HashMap<u32, String> =
+        view.tables().into_iter().map(|table| (table.id, table.name)).collect();
+    print(out, "        byte    bytes   sequence kind      table            key\n")?;
+    let (mut left, mut failed) = (limit, Ok(()));
+    let walked = view.records(segment, |record| {
+        let Some(fewer) = left.checked_sub(1) else { return false };
+        left = fewer;
+        failed = print(out, &record_line(&record, names.get(&record.table).map(String::as_str)));
+        failed.is_ok()
+    });
+    failed?;
+    walked.map_err(|error| error.to_string())
+}
+
+fn record_line(record: &RecordInfo<'_>, table: Option<&str>) -> String {
+    let flags = [
+        (record.batched, " batched"),
+        (record.relocated, " relocated"),
+        (record.field_expiry, " fields-expire"),
+    ];
+    let flags: String = flags.into_iter().filter(|(set, _)| *set).map(|(_, name)| name).collect();
+    let expiry = record.expires_at_ms.map_or(String::new(), |ms| format!(" expires-at-ms={ms}"));
+    format!(
+        "{:>12} {:>8} {:>10} {:<9} {:<16} {}{flags}{expiry}\n",
+        record.offset,
+        record.bytes,
+        record.sequence,
+        record.kind,
+        table.unwrap_or("(dropped)"),
+        record.key.escape_ascii(),
+    )
+}
+
+/// Whoever reads the output may stop reading it.
+fn print(out: &mut impl Write, text: &str) -> Result<(), String> {
+    match out.write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// A number of bytes for people.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow::{Db, Options, Schema, Type, row};
+
+    use super::*;
+    use crate::check;
+
+    fn store(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("hedgerow-{name}-{}", std::process::id()));
+        let db = Db::open_with(&dir, Options::new().segment_bytes(1 << 20)).unwrap();
+        let schema = Schema::new().field("name", Type::String).nullable("age", Type::U32);
+        let users = db.create_table("users", schema).unwrap();
+        for i in 0..100u32 {
+            users.put(&i.to_be_bytes(), &row! { name: "Ada", age: i }).unwrap();
+        }
+        users.update(&7u32.to_be_bytes(), &row! { age: 99 }).unwrap();
+        users.delete(&8u32.to_be_bytes()).unwrap();
+        db.close().unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_store_is_shown_and_not_changed() {
+        let dir = store("inspect");
+        let file = dir.join(hedgerow::FAST_TIER_FILE);
+        let before = std::fs::read(&file).unwrap();
+        let mut out = Vec::new();
+        overview(&dir, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("closed in order") && text.contains("users (id 1"), "{text}");
+        assert!(text.contains("99 rows") && text.contains("String"), "{text}");
+        let number = View::open(&dir).unwrap().segments()[0].number;
+        let mut out = Vec::new();
+        log(&dir, number, 3, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap().lines().count(), 4);
+        assert!(before == std::fs::read(&file).unwrap(), "inspecting changed the store");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn any_spoiled_byte_of_a_record_is_found_where_it_is() {
+        let dir = store("check");
+        assert!(check::examine(&dir, |_| ()).unwrap().problems.is_empty());
+        let view = View::open(&dir).unwrap();
+        let mut places = Vec::new();
+        for segment in view.segments() {
+            view.records(segment.number, |r| {
+                places.push((r.offset, r.bytes));
+                true
+            })
+            .unwrap();
+        }
+        drop(view);
+        let file = dir.join(hedgerow::FAST_TIER_FILE);
+        let sound = std::fs::read(&file).unwrap();
+        for (offset, bytes) in places.iter().copied().step_by(9) {
+            let mut spoiled = sound.clone();
+            spoiled[offset as usize + bytes / 3] ^= 0x40;
+            std::fs::write(&file, &spoiled).unwrap();
+            let report = check::examine(&dir, |_| ()).unwrap();
+            let message = report.problems.first().map(ToString::to_string).unwrap_or_default();
+            assert!(message.contains(&format!("byte {offset} of the fast tier")), "{offset}: {message}");
+        }
+        // Both copies of the root, one after the other: each is reported though the other serves.
+        for copy in [0, 4096] {
+            let mut spoiled = sound.clone();
+            spoiled[copy + 20] ^= 1;
+            std::fs::write(&file, &spoiled).unwrap();
+            assert_eq!(check::examine(&dir, |_| ()).unwrap().problems.len(), 1);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(8 << 20), "8.0 MiB");
+        assert_eq!(bytes(1536 << 30), "1.5 TiB");
+    }
+}

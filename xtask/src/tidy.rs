@@ -1,0 +1,227 @@
+//! House rules that no other tool checks. Reads source as text, relying on rustfmt's layout.
+
+use std::path::{Path, PathBuf};
+
+use crate::Outcome;
+
+/// Lines in a file, and in a file of tests.
+const FILE_LINES_MAX: usize = 900;
+const TEST_FILE_LINES_MAX: usize = 1500;
+/// Lines in a function, from its name to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+/// The least `PERSIST:` tags in the crates that durability rests on.
+const PERSIST_TAGS_MIN: usize = 10;
+
+/// Module names that say nothing.
+const BANNED_NAMES: &[&str] = &["mod.rs", "util.rs", "utils.rs", "common.rs", "helpers.rs", "misc.rs"];
+/// Where `unsafe` may be.
+const UNSAFE_PLACES: &[&str] = &["crates/device/", "crates/engine/src/index", "compare/"];
+/// Files every clone must have.
+const REQUIRED: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "docs/reading-order.md",
+    "docs/durability.md",
+    "docs/formats.md",
+    "docs/operating.md",
+];
+const ARCHITECTURE_LINES_MAX: usize = 300;
+
+pub(crate) fn run(root: &Path) -> Outcome {
+    let mut problems = Vec::new();
+    let mut persist_tags = 0;
+    for path in sources(root) {
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                persist_tags += text.matches("PERSIST:").count();
+                check_source(&shown, &text, &mut problems);
+            }
+            Err(error) => problems.push(format!("{shown}: {error}")),
+        }
+    }
+    if persist_tags < PERSIST_TAGS_MIN {
+        problems.push(format!(
+            "only {persist_tags} PERSIST: tags are left; there were at least {PERSIST_TAGS_MIN}"
+        ));
+    }
+    for name in REQUIRED.iter().filter(|name| !root.join(name).is_file()) {
+        problems.push(format!("{name} is missing"));
+    }
+    check_documents(root, &mut problems);
+    problems.iter().for_each(|problem| println!("{problem}"));
+    match problems.len() {
+        0 => Outcome::Passed,
+        count => Outcome::Failed(format!("{count} house rules broken")),
+    }
+}
+
+/// All Rust files but those of this crate, in order.
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["crates", "sim", "fuzz", "compare", "xtask"].map(|name| root.join(name)).into();
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !["target", "corpus", "artifacts"].contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).map_or(Vec::new(), |entries| entries.flatten().map(|e| e.path()).collect())
+}
+
+fn check_source(path: &str, text: &str, problems: &mut Vec<String>) {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    if BANNED_NAMES.contains(&file) {
+        problems.push(format!("{path}: the name says nothing about what the module owns"));
+    }
+    let is_test = path.contains("/tests") || path.ends_with("tests.rs");
+    let (lines, max) = (text.lines().count(), if is_test { TEST_FILE_LINES_MAX } else { FILE_LINES_MAX });
+    if lines > max {
+        problems.push(format!("{path}: {lines} lines; the limit is {max}"));
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    if !lines.first().is_some_and(|line| line.starts_with("//!")) && !is_test {
+        problems.push(format!("{path}: does not open with what the module owns and promises"));
+    }
+    let mut allowed_unsafe = UNSAFE_PLACES.iter().any(|place| path.starts_with(place));
+    allowed_unsafe |= path.starts_with("xtask/");
+    for (at, line) in lines.iter().enumerate() {
+        let number = at + 1;
+        for tag in ["TODO", "FIXME", "XXX"] {
+            if has_word(line, tag) && !path.starts_with("xtask/") {
+                problems.push(format!("{path}:{number}: {tag}; finish it or open an issue"));
+            }
+        }
+        let code = line.split("//").next().unwrap_or(line);
+        if !allowed_unsafe && (has_word(code, "unsafe {") || has_word(code, "unsafe fn")) {
+            problems.push(format!("{path}:{number}: unsafe belongs in crates/device and the engine's index"));
+        }
+    }
+    check_functions(path, &lines, problems);
+}
+
+/// Whether `word` is in `line` and is not part of a longer one.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(is_part) && !(after.is_some_and(is_part) && word.ends_with(is_part))
+    })
+}
+
+/// A function ends where a brace closes at the indentation of its `fn`.
+fn check_functions(path: &str, lines: &[&str], problems: &mut Vec<String>) {
+    for (at, line) in lines.iter().enumerate() {
+        let trimmed = line.trim_start();
+        let indent = &line[..line.len() - trimmed.len()];
+        let mut words = trimmed.split([' ', '(']).skip_while(|word| {
+            matches!(*word, "async" | "const" | "unsafe" | "extern" | "\"C\"")
+                || word.starts_with("pub")
+                || matches!(*word, "crate)" | "super)")
+        });
+        if words.next() != Some("fn") {
+            continue;
+        }
+        let name = words.next().unwrap_or_default();
+        // A declaration without a body: of a trait, or of a foreign function.
+        let head_end = lines[at..].iter().position(|l| l.ends_with('{') || l.ends_with(';'));
+        if head_end.is_some_and(|end| lines[at + end].ends_with(';')) {
+            continue;
+        }
+        let end = lines[at..]
+            .iter()
+            .position(|l| l.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}') || rest == ";"));
+        let Some(length) = end.map(|end| end + 1) else { continue };
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        if !one_line && length > FUNCTION_LINES_MAX {
+            problems.push(format!(
+                "{path}:{}: `{name}` has {length} lines; the limit is {FUNCTION_LINES_MAX}",
+                at + 1
+            ));
+        }
+    }
+}
+
+/// Links between documents lead somewhere, and the map stays short.
+fn check_documents(root: &Path, problems: &mut Vec<String>) {
+    let mut documents: Vec<PathBuf> = [root.to_path_buf(), root.join("docs"), root.join("docs/decisions")]
+        .iter()
+        .flat_map(|folder| entries(folder))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect();
+    documents.sort();
+    for path in documents {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        if shown == "ARCHITECTURE.md" && text.lines().count() > ARCHITECTURE_LINES_MAX {
+            problems.push(format!("{shown}: the map is longer than {ARCHITECTURE_LINES_MAX} lines"));
+        }
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or(target);
+            if file.is_empty() || file.contains("://") || file.contains([' ', '|', '\\']) {
+                continue;
+            }
+            if !path.parent().unwrap_or(root).join(file).exists() {
+                problems.push(format!("{shown}: the link to {target} leads nowhere"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems_of(path: &str, text: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        check_source(path, text, &mut problems);
+        problems
+    }
+
+    #[test]
+    fn a_tidy_file_passes() {
+        assert_eq!(problems_of("crates/engine/src/log.rs", "//! Owns.\nfn a() {\n    b();\n}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn each_rule_is_broken_once() {
+        let long = format!("//! Owns.\npub(crate) fn long() {{\n{}}}\n", "    b();\n".repeat(80));
+        for (path, text) in [
+            ("crates/engine/src/util.rs", "//! Owns.\n"),
+            ("crates/engine/src/log.rs", "fn a() {}\n"),
+            ("crates/engine/src/log.rs", "//! Owns.\n// TODO later\n"),
+            ("crates/engine/src/log.rs", "//! Owns.\nfn a() {\n    unsafe { b() }\n}\n"),
+            ("crates/engine/src/log.rs", long.as_str()),
+            ("crates/engine/src/log.rs", &"//! Owns.\n".repeat(901)),
+        ] {
+            assert_eq!(problems_of(path, text).len(), 1, "{path}: {text:.60}");
+        }
+    }
+
+    #[test]
+    fn a_method_ends_at_its_own_brace() {
+        let text = format!(
+            "//! Owns.\nimpl A {{\n    fn a(&self) {{\n{}    }}\n\n{}}}\n",
+            "        b();\n".repeat(60),
+            "    const B: u8 = 1;\n".repeat(60)
+        );
+        assert_eq!(problems_of("crates/engine/src/log.rs", &text), [""; 0]);
+    }
+}
