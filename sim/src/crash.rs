@@ -12,7 +12,7 @@ use std::sync::Arc;
 use hedgerow::{Db, Durability};
 use hedgerow_device::{Clock, CrashSim, CrashWalk, FastTier, Image, Survivors};
 
-use crate::model::{Model, ReadRow};
+use crate::model::{Model, OPEN_TABLE, ReadRow};
 use crate::op::{Op, TABLES, Taste, generate};
 use crate::run::{Divergence, Runner, Setup, same_row, table_name};
 use crate::source::Source;
@@ -36,6 +36,8 @@ struct Step {
     /// The medium's position once it had returned.
     end: u64,
     now_ms: u64,
+    /// Names that it taught the open table: durable at once, like all of the catalog.
+    learned: Vec<String>,
     /// Operations that were durable once it had returned.
     durable: usize,
 }
@@ -81,13 +83,20 @@ impl Sweep {
         let mut marks = vec![(0, runner.model.clone())];
         for stamp in 0..count {
             let op = generate(&mut source, taste, stamp as u32);
+            let before = names(&runner.model);
             let done = runner.step(&op)?;
+            let learned = names(&runner.model).into_iter().filter(|name| !before.contains(name)).collect();
             let durable = match (setup.durability, &op) {
                 (Durability::Immediate, _) | (_, Op::Persist) => stamp + 1,
                 _ => steps.last().map_or(0, |step| step.durable),
             };
+<<<<<<< HEAD
             steps.push(Step { op, done, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
             if steps.len().is_multiple_of(MARK_EVERY) {
+=======
+            steps.push(Step { op, done, learned, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
+            if steps.len() % MARK_EVERY == 0 {
+>>>>>>> sim
                 marks.push((steps.len(), runner.model.clone()));
             }
         }
@@ -241,7 +250,7 @@ impl Sweep {
             for catalog in [crash.returned, crash.returned + 1] {
                 let mut ahead = model.clone();
                 for step in self.steps.get(k..catalog.min(self.steps.len())).unwrap_or_default() {
-                    ahead.apply_catalog_part(&step.op);
+                    ahead.apply_catalog_part(&step.op, &step.learned);
                 }
                 ahead.now_ms = crash.now_ms;
                 match found.matches(&mut ahead) {
@@ -273,6 +282,11 @@ impl Sweep {
             model.apply(&self.steps[step].op);
         }
     }
+}
+
+/// The open table's fields.
+fn names(model: &Model) -> Vec<String> {
+    model.schema(OPEN_TABLE).into_iter().map(|(name, ..)| name).collect()
 }
 
 /// All that an opened store holds.

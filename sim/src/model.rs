@@ -94,6 +94,9 @@ pub struct Model {
     writes: u64,
 }
 
+/// The table that learns.
+pub(crate) const OPEN_TABLE: usize = 1;
+
 /// The schema a table begins with.
 pub(crate) fn first_schema(table: usize) -> Schema {
     match table {
@@ -611,8 +614,9 @@ impl Model {
         Answer::Done
     }
 
-    /// Only what `op` would do to the catalog: it is durable at once, while rows may be lost.
-    pub fn apply_catalog_part(&mut self, op: &Op) {
+    /// Only what `op` did to the catalog, which is durable at once, while rows may be lost. `learned`: names that it
+    /// taught the open table by the way.
+    pub fn apply_catalog_part(&mut self, op: &Op, learned: &[String]) {
         match op {
             Op::AddField { .. }
             | Op::RenameField { .. }
@@ -621,7 +625,13 @@ impl Model {
             | Op::Recreate { .. } => {
                 self.apply(op);
             }
-            _ => {}
+            _ => {
+                let open = &mut self.tables[OPEN_TABLE];
+                for name in learned {
+                    open.fields.push(ModelField::learned(open.next_id, name));
+                    open.next_id += 1;
+                }
+            }
         }
     }
 

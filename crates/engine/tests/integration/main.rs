@@ -5,5 +5,6 @@
 mod api;
 mod corruption;
 mod crash;
+mod kill;
 mod model;
 mod reopen;
