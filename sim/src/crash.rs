@@ -87,7 +87,7 @@ impl Sweep {
                 _ => steps.last().map_or(0, |step| step.durable),
             };
             steps.push(Step { op, done, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
-            if steps.len() % MARK_EVERY == 0 {
+            if steps.len().is_multiple_of(MARK_EVERY) {
                 marks.push((steps.len(), runner.model.clone()));
             }
         }

@@ -30,7 +30,7 @@ use segment::{
     SegmentState, Unit, add_dead,
 };
 
-use self::format::Record;
+use self::format::{END_BYTES, Record};
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
@@ -440,8 +440,13 @@ impl Log {
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
+        let units = (self.tier.bytes() >> self.unit_shift) as u32;
         self.tier.persist_all().inspect_err(|_| self.fail())?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut root = self.root.lock();
+            root.units = root.units.max(units);
+        }
         if let Some(found) = commit.unsettled.take() {
             self.settle(&found, last).inspect_err(|_| self.fail())?;
         }
@@ -579,6 +584,9 @@ impl Log {
             next_copy: 1,
             in_collection: false,
         };
+        // Whoever is killed before the first record leaves an end mark there.
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        self.tier.write(start, END_BYTES, |out| out.fill(0));
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
         // segment was durable, for the sync that makes a record durable makes this durable too.
         self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));

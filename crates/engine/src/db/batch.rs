@@ -13,7 +13,7 @@ use super::read::Bodies;
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, check_key, delta_draft, is_row, note_expiry, row_draft};
 use crate::index::{Decision, Slot};
-use crate::log::format::{FLAG_BATCHED, RecordKind, RecordSpec};
+use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, RowPlan};
@@ -254,11 +254,14 @@ impl Store {
         parts: &[Part<'_>],
         specs: &[RecordSpec<'_>],
     ) -> Result<u64> {
-        let Reservation { offset: start, incarnation, bytes, .. } = reservation;
+        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = reservation;
+        let end = start + (bytes + end_bytes) as u64;
+        // Each record is written with an end mark behind it, which the next one writes over.
+        let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
         let tier = self.log.tier();
         let frame = frame_spec();
         let records = (bytes - frame.record_bytes()) as u32;
-        tier.write(start, frame.record_bytes(), |out| {
+        tier.write(start, with_end(start, frame.record_bytes()), |out| {
             frame.encode(out, |body| body.copy_from_slice(&records.to_le_bytes()));
         });
         let sequence = self.log.take_sequence();
@@ -266,7 +269,9 @@ impl Store {
         let mut offset = start + frame.record_bytes() as u64;
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
-            tier.write(offset, bytes, |out| spec.encode(out, |body| body.copy_from_slice(&part.body)));
+            tier.write(offset, with_end(offset, bytes), |out| {
+                spec.encode(out, |body| body.copy_from_slice(&part.body));
+            });
             offset += bytes as u64;
         }
         let guard = self.pin();

@@ -138,7 +138,8 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
         };
-        self.log.tier().write(reservation.offset, bytes, |record| spec.encode(record, &fill));
+        let with_end = bytes + reservation.end_bytes;
+        self.log.tier().write(reservation.offset, with_end, |record| spec.encode(record, &fill));
         let guard = self.pin();
         let published = table.index.upsert(key, &guard, |old| {
             if !accept(old) {
