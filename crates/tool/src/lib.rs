@@ -1,6 +1,8 @@
 //! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`.
-#![allow(clippy::disallowed_methods, reason = "clocks, threads and files of the server and the benchmark are never simulated")]
-
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clocks, threads and files of the server and the benchmark are never simulated"
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bench;
