@@ -90,7 +90,14 @@ impl Sweep {
                 (Durability::Immediate, _) | (_, Op::Persist) => stamp + 1,
                 _ => steps.last().map_or(0, |step| step.durable),
             };
-            steps.push(Step { op, done, learned, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
+            steps.push(Step {
+                op,
+                done,
+                learned,
+                end: runner.sim().ops(),
+                now_ms: runner.model.now_ms,
+                durable,
+            });
             if steps.len() % MARK_EVERY == 0 {
                 marks.push((steps.len(), runner.model.clone()));
             }

@@ -10,6 +10,7 @@ use super::failure::{Failure, Outcome, quote};
 use super::resp::Args;
 use super::server::Context;
 
+pub mod connection;
 pub mod docs;
 pub mod expiration;
 pub mod hash;
