@@ -98,7 +98,7 @@ impl Sweep {
                 now_ms: runner.model.now_ms,
                 durable,
             });
-            if steps.len() % MARK_EVERY == 0 {
+            if steps.len().is_multiple_of(MARK_EVERY) {
                 marks.push((steps.len(), runner.model.clone()));
             }
         }
