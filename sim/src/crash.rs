@@ -87,12 +87,14 @@ impl Sweep {
                 _ => steps.last().map_or(0, |step| step.durable),
             };
             steps.push(Step { op, done, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
-            if steps.len() % MARK_EVERY == 0 {
+            if steps.len().is_multiple_of(MARK_EVERY) {
                 marks.push((steps.len(), runner.model.clone()));
             }
         }
         if runner.refused_full > 0 {
-            return Err(Divergence("the script fills the store, and what it then does is not in the script".into()));
+            return Err(Divergence(
+                "the script fills the store, and what it then does is not in the script".into(),
+            ));
         }
         let counts = SweepCounts { segments_freed: runner.segments_freed, ..SweepCounts::default() };
         Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })
@@ -113,7 +115,10 @@ impl Sweep {
                 continue;
             }
             let mut ahead = walk.clone();
-            let end = { let mut to = walk.clone(); if to.next_point() { to.op_index() } else { break } };
+            let end = {
+                let mut to = walk.clone();
+                if to.next_point() { to.op_index() } else { break }
+            };
             while ahead.next_op() && ahead.op_index() < end {
                 if source.one_in(between) {
                     self.crash_at(&ahead, 3, &mut source)?;
@@ -123,7 +128,12 @@ impl Sweep {
         Ok(())
     }
 
-    fn crash_at(&mut self, walk: &CrashWalk, images: usize, source: &mut Source<'_>) -> Result<(), Divergence> {
+    fn crash_at(
+        &mut self,
+        walk: &CrashWalk,
+        images: usize,
+        source: &mut Source<'_>,
+    ) -> Result<(), Divergence> {
         self.counts.places += 1;
         let place = walk.op_index();
         let returned = self.steps.partition_point(|step| step.end <= place);
@@ -158,7 +168,12 @@ impl Sweep {
     }
 
     /// Opens one image and checks all that must hold.
-    fn recover(&mut self, crash: &Crash<'_>, durable: usize, source: &mut Source<'_>) -> Result<(), Divergence> {
+    fn recover(
+        &mut self,
+        crash: &Crash<'_>,
+        durable: usize,
+        source: &mut Source<'_>,
+    ) -> Result<(), Divergence> {
         self.counts.recoveries += 1;
         let sim = CrashSim::from_image(crash.image);
         let (k, model) = self.open_and_match(&sim, crash)?;
@@ -192,7 +207,8 @@ impl Sweep {
         let lowest = if unsure { durable } else { k };
         let again = Crash { image: &image, lowest, highest: k, ..*crash };
         let same = self.open_and_match(&CrashSim::from_image(&image), &again);
-        same.map(drop).map_err(|d| Divergence(format!("after a second crash {kind:?} at {}: {d}", walk.op_index())))
+        same.map(drop)
+            .map_err(|d| Divergence(format!("after a second crash {kind:?} at {}: {d}", walk.op_index())))
     }
 
     /// The store takes writes again, closes, opens, and has them.
@@ -236,7 +252,9 @@ impl Sweep {
         }
         drop(db);
         let Some((k, mut model)) = matched else {
-            return Err(Divergence(format!("the store is in no state from {lowest} to {highest}; against the last: {nearest}")));
+            return Err(Divergence(format!(
+                "the store is in no state from {lowest} to {highest}; against the last: {nearest}"
+            )));
         };
         self.counts.lost += crash.returned.saturating_sub(k) as u64;
         model.drop_snapshots();
@@ -281,7 +299,10 @@ impl Found {
             for row in &rows {
                 let got = handle.get(row.key()).map_err(|e| Divergence(format!("reading {name}: {e}")))?;
                 if !got.is_some_and(|got| got.fields().eq(row.fields())) {
-                    return Err(Divergence(format!("a scan and a read of {} differ", row.key().escape_ascii())));
+                    return Err(Divergence(format!(
+                        "a scan and a read of {} differ",
+                        row.key().escape_ascii()
+                    )));
                 }
             }
             Ok(FoundTable { schema: Some(handle.schema()), rows, count: handle.len() })
@@ -302,7 +323,11 @@ impl Found {
                 Some(_) => {}
             }
             if found.count != model.rows(table) {
-                return Err(Divergence(format!("{name} counts {} rows, not {}", found.count, model.rows(table))));
+                return Err(Divergence(format!(
+                    "{name} counts {} rows, not {}",
+                    found.count,
+                    model.rows(table)
+                )));
             }
             let mut wanted = model.dump(table, model.now_ms);
             let mut rows = found.rows.iter();

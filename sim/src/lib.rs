@@ -16,7 +16,8 @@ pub use crash::{Sweep, SweepCounts};
 // pub use history::{Call, Effect, History, NotLinearizable};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{
-    Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate, key,
+    Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,
+    key,
 };
 pub use run::{Divergence, Runner, Setup};
 pub use source::Source;

@@ -152,7 +152,10 @@ pub(crate) fn value_of(kind: Type, stamp: u32, size: u32) -> OwnedValue {
         Type::FixedBytes(len) => OwnedValue::Bytes(pattern(stamp, usize::from(len)).into()),
         Type::Bytes => OwnedValue::Bytes(pattern(stamp, size as usize).into()),
         Type::String => {
-            let text = pattern(stamp, size as usize).into_iter().map(|b| char::from(b'0' + b % 64)).collect::<String>();
+            let text = pattern(stamp, size as usize)
+                .into_iter()
+                .map(|b| char::from(b'0' + b % 64))
+                .collect::<String>();
             OwnedValue::Str(text.into())
         }
     }
@@ -197,7 +200,9 @@ impl Model {
             Op::Put { table, key, fields, expires_in } | Op::ModifyPut { table, key, fields, expires_in } => {
                 self.put(*table, *key, fields, at(expires_in))
             }
-            Op::Update { table, key, fields, only_existing } => self.update(*table, *key, fields, *only_existing, None),
+            Op::Update { table, key, fields, only_existing } => {
+                self.update(*table, *key, fields, *only_existing, None)
+            }
             Op::ModifyUpdate { table, key, fields, expires_in } => {
                 match self.update(*table, *key, fields, false, at(expires_in)) {
                     Answer::Bool(_) => Answer::Done,
@@ -292,7 +297,11 @@ impl Model {
     /// The rows of a table that are live at `now_ms`, whole, in key order.
     pub fn dump(&self, table: usize, now_ms: u64) -> impl Iterator<Item = ReadRow> {
         let table = &self.tables[table];
-        table.rows.iter().filter(move |(_, row)| row.is_live(now_ms)).map(move |(key, row)| table.read(key, row, None, now_ms))
+        table
+            .rows
+            .iter()
+            .filter(move |(_, row)| row.is_live(now_ms))
+            .map(move |(key, row)| table.read(key, row, None, now_ms))
     }
 
     /// A table's fields: name, type and nullability, in order.
@@ -303,7 +312,8 @@ impl Model {
     /// Takes over fields that an open table has learned on the way to a refusal. False if `schema` is not that.
     pub fn adopt(&mut self, table: usize, schema: &Schema) -> bool {
         let table = &mut self.tables[table];
-        let known = |f: &ModelField| schema.field_by_name(&f.name).is_some_and(|theirs| theirs.kind() == f.kind);
+        let known =
+            |f: &ModelField| schema.field_by_name(&f.name).is_some_and(|theirs| theirs.kind() == f.kind);
         if !table.fields.iter().all(known) {
             return false;
         }
@@ -332,7 +342,8 @@ impl Model {
 
     /// The names and values that an operation gives.
     pub fn given(&self, table: u8, fields: &[Given]) -> Vec<(&'static str, OwnedValue)> {
-        let value = |given: &Given| (NAMES[usize::from(given.field)], self.value(table, given.field, given.content));
+        let value =
+            |given: &Given| (NAMES[usize::from(given.field)], self.value(table, given.field, given.content));
         fields.iter().map(value).collect()
     }
 
@@ -351,7 +362,9 @@ impl Model {
         match expected {
             Expected::Null => OwnedValue::Null,
             Expected::Other { stamp } => self.value(table, field, Content::Fit { stamp: !stamp, size: 9 }),
-            Expected::Current => self.current(table, key, field).map_or(OwnedValue::Null, |value| (*value).clone()),
+            Expected::Current => {
+                self.current(table, key, field).map_or(OwnedValue::Null, |value| (*value).clone())
+            }
         }
     }
 
@@ -413,7 +426,11 @@ impl Model {
         let invalid = Answer::Fails(vec![ErrorKind::Invalid]);
         let name = NAMES[usize::from(field)];
         let Some(kind) = self.table(table).by_name(name).map(|f| f.kind) else {
-            return Answer::Fails(if key == 0 { vec![ErrorKind::Invalid, ErrorKind::NotFound] } else { vec![ErrorKind::NotFound] });
+            return Answer::Fails(if key == 0 {
+                vec![ErrorKind::Invalid, ErrorKind::NotFound]
+            } else {
+                vec![ErrorKind::NotFound]
+            });
         };
         let (lowest, highest) = match kind {
             Type::I8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
@@ -427,7 +444,8 @@ impl Model {
             _ => return invalid,
         };
         let base = self.current(table, key, field).and_then(|value| value.borrow().as_i64()).unwrap_or(0);
-        let Some(sum) = base.checked_add(by).filter(|sum| (lowest..=highest).contains(sum) && key != 0) else {
+        let Some(sum) = base.checked_add(by).filter(|sum| (lowest..=highest).contains(sum) && key != 0)
+        else {
             return invalid;
         };
         let value = match kind {
@@ -440,7 +458,14 @@ impl Model {
         Answer::Int(sum)
     }
 
-    fn compare_and_set(&mut self, table: u8, key: u16, field: u8, expected: Expected, new: Content) -> Answer {
+    fn compare_and_set(
+        &mut self,
+        table: u8,
+        key: u16,
+        field: u8,
+        expected: Expected,
+        new: Content,
+    ) -> Answer {
         let name = NAMES[usize::from(field)];
         if self.table(table).by_name(name).is_none() {
             return Answer::Fails(vec![ErrorKind::NotFound, ErrorKind::Invalid]);
@@ -478,7 +503,9 @@ impl Model {
         let mut values = Vec::new();
         for &field in fields {
             let name = NAMES[usize::from(field)];
-            let Some(found) = table_ref.by_name(name) else { return Answer::Fails(vec![ErrorKind::NotFound]) };
+            let Some(found) = table_ref.by_name(name) else {
+                return Answer::Fails(vec![ErrorKind::NotFound]);
+            };
             let value = table_ref.value(row, found, self.now_ms);
             if *value != OwnedValue::Null {
                 values.push((name, (*value).clone()));
@@ -505,8 +532,12 @@ impl Model {
                 continue;
             };
             match (&mut earlier.kind, &part.kind) {
-                (PartKind::Put(fields, _) | PartKind::Update(fields), PartKind::Update(more)) => fields.extend(more),
-                (PartKind::Delete, PartKind::Update(fields)) => earlier.kind = PartKind::Put(fields.clone(), None),
+                (PartKind::Put(fields, _) | PartKind::Update(fields), PartKind::Update(more)) => {
+                    fields.extend(more)
+                }
+                (PartKind::Delete, PartKind::Update(fields)) => {
+                    earlier.kind = PartKind::Put(fields.clone(), None)
+                }
                 (_, later) => earlier.kind = later.clone(),
             }
         }
@@ -533,7 +564,9 @@ impl Model {
             let (key, given) = (op::key(part.key), values(self, part));
             let table = self.table_mut(part.table);
             match &part.kind {
-                PartKind::Put(_, expires_in) => table.put(key, &given, expires_in.map(|ms| now_ms + ms), version),
+                PartKind::Put(_, expires_in) => {
+                    table.put(key, &given, expires_in.map(|ms| now_ms + ms), version)
+                }
                 PartKind::Update(_) => table.update(key, &given, None, version, now_ms),
                 PartKind::Delete => drop(table.rows.remove(&key)),
             }
@@ -581,7 +614,11 @@ impl Model {
     /// Only what `op` would do to the catalog: it is durable at once, while rows may be lost.
     pub fn apply_catalog_part(&mut self, op: &Op) {
         match op {
-            Op::AddField { .. } | Op::RenameField { .. } | Op::DropField { .. } | Op::Clear { .. } | Op::Recreate { .. } => {
+            Op::AddField { .. }
+            | Op::RenameField { .. }
+            | Op::DropField { .. }
+            | Op::Clear { .. }
+            | Op::Recreate { .. } => {
                 self.apply(op);
             }
             _ => {}
@@ -595,7 +632,9 @@ impl Model {
         };
         match op {
             Op::Get { table, key } => one(*table, *key, None),
-            Op::GetFields { table, key, fields } if self.table(*table).has_all(fields) => one(*table, *key, Some(fields)),
+            Op::GetFields { table, key, fields } if self.table(*table).has_all(fields) => {
+                one(*table, *key, Some(fields))
+            }
             Op::MultiGet { table, keys } => {
                 let table_ref = self.table(*table);
                 let read = |&key: &u16| {
@@ -624,12 +663,21 @@ impl Model {
             Op::Prefix { table, key, bytes, reverse } => {
                 let key = op::key(*key);
                 let prefix = &key[..usize::from(*bytes).min(key.len())];
-                self.range(*table, &self.table(*table).rows, |key| key.starts_with(prefix), *reverse, None, None)
+                self.range(
+                    *table,
+                    &self.table(*table).rows,
+                    |key| key.starts_with(prefix),
+                    *reverse,
+                    None,
+                    None,
+                )
             }
             Op::SnapshotGet { slot, table, key } => {
                 let found = self.snapshot_rows(*slot, *table).and_then(|rows| rows.get(&op::key(*key)));
                 let found = found.filter(|row| row.is_live(self.now_ms));
-                Answer::Rows(vec![found.map(|row| self.table(*table).read(&op::key(*key), row, None, self.now_ms))])
+                Answer::Rows(vec![
+                    found.map(|row| self.table(*table).read(&op::key(*key), row, None, self.now_ms)),
+                ])
             }
             Op::SnapshotScan { slot, table, reverse } => match self.snapshot_rows(*slot, *table) {
                 Some(rows) => self.range(*table, rows, |_| true, *reverse, None, None),
@@ -703,7 +751,13 @@ impl ModelTable {
     }
 
     /// The errors that a write of `values` may end in. If there are none, an open table has learned new names.
-    fn check(&mut self, key: &[u8], values: &[(&'static str, OwnedValue)], update: bool, expires: bool) -> Vec<ErrorKind> {
+    fn check(
+        &mut self,
+        key: &[u8],
+        values: &[(&'static str, OwnedValue)],
+        update: bool,
+        expires: bool,
+    ) -> Vec<ErrorKind> {
         let (mut errors, known) = (Vec::new(), self.fields.len());
         if key.is_empty() || (update && values.is_empty()) {
             errors.push(ErrorKind::Invalid);
@@ -784,7 +838,9 @@ impl ModelTable {
     fn read(&self, key: &[u8], row: &ModelRow, fields: Option<&[u8]>, now_ms: u64) -> ReadRow {
         let wanted: Vec<&ModelField> = match fields {
             None => self.fields.iter().collect(),
-            Some(fields) => fields.iter().filter_map(|&field| self.by_name(NAMES[usize::from(field)])).collect(),
+            Some(fields) => {
+                fields.iter().filter_map(|&field| self.by_name(NAMES[usize::from(field)])).collect()
+            }
         };
         let read = |field: &ModelField| (field.name.clone(), self.value(row, field, now_ms));
         let fields = wanted.into_iter().map(read).filter(|(_, value)| **value != OwnedValue::Null).collect();

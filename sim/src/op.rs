@@ -13,44 +13,166 @@ pub const TABLES: usize = 3;
 pub const SNAPSHOTS: usize = 3;
 /// All names a field can have.
 pub const NAMES: [&str; 20] = [
-    "name", "age", "count", "mail", "blob", "tag", "score", "flag", "seen", "value", "a", "b", "c", "d", "e", "f", "g",
-    "h", "a rather long name of a field, as people give them", "né",
+    "name",
+    "age",
+    "count",
+    "mail",
+    "blob",
+    "tag",
+    "score",
+    "flag",
+    "seen",
+    "value",
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "g",
+    "h",
+    "a rather long name of a field, as people give them",
+    "né",
 ];
 
 /// One operation on a store.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum Op {
-    Put { table: u8, key: u16, fields: Vec<Given>, expires_in: Option<u64> },
-    Update { table: u8, key: u16, fields: Vec<Given>, only_existing: bool },
+    Put {
+        table: u8,
+        key: u16,
+        fields: Vec<Given>,
+        expires_in: Option<u64>,
+    },
+    Update {
+        table: u8,
+        key: u16,
+        fields: Vec<Given>,
+        only_existing: bool,
+    },
     /// By `modify`: the whole row, with an expiry.
-    ModifyPut { table: u8, key: u16, fields: Vec<Given>, expires_in: Option<u64> },
+    ModifyPut {
+        table: u8,
+        key: u16,
+        fields: Vec<Given>,
+        expires_in: Option<u64>,
+    },
     /// By `modify`: some fields, with an expiry of the fields.
-    ModifyUpdate { table: u8, key: u16, fields: Vec<Given>, expires_in: Option<u64> },
-    ModifyDelete { table: u8, key: u16 },
-    Delete { table: u8, key: u16 },
-    Increment { table: u8, key: u16, field: u8, by: i64 },
-    CompareAndSet { table: u8, key: u16, field: u8, expected: Expected, new: Content },
-    Expire { table: u8, key: u16, expires_in: Option<u64> },
-    ExpireFields { table: u8, key: u16, fields: Vec<u8>, expires_in: Option<u64> },
-    Get { table: u8, key: u16 },
-    GetFields { table: u8, key: u16, fields: Vec<u8> },
-    MultiGet { table: u8, keys: Vec<u16> },
-    Exists { table: u8, key: u16 },
-    Scan { table: u8, from: Bound<u16>, to: Bound<u16>, reverse: bool, limit: Option<u8>, fields: Option<Vec<u8>> },
-    Prefix { table: u8, key: u16, bytes: u8, reverse: bool },
-    Batch { parts: Vec<Part>, require: Require },
-    SnapshotTake { slot: u8 },
-    SnapshotGet { slot: u8, table: u8, key: u16 },
-    SnapshotScan { slot: u8, table: u8, reverse: bool },
-    SnapshotDrop { slot: u8 },
-    AddField { table: u8, field: u8, kind: u8, with_default: Option<u32> },
-    RenameField { table: u8, from: u8, to: u8 },
-    DropField { table: u8, field: u8 },
-    Clear { table: u8 },
+    ModifyUpdate {
+        table: u8,
+        key: u16,
+        fields: Vec<Given>,
+        expires_in: Option<u64>,
+    },
+    ModifyDelete {
+        table: u8,
+        key: u16,
+    },
+    Delete {
+        table: u8,
+        key: u16,
+    },
+    Increment {
+        table: u8,
+        key: u16,
+        field: u8,
+        by: i64,
+    },
+    CompareAndSet {
+        table: u8,
+        key: u16,
+        field: u8,
+        expected: Expected,
+        new: Content,
+    },
+    Expire {
+        table: u8,
+        key: u16,
+        expires_in: Option<u64>,
+    },
+    ExpireFields {
+        table: u8,
+        key: u16,
+        fields: Vec<u8>,
+        expires_in: Option<u64>,
+    },
+    Get {
+        table: u8,
+        key: u16,
+    },
+    GetFields {
+        table: u8,
+        key: u16,
+        fields: Vec<u8>,
+    },
+    MultiGet {
+        table: u8,
+        keys: Vec<u16>,
+    },
+    Exists {
+        table: u8,
+        key: u16,
+    },
+    Scan {
+        table: u8,
+        from: Bound<u16>,
+        to: Bound<u16>,
+        reverse: bool,
+        limit: Option<u8>,
+        fields: Option<Vec<u8>>,
+    },
+    Prefix {
+        table: u8,
+        key: u16,
+        bytes: u8,
+        reverse: bool,
+    },
+    Batch {
+        parts: Vec<Part>,
+        require: Require,
+    },
+    SnapshotTake {
+        slot: u8,
+    },
+    SnapshotGet {
+        slot: u8,
+        table: u8,
+        key: u16,
+    },
+    SnapshotScan {
+        slot: u8,
+        table: u8,
+        reverse: bool,
+    },
+    SnapshotDrop {
+        slot: u8,
+    },
+    AddField {
+        table: u8,
+        field: u8,
+        kind: u8,
+        with_default: Option<u32>,
+    },
+    RenameField {
+        table: u8,
+        from: u8,
+        to: u8,
+    },
+    DropField {
+        table: u8,
+        field: u8,
+    },
+    Clear {
+        table: u8,
+    },
     /// Drops the table and makes it anew as it was in the beginning.
-    Recreate { table: u8 },
-    Advance { ms: u16 },
+    Recreate {
+        table: u8,
+    },
+    Advance {
+        ms: u16,
+    },
     Collect,
     Persist,
     Reopen(How),
@@ -80,7 +202,10 @@ pub struct Given {
 #[allow(missing_docs)]
 pub enum Content {
     /// A value of the field's type that shows the stamp; of about this size where the type leaves it open.
-    Fit { stamp: u32, size: u32 },
+    Fit {
+        stamp: u32,
+        size: u32,
+    },
     Null,
     /// A value that no field of the type takes.
     Misfit,
@@ -178,14 +303,12 @@ pub fn generate(source: &mut Source<'_>, taste: &Taste, stamp: u32) -> Op {
     if draw.source.one_in(taste.persist_one_in) {
         return Op::Persist;
     }
-    loop {
-        let reads = if taste.reads { 30 } else { 0 };
-        match draw.source.below(70 + reads) {
-            at @ 0..60 => return draw.write(at),
-            60..66 => return draw.maintain(),
-            66..70 => return draw.evolve(),
-            _ => return draw.read(),
-        }
+    let reads = if taste.reads { 30 } else { 0 };
+    match draw.source.below(70 + reads) {
+        at @ 0..60 => draw.write(at),
+        60..66 => draw.maintain(),
+        66..70 => draw.evolve(),
+        _ => draw.read(),
     }
 }
 
@@ -244,7 +367,9 @@ impl Draw<'_, '_> {
             fields.push(Given { field: self.field(table), content: self.content() });
         }
         // A field may be given twice, and the last value counts; but then no value may be wrong.
-        let repeats = |fields: &[Given]| (1..fields.len()).any(|i| fields[..i].iter().any(|f| f.field == fields[i].field));
+        let repeats = |fields: &[Given]| {
+            (1..fields.len()).any(|i| fields[..i].iter().any(|f| f.field == fields[i].field))
+        };
         if repeats(&fields) {
             self.make_fit(&mut fields);
         }
@@ -296,7 +421,9 @@ impl Draw<'_, '_> {
                 Op::ExpireFields { table, key, fields, expires_in: self.expires_in() }
             }
             48 => Op::ModifyPut { table, key, fields: self.fields(table, 4), expires_in: self.expires_in() },
-            49 => Op::ModifyUpdate { table, key, fields: self.fields(table, 2), expires_in: self.expires_in() },
+            49 => {
+                Op::ModifyUpdate { table, key, fields: self.fields(table, 2), expires_in: self.expires_in() }
+            }
             50 => Op::ModifyDelete { table, key },
             _ => self.batch(),
         }

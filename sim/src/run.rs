@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Bound;
 
-use hedgerow::{Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Snapshot, Table, Value};
+use hedgerow::{
+    Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Snapshot, Table, Value,
+};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use crate::model::{Answer, Model, ReadRow, first_schema, kind_of, value_of};
@@ -76,7 +78,9 @@ struct Open {
 impl Open {
     fn new(db: Db) -> Result<Open> {
         let tables = (0..TABLES).map(|table| match db.table(table_name(table)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => db.create_table(table_name(table), first_schema(table)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                db.create_table(table_name(table), first_schema(table))
+            }
             found => found,
         });
         Ok(Open { tables: tables.collect::<Result<_>>()?, db, snapshots: vec![None; SNAPSHOTS] })
@@ -124,7 +128,16 @@ impl Runner {
         let open = Db::open_at(FastTier::simulated(&sim), setup.options(), clock.clone()).and_then(Open::new);
         let open = open.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
         let versions = HashMap::new();
-        Ok(Runner { setup, sim, clock, open: Some(open), model, versions, refused_full: 0, segments_freed: 0 })
+        Ok(Runner {
+            setup,
+            sim,
+            clock,
+            open: Some(open),
+            model,
+            versions,
+            refused_full: 0,
+            segments_freed: 0,
+        })
     }
 
     /// The medium.
@@ -204,7 +217,8 @@ impl Runner {
             self.reopen(*how)?;
             return Ok(Attempted::Done);
         }
-        if matches!(op, Op::SnapshotGet { slot, .. } | Op::SnapshotScan { slot, .. } if !self.model.has_snapshot(*slot)) {
+        if matches!(op, Op::SnapshotGet { slot, .. } | Op::SnapshotScan { slot, .. } if !self.model.has_snapshot(*slot))
+        {
             return Ok(Attempted::Done);
         }
         if let Op::Advance { ms } = op {
@@ -220,8 +234,15 @@ impl Runner {
         Ok(Attempted::Done)
     }
 
-    fn compare(&mut self, op: &Op, wanted: &Answer, done: Result<Got>) -> std::result::Result<(), Divergence> {
-        let differ = |got: &dyn fmt::Debug| Err(Divergence(format!("the store answers {got:?}, the model {wanted:?}")));
+    fn compare(
+        &mut self,
+        op: &Op,
+        wanted: &Answer,
+        done: Result<Got>,
+    ) -> std::result::Result<(), Divergence> {
+        let differ = |got: &dyn fmt::Debug| {
+            Err(Divergence(format!("the store answers {got:?}, the model {wanted:?}")))
+        };
         match (wanted, done) {
             (Answer::Fails(kinds), Err(error)) if kinds.contains(&error.kind()) => Ok(()),
             (_, Err(error)) => differ(&(error.kind(), error.message())),
@@ -234,7 +255,9 @@ impl Runner {
                         "{} rows in the store, {} in the model: {:?}",
                         got.len(),
                         wanted.len(),
-                        got.iter().map(|r| r.as_ref().map(|r| r.key().escape_ascii().to_string())).collect::<Vec<_>>()
+                        got.iter()
+                            .map(|r| r.as_ref().map(|r| r.key().escape_ascii().to_string()))
+                            .collect::<Vec<_>>()
                     )));
                 }
                 for (wanted, got) in wanted.iter().zip(&got) {
@@ -249,7 +272,12 @@ impl Runner {
         }
     }
 
-    fn same_version(&mut self, table: u8, wanted: &ReadRow, got: &Row) -> std::result::Result<(), Divergence> {
+    fn same_version(
+        &mut self,
+        table: u8,
+        wanted: &ReadRow,
+        got: &Row,
+    ) -> std::result::Result<(), Divergence> {
         let now = (wanted.version, got.version());
         match self.versions.insert((table, wanted.key.clone()), now) {
             Some(before) if (before.0 == now.0) != (before.1 == now.1) => Err(Divergence(format!(
@@ -275,7 +303,9 @@ impl Runner {
             if !failed || !self.model.adopt(table, &schema) {
                 let ours = self.model.schema(table);
                 let name = table_name(table);
-                return Err(Divergence(format!("table {name} has the fields {theirs:?}, the model {ours:?}")));
+                return Err(Divergence(format!(
+                    "table {name} has the fields {theirs:?}, the model {ours:?}"
+                )));
             }
         }
         Ok(())
@@ -290,7 +320,8 @@ impl Runner {
         let tables = self.parts()?.tables.clone();
         for (table, handle) in tables.iter().enumerate() {
             let wanted: Vec<ReadRow> = self.model.dump(table, self.model.now_ms).collect();
-            same_table(&wanted, handle).map_err(|d| Divergence(format!("table {}: {d}", table_name(table))))?;
+            same_table(&wanted, handle)
+                .map_err(|d| Divergence(format!("table {}: {d}", table_name(table))))?;
             if handle.len() != self.model.rows(table) {
                 return Err(Divergence(format!(
                     "table {} counts {} rows, the model {}",
@@ -366,7 +397,8 @@ impl Runner {
             Op::Recreate { table } => {
                 let name = table_name(usize::from(*table));
                 open.db.drop_table(name)?;
-                open.tables[usize::from(*table)] = open.db.create_table(name, first_schema(usize::from(*table)))?;
+                open.tables[usize::from(*table)] =
+                    open.db.create_table(name, first_schema(usize::from(*table)))?;
                 Ok(Got::Done)
             }
             Op::Collect => {
@@ -376,7 +408,9 @@ impl Runner {
             Op::Persist => open.db.persist().map(|()| Got::Done),
             Op::Advance { .. } | Op::Reopen(_) => Ok(Got::Done),
             Op::Batch { parts, require } => call.batch(parts, *require),
-            Op::AddField { .. } | Op::RenameField { .. } | Op::DropField { .. } | Op::Clear { .. } => call.change_table(op),
+            Op::AddField { .. } | Op::RenameField { .. } | Op::DropField { .. } | Op::Clear { .. } => {
+                call.change_table(op)
+            }
             Op::Get { .. }
             | Op::GetFields { .. }
             | Op::MultiGet { .. }
@@ -570,7 +604,9 @@ impl Caller<'_> {
         let names = |fields: &[u8]| fields.iter().map(|&f| NAMES[usize::from(f)]).collect::<Vec<_>>();
         match op {
             Op::Get { table, key } => one(self.table(*table).get(&op::key(*key))),
-            Op::GetFields { table, key, fields } => one(self.table(*table).get_fields(&op::key(*key), &names(fields))),
+            Op::GetFields { table, key, fields } => {
+                one(self.table(*table).get_fields(&op::key(*key), &names(fields)))
+            }
             Op::MultiGet { table, keys } => {
                 let keys: Vec<Vec<u8>> = keys.iter().map(|&key| op::key(key)).collect();
                 self.table(*table).multi_get(&keys).map(Got::Rows)
@@ -621,7 +657,10 @@ pub(crate) fn same_row(wanted: Option<&ReadRow>, got: Option<&Row>) -> std::resu
     };
     let fields: Vec<(&str, Value<'_>)> = got.fields().collect();
     let same_fields = fields.len() == wanted.fields.len()
-        && fields.iter().zip(&wanted.fields).all(|(got, wanted)| got.0 == wanted.0 && got.1 == wanted.1.borrow());
+        && fields
+            .iter()
+            .zip(&wanted.fields)
+            .all(|(got, wanted)| got.0 == wanted.0 && got.1 == wanted.1.borrow());
     if got.key() != wanted.key || !same_fields || got.expires_at_ms() != wanted.expires_at_ms {
         return Err(Divergence(format!(
             "the row {} is {} in the store (expiry {:?}), {} in the model (expiry {:?})",
@@ -653,7 +692,11 @@ fn show<'v>(fields: impl Iterator<Item = (&'v str, Value<'v>)>) -> String {
     let short = |(name, value): (&str, Value<'_>)| {
         let text = value.to_string();
         let head: String = text.chars().take(24).collect();
-        if head.len() < text.len() { format!("{name}: {head}.. ({})", text.len()) } else { format!("{name}: {head}") }
+        if head.len() < text.len() {
+            format!("{name}: {head}.. ({})", text.len())
+        } else {
+            format!("{name}: {head}")
+        }
     };
     format!("{{{}}}", fields.map(short).collect::<Vec<_>>().join(", "))
 }

@@ -30,7 +30,7 @@ use segment::{
     SegmentState, Unit, add_dead,
 };
 
-use self::format::Record;
+use self::format::{END_BYTES, Record};
 use crate::{Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
@@ -269,7 +269,9 @@ impl Log {
         }
         drop(pool);
         for pass in 0..2 {
-            changed.iter().for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+            changed
+                .iter()
+                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
             // PERSIST: one copy of each header is whole at any moment.
             if !changed.is_empty() {
                 self.tier.persist_all()?;
@@ -438,8 +440,13 @@ impl Log {
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
+        let units = (self.tier.bytes() >> self.unit_shift) as u32;
         self.tier.persist_all().inspect_err(|_| self.fail())?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut root = self.root.lock();
+            root.units = root.units.max(units);
+        }
         if let Some(found) = commit.unsettled.take() {
             self.settle(&found, last).inspect_err(|_| self.fail())?;
         }
@@ -577,6 +584,9 @@ impl Log {
             next_copy: 1,
             in_collection: false,
         };
+        // Whoever is killed before the first record leaves an end mark there.
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        self.tier.write(start, END_BYTES, |out| out.fill(0));
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
         // segment was durable, for the sync that makes a record durable makes this durable too.
         self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
@@ -753,12 +763,16 @@ impl Log {
         let mut spoiled = Root::spoiled_copies(&self.tier);
         let used = self.segments();
         let mut used = used.iter().peekable();
-        let mut unit = 1;
-        while u64::from(unit) << self.unit_shift < self.tier.bytes() {
-            let offset = self.unit_offset(unit);
-            if let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize) {
+        // Units below were part of a segment that was freed, and may hold the middle of a record.
+        let (mut unit, mut freed_until) = (1, 0);
+        while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
+            let decoded = SegmentHeader::decode(bytes);
+            if decoded.header.is_some() || unit >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
-                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));
+                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
+            }
+            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
+                freed_until = freed_until.max(unit.saturating_add(freed.units));
             }
             unit += match used.next_if(|(first, ..)| *first == unit) {
                 Some((_, segment, _)) => segment.units,
@@ -769,7 +783,10 @@ impl Log {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "paces the upkeep of headers; nothing that is kept depends on it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces the upkeep of headers; nothing that is kept depends on it"
+)]
 fn now() -> Instant {
     Instant::now()
 }

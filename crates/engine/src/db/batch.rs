@@ -13,7 +13,7 @@ use super::read::Bodies;
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, check_key, delta_draft, is_row, note_expiry, row_draft};
 use crate::index::{Decision, Slot};
-use crate::log::format::{FLAG_BATCHED, RecordKind, RecordSpec};
+use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, RowPlan};
@@ -254,11 +254,14 @@ impl Store {
         parts: &[Part<'_>],
         specs: &[RecordSpec<'_>],
     ) -> Result<u64> {
-        let Reservation { offset: start, incarnation, bytes, .. } = reservation;
+        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = reservation;
+        let end = start + (bytes + end_bytes) as u64;
+        // Each record is written with an end mark behind it, which the next one writes over.
+        let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
         let tier = self.log.tier();
         let frame = frame_spec();
         let records = (bytes - frame.record_bytes()) as u32;
-        tier.write(start, frame.record_bytes(), |out| {
+        tier.write(start, with_end(start, frame.record_bytes()), |out| {
             frame.encode(out, |body| body.copy_from_slice(&records.to_le_bytes()));
         });
         let sequence = self.log.take_sequence();
@@ -266,7 +269,9 @@ impl Store {
         let mut offset = start + frame.record_bytes() as u64;
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
-            tier.write(offset, bytes, |out| spec.encode(out, |body| body.copy_from_slice(&part.body)));
+            tier.write(offset, with_end(offset, bytes), |out| {
+                spec.encode(out, |body| body.copy_from_slice(&part.body));
+            });
             offset += bytes as u64;
         }
         let guard = self.pin();
@@ -324,8 +329,7 @@ impl Store {
                 let bodies = Bodies::new(&schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
                 let merged = bodies.merge(&schema, self.clock.now_ms())?;
                 let expires_at_ms = row.as_ref().and_then(|row| row.expires_at_ms());
-                let draft =
-                    row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
+                let draft = row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
                 part(draft, encoded(merged.body_bytes(), |body| merged.encode(body)))
             }
         }
@@ -339,9 +343,8 @@ enum Attempt {
 
 impl Part<'_> {
     fn spec(&self) -> RecordSpec<'_> {
-        let mut spec = self
-            .draft
-            .spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
+        let mut spec =
+            self.draft.spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
         spec.flags |= FLAG_BATCHED;
         spec
     }
@@ -393,10 +396,7 @@ impl Op {
 }
 
 /// The fields of a write by their ids, in the order they were given. Their names have been learned.
-fn resolved<'f>(
-    schema: &TableSchema,
-    fields: &'f [(Name, OwnedValue)],
-) -> Result<Vec<(FieldId, Value<'f>)>> {
+fn resolved<'f>(schema: &TableSchema, fields: &'f [(Name, OwnedValue)]) -> Result<Vec<(FieldId, Value<'f>)>> {
     let resolve = |(name, value): &'f (Name, OwnedValue)| {
         let id = match name {
             Name::Id(id) => *id,

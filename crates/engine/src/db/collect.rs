@@ -289,7 +289,8 @@ impl Store {
         let reservation = lane
             .reserve(&self.log, SegmentKind::Relocated, bytes, Claim::Collector)
             .map_err(|no_space| no_space.into_error(&self.log))?;
-        self.log.tier().write(reservation.offset, bytes, |out| spec.encode(out, fill));
+        let with_end = bytes + reservation.end_bytes;
+        self.log.tier().write(reservation.offset, with_end, |out| spec.encode(out, fill));
         // Snapshots go on down from here to what this replaces: for a plain copy to what its original replaced.
         let previous = if draft.kind == record.kind() && slot.offset() == record.offset() {
             Slot::from_raw(record.previous())

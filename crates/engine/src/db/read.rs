@@ -120,9 +120,7 @@ impl Store {
         self.counters.add(Count::Get);
         let guard = self.pin();
         match table.index.get(key, &guard) {
-            Some(slot) if slot.expires() => {
-                Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some())
-            }
+            Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
             slot => Ok(super::write::is_row(slot)),
         }
     }

@@ -339,7 +339,7 @@ pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
     let end = walk.end();
     // A killed process leaves no holes; a power cut leaves none where all was durable.
     let hole = match found.power_cut {
-        false => end.beyond,
+        false => end.beyond || end.dirty,
         true => end.beyond_sequence.is_some_and(|sequence| sequence <= found.watermark),
     };
     if hole { Err(walk.corrupted(end.end as usize)) } else { Ok(end) }

@@ -51,13 +51,7 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn tombstone() -> Draft {
-        Draft {
-            kind: RecordKind::Tombstone,
-            flags: 0,
-            schema_version: 0,
-            expires_at_ms: None,
-            body_bytes: 0,
-        }
+        Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
     }
 
     fn segment(&self) -> SegmentKind {
@@ -144,7 +138,8 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
         };
-        self.log.tier().write(reservation.offset, bytes, |record| spec.encode(record, &fill));
+        let with_end = bytes + reservation.end_bytes;
+        self.log.tier().write(reservation.offset, with_end, |record| spec.encode(record, &fill));
         let guard = self.pin();
         let published = table.index.upsert(key, &guard, |old| {
             if !accept(old) {

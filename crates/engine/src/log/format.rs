@@ -18,6 +18,8 @@
 //! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`), so that a record
 //!   of the segment's earlier life is never taken for a live one. Its complement marks a **void** record: whole, but
 //!   not to be replayed. One 4-byte store turns a record void.
+//! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
+//!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
 //!   128 blocks. A partial read verifies the header and the blocks it touches.
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
@@ -28,6 +30,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use hedgerow_device::{crc32c, crc32c_blocks};
 
@@ -36,6 +39,8 @@ use crate::{Error, Result};
 
 /// Bytes of the fixed part of a record header.
 pub(crate) const HEADER_BYTES: usize = 40;
+/// Bytes of the mark after the last record of a segment: zeros where the next header's checksum and length will be.
+pub(crate) const END_BYTES: usize = 8;
 /// The most blocks a body is divided into.
 const BLOCKS_MAX: usize = 128;
 /// log2 of the smallest block.
@@ -113,7 +118,12 @@ impl Parts {
 
 impl RecordSpec<'_> {
     fn parts(&self) -> Parts {
-        Parts::new(self.expires_at_ms.is_some(), self.key.len(), self.body_bytes, block_shift(self.body_bytes))
+        Parts::new(
+            self.expires_at_ms.is_some(),
+            self.key.len(),
+            self.body_bytes,
+            block_shift(self.body_bytes),
+        )
     }
 
     /// Bytes of the whole record.
@@ -121,10 +131,17 @@ impl RecordSpec<'_> {
         self.parts().record
     }
 
-    /// Writes everything but what [`seal`] adds. `record` must be `record_bytes` long; `fill` writes the body.
-    pub(crate) fn encode(&self, record: &mut [u8], fill: impl FnOnce(&mut [u8])) {
+    /// Writes everything but what [`seal`] adds. `out` must be `record_bytes` long, or longer by [`END_BYTES`] where the
+    /// segment has room for the end mark; `fill` writes the body.
+    pub(crate) fn encode(&self, out: &mut [u8], fill: impl FnOnce(&mut [u8])) {
         let parts = self.parts();
+        let (record, end) = out.split_at_mut(parts.record);
+        end.fill(0);
         let (head, tail) = record.split_at_mut(parts.body);
+        // First of all, and last in `seal`: whenever the process is killed, a checksum other than 0 is that of a whole
+        // record.
+        head[..4].fill(0);
+        compiler_fence(Ordering::Release);
         fill(&mut tail[..self.body_bytes]);
         tail[self.body_bytes..].fill(0);
         let flags = self.flags | if self.expires_at_ms.is_some() { FLAG_EXPIRES } else { 0 };
@@ -159,6 +176,7 @@ pub(crate) fn seal(head: &mut [u8], incarnation: u64, sequence: u64, previous: u
     head[8..16].copy_from_slice(&sequence.to_le_bytes());
     head[16..24].copy_from_slice(&previous.to_le_bytes());
     let crc = crc32c(seed(incarnation), &head[4..]);
+    compiler_fence(Ordering::Release);
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
 

@@ -1,6 +1,7 @@
 //! A lane: where one thread appends.
 
 use super::Log;
+use super::format::END_BYTES;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{Error, Result};
 
@@ -21,6 +22,15 @@ struct Open {
     max_sequence: u64,
 }
 
+impl Open {
+    #[inline]
+    fn reservation(&self, kind: SegmentKind, bytes: usize) -> Reservation {
+        let Open { cursor: offset, incarnation, limit, .. } = *self;
+        let end_bytes = if limit - offset > bytes as u64 { END_BYTES } else { 0 };
+        Reservation { offset, bytes, incarnation, end_bytes, kind }
+    }
+}
+
 /// Space in an open segment. It counts only once it is [committed](Lane::commit); until then the next reservation of
 /// the kind gets the same bytes.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +38,8 @@ pub(crate) struct Reservation {
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
     pub(crate) incarnation: u64,
+    /// Room behind it for the mark of the log's end (`log/format.rs`): all of it, or nothing.
+    pub(crate) end_bytes: usize,
     kind: SegmentKind,
 }
 
@@ -52,7 +64,7 @@ impl Lane {
         if let Some(open) = &self.open[kind as usize]
             && open.limit - open.cursor >= bytes as u64
         {
-            return Ok(Reservation { offset: open.cursor, bytes, incarnation: open.incarnation, kind });
+            return Ok(open.reservation(kind, bytes));
         }
         self.reserve_in_new(log, kind, bytes, claim)
     }
@@ -79,7 +91,7 @@ impl Lane {
             max_sequence: 0,
         };
         self.open[kind as usize] = Some(open);
-        Ok(Reservation { offset: open.cursor, bytes, incarnation: open.incarnation, kind })
+        Ok(open.reservation(kind, bytes))
     }
 
     /// Makes a reservation count: its bytes hold whole records up to `sequence`.

@@ -17,6 +17,8 @@ pub(crate) struct Walk<'a> {
     unit_start: usize,
     /// Records before this position belong to a batch that was found whole.
     batch_end: usize,
+    /// Where in that batch the first record lies that is not whole.
+    torn_at: usize,
     /// Where the batch at the end, which is not whole, would end: its records are no sign of more beyond.
     torn_batch_end: usize,
 }
@@ -29,6 +31,8 @@ pub(crate) struct WalkEnd {
     /// There are whole records of this incarnation after the end (and after the batch that stands there, if it is not
     /// whole).
     pub(crate) beyond: bool,
+    /// At the end stands a checksum. After a killed process that is a record which was whole.
+    pub(crate) dirty: bool,
     /// The lowest sequence among them, copies made by the collector left out: those do not come in order.
     pub(crate) beyond_sequence: Option<u64>,
 }
@@ -51,6 +55,7 @@ impl<'a> Walk<'a> {
             position,
             unit_start: position,
             batch_end: position,
+            torn_at: 0,
             torn_batch_end: position,
         }
     }
@@ -101,13 +106,21 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn batch_is_whole(&self, frame: &Record<'_>) -> Result<bool> {
+    fn is_dirty(&self) -> bool {
+        let at = self.position.max(self.torn_at);
+        !self.sealed && self.bytes.get(at..at + 4).is_some_and(|checksum| checksum != [0; 4])
+    }
+
+    fn batch_is_whole(&mut self, frame: &Record<'_>) -> Result<bool> {
         let mut position = self.position + frame.record_bytes();
         let end = position.saturating_add(frame.batch_bytes()?);
         while position < end.min(self.bytes.len()) {
             match self.parse_at(position)? {
                 Some(record) => position += record.record_bytes(),
-                None => return Ok(false),
+                None => {
+                    self.torn_at = position;
+                    return Ok(false);
+                }
             }
         }
         if position != end && position < self.durable_end {
@@ -119,7 +132,7 @@ impl<'a> Walk<'a> {
     /// Where the walk stands, and whether records go on beyond. Call when `next_record` has returned `None`.
     pub(crate) fn end(&self) -> WalkEnd {
         let end = self.position as u64;
-        let mut found = WalkEnd { end, beyond: false, beyond_sequence: None };
+        let mut found = WalkEnd { end, beyond: false, dirty: self.is_dirty(), beyond_sequence: None };
         if !self.sealed {
             self.find_beyond(&mut found);
         }

@@ -3,11 +3,11 @@
 //! Unit 0 holds the root record twice (at 0 and at 4096) and two areas for the catalog (tables and schemas):
 //!
 //! ```text
-//!  0        8       12  16         24         32          48        64      72         80    81 88       96       104   108 124  128
-//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+---+----+
-//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |clean| 0|catalog |catalog |crc  | 0 |crc |
-//!  |        |       |   |          |          |           |         |       |          |     |  | offset | bytes  |     |   |    |
-//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+---+----+
+//!  0        8       12  16         24         32          48        64      72         80    81 88       96       104   108   112 124  128
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+-----+---+----+
+//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |clean| 0|catalog |catalog |crc  |units| 0 |crc |
+//!  |        |       |   |          |          |           |         |       |          |     |  | offset | bytes  |     |     |   |    |
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+-----+---+----+
 //! ```
 //!
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
@@ -15,6 +15,7 @@
 //!   new store the first copy is written first.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
+//! * `units`: the tier has had at least so many, durably. A shorter one was cut short.
 //! * `opens` counts openings and is the high half of every segment incarnation of that opening.
 
 use hedgerow_device::{FastTier, crc32c};
@@ -42,6 +43,7 @@ pub(crate) struct Root {
     pub(crate) catalog_offset: u64,
     pub(crate) catalog_bytes: u64,
     pub(crate) catalog_crc: u32,
+    pub(crate) units: u32,
     /// Which copy on the medium is whole for sure. Not persisted.
     whole_copy: usize,
 }
@@ -59,6 +61,7 @@ impl Root {
             catalog_offset: CATALOG_START,
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
+            units: 1,
             whole_copy: 1,
         }
     }
@@ -77,6 +80,7 @@ impl Root {
         bytes[88..96].copy_from_slice(&self.catalog_offset.to_le_bytes());
         bytes[96..104].copy_from_slice(&self.catalog_bytes.to_le_bytes());
         bytes[104..108].copy_from_slice(&self.catalog_crc.to_le_bytes());
+        bytes[108..112].copy_from_slice(&self.units.to_le_bytes());
         let crc = crc32c(0, &bytes[..124]);
         bytes[124..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -100,6 +104,7 @@ impl Root {
             catalog_offset: u64_at(88)?,
             catalog_bytes: u64_at(96)?,
             catalog_crc: u32_at(104)?,
+            units: u32_at(108)?,
             whole_copy: 0,
         };
         Some((u32_at(8)?, root))
@@ -108,7 +113,8 @@ impl Root {
     /// Reads the root of a tier; `None` if the tier has never held a store.
     pub(crate) fn load(tier: &FastTier) -> Result<Option<Root>> {
         if tier.bytes() < CATALOG_START {
-            return Ok(None);
+            let empty = tier.read(0, tier.bytes() as usize).iter().all(|&b| b == 0);
+            return if empty { Ok(None) } else { Err(cut_short(tier.bytes(), CATALOG_START)) };
         }
         let copies = COPY_OFFSETS.map(|offset| tier.read(offset, ROOT_BYTES));
         let decoded = copies.iter().enumerate().filter_map(|(copy, bytes)| {
@@ -117,7 +123,10 @@ impl Root {
         });
         let best = decoded.max_by_key(|(_, root)| root.generation);
         match best {
-            Some((VERSION, root)) => Ok(Some(root)),
+            Some((VERSION, root)) => {
+                let bytes = u64::from(root.units).saturating_mul(root.unit_bytes);
+                if tier.bytes() < bytes { Err(cut_short(tier.bytes(), bytes)) } else { Ok(Some(root)) }
+            }
             Some((version, _)) => Err(Error::new(
                 ErrorKind::Version,
                 format!("the store has format version {version}; this build knows version {VERSION}"),
@@ -196,6 +205,13 @@ impl Root {
             self.catalog_offset, self.catalog_bytes
         )))
     }
+}
+
+#[cold]
+fn cut_short(bytes: u64, bytes_min: u64) -> Error {
+    Error::corrupted(format!(
+        "the fast tier ends at byte {bytes}; it had at least {bytes_min} bytes and was cut short"
+    ))
 }
 
 impl From<hedgerow_device::DeviceError> for Error {

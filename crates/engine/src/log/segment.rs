@@ -117,7 +117,8 @@ impl SegmentHeader {
     /// Which of the two copies hold something that is not a header.
     pub(crate) fn spoiled(bytes: &[u8]) -> [bool; 2] {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
-        let is_bad = |bytes: &[u8]| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0);
+        let is_bad =
+            |bytes: &[u8]| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0);
         [is_bad(first), is_bad(second)]
     }
 }

@@ -119,7 +119,8 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
             });
         };
         // A field that is not nullable is in every row whose layout has it: no need to look at the bitmap.
-        let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.fixed_slots() {
+        let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.fixed_slots()
+        {
             true => self.raw(self.bitmap()?, slot)?,
             false => Some(self.fixed(slot)?),
         };

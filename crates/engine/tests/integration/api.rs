@@ -17,7 +17,8 @@ fn db() -> Db {
 }
 
 fn users(db: &Db) -> Table {
-    let schema = Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
+    let schema =
+        Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
     db.create_table("users", schema).unwrap()
 }
 
@@ -48,10 +49,7 @@ fn updates_change_the_named_fields_only() {
         assert_eq!(row.get("name"), Value::Str("Ada"));
     }
     users.update(b"42", &row! { mail: "ada@example.org" }).unwrap();
-    assert_eq!(
-        users.get_field(b"42", "mail").unwrap(),
-        Some(OwnedValue::Str("ada@example.org".into()))
-    );
+    assert_eq!(users.get_field(b"42", "mail").unwrap(), Some(OwnedValue::Str("ada@example.org".into())));
     users.update(b"42", &[("mail", Value::Null)]).unwrap();
     assert_eq!(users.get_field(b"42", "mail").unwrap(), Some(OwnedValue::Null));
     assert!(!users.update_existing(b"43", &row! { age: 1 }).unwrap());

@@ -5,11 +5,24 @@ use hedgerow_device::CrashModel;
 use hedgerow_sim::{Setup, Sweep, SweepCounts, Taste};
 
 fn taste() -> Taste {
-    Taste { keys: 90, value_bytes_max: 80_000, reads: false, reopens: false, persist_one_in: 25, ..Taste::default() }
+    Taste {
+        keys: 90,
+        value_bytes_max: 80_000,
+        reads: false,
+        reopens: false,
+        persist_one_in: 25,
+        ..Taste::default()
+    }
 }
 
 /// Sweeps scripts of some seeds. `HEDGEROW_SEED=n` sweeps that one only.
-fn sweep(model: CrashModel, durability: Durability, count: usize, images: usize, between: u64) -> SweepCounts {
+fn sweep(
+    model: CrashModel,
+    durability: Durability,
+    count: usize,
+    images: usize,
+    between: u64,
+) -> SweepCounts {
     let seed = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
     let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
     let mut sweep = Sweep::run(seed, count, setup, &taste()).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
