@@ -79,13 +79,8 @@ fn check(client: &mut Client, book: &Book) {
         }
         assert!(fields.iter().all(|field| *field == fields[0]), "{name}: fields of two writes: {fields:?}");
         // A step that is a transaction sets both or none; a later step may have changed one of them since.
-<<<<<<< HEAD
         let halved = string.is_multiple_of(3) && fields[0] < string
             || fields[0].is_multiple_of(3) && string < fields[0];
-=======
-        let halved =
-            string % 3 == 0 && fields[0] < string || fields[0].is_multiple_of(3) && string < fields[0];
->>>>>>> main
         assert!(!halved, "{name}: half a transaction: {string} and {}", fields[0]);
         // What was in flight is settled now.
         known.acknowledged = known.acknowledged.max(string.min(fields[0]));
