@@ -43,7 +43,7 @@ expect Ada -3 hget users:1 name
 [ "$(printf 'SET piped:%d v\n' $(seq 1000) | cli --pipe | grep -c 'errors: 0, replies: 1000')" = 1 ]
 cli command docs hr.scan | grep -q 'in order'
 # What an interactive redis-cli does when it starts and when a person asks for help.
-printf 'help hset\nhelp hr.create\nget greeting\nexit\n' | timeout 20 script -qec "redis-cli -p $port" /dev/null | grep -q hello
+python3 .ci/redis_cli_session.py "$port"
 
 echo "== redis-benchmark"
 for pipeline in 1 16; do

@@ -295,8 +295,7 @@ impl Worker {
             }
         };
         bar.finish_and_clear();
-        let rate = hedgerow_tool::bench::report::count(report.ops_per_s);
-        eprintln!("{:<13} {name:<22} {rate:>8} ops/s", phase.name);
+        eprintln!("{}", report.progress_line(&name));
         Ok(report)
     }
 

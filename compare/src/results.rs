@@ -136,6 +136,7 @@ fn summary(runs: &[Run], contender: Contender, phase: &str) -> Option<Summary> {
         rss_bytes: all(|r| r.rss_bytes as f64) as u64,
         rss_anon_bytes: all(|r| r.rss_anon_bytes as f64) as u64,
         settle_s: all(|r| r.settle_s),
+        neighbours_cpus: all(|r| r.neighbours_cpus),
         ops_in_second: first.report.ops_in_second.clone(),
     };
     Some(Summary {
@@ -229,6 +230,7 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     text += &grid("resident MB at the end: all (own)", &|s| {
         format!("{:.0} ({:.0})", s.report.rss_bytes as f64 / 1e6, s.report.rss_anon_bytes as f64 / 1e6)
     });
+    text += &grid("processors busy with others meanwhile", &|s| format!("{:.2}", s.report.neighbours_cpus));
     text + &fill_series(runs)
 }
 

@@ -90,8 +90,15 @@ impl Sweep {
                 (Durability::Immediate, _) | (_, Op::Persist) => stamp + 1,
                 _ => steps.last().map_or(0, |step| step.durable),
             };
-            steps.push(Step { op, done, learned, end: runner.sim().ops(), now_ms: runner.model.now_ms, durable });
-            if steps.len() % MARK_EVERY == 0 {
+            steps.push(Step {
+                op,
+                done,
+                learned,
+                end: runner.sim().ops(),
+                now_ms: runner.model.now_ms,
+                durable,
+            });
+            if steps.len().is_multiple_of(MARK_EVERY) {
                 marks.push((steps.len(), runner.model.clone()));
             }
         }

@@ -303,14 +303,12 @@ pub fn generate(source: &mut Source<'_>, taste: &Taste, stamp: u32) -> Op {
     if draw.source.one_in(taste.persist_one_in) {
         return Op::Persist;
     }
-    loop {
-        let reads = if taste.reads { 30 } else { 0 };
-        match draw.source.below(70 + reads) {
-            at @ 0..60 => return draw.write(at),
-            60..66 => return draw.maintain(),
-            66..70 => return draw.evolve(),
-            _ => return draw.read(),
-        }
+    let reads = if taste.reads { 30 } else { 0 };
+    match draw.source.below(70 + reads) {
+        at @ 0..60 => draw.write(at),
+        60..66 => draw.maintain(),
+        66..70 => draw.evolve(),
+        _ => draw.read(),
     }
 }
 

@@ -49,6 +49,7 @@
 //! # std::fs::remove_dir_all(&directory)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::disallowed_methods, reason = "this crate is the door that the ban list points to")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -20,7 +20,7 @@
 //! Arrows run one way: `db` knows all the others; `log` knows nothing of tables or the index, `schema` nothing of logs,
 //! `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
 //! `ARCHITECTURE.md` has the map with the lock order and the files on disk.
-
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests use the machine as it is"))]
 
 /// The examples of the README, compiled and run.

@@ -192,7 +192,7 @@ fn run_phases(
         let outcome = outcome.map_err(|error| format!("{}: {error}", workload.name))?;
         let disk = store.directory().map_or(Ok(0), process::disk_bytes)?;
         let report = PhaseReport::new(workload.name, settings.threads, &outcome, Memory::now()?, disk);
-        eprintln!("{:<12} {:>9} ops/s", report.phase, report::count(report.ops_per_s));
+        eprintln!("{}", report.progress_line(""));
         reports.push(report);
     }
     Ok(reports)

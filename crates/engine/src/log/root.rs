@@ -209,7 +209,9 @@ impl Root {
 
 #[cold]
 fn cut_short(bytes: u64, bytes_min: u64) -> Error {
-    Error::corrupted(format!("the fast tier ends at byte {bytes}; it had at least {bytes_min} bytes and was cut short"))
+    Error::corrupted(format!(
+        "the fast tier ends at byte {bytes}; it had at least {bytes_min} bytes and was cut short"
+    ))
 }
 
 impl From<hedgerow_device::DeviceError> for Error {

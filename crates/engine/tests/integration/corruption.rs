@@ -39,13 +39,15 @@ fn fill(open: impl Fn() -> hedgerow::Result<Db>) -> Db {
 }
 
 fn write(db: &Db) {
-    let schema = Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
+    let schema =
+        Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
     let users = db.create_table("users", schema).unwrap();
     let open = db.create_table("open", Schema::open()).unwrap();
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     for i in 0..30u32 {
         users.put(format!("user:{i}").as_bytes(), &row! { name: "Ada Lovelace", age: i }).unwrap();
-        open.put(&i.to_be_bytes(), &row! { color: b"a colour of some length", size: &i.to_be_bytes() }).unwrap();
+        open.put(&i.to_be_bytes(), &row! { color: b"a colour of some length", size: &i.to_be_bytes() })
+            .unwrap();
         flat.put(&i.to_be_bytes(), &[("value", Value::Bytes(&vec![i as u8; i as usize * 20]))]).unwrap();
     }
     assert!(db.collect().unwrap() > 0, "the segment that the first opening left was worth collecting");
@@ -129,7 +131,10 @@ fn flip_each(image: &Image, wanted: &[Vec<Row>], places: &[u64], xors: &[u8]) ->
             Ok(Ok(_)) => outcomes.wrong.push(offset),
             Ok(Err(error)) => {
                 let kind = error.kind();
-                assert!(matches!(kind, ErrorKind::Corrupted | ErrorKind::Version), "byte {offset}: {kind:?}: {error}");
+                assert!(
+                    matches!(kind, ErrorKind::Corrupted | ErrorKind::Version),
+                    "byte {offset}: {kind:?}: {error}"
+                );
                 if kind == ErrorKind::Corrupted {
                     assert!(error.message().contains("byte"), "byte {offset}: names no place: {error}");
                 }

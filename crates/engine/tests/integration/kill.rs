@@ -153,7 +153,10 @@ fn verify(directory: &Path, acknowledged: &Acknowledged) {
         }
         if found == round {
             match what {
-                'd' => assert!(row_round == 0 && twin_round == round, "a delete came undone, or its batch was torn"),
+                'd' => assert!(
+                    row_round == 0 && twin_round == round,
+                    "a delete came undone, or its batch was torn"
+                ),
                 'b' => assert!(row_round == round && twin_round == round, "a batch was torn"),
                 _ => assert_eq!(row_round, round),
             }
@@ -184,7 +187,9 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
         verify(&directory, &acknowledged);
     }
     verify(&directory, &acknowledged);
-    println!("{KILLS} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost");
+    println!(
+        "{KILLS} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
+    );
     assert!(total > u64::from(KILLS) * 20, "the writers hardly wrote: {total}");
     std::fs::remove_dir_all(&directory).unwrap();
 }

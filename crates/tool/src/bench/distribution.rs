@@ -211,8 +211,8 @@ mod tests {
         }
         // Items 0 and 1 are drawn exactly; Gray's method approximates the rest, so those are checked in
         // ranges (it gives the ranks just below the top some 8 % too much).
-        for item in 0..2usize {
-            let share = counts[item] as f64 / draws as f64;
+        for (item, &count) in counts.iter().enumerate().take(2) {
+            let share = count as f64 / draws as f64;
             let expected = ((item + 1) as f64).powf(-ZIPFIAN_CONSTANT) / zeta;
             assert!((share / expected - 1.0).abs() < 0.01, "item {item}: {share} for {expected}");
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::distribution::{Distribution, KeyChooser, Random};
-use super::process::{self, Usage};
+use super::process::{self, Neighbours, Usage};
 use super::row::{RowShape, RowSink, RowSource, key_of};
 use super::store::{BenchStore, Columns, Session};
 use super::workload::{Extent, Operation, Workload};
@@ -59,6 +59,8 @@ pub struct Outcome {
     pub bytes_written: u64,
     /// How long background work went on after the last operation.
     pub settled: Duration,
+    /// Processors that others kept busy during the operations.
+    pub neighbours: f64,
     /// Operations in each full second.
     pub per_second: Vec<u64>,
 }
@@ -137,7 +139,9 @@ pub fn run_phase(
     let before = Usage::now()?;
     let phase = Phase::new(store, shape, population, plan);
     let mut per_second = Vec::new();
+    let neighbours = Neighbours::watch()?;
     let lanes = phase.run(&mut per_second, watch)?;
+    let neighbours = neighbours.processors()?;
     let rest = Instant::now();
     if plan.workload.builds() {
         if plan.workload.insert_share() == 0.0 {
@@ -161,6 +165,7 @@ pub fn run_phase(
         cpu: after.cpu - before.cpu,
         bytes_written: after.bytes_written - before.bytes_written,
         settled,
+        neighbours,
         per_second,
     })
 }

@@ -26,6 +26,46 @@ impl Usage {
     }
 }
 
+/// Watches how much of the machine others use: a benchmark beside a compiler measures the compiler.
+#[derive(Debug, Clone, Copy)]
+pub struct Neighbours {
+    since: Instant,
+    all: Duration,
+    own: Duration,
+}
+
+impl Neighbours {
+    /// Begins to watch.
+    pub fn watch() -> Result<Neighbours, String> {
+        Ok(Neighbours { since: Instant::now(), all: busy_time()?, own: cpu_time() })
+    }
+
+    /// Processors that were busy with other than this process since, on average; the kernel's own work and time stolen by
+    /// the host are among it.
+    pub fn processors(&self) -> Result<f64, String> {
+        let all = busy_time()?.saturating_sub(self.all);
+        let others = all.saturating_sub(cpu_time() - self.own);
+        // The kernel counts hundredths of a second: shorter spans say nothing.
+        let elapsed = self.since.elapsed().as_secs_f64();
+        Ok(if elapsed < 0.1 { 0.0 } else { others.as_secs_f64() / elapsed })
+    }
+}
+
+/// Time that all processors together have spent on anything since the machine started.
+fn busy_time() -> Result<Duration, String> {
+    let text = fs::read_to_string("/proc/stat").map_err(|error| format!("reading /proc/stat: {error}"))?;
+    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks: Option<Vec<u64>> =
+        line.and_then(|line| line.split_whitespace().map(|ticks| ticks.parse().ok()).collect());
+    match ticks.as_deref() {
+        // user, nice, system, idle, iowait, irq, softirq, steal: all but idle and iowait; a tick is 10 ms.
+        Some([user, nice, system, _, _, irq, softirq, steal, ..]) => {
+            Ok(Duration::from_millis(10 * (user + nice + system + irq + softirq + steal)))
+        }
+        _ => Err("/proc/stat has no processor times".into()),
+    }
+}
+
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -106,6 +146,16 @@ mod tests {
         assert!(used >= Duration::from_millis(5), "{used:?}");
         let memory = Memory::now().unwrap();
         assert!(memory.rss >= memory.anonymous && memory.anonymous > 0);
+    }
+
+    #[test]
+    fn own_work_is_not_the_neighbours() {
+        let neighbours = Neighbours::watch().unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(200) {}
+        let processors = std::thread::available_parallelism().unwrap().get() as f64;
+        let others = neighbours.processors().unwrap();
+        assert!((0.0..processors).contains(&others), "{others} of {processors}");
     }
 
     #[test]

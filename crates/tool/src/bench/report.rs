@@ -45,9 +45,14 @@ pub struct PhaseReport {
     pub rss_anon_bytes: u64,
     /// How long background work went on after the last operation.
     pub settle_s: f64,
+    /// Processors that others kept busy during the operations, the kernel's write-back among them.
+    pub neighbours_cpus: f64,
     /// Operations in each full second.
     pub ops_in_second: Vec<u64>,
 }
+
+/// From here on others' use of the machine is worth a warning.
+const NEIGHBOURS_NOTABLE: f64 = 0.2;
 
 impl PhaseReport {
     /// Puts a phase's outcome and the sizes at its end together.
@@ -77,8 +82,19 @@ impl PhaseReport {
             rss_bytes: memory.rss,
             rss_anon_bytes: memory.anonymous,
             settle_s: outcome.settled.as_secs_f64(),
+            neighbours_cpus: outcome.neighbours,
             ops_in_second: outcome.per_second.clone(),
         }
+    }
+
+    /// A line for standard error while the run goes on.
+    pub fn progress_line(&self, engine: &str) -> String {
+        let rate = count(self.ops_per_s);
+        let warning = match self.neighbours_cpus {
+            cpus if cpus >= NEIGHBOURS_NOTABLE => format!("  (others used {cpus:.1} processors meanwhile)"),
+            _ => String::new(),
+        };
+        format!("{:<13} {engine:<13} {rate:>8} ops/s{warning}", self.phase)
     }
 
     /// Wall time of one operation on one thread, in microseconds.

@@ -2,6 +2,7 @@
 //!
 //! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so that they can
 //! not differ. Handlers are in the modules below, by group.
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in a command's syntax are no links")]
 
 use std::sync::LazyLock;
 
@@ -9,6 +10,7 @@ use super::failure::{Failure, Outcome, quote};
 use super::resp::Args;
 use super::server::Context;
 
+pub mod connection;
 pub mod docs;
 pub mod expiration;
 pub mod hash;

@@ -70,6 +70,8 @@ pub struct EventLoop {
     background_sync: Option<u64>,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
+    /// Whether a connection could not be accepted.
+    accept_again: bool,
 }
 
 impl EventLoop {
@@ -100,6 +102,7 @@ impl EventLoop {
             last_tick: Instant::now(),
             background_sync: None,
             held: Vec::new(),
+            accept_again: false,
         })
     }
 
@@ -151,8 +154,12 @@ impl EventLoop {
             match listener.accept() {
                 Ok((stream, address)) => self.admit(stream, address),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Out of descriptors or of patience on the other side: the next event tells when to try again.
-                Err(_) => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Out of descriptors, most likely: no event will tell when that is over.
+                    self.accept_again = true;
+                    return;
+                }
             }
         }
     }
@@ -347,6 +354,9 @@ impl EventLoop {
         if self.server.keyspace.sweep().is_err() {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
             self.server.keyspace.expiries.sweep_all();
+        }
+        if std::mem::take(&mut self.accept_again) {
+            (0..self.listeners.len()).for_each(|index| self.accept(index));
         }
         if self.server.paused.is_some() && !self.server.is_paused() {
             self.server.paused = None;

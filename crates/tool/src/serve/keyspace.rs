@@ -39,7 +39,7 @@ use more::MoreTable;
 use naming::{Place, TableName};
 use table::{HashTable, Seeded};
 
-/// The position of a table in [`Keyspace::tables`].
+/// The position of a table in `Keyspace::tables`.
 pub type TableIndex = usize;
 
 /// All databases of one store.

@@ -68,7 +68,7 @@ fn check(client: &mut Client, book: &Book) {
             client.run_words(&[b"HMGET", format!("w{writer}:{key}").as_bytes(), b"a", b"b", b"\xff"]);
         let number = |text: &str| text.trim_matches('"').parse::<u64>().unwrap_or(0);
         let string = number(&string);
-        let fields: Vec<u64> = fields.trim_matches(['[', ']']).split(", ").map(|text| number(text)).collect();
+        let fields: Vec<u64> = fields.trim_matches(['[', ']']).split(", ").map(number).collect();
         for found in fields.iter().chain([&string]) {
             assert!(
                 *found >= known.acknowledged && *found <= known.sent,
@@ -79,7 +79,8 @@ fn check(client: &mut Client, book: &Book) {
         }
         assert!(fields.iter().all(|field| *field == fields[0]), "{name}: fields of two writes: {fields:?}");
         // A step that is a transaction sets both or none; a later step may have changed one of them since.
-        let halved = string % 3 == 0 && fields[0] < string || fields[0] % 3 == 0 && string < fields[0];
+        let halved = string.is_multiple_of(3) && fields[0] < string
+            || fields[0].is_multiple_of(3) && string < fields[0];
         assert!(!halved, "{name}: half a transaction: {string} and {}", fields[0]);
         // What was in flight is settled now.
         known.acknowledged = known.acknowledged.max(string.min(fields[0]));

@@ -1,7 +1,6 @@
 //! The server from outside: over sockets, in this process and as the program itself.
 #![allow(clippy::disallowed_methods, reason = "tests and measurements use the machine as it is")]
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod client;
 mod commands;

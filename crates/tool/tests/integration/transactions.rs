@@ -40,6 +40,12 @@ fn transactions_run_whole() {
         ("GET a", "\"3\""),
         ("MULTI", "OK"),
         ("EXEC", "[]"),
+        ("MULTI", "OK"),
+        ("SET before 1", "QUEUED"),
+        ("FLUSHDB", "QUEUED"),
+        ("SET after 1", "QUEUED"),
+        ("EXEC", "[OK, OK, OK]"),
+        ("KEYS *", "[\"after\"]"),
     ]);
 }
 

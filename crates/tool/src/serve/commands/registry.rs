@@ -1,7 +1,7 @@
 //! The rows of the table.
 
 use super::Flag::{Admin, Batch, Fast, NoAuth, NoMulti, NoQueue, Read, SkipSlowlog, Write};
-use super::{Command, Flag, Handler, expiration, hash, key, server, string, table, transaction};
+use super::{Command, Flag, Handler, connection, expiration, hash, key, server, string, table, transaction};
 
 type Row =
     (&'static str, i32, &'static [Flag], (i32, i32, i32), &'static str, &'static str, &'static str, Handler);
@@ -44,31 +44,32 @@ pub(super) fn commands() -> Vec<Command> {
 
 #[rustfmt::skip]
 const CONNECTION: &[Row] = &[
-    ("auth", -2, &[Fast, NoAuth, SkipSlowlog], NONE, "1.0.0", "[username] password", "Authenticates the connection.", server::auth),
+    ("auth", -2, &[Fast, NoAuth, SkipSlowlog], NONE, "1.0.0", "[username] password", "Authenticates the connection.", connection::auth),
     ("client", -2, &[], NONE, "2.4.0", "", "A container for client connection commands.", server::container),
-    ("client|caching", 3, &[], NONE, "6.0.0", "<YES | NO>", "Refused: the server does not track keys for clients.", server::client_tracking),
-    ("client|getname", 2, &[], NONE, "2.6.9", "", "Returns the name of the connection.", server::client_getname),
-    ("client|getredir", 2, &[], NONE, "6.0.0", "", "Returns -1: there is no tracking.", server::client_getredir),
+    ("client|caching", 3, &[], NONE, "6.0.0", "<YES | NO>", "Refused: the server does not track keys for clients.", connection::client_tracking),
+    ("client|getname", 2, &[], NONE, "2.6.9", "", "Returns the name of the connection.", connection::client_getname),
+    ("client|getredir", 2, &[], NONE, "6.0.0", "", "Returns -1: there is no tracking.", connection::client_getredir),
     ("client|help", 2, &[], NONE, "5.0.0", "", "Returns helpful text about the different subcommands.", server::help),
-    ("client|id", 2, &[], NONE, "5.0.0", "", "Returns the unique client ID of the connection.", server::client_id),
-    ("client|info", 2, &[], NONE, "6.2.0", "", "Returns information about the connection.", server::client_info),
-    ("client|kill", -3, &[Admin], NONE, "2.4.0", "<old-addr | <ID client-id | ADDR addr | LADDR addr | SKIPME yes-no | TYPE type | USER username | MAXAGE seconds> [...]>", "Terminates open connections.", server::client_kill),
-    ("client|list", -2, &[Admin], NONE, "2.4.0", "[TYPE type] [ID client-id [client-id ...]]", "Lists open connections.", server::client_list),
-    ("client|no-evict", 3, &[Admin], NONE, "7.0.0", "<ON | OFF>", "Sets the client eviction mode of the connection.", server::client_no_evict),
-    ("client|no-touch", 3, &[], NONE, "7.2.0", "<ON | OFF>", "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.", server::client_no_touch),
-    ("client|pause", -3, &[Admin], NONE, "3.0.0", "timeout [WRITE | ALL]", "Suspends commands processing.", server::client_pause),
-    ("client|reply", 3, &[], NONE, "3.2.0", "<ON | OFF | SKIP>", "Instructs the server whether to reply to commands.", server::client_reply),
-    ("client|setinfo", 4, &[], NONE, "7.2.0", "<LIB-NAME libname | LIB-VER libver>", "Sets information specific to the client or connection.", server::client_setinfo),
-    ("client|setname", 3, &[], NONE, "2.6.9", "connection-name", "Sets the connection name.", server::client_setname),
-    ("client|tracking", -3, &[], NONE, "6.0.0", "<ON | OFF>", "Refused unless OFF: the server does not track keys for clients.", server::client_tracking),
-    ("client|unblock", -3, &[Admin], NONE, "5.0.0", "client-id [TIMEOUT | ERROR]", "Returns 0: no command of this server blocks.", server::client_unblock),
-    ("client|unpause", 2, &[Admin], NONE, "6.2.0", "", "Resumes processing commands from paused clients.", server::client_unpause),
-    ("echo", 2, &[Fast], NONE, "1.0.0", "message", "Returns the given string.", server::echo),
-    ("hello", -1, &[Fast, NoAuth, SkipSlowlog], NONE, "6.0.0", "[protover [AUTH username password] [SETNAME clientname]]", "Handshakes with the server.", server::hello),
-    ("ping", -1, &[Fast], NONE, "1.0.0", "[message]", "Returns the server's liveliness response.", server::ping),
-    ("quit", -1, &[Fast, NoAuth, NoQueue], NONE, "1.0.0", "", "Closes the connection.", server::quit),
-    ("reset", 1, &[Fast, NoAuth, NoQueue], NONE, "6.2.0", "", "Resets the connection.", server::reset),
-    ("select", 2, &[Fast], NONE, "1.0.0", "index", "Changes the selected database.", server::select),
+    ("client|id", 2, &[], NONE, "5.0.0", "", "Returns the unique client ID of the connection.", connection::client_id),
+    ("client|info", 2, &[], NONE, "6.2.0", "", "Returns information about the connection.", connection::client_info),
+    ("client|kill", -3, &[Admin], NONE, "2.4.0", "<old-addr | <ID client-id | ADDR addr | LADDR addr | SKIPME yes-no | TYPE type | USER username | MAXAGE seconds> [...]>", "Terminates open connections.", connection::client_kill),
+    ("client|list", -2, &[Admin], NONE, "2.4.0", "[TYPE type] [ID client-id [client-id ...]]", "Lists open connections.", connection::client_list),
+    ("client|no-evict", 3, &[Admin], NONE, "7.0.0", "<ON | OFF>", "Sets the client eviction mode of the connection.", connection::client_no_evict),
+    ("client|no-touch", 3, &[], NONE, "7.2.0", "<ON | OFF>", "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.", connection::client_no_touch),
+    ("client|pause", -3, &[Admin], NONE, "3.0.0", "timeout [WRITE | ALL]", "Suspends commands processing.", connection::client_pause),
+    ("client|reply", 3, &[], NONE, "3.2.0", "<ON | OFF | SKIP>", "Instructs the server whether to reply to commands.", connection::client_reply),
+    ("client|setinfo", 4, &[], NONE, "7.2.0", "<LIB-NAME libname | LIB-VER libver>", "Sets information specific to the client or connection.", connection::client_setinfo),
+    ("client|setname", 3, &[], NONE, "2.6.9", "connection-name", "Sets the connection name.", connection::client_setname),
+    ("client|tracking", -3, &[], NONE, "6.0.0", "<ON | OFF>", "Refused unless OFF: the server does not track keys for clients.", connection::client_tracking),
+    ("client|trackinginfo", 2, &[], NONE, "6.2.0", "", "Returns that there is no tracking.", connection::client_trackinginfo),
+    ("client|unblock", -3, &[Admin], NONE, "5.0.0", "client-id [TIMEOUT | ERROR]", "Returns 0: no command of this server blocks.", connection::client_unblock),
+    ("client|unpause", 2, &[Admin], NONE, "6.2.0", "", "Resumes processing commands from paused clients.", connection::client_unpause),
+    ("echo", 2, &[Fast], NONE, "1.0.0", "message", "Returns the given string.", connection::echo),
+    ("hello", -1, &[Fast, NoAuth, SkipSlowlog], NONE, "6.0.0", "[protover [AUTH username password] [SETNAME clientname]]", "Handshakes with the server.", connection::hello),
+    ("ping", -1, &[Fast], NONE, "1.0.0", "[message]", "Returns the server's liveliness response.", connection::ping),
+    ("quit", -1, &[Fast, NoAuth, NoQueue], NONE, "1.0.0", "", "Closes the connection.", connection::quit),
+    ("reset", 1, &[Fast, NoAuth, NoQueue], NONE, "6.2.0", "", "Resets the connection.", connection::reset),
+    ("select", 2, &[Fast], NONE, "1.0.0", "index", "Changes the selected database.", connection::select),
 ];
 
 #[rustfmt::skip]
@@ -88,8 +89,8 @@ const SERVER: &[Row] = &[
     ("config|rewrite", 2, &[Admin], NONE, "2.8.0", "", "Refused: the server has no configuration file.", server::config_rewrite),
     ("config|set", -4, &[Admin, SkipSlowlog], NONE, "2.0.0", "parameter value [parameter value ...]", "Sets configuration parameters in-flight.", server::config_set),
     ("dbsize", 1, &[Read, Fast], NONE, "1.0.0", "", "Returns the number of keys in the database.", server::dbsize),
-    ("flushall", -1, &[Write, NoMulti], NONE, "1.0.0", "[ASYNC | SYNC]", "Removes all keys from all databases. Tables with a declared schema keep it.", server::flushall),
-    ("flushdb", -1, &[Write, NoMulti], NONE, "1.0.0", "[ASYNC | SYNC]", "Removes all keys from the current database. Tables with a declared schema keep it.", server::flushdb),
+    ("flushall", -1, &[Write], NONE, "1.0.0", "[ASYNC | SYNC]", "Removes all keys from all databases. Tables with a declared schema keep it.", server::flushall),
+    ("flushdb", -1, &[Write], NONE, "1.0.0", "[ASYNC | SYNC]", "Removes all keys from the current database. Tables with a declared schema keep it.", server::flushdb),
     ("function", -2, &[], NONE, "7.0.0", "", "A container for function commands.", server::container),
     ("function|flush", -2, &[Write], NONE, "7.0.0", "[ASYNC | SYNC]", "Does nothing: the server has no functions.", server::function_flush),
     ("info", -1, &[], NONE, "1.0.0", "[section [section ...]]", "Returns information and statistics about the server.", server::info),
@@ -103,6 +104,7 @@ const SERVER: &[Row] = &[
     ("memory", -2, &[], NONE, "4.0.0", "", "A container for memory diagnostics commands.", server::container),
     ("memory|help", 2, &[], NONE, "4.0.0", "", "Returns helpful text about the different subcommands.", server::help),
     ("memory|usage", -3, &[Read], (2, 2, 1), "4.0.0", "key [SAMPLES count]", "Estimates the bytes of a key, its fields and its share of the index.", key::memory_usage),
+    ("role", 1, &[Fast], NONE, "2.8.12", "", "Returns the replication role: a master without replicas.", server::role),
     ("save", 1, &[Admin, NoMulti], NONE, "1.0.0", "", "Makes everything written so far durable before it answers.", server::save),
     ("shutdown", -1, &[Admin, NoMulti], NONE, "1.0.0", "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]", "Persists and closes the store, and stops the server.", server::shutdown),
     ("slowlog", -2, &[], NONE, "2.2.12", "", "A container for slow log commands.", server::container),

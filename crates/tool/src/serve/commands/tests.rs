@@ -61,9 +61,6 @@ fn the_table_makes_sense() {
         if command.is(Flag::Batch) {
             assert!(command.is(Flag::Write) && first > 0, "{command:?}");
         }
-        if command.is(Flag::Write) && first == 0 && command.parent().is_none() {
-            assert!(command.is(Flag::NoMulti), "{command:?} writes keys that EXEC can not see");
-        }
     }
 }
 
