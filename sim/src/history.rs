@@ -1,1 +1,244 @@
-//! later
+//! Checking what threads saw against one order of all calls.
+//!
+//! Owns [`History`]: calls with the moments they began and returned. Promises to find an order in which each call sees
+//! what a single register would show and which respects those moments (linearizability, Herlihy and Wing 1990), or to say
+//! for which key there is none. The search is that of Wing and Gong (1993) with the memory of Lowe (2017), one key at a
+//! time, for linearizability is local. Must not know where the calls went.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+/// What a call did to its key, and what it answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Saw this value; `None`: nothing was there.
+    Read(Option<u64>),
+    /// Wrote this value over whatever was there.
+    Write(u64),
+    /// Removed what was there, and said whether something was.
+    Remove(bool),
+    /// Added to what was there (0 if nothing) and answered the sum.
+    Add(u64, u64),
+    /// Wrote the second value if the first was there; said whether it was.
+    Swap(Option<u64>, u64, bool),
+    /// Wrote this value if something was there; said whether something was.
+    WriteIfThere(u64, bool),
+}
+
+impl Effect {
+    /// What is there afterwards, if the call could answer so.
+    fn apply(self, there: Option<u64>) -> Option<Option<u64>> {
+        let (answered, after) = match self {
+            Effect::Read(seen) => (seen == there, there),
+            Effect::Write(value) => (true, Some(value)),
+            Effect::Remove(was) => (was == there.is_some(), None),
+            Effect::Add(by, sum) => (there.unwrap_or(0).wrapping_add(by) == sum, Some(sum)),
+            Effect::Swap(expected, value, swapped) => {
+                (swapped == (there == expected), if swapped { Some(value) } else { there })
+            }
+            Effect::WriteIfThere(value, was) => (was == there.is_some(), there.map(|_| value)),
+        };
+        answered.then_some(after)
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// What it was about.
+    pub key: u64,
+    /// What it did.
+    pub effect: Effect,
+    /// Moments on one clock: before it was made, and after it had returned.
+    pub began: u64,
+    /// See `began`.
+    pub returned: u64,
+}
+
+/// Calls of all threads, in any order.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    calls: BTreeMap<u64, Vec<Call>>,
+}
+
+/// A key whose calls no single order explains.
+#[derive(Debug, Clone)]
+pub struct NotLinearizable {
+    /// The key.
+    pub key: u64,
+    /// The longest order that was found, and then the calls of which none could come next.
+    pub longest: Vec<Call>,
+    /// See `longest`.
+    pub stuck: Vec<Call>,
+}
+
+impl fmt::Display for NotLinearizable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = &self.longest[self.longest.len().saturating_sub(5)..];
+        write!(f, "key {}: after {last:?}, none of {:?} can come next", self.key, self.stuck)
+    }
+}
+
+impl std::error::Error for NotLinearizable {}
+
+impl History {
+    /// Adds a call.
+    pub fn push(&mut self, call: Call) {
+        self.calls.entry(call.key).or_default().push(call);
+    }
+
+    /// Calls in all.
+    pub fn len(&self) -> usize {
+        self.calls.values().map(Vec::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Whether there is one order for each key, from nothing there.
+    ///
+    /// # Errors
+    /// The first key without one.
+    pub fn check(&self) -> Result<(), NotLinearizable> {
+        self.calls.iter().try_for_each(|(&key, calls)| check_key(key, calls))
+    }
+}
+
+/// Depth first through the orders; a set of calls done with the value they leave is never tried twice.
+fn check_key(key: u64, calls: &[Call]) -> Result<(), NotLinearizable> {
+    let mut calls = calls.to_vec();
+    calls.sort_unstable_by_key(|call| (call.began, call.returned));
+    let mut search = Search { calls: &calls, done: Done::default(), seen: HashSet::new(), order: Vec::new(), longest: Vec::new() };
+    if search.run() {
+        return Ok(());
+    }
+    let longest: Vec<Call> = search.longest.iter().map(|&i| calls[i]).collect();
+    let left = (0..calls.len()).filter(|i| !search.longest.contains(i));
+    let stuck = left.take(8).map(|i| calls[i]).collect();
+    Err(NotLinearizable { key, longest, stuck })
+}
+
+/// Which calls are done: all before `from`, and some after it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Done {
+    from: usize,
+    beyond: Vec<usize>,
+}
+
+impl Done {
+    fn has(&self, call: usize) -> bool {
+        call < self.from || self.beyond.binary_search(&call).is_ok()
+    }
+
+    fn with(&self, call: usize) -> Done {
+        let mut done = self.clone();
+        if let Err(at) = done.beyond.binary_search(&call) {
+            done.beyond.insert(at, call);
+        }
+        while done.beyond.first() == Some(&done.from) {
+            done.beyond.remove(0);
+            done.from += 1;
+        }
+        done
+    }
+}
+
+struct Search<'c> {
+    calls: &'c [Call],
+    done: Done,
+    seen: HashSet<(Done, Option<u64>)>,
+    order: Vec<usize>,
+    longest: Vec<usize>,
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> bool {
+        // Of each step: what was done before it, the value then, and the calls still to be tried.
+        let first = self.candidates();
+        let mut stack: Vec<(Done, Option<u64>, Vec<usize>)> = vec![(self.done.clone(), None, first)];
+        while let Some((done, there, candidates)) = stack.last_mut() {
+            let Some(call) = candidates.pop() else {
+                stack.pop();
+                self.order.pop();
+                continue;
+            };
+            let Some(after) = self.calls[call].effect.apply(*there) else { continue };
+            let next = done.with(call);
+            if !self.seen.insert((next.clone(), after)) {
+                continue;
+            }
+            self.order.push(call);
+            if self.order.len() > self.longest.len() {
+                self.longest.clone_from(&self.order);
+            }
+            if next.from == self.calls.len() {
+                return true;
+            }
+            self.done = next.clone();
+            let candidates = self.candidates();
+            stack.push((next, after, candidates));
+        }
+        self.calls.is_empty()
+    }
+
+    /// The calls that may come next: not done, and begun before any call that is not done had returned.
+    fn candidates(&self) -> Vec<usize> {
+        let mut earliest_return = u64::MAX;
+        let mut candidates = Vec::new();
+        for (i, call) in self.calls.iter().enumerate().skip(self.done.from) {
+            if call.began > earliest_return {
+                break;
+            }
+            if !self.done.has(i) {
+                earliest_return = earliest_return.min(call.returned);
+                candidates.push(i);
+            }
+        }
+        candidates.retain(|&i| self.calls[i].began <= earliest_return);
+        candidates.reverse();
+        candidates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(calls: &[(Effect, u64, u64)]) -> History {
+        let mut history = History::default();
+        calls.iter().for_each(|&(effect, began, returned)| history.push(Call { key: 1, effect, began, returned }));
+        history
+    }
+
+    #[test]
+    fn overlapping_calls_may_come_in_either_order() {
+        let read = |seen| history(&[(Effect::Write(1), 0, 10), (Effect::Write(2), 5, 15), (Effect::Read(Some(seen)), 16, 20)]);
+        assert!(read(1).check().is_ok() && read(2).check().is_ok());
+        assert!(read(3).check().is_err());
+    }
+
+    #[test]
+    fn a_read_may_not_go_back_in_time() {
+        let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 10), (Effect::Read(Some(2)), 3, 4), (Effect::Read(Some(1)), 5, 6)];
+        assert!(history(&calls).check().is_err());
+        let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 10), (Effect::Read(Some(1)), 3, 4), (Effect::Read(Some(2)), 5, 6)];
+        assert!(history(&calls).check().is_ok());
+    }
+
+    #[test]
+    fn a_lost_update_is_found() {
+        let calls = [(Effect::Add(1, 1), 0, 10), (Effect::Add(1, 1), 5, 15)];
+        assert!(history(&calls).check().is_err());
+        let calls = [(Effect::Add(1, 1), 0, 10), (Effect::Add(1, 2), 5, 15), (Effect::Remove(true), 16, 17), (Effect::Read(None), 18, 19)];
+        assert!(history(&calls).check().is_ok());
+    }
+
+    #[test]
+    fn a_stale_read_after_a_write_returned_is_found() {
+        let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 3), (Effect::Read(Some(1)), 4, 5)];
+        let error = history(&calls).check().unwrap_err();
+        assert_eq!((error.longest.len(), error.stuck.len()), (2, 1));
+    }
+}

@@ -6,14 +6,14 @@
 //! reads the machine's clock or starts a thread. Must not know how the engine does what it does.
 
 mod crash;
-// mod history;
+mod history;
 mod model;
 mod op;
 mod run;
 mod source;
 
 pub use crash::{Sweep, SweepCounts};
-// pub use history::{Call, Effect, History, NotLinearizable};
+pub use history::{Call, Effect, History, NotLinearizable};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{
     Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,

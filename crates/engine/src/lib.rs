@@ -55,6 +55,10 @@ pub mod limits {
 /// Parts for measuring from outside. Unstable: no promise is made about anything in here.
 #[doc(hidden)]
 pub mod parts {
+    /// The codecs of schemas and rows.
+    pub mod schema {
+        pub use crate::schema::probe::Probe;
+    }
     /// The index.
     pub mod index {
         pub use crate::index::*;

@@ -18,6 +18,7 @@ pub(crate) mod layout;
 pub(crate) mod merge;
 mod names;
 pub(crate) mod plan;
+pub(crate) mod probe;
 pub(crate) mod table;
 pub(crate) mod types;
 mod value;

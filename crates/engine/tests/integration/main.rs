@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod concurrency;
 mod corruption;
 mod crash;
 mod kill;

@@ -1,0 +1,319 @@
+//! Threads at work together, with the collector on and little space: histories that must be linearizable, snapshots that
+//! must be consistent, rows that must be of one version.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hedgerow::{Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row};
+use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_sim::{Call, Effect, History};
+
+fn db(durability: Durability, megabytes: u64) -> Db {
+    let options = Options {
+        segment_bytes: 1 << 20,
+        durability,
+        index_bytes_max: 64 << 20,
+        delta_chain_max: 3,
+        ..Options::default()
+    };
+    let tier = FastTierOptions { bytes_max: megabytes << 20, ..FastTierOptions::default() };
+    Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
+}
+
+fn seconds() -> Duration {
+    Duration::from_secs(std::env::var("HEDGEROW_SECONDS").map_or(6, |s| s.parse().unwrap()))
+}
+
+/// Rows of this test: every write gives `value` and, in the filler, many bytes of it.
+fn registers(db: &Db) -> Table {
+    let schema = Schema::new().nullable("value", Type::U64).nullable("echo", Type::U64).nullable("filler", Type::Bytes);
+    db.create_table("registers", schema).unwrap()
+}
+
+const KEYS: u64 = 24;
+
+struct Recorder<'r> {
+    table: &'r Table,
+    db: &'r Db,
+    clock: &'r AtomicU64,
+    random: Random,
+    history: Vec<Call>,
+    stamp: u64,
+}
+
+impl Recorder<'_> {
+    fn call(&mut self, key: u64, act: impl FnOnce(&mut Self, &[u8]) -> hedgerow::Result<Effect>) {
+        let began = self.clock.fetch_add(1, Ordering::SeqCst);
+        let effect = act(self, &key_of(key)).unwrap();
+        let returned = self.clock.fetch_add(1, Ordering::SeqCst);
+        self.history.push(Call { key, effect, began, returned });
+    }
+
+    fn filler(&mut self, stamp: u64) -> Vec<u8> {
+        vec![stamp as u8; self.random.below(6_000) as usize]
+    }
+
+    fn one(&mut self) {
+        let key = self.random.below(KEYS);
+        self.stamp += 1;
+        let stamp = self.stamp;
+        match self.random.below(14) {
+            0..4 => self.call(key, |this, key| this.read(key)),
+            4 | 5 => self.call(key, |this, key| {
+                let filler = this.filler(stamp);
+                this.table.put(key, &row! { value: stamp, echo: stamp, filler: &filler })?;
+                Ok(Effect::Write(stamp))
+            }),
+            6 | 7 => self.call(key, |this, key| {
+                this.table.update(key, &row! { value: stamp, echo: stamp })?;
+                Ok(Effect::Write(stamp))
+            }),
+            8 => self.call(key, |this, key| {
+                let was = this.table.update_existing(key, &row! { value: stamp, echo: stamp })?;
+                Ok(Effect::WriteIfThere(stamp, was))
+            }),
+            9 => self.call(key, |this, key| Ok(Effect::Remove(this.table.delete(key)?))),
+            10 => self.call(key, |this, key| this.add(key)),
+            11 => self.call(key, |this, key| {
+                let expected = this.table.get_field(key, "value")?.and_then(|v| v.borrow().as_u64());
+                let wanted = expected.map_or(Value::Null, Value::UInt);
+                let swapped = this.table.modify(key, |row| {
+                    let now = match row {
+                        Some(row) => row.get("value")?.to_owned(),
+                        None => OwnedValue::Null,
+                    };
+                    if now.borrow() != wanted {
+                        return Ok((Change::Keep, false));
+                    }
+                    Ok((change(stamp), true))
+                })?;
+                Ok(Effect::Swap(expected, stamp, swapped))
+            }),
+            12 => self.call(key, |this, key| {
+                let mut batch = Batch::new();
+                batch.update(this.table, key, &row! { value: stamp, echo: stamp })?;
+                let other = key_of(KEYS + stamp % 7);
+                batch.put(this.table, &other, &row! { value: stamp, echo: stamp })?;
+                this.db.write(batch)?;
+                Ok(Effect::Write(stamp))
+            }),
+            _ => self.call(key, |this, key| {
+                let found = this.table.multi_get(&[key])?.remove(0);
+                Ok(Effect::Read(found.map(|row| checked(row.get("value"), row.get("echo"), row.get("filler")))))
+            }),
+        }
+    }
+
+    fn read(&mut self, key: &[u8]) -> hedgerow::Result<Effect> {
+        let read = self.table.read(key, |row| {
+            Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?))
+        })?;
+        Ok(Effect::Read(read))
+    }
+
+    fn add(&mut self, key: &[u8]) -> hedgerow::Result<Effect> {
+        let sum = self.table.modify(key, |row| {
+            let now = match row {
+                Some(row) => row.get("value")?.as_u64().unwrap(),
+                None => 0,
+            };
+            let sum = now.wrapping_add(1 << 40);
+            Ok((change(sum), sum))
+        })?;
+        Ok(Effect::Add(1 << 40, sum))
+    }
+}
+
+fn change(value: u64) -> Change {
+    let fields = vec![("value".to_owned(), OwnedValue::UInt(value)), ("echo".to_owned(), OwnedValue::UInt(value))];
+    Change::Update { fields, expires_at_ms: None }
+}
+
+/// The row's value, if its fields are of one version.
+fn checked(value: Value<'_>, echo: Value<'_>, filler: Value<'_>) -> u64 {
+    assert!(value == echo, "a row of two versions: {value} and {echo}");
+    let filler = filler.as_bytes().unwrap_or_default();
+    assert!(filler.windows(2).all(|pair| pair[0] == pair[1]), "a value of two versions");
+    value.as_u64().unwrap()
+}
+
+fn key_of(key: u64) -> Vec<u8> {
+    format!("register/{key:04}").into_bytes()
+}
+
+fn linearizable(durability: Durability) {
+    let db = db(durability, 24);
+    let table = registers(&db);
+    let (clock, stop, start) = (AtomicU64::new(0), AtomicBool::new(false), Instant::now());
+    let (mut rounds, mut calls) = (0, 0);
+    // In rounds on keys of their own, so that no search gets long.
+    while start.elapsed() < seconds() && !stop.load(Ordering::Relaxed) {
+        table.clear().unwrap();
+        let mut history = History::default();
+        std::thread::scope(|scope| {
+            let work = |thread: u64| {
+                let random = Random::from_seed(rounds * 100 + thread);
+                let stamp = thread << 32;
+                let mut recorder = Recorder { table: &table, db: &db, clock: &clock, random, history: Vec::new(), stamp };
+                (0..1_500).for_each(|_| recorder.one());
+                recorder.history
+            };
+            let threads: Vec<_> = (1..5).map(|thread| scope.spawn(move || work(thread))).collect();
+            for thread in threads {
+                thread.join().unwrap().into_iter().for_each(|call| history.push(call));
+            }
+        });
+        history.check().unwrap_or_else(|error| panic!("round {rounds}: {error}"));
+        (rounds, calls) = (rounds + 1, calls + history.len());
+    }
+    let metrics = db.metrics();
+    println!("{rounds} rounds, {calls} calls linearizable; {metrics:?}");
+    assert!(rounds > 1);
+}
+
+#[test]
+fn calls_on_a_key_are_linearizable() {
+    linearizable(Durability::Process);
+}
+
+#[test]
+fn calls_on_a_key_are_linearizable_when_durable_at_once() {
+    linearizable(Durability::Immediate);
+}
+
+const ACCOUNTS: u64 = 200;
+const EACH: u64 = 1_000;
+
+fn account(n: u64) -> Vec<u8> {
+    n.to_be_bytes().to_vec()
+}
+
+/// Moves money between accounts by batches that require both versions, or by `modify` on one account and its shadow.
+fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
+    let (a, b) = (account(random.below(ACCOUNTS)), account(random.below(ACCOUNTS)));
+    if a == b {
+        return false;
+    }
+    let (Some(from), Some(to)) = (accounts.get(&a).unwrap(), accounts.get(&b).unwrap()) else { return false };
+    let held = from.get("money").as_u64().unwrap();
+    let moved = random.below(held.min(50) + 1);
+    let filler = vec![moved as u8; random.below(2_000) as usize];
+    let mut batch = Batch::new();
+    batch.require_version(accounts, &a, Some(from.version())).unwrap();
+    batch.require_version(accounts, &b, Some(to.version())).unwrap();
+    if random.below(4) == 0 {
+        batch.put(accounts, &a, &row! { money: held - moved, filler: &filler }).unwrap();
+    } else {
+        batch.update(accounts, &a, &row! { money: held - moved }).unwrap();
+    }
+    batch.update(accounts, &b, &row! { money: to.get("money").as_u64().unwrap() + moved, filler: &filler }).unwrap();
+    match db.write(batch) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::Conflict => false,
+        // The snapshots at work may hold what the collector would free.
+        Err(error) if error.kind() == ErrorKind::Full => {
+            std::thread::sleep(Duration::from_millis(1));
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn snapshots_are_consistent_while_money_moves() {
+    let db = db(Durability::Process, 24);
+    let schema = Schema::new().field("money", Type::U64).nullable("filler", Type::Bytes);
+    let accounts = db.create_table("accounts", schema).unwrap();
+    for n in 0..ACCOUNTS {
+        accounts.put(&account(n), &row! { money: EACH }).unwrap();
+    }
+    let (stop, transfers, scans) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (db, accounts, stop, transfers) = (&db, &accounts, &stop, &transfers);
+            scope.spawn(move || {
+                let mut random = Random::from_seed(thread);
+                while !stop.load(Ordering::Relaxed) {
+                    transfers.fetch_add(u64::from(transfer(db, accounts, &mut random)), Ordering::Relaxed);
+                }
+            });
+        }
+        for thread in 0..2u64 {
+            let (db, accounts, stop, scans) = (&db, &accounts, &stop, &scans);
+            scope.spawn(move || {
+                let mut reverse = thread == 0;
+                while !stop.load(Ordering::Relaxed) {
+                    reverse = !reverse;
+                    let snapshot = db.snapshot();
+                    let scan = snapshot.scan(accounts);
+                    let scan = if reverse { scan.reverse() } else { scan };
+                    let money = |row: hedgerow::Result<hedgerow::Row>| row.unwrap().get("money").as_u64().unwrap();
+                    let held: Vec<u64> = scan.map(money).collect();
+                    assert_eq!(held.len() as u64, ACCOUNTS);
+                    assert_eq!(held.iter().sum::<u64>(), ACCOUNTS * EACH, "a snapshot shows half a transfer");
+                    // A second look through the same snapshot shows the same.
+                    let again: u64 = (0..ACCOUNTS)
+                        .map(|n| snapshot.get(accounts, &account(n)).unwrap().unwrap().get("money").as_u64().unwrap())
+                        .sum();
+                    assert_eq!(again, ACCOUNTS * EACH, "a snapshot has changed");
+                    scans.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(seconds());
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (transfers, scans) = (transfers.into_inner(), scans.into_inner());
+    println!("{transfers} transfers, {scans} snapshots; {:?}", db.metrics());
+    assert!(transfers > 100 && scans > 5, "{transfers} transfers, {scans} scans");
+}
+
+/// Long scans without a snapshot, while keys come and go: what was there all along is seen once, in order.
+#[test]
+fn scans_see_what_stays_while_neighbours_come_and_go() {
+    let db = db(Durability::Process, 24);
+    let table = registers(&db);
+    for n in 0..4_000u64 {
+        table.put(&key_of(n), &row! { value: n, echo: n }).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let mut scans = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let (table, stop) = (&table, &stop);
+            scope.spawn(move || {
+                let mut random = Random::from_seed(thread);
+                while !stop.load(Ordering::Relaxed) {
+                    // Odd keys come and go; even ones stay, but change.
+                    let n = random.below(4_000);
+                    match (n % 2, random.below(3)) {
+                        (1, 0) => drop(table.delete(&key_of(n)).unwrap()),
+                        (1, _) => table.put(&key_of(n), &row! { value: n, echo: n }).unwrap(),
+                        _ => table.update(&key_of(n), &row! { value: n, echo: n }).unwrap(),
+                    }
+                }
+            });
+        }
+        let start = Instant::now();
+        while start.elapsed() < seconds() {
+            let reverse = scans % 2 == 1;
+            let scan = if reverse { table.scan().reverse() } else { table.scan() };
+            let mut seen: Vec<u64> = scan
+                .map(|row| {
+                    let row = row.unwrap();
+                    checked(row.get("value"), row.get("echo"), row.get("filler"))
+                })
+                .collect();
+            if reverse {
+                seen.reverse();
+            }
+            assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "out of order or twice");
+            let even = seen.iter().filter(|n| **n % 2 == 0).count();
+            assert_eq!(even, 2_000, "a row that was there all along was missed");
+            scans += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{scans} scans");
+    assert!(scans > 2);
+}
