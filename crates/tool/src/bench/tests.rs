@@ -160,7 +160,10 @@ fn a_stall_is_charged_to_all_that_waited_when_there_is_a_rate() {
     // At 200 a second, 200 operations fall due during the stall of a second; those of the last 300 ms wait less.
     let (open, elapsed) = stalled(Some(200.0));
     assert!(open >= 100, "{open} of about 140 operations waited over 300 ms");
-    assert!(elapsed >= Duration::from_millis(1990), "400 operations at 200 a second take 2 s, not {elapsed:?}");
+    assert!(
+        elapsed >= Duration::from_millis(1990),
+        "400 operations at 200 a second take 2 s, not {elapsed:?}"
+    );
 }
 
 #[test]
