@@ -292,6 +292,7 @@ mod tests {
             distribution: None,
             rate: None,
             seed: 1,
+            rest_max: std::time::Duration::ZERO,
         };
         let (mut store, population) = (NullStore::new(shape, 10), Population::new(10));
         let outcome = run_phase(&mut store, shape, &population, &plan, &mut |_| {}).unwrap();

@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use hedgerow_tool::bench::driver::{Plan, Population, run_phase};
+use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_phase};
 use hedgerow_tool::bench::process::{self, Memory};
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
@@ -70,8 +70,11 @@ pub(crate) fn run() -> Result<(), String> {
         let command: Command = serde_json::from_str(&line).map_err(|error| error.to_string())?;
         let plan = plan(&assignment, &command)?;
         let outcome = run_phase(&mut *store, shape, &population, &plan, &mut |progress| {
-            // A parent that is gone is noticed at the next line of input.
-            let _ = say(&Answer::Progress { fraction: progress.fraction, per_second: progress.per_second });
+            let Progress { fraction, per_second, .. } = progress;
+            if say(&Answer::Progress { fraction, per_second }).is_err() {
+                // The run was ended: nobody waits for this phase.
+                std::process::exit(1);
+            }
         });
         let answer = outcome.and_then(|outcome| {
             let disk = store.directory().map_or(Ok(0), process::disk_bytes)?;
@@ -96,6 +99,7 @@ fn plan(assignment: &Assignment, command: &Command) -> Result<Plan, String> {
         distribution: None,
         rate: assignment.rate,
         seed: command.seed,
+        rest_max: REST_MAX,
     })
 }
 

@@ -155,6 +155,7 @@ impl Settings {
             distribution: self.distribution,
             rate: self.rate,
             seed: self.seed.wrapping_add(phase as u64),
+            rest_max: driver::REST_MAX,
         }
     }
 

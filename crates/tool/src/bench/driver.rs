@@ -18,8 +18,8 @@ use super::workload::{Extent, Operation, Workload};
 
 /// The most threads a phase may have.
 pub const THREADS_MAX: usize = 256;
-/// How long background work may go on after a phase before the driver moves on.
-const SETTLE_LIMIT: Duration = Duration::from_secs(180);
+/// How long background work may go on after a phase, where nothing else is said.
+pub const REST_MAX: Duration = Duration::from_secs(180);
 /// Latencies are recorded up to this; beyond, they count as this.
 const LATENCY_MAX_NS: u64 = 600_000_000_000;
 
@@ -42,6 +42,8 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// Same seed, same sequence of operations per thread.
     pub seed: u64,
+    /// How long to wait at most for background work to end after the operations.
+    pub rest_max: Duration,
 }
 
 /// What a phase gave.
@@ -149,7 +151,7 @@ pub fn run_phase(
         }
         store.settle()?;
     }
-    process::wait_until_idle(SETTLE_LIMIT);
+    process::wait_until_idle(plan.rest_max);
     let settled = rest.elapsed();
     let after = Usage::now()?;
     let mut latencies = new_histogram()?;
