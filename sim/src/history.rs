@@ -110,7 +110,13 @@ impl History {
 fn check_key(key: u64, calls: &[Call]) -> Result<(), NotLinearizable> {
     let mut calls = calls.to_vec();
     calls.sort_unstable_by_key(|call| (call.began, call.returned));
-    let mut search = Search { calls: &calls, done: Done::default(), seen: HashSet::new(), order: Vec::new(), longest: Vec::new() };
+    let mut search = Search {
+        calls: &calls,
+        done: Done::default(),
+        seen: HashSet::new(),
+        order: Vec::new(),
+        longest: Vec::new(),
+    };
     if search.run() {
         return Ok(());
     }
@@ -208,22 +214,40 @@ mod tests {
 
     fn history(calls: &[(Effect, u64, u64)]) -> History {
         let mut history = History::default();
-        calls.iter().for_each(|&(effect, began, returned)| history.push(Call { key: 1, effect, began, returned }));
+        calls
+            .iter()
+            .for_each(|&(effect, began, returned)| history.push(Call { key: 1, effect, began, returned }));
         history
     }
 
     #[test]
     fn overlapping_calls_may_come_in_either_order() {
-        let read = |seen| history(&[(Effect::Write(1), 0, 10), (Effect::Write(2), 5, 15), (Effect::Read(Some(seen)), 16, 20)]);
+        let read = |seen| {
+            history(&[
+                (Effect::Write(1), 0, 10),
+                (Effect::Write(2), 5, 15),
+                (Effect::Read(Some(seen)), 16, 20),
+            ])
+        };
         assert!(read(1).check().is_ok() && read(2).check().is_ok());
         assert!(read(3).check().is_err());
     }
 
     #[test]
     fn a_read_may_not_go_back_in_time() {
-        let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 10), (Effect::Read(Some(2)), 3, 4), (Effect::Read(Some(1)), 5, 6)];
+        let calls = [
+            (Effect::Write(1), 0, 1),
+            (Effect::Write(2), 2, 10),
+            (Effect::Read(Some(2)), 3, 4),
+            (Effect::Read(Some(1)), 5, 6),
+        ];
         assert!(history(&calls).check().is_err());
-        let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 10), (Effect::Read(Some(1)), 3, 4), (Effect::Read(Some(2)), 5, 6)];
+        let calls = [
+            (Effect::Write(1), 0, 1),
+            (Effect::Write(2), 2, 10),
+            (Effect::Read(Some(1)), 3, 4),
+            (Effect::Read(Some(2)), 5, 6),
+        ];
         assert!(history(&calls).check().is_ok());
     }
 
@@ -231,7 +255,12 @@ mod tests {
     fn a_lost_update_is_found() {
         let calls = [(Effect::Add(1, 1), 0, 10), (Effect::Add(1, 1), 5, 15)];
         assert!(history(&calls).check().is_err());
-        let calls = [(Effect::Add(1, 1), 0, 10), (Effect::Add(1, 2), 5, 15), (Effect::Remove(true), 16, 17), (Effect::Read(None), 18, 19)];
+        let calls = [
+            (Effect::Add(1, 1), 0, 10),
+            (Effect::Add(1, 2), 5, 15),
+            (Effect::Remove(true), 16, 17),
+            (Effect::Read(None), 18, 19),
+        ];
         assert!(history(&calls).check().is_ok());
     }
 

@@ -38,7 +38,14 @@ impl Probe {
     ///
     /// # Errors
     /// `Corrupted`; `Invalid` if the merged row is longer than a row may be.
-    pub fn read(&self, version: u16, row: &[u8], has_field_expiry: bool, deltas: &[&[u8]], now_ms: u64) -> Result<usize> {
+    pub fn read(
+        &self,
+        version: u16,
+        row: &[u8],
+        has_field_expiry: bool,
+        deltas: &[&[u8]],
+        now_ms: u64,
+    ) -> Result<usize> {
         let Some(layout) = self.0.layout(version) else { return Ok(0) };
         let deltas: Vec<DeltaBody<&[u8]>> = deltas.iter().map(|bytes| DeltaBody::new(*bytes)).collect();
         let row = RowBody::new(layout, row, has_field_expiry);
@@ -51,15 +58,21 @@ impl Probe {
         drop(row.for_each(&self.0, |_, _| ()));
         let plan = MergePlan::new(&self.0, Some(&row), &deltas, now_ms)?;
         let mut merged: Vec<(usize, OwnedValue, Option<u64>)> = Vec::new();
-        plan.for_each(|position, field| merged.push((position, field.value.to_owned(), field.expires_at_ms)))?;
+        plan.for_each(|position, field| {
+            merged.push((position, field.value.to_owned(), field.expires_at_ms))
+        })?;
         let mut body = vec![0xA5; plan.body_bytes()];
         plan.encode(&mut body);
         let again = RowBody::new(self.0.current_layout(), body.as_slice(), plan.has_field_expiry());
         let mut seen = merged.iter();
         again.for_each(&self.0, |position, field| {
-            let (wanted, value, expires_at_ms) = seen.next().expect("a rewritten row has no more fields than it was given");
+            let (wanted, value, expires_at_ms) =
+                seen.next().expect("a rewritten row has no more fields than it was given");
             let same = *value == field.value.to_owned() || is_nan(value) && is_nan(&field.value.to_owned());
-            assert!(*wanted == position && same && *expires_at_ms == field.expires_at_ms, "a row changes as it is rewritten");
+            assert!(
+                *wanted == position && same && *expires_at_ms == field.expires_at_ms,
+                "a row changes as it is rewritten"
+            );
         })?;
         assert!(seen.next().is_none(), "a rewritten row lacks a field");
         Ok(merged.len())

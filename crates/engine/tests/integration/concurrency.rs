@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hedgerow::{Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row};
+use hedgerow::{
+    Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+};
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_sim::{Call, Effect, History};
 
@@ -26,7 +28,10 @@ fn seconds() -> Duration {
 
 /// Rows of this test: every write gives `value` and, in the filler, many bytes of it.
 fn registers(db: &Db) -> Table {
-    let schema = Schema::new().nullable("value", Type::U64).nullable("echo", Type::U64).nullable("filler", Type::Bytes);
+    let schema = Schema::new()
+        .nullable("value", Type::U64)
+        .nullable("echo", Type::U64)
+        .nullable("filler", Type::Bytes);
     db.create_table("registers", schema).unwrap()
 }
 
@@ -99,15 +104,17 @@ impl Recorder<'_> {
             }),
             _ => self.call(key, |this, key| {
                 let found = this.table.multi_get(&[key])?.remove(0);
-                Ok(Effect::Read(found.map(|row| checked(row.get("value"), row.get("echo"), row.get("filler")))))
+                Ok(Effect::Read(
+                    found.map(|row| checked(row.get("value"), row.get("echo"), row.get("filler"))),
+                ))
             }),
         }
     }
 
     fn read(&mut self, key: &[u8]) -> hedgerow::Result<Effect> {
-        let read = self.table.read(key, |row| {
-            Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?))
-        })?;
+        let read = self
+            .table
+            .read(key, |row| Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?)))?;
         Ok(Effect::Read(read))
     }
 
@@ -125,7 +132,8 @@ impl Recorder<'_> {
 }
 
 fn change(value: u64) -> Change {
-    let fields = vec![("value".to_owned(), OwnedValue::UInt(value)), ("echo".to_owned(), OwnedValue::UInt(value))];
+    let fields =
+        vec![("value".to_owned(), OwnedValue::UInt(value)), ("echo".to_owned(), OwnedValue::UInt(value))];
     Change::Update { fields, expires_at_ms: None }
 }
 
@@ -154,7 +162,8 @@ fn linearizable(durability: Durability) {
             let work = |thread: u64| {
                 let random = Random::from_seed(rounds * 100 + thread);
                 let stamp = thread << 32;
-                let mut recorder = Recorder { table: &table, db: &db, clock: &clock, random, history: Vec::new(), stamp };
+                let mut recorder =
+                    Recorder { table: &table, db: &db, clock: &clock, random, history: Vec::new(), stamp };
                 (0..1_500).for_each(|_| recorder.one());
                 recorder.history
             };
@@ -206,7 +215,9 @@ fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
     } else {
         batch.update(accounts, &a, &row! { money: held - moved }).unwrap();
     }
-    batch.update(accounts, &b, &row! { money: to.get("money").as_u64().unwrap() + moved, filler: &filler }).unwrap();
+    batch
+        .update(accounts, &b, &row! { money: to.get("money").as_u64().unwrap() + moved, filler: &filler })
+        .unwrap();
     match db.write(batch) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::Conflict => false,
@@ -247,13 +258,22 @@ fn snapshots_are_consistent_while_money_moves() {
                     let snapshot = db.snapshot();
                     let scan = snapshot.scan(accounts);
                     let scan = if reverse { scan.reverse() } else { scan };
-                    let money = |row: hedgerow::Result<hedgerow::Row>| row.unwrap().get("money").as_u64().unwrap();
+                    let money =
+                        |row: hedgerow::Result<hedgerow::Row>| row.unwrap().get("money").as_u64().unwrap();
                     let held: Vec<u64> = scan.map(money).collect();
                     assert_eq!(held.len() as u64, ACCOUNTS);
                     assert_eq!(held.iter().sum::<u64>(), ACCOUNTS * EACH, "a snapshot shows half a transfer");
                     // A second look through the same snapshot shows the same.
                     let again: u64 = (0..ACCOUNTS)
-                        .map(|n| snapshot.get(accounts, &account(n)).unwrap().unwrap().get("money").as_u64().unwrap())
+                        .map(|n| {
+                            snapshot
+                                .get(accounts, &account(n))
+                                .unwrap()
+                                .unwrap()
+                                .get("money")
+                                .as_u64()
+                                .unwrap()
+                        })
                         .sum();
                     assert_eq!(again, ACCOUNTS * EACH, "a snapshot has changed");
                     scans.fetch_add(1, Ordering::Relaxed);

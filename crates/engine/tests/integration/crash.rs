@@ -91,7 +91,8 @@ fn without_the_sync_of_persist_the_sweep_fails() {
 
 #[test]
 fn without_the_persist_of_each_record_the_sweep_fails() {
-    let lie = Lie { during: |_| true, ranges: |offset, len| offset >= SEGMENT && !is_everything(offset, len) };
+    let lie =
+        Lie { during: |_| true, ranges: |offset, len| offset >= SEGMENT && !is_everything(offset, len) };
     must_be_noticed(CrashModel::CacheLines, Durability::Immediate, lie);
 }
 
@@ -104,7 +105,11 @@ fn without_the_checkpoint_before_freeing_the_sweep_fails() {
 #[test]
 fn without_freeing_durably_before_reuse_the_sweep_fails() {
     let header = |offset: u64, len: u64| offset >= SEGMENT && offset.is_multiple_of(SEGMENT) && len == 128;
-    must_be_noticed(CrashModel::Pages, Durability::Process, Lie { during: |op| *op == Op::Collect, ranges: header });
+    must_be_noticed(
+        CrashModel::Pages,
+        Durability::Process,
+        Lie { during: |op| *op == Op::Collect, ranges: header },
+    );
 }
 
 #[test]
@@ -112,5 +117,9 @@ fn without_the_order_of_catalog_and_root_the_sweep_fails() {
     let catalog = |offset: u64, _| (65_536..SEGMENT).contains(&offset);
     must_be_noticed(CrashModel::Pages, Durability::Process, Lie { during: changes_catalog, ranges: catalog });
     let root = |offset: u64, len: u64| offset < 65_536 && len == 128;
-    must_be_noticed(CrashModel::CacheLines, Durability::Process, Lie { during: changes_catalog, ranges: root });
+    must_be_noticed(
+        CrashModel::CacheLines,
+        Durability::Process,
+        Lie { during: changes_catalog, ranges: root },
+    );
 }
