@@ -18,7 +18,8 @@ fn images() -> &'static [(Image, Vec<u64>)] {
         let setup = Setup { log_bytes: usize::MAX, ..Setup::default() };
         let mut runner = Runner::new(setup).expect("an empty store opens");
         let mut source = Source::from_seed(11);
-        let taste = Taste { keys: 20, value_bytes_max: 300, reads: false, reopens: false, ..Taste::default() };
+        let taste =
+            Taste { keys: 20, value_bytes_max: 300, reads: false, reopens: false, ..Taste::default() };
         for stamp in 0..120 {
             runner.step(&generate(&mut source, &taste, stamp)).expect("the store is like its model");
         }
@@ -58,7 +59,11 @@ fuzz_target!(|bytes: &[u8]| {
     let db = match opened {
         Ok(db) => db,
         Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Version), "{:?}: {error}", error.kind());
+            assert!(
+                matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Version),
+                "{:?}: {error}",
+                error.kind()
+            );
             return;
         }
     };

@@ -31,6 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
         _ => (probe.version(), 0),
     };
     let row = take(&mut rest);
-    let deltas: Vec<&[u8]> = std::iter::from_fn(|| (!rest.is_empty()).then(|| take(&mut rest))).take(6).collect();
+    let deltas: Vec<&[u8]> =
+        std::iter::from_fn(|| (!rest.is_empty()).then(|| take(&mut rest))).take(6).collect();
     drop(probe.read(version, row, flags & 1 != 0, &deltas, 1_000));
 });

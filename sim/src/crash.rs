@@ -57,6 +57,15 @@ pub struct SweepCounts {
     pub segments_freed: u64,
 }
 
+/// Persists that succeed without effect.
+#[derive(Debug, Clone, Copy)]
+pub struct Lie {
+    /// During which operations.
+    pub during: fn(&Op) -> bool,
+    /// Of which ranges: offset and length, 0 and `u64::MAX` for everything.
+    pub ranges: fn(u64, u64) -> bool,
+}
+
 /// A crash's image and the operations around it.
 struct Crash<'s> {
     image: &'s Image,
@@ -76,6 +85,20 @@ impl Sweep {
     /// # Errors
     /// The store and its model differ even without a crash.
     pub fn run(seed: u64, count: usize, setup: Setup, taste: &Taste) -> Result<Sweep, Divergence> {
+        Sweep::run_lying(seed, count, setup, taste, None)
+    }
+
+    /// [`Sweep::run`] on a medium that lies about some persists: the sweep must then find a violation.
+    ///
+    /// # Errors
+    /// As [`Sweep::run`].
+    pub fn run_lying(
+        seed: u64,
+        count: usize,
+        setup: Setup,
+        taste: &Taste,
+        lie: Option<Lie>,
+    ) -> Result<Sweep, Divergence> {
         let setup = Setup { log_bytes: usize::MAX, ..setup };
         let mut runner = Runner::new(setup)?;
         let mut source = Source::from_seed(seed);
@@ -83,6 +106,8 @@ impl Sweep {
         let mut marks = vec![(0, runner.model.clone())];
         for stamp in 0..count {
             let op = generate(&mut source, taste, stamp as u32);
+            let lies = lie.filter(|lie| (lie.during)(&op)).map(|lie| lie.ranges);
+            runner.sim().lie_about_persists(lies);
             let before = names(&runner.model);
             let done = runner.step(&op)?;
             let learned = names(&runner.model).into_iter().filter(|name| !before.contains(name)).collect();

@@ -12,7 +12,7 @@ mod op;
 mod run;
 mod source;
 
-pub use crash::{Sweep, SweepCounts};
+pub use crash::{Lie, Sweep, SweepCounts};
 pub use history::{Call, Effect, History, NotLinearizable};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{

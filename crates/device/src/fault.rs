@@ -153,6 +153,8 @@ struct Faults {
     persist_sticky: bool,
     /// Grows that still succeed; `None`: all.
     grows_left: Option<u64>,
+    /// Persists of such a range (offset, length; all: 0 and `u64::MAX`) succeed without effect.
+    lies: Option<fn(u64, u64) -> bool>,
 }
 
 /// Everything under the medium's lock.
@@ -297,6 +299,13 @@ impl CrashSim {
         self.record().faults.grows_left = Some(n);
     }
 
+    /// From now on persists that `lies` picks by offset and length (0 and `u64::MAX` for everything) succeed without effect,
+    /// as on a device that does not honour its flush command; `None`: none do. Against the fault model: for showing that a
+    /// test notices.
+    pub fn lie_about_persists(&self, lies: Option<fn(u64, u64) -> bool>) {
+        self.record().faults.lies = lies;
+    }
+
     /// Takes back the faults to come.
     pub fn clear_faults(&self) {
         self.record().faults = Faults::default();
@@ -344,6 +353,9 @@ impl CrashSim {
         };
         if failed && !record.faults.persist_sticky {
             record.faults.persists_left = None;
+        }
+        if record.faults.lies.is_some_and(|lies| lies(offset, len)) {
+            return Ok(());
         }
         record.log(Op::Persist { offset, len, failed });
         if failed {

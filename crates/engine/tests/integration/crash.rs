@@ -2,7 +2,7 @@
 
 use hedgerow::Durability;
 use hedgerow_device::CrashModel;
-use hedgerow_sim::{Setup, Sweep, SweepCounts, Taste};
+use hedgerow_sim::{Lie, Op, Setup, Sweep, SweepCounts, Taste};
 
 fn taste() -> Taste {
     Taste {
@@ -55,4 +55,71 @@ fn page_cache_durable_at_once() {
 fn persistent_memory_durable_at_once() {
     let counts = sweep(CrashModel::CacheLines, Durability::Immediate, 2_000, 2, 0);
     assert!(counts.places > 1_000);
+}
+
+/// With one protection switched off, some crash must show it: else the sweep would prove nothing.
+fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
+    let setup = Setup { model, durability, tier_bytes: 12 << 20, ..Setup::default() };
+    let taste = Taste { persist_one_in: 40, ..taste() };
+    for seed in 1..12 {
+        let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, &taste, Some(lie)) else { continue };
+        if let Err(violation) = sweep.crash_everywhere(3, 40) {
+            let text = violation.to_string();
+            println!("seed {seed}: {}", text.split(": ").skip(2).collect::<Vec<_>>().join(": "));
+            return;
+        }
+    }
+    panic!("no sweep noticed {lie:?}");
+}
+
+const SEGMENT: u64 = 1 << 20;
+
+fn is_everything(offset: u64, len: u64) -> bool {
+    (offset, len) == (0, u64::MAX)
+}
+
+fn changes_catalog(op: &Op) -> bool {
+    matches!(op, Op::AddField { .. } | Op::RenameField { .. } | Op::DropField { .. } | Op::Clear { .. })
+}
+
+#[test]
+fn without_the_sync_of_persist_the_sweep_fails() {
+    let lie = Lie { during: |op| *op == Op::Persist, ranges: |_, _| true };
+    must_be_noticed(CrashModel::Pages, Durability::Process, lie);
+    must_be_noticed(CrashModel::CacheLines, Durability::Process, lie);
+}
+
+#[test]
+fn without_the_persist_of_each_record_the_sweep_fails() {
+    let lie =
+        Lie { during: |_| true, ranges: |offset, len| offset >= SEGMENT && !is_everything(offset, len) };
+    must_be_noticed(CrashModel::CacheLines, Durability::Immediate, lie);
+}
+
+#[test]
+fn without_the_checkpoint_before_freeing_the_sweep_fails() {
+    let lie = Lie { during: |op| *op == Op::Collect, ranges: is_everything };
+    must_be_noticed(CrashModel::Pages, Durability::Process, lie);
+}
+
+#[test]
+fn without_freeing_durably_before_reuse_the_sweep_fails() {
+    let header = |offset: u64, len: u64| offset >= SEGMENT && offset.is_multiple_of(SEGMENT) && len == 128;
+    must_be_noticed(
+        CrashModel::Pages,
+        Durability::Process,
+        Lie { during: |op| *op == Op::Collect, ranges: header },
+    );
+}
+
+#[test]
+fn without_the_order_of_catalog_and_root_the_sweep_fails() {
+    let catalog = |offset: u64, _| (65_536..SEGMENT).contains(&offset);
+    must_be_noticed(CrashModel::Pages, Durability::Process, Lie { during: changes_catalog, ranges: catalog });
+    let root = |offset: u64, len: u64| offset < 65_536 && len == 128;
+    must_be_noticed(
+        CrashModel::CacheLines,
+        Durability::Process,
+        Lie { during: changes_catalog, ranges: root },
+    );
 }
