@@ -53,8 +53,6 @@ pub(crate) struct Log {
     pool: Mutex<Pool>,
     /// A unit was freed, or the collector gave up.
     space_freed: Condvar,
-    /// Segments freed so far.
-    frees: AtomicU64,
     lanes: Box<[Padded<Mutex<Lane>>]>,
     collector_lane: Mutex<Lane>,
     next_sequence: Padded<AtomicU64>,
@@ -123,7 +121,6 @@ impl Log {
             units: (0..grown_max).map(|_| Unit::new()).collect(),
             pool: Mutex::new(Pool::new(grown, grown_max)),
             space_freed: Condvar::new(),
-            frees: AtomicU64::new(0),
             lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
             collector_lane: Mutex::new(Lane::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
@@ -560,11 +557,11 @@ impl Log {
                 Ok(unit) => break unit,
                 Err(NoUnit::Grow(more)) => {
                     self.grow(&mut pool, more).map_err(|error| match error.kind() {
-                        ErrorKind::Full => NoSpace::Full,
+                        ErrorKind::Full => NoSpace::Full(claim),
                         _ => NoSpace::Failed(error),
                     })?
                 }
-                Err(NoUnit::Full) => return Err(NoSpace::Full),
+                Err(NoUnit::Full) => return Err(NoSpace::Full(claim)),
             }
         };
         let incarnation = self.next_incarnation.fetch_add(1, Ordering::Relaxed);
@@ -646,11 +643,6 @@ impl Log {
         (pool.available(), pool.grown_max)
     }
 
-    /// Segments freed since the log was opened.
-    pub(crate) fn frees(&self) -> u64 {
-        self.frees.load(Ordering::Acquire)
-    }
-
     /// Waits until space may have been freed, at most `timeout`.
     pub(crate) fn wait_for_space(&self, timeout: Duration) {
         let mut pool = self.pool.lock();
@@ -730,7 +722,6 @@ impl Log {
             // Not durable by itself: after a power cut a header that is none counts as one on its way into use.
             (unit + 1..unit + segment.units).for_each(|inner| self.clear_header(inner));
             (unit..unit + segment.units).for_each(|u| pool.add_free(u));
-            self.frees.fetch_add(1, Ordering::AcqRel);
             self.space_freed.notify_all();
         }
     }

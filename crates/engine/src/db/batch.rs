@@ -176,10 +176,11 @@ impl Store {
         }
         batch.writes = folded(std::mem::take(&mut batch.writes));
         self.learn_names(&batch.writes)?;
+        let mut waits = 0;
         loop {
             match self.try_batch(&batch)? {
                 Attempt::Done(sequence) => return self.make_durable(sequence),
-                Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+                Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }

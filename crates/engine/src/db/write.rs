@@ -32,7 +32,7 @@ use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec, seal};
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
@@ -90,6 +90,9 @@ impl Draft {
         }
     }
 }
+
+/// How often a write that finds no space looks again, 10 ms apart at most, before it is refused.
+const WAITS_MAX: u32 = 100;
 
 /// What became of a write.
 #[derive(Debug)]
@@ -226,26 +229,32 @@ impl Store {
 
     /// Waits until the collector has freed a segment. `Full` if it cannot.
     #[cold]
-    pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace) -> Result<()> {
+    pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
         check_fits(&self.log, bytes)?;
-        if let NoSpace::Failed(error) = no_space {
-            return Err(error);
-        }
+        let claim = match no_space {
+            NoSpace::Failed(error) => return Err(error),
+            NoSpace::Full(claim) => claim,
+        };
         if !self.options.background {
             return Err(no_space.into_error(&self.log));
         }
-        let (futile, freed) = (self.collector.futile_rounds(), self.log.frees());
-        loop {
+        let futile = self.collector.futile_rounds();
+        let units =
+            (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32 + claim.reserve();
+        // Bounded: a collector that frees no more than it fills gains nothing, however often it goes round.
+        while *waits < WAITS_MAX {
+            *waits += 1;
             self.collector.request();
             self.log.wait_for_space(Duration::from_millis(10));
-            if self.log.frees() != freed {
+            if self.log.space().0 >= units {
                 return Ok(());
             }
             // One round may have been under way when the request came; the second has seen it.
             if self.collector.futile_rounds() >= futile + 2 {
-                return Err(no_space.into_error(&self.log));
+                break;
             }
         }
+        Err(no_space.into_error(&self.log))
     }
 }
 
@@ -260,11 +269,12 @@ impl Store {
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<Slot>) -> bool,
     ) -> Result<Option<Option<Slot>>> {
+        let mut waits = 0;
         loop {
             match self.try_write(table, key, draft, &fill, &accept)? {
                 Outcome::Published(old) => return Ok(Some(old)),
                 Outcome::Refused => return Ok(None),
-                Outcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+                Outcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }
@@ -385,6 +395,7 @@ impl Store {
         mut decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, PlanError>,
     ) -> Result<R> {
         check_key(key)?;
+        let mut waits = 0;
         loop {
             let step = self.planned(table, |_| {
                 let guard = self.pin();
@@ -397,7 +408,7 @@ impl Store {
             match step {
                 Step::Done(result) => return Ok(result),
                 Step::Again => {}
-                Step::Wait(bytes, no_space) => self.wait_for_space(bytes, no_space)?,
+                Step::Wait(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Reservation {
 #[derive(Debug)]
 pub(crate) enum NoSpace {
     /// No free segment now. Let go of the lane, wait for the collector, try again.
-    Full,
+    Full(Claim),
     Failed(Error),
 }
 
@@ -132,7 +132,7 @@ impl NoSpace {
     pub(crate) fn into_error(self, log: &Log) -> Error {
         match self {
             NoSpace::Failed(error) => error,
-            NoSpace::Full => {
+            NoSpace::Full(_) => {
                 let (bytes, bytes_max) = log.tier_bytes();
                 Error::new(
                     crate::ErrorKind::Full,

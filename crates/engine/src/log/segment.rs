@@ -179,7 +179,7 @@ pub(crate) enum Claim {
 
 impl Claim {
     /// Units that must be left after the claim is served.
-    fn reserve(self) -> u32 {
+    pub(crate) fn reserve(self) -> u32 {
         match self {
             Claim::Write => 4,
             Claim::Delete => 2,
