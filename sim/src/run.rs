@@ -251,13 +251,13 @@ impl Runner {
             (Answer::Int(wanted), Ok(Got::Int(got))) if *wanted == got => Ok(()),
             (Answer::Rows(wanted), Ok(Got::Rows(got))) => {
                 if wanted.len() != got.len() {
+                    let got: Vec<&[u8]> = got.iter().flatten().map(Row::key).collect();
+                    let missing = wanted.iter().flatten().filter(|row| !got.contains(&row.key.as_slice()));
+                    let missing: Vec<String> = missing.map(|r| r.key.escape_ascii().to_string()).collect();
                     return Err(Divergence(format!(
-                        "{} rows in the store, {} in the model: {:?}",
+                        "{} rows in the store, {} in the model; missing: {missing:?}",
                         got.len(),
-                        wanted.len(),
-                        got.iter()
-                            .map(|r| r.as_ref().map(|r| r.key().escape_ascii().to_string()))
-                            .collect::<Vec<_>>()
+                        wanted.len()
                     )));
                 }
                 for (wanted, got) in wanted.iter().zip(&got) {

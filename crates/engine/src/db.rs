@@ -185,7 +185,7 @@ impl Db {
     /// # Errors
     /// `Corrupted`, `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
-        Ok(self.store.collect(true)?.freed)
+        self.store.collect(true)
     }
 
     /// Counters and gauges.

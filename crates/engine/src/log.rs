@@ -51,7 +51,7 @@ pub(crate) struct Log {
     unit_shift: u32,
     units: Box<[Unit]>,
     pool: Mutex<Pool>,
-    /// A unit was freed, or the collector gave up.
+    /// A unit was freed.
     space_freed: Condvar,
     lanes: Box<[Padded<Mutex<Lane>>]>,
     collector_lane: Mutex<Lane>,
@@ -643,16 +643,10 @@ impl Log {
         (pool.available(), pool.grown_max)
     }
 
-    /// Waits until space may have been freed, at most `timeout`.
-    pub(crate) fn wait_for_space(&self, timeout: Duration) {
+    /// Waits until a segment is freed, at most `timeout`; false if none was.
+    pub(crate) fn wait_for_space(&self, timeout: Duration) -> bool {
         let mut pool = self.pool.lock();
-        self.space_freed.wait_for(&mut pool, timeout);
-    }
-
-    /// Wakes those who wait for space, to try again or give up.
-    pub(crate) fn announce_space(&self) {
-        let _pool = self.pool.lock();
-        self.space_freed.notify_all();
+        !self.space_freed.wait_for(&mut pool, timeout).timed_out()
     }
 
     /// Sealed segments that are not being collected: first unit, segment, dead bytes.

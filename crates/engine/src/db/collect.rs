@@ -9,13 +9,14 @@
 //! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint).
 //! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
-//!    more, and goes. (Its own record goes with its segment, in a later round than the records it hid: 4 before 5.)
+//!    more: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
+//!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the units back.
 //!
 //! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
 //! round unless there is no free segment at all.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -46,24 +47,12 @@ fn low_units(all: u32) -> u32 {
     (all / 8).clamp(5, 64)
 }
 
-/// How often the collector looks again, 2 ms apart, before it calls a round futile that waits for readers.
-const READER_WAITS_MAX: u32 = 500;
-
-/// What a round came to, in segments.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Round {
-    /// Given back.
-    pub(super) freed: usize,
-    /// Emptied, and given back if no reader or snapshot needs them.
-    emptied: usize,
-}
-
 /// What the collector shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct Collector {
     requested: AtomicBool,
-    /// Rounds that were asked for and could free nothing.
-    futile: AtomicU64,
+    /// A round is under way.
+    busy: AtomicBool,
     segments: AtomicU64,
     bytes: AtomicU64,
     /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
@@ -71,6 +60,8 @@ pub(crate) struct Collector {
     vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
+    /// By segment that is not freed yet, in order: the tombstones in it that left the index. No key counts them.
+    dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
 
 /// A victim with nothing live in it.
@@ -88,8 +79,8 @@ impl Collector {
         self.requested.store(true, Ordering::Release);
     }
 
-    pub(super) fn futile_rounds(&self) -> u64 {
-        self.futile.load(Ordering::Acquire)
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst)
     }
 
     /// A whole table's rows died at once: their segments do not know yet.
@@ -111,33 +102,25 @@ impl Collector {
 impl Store {
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
-        let mut waits = 0;
         while self.housekeeping.sleep(Duration::from_millis(2)) {
-            let requested = self.collector.requested.swap(false, Ordering::AcqRel);
-            let round = self.collect(requested).unwrap_or_default();
+            self.collector.busy.store(true, Ordering::SeqCst);
+            let requested = self.collector.requested.swap(false, Ordering::SeqCst);
+            // What it failed at, whoever reads or syncs next is told.
+            let _ = self.collect(requested);
             self.set_pressure();
-            if !requested || round != Round::default() {
-                waits = 0;
-            } else if self.waits_for_readers() && waits < READER_WAITS_MAX {
-                waits += 1;
-                self.collector.request();
-            } else {
-                waits = 0;
-                self.collector.futile.fetch_add(1, Ordering::AcqRel);
-                self.log.announce_space();
-            }
+            self.collector.busy.store(false, Ordering::SeqCst);
         }
     }
 
-    /// One round.
-    pub(super) fn collect(&self, needed: bool) -> Result<Round> {
+    /// One round; returns how many segments were given back.
+    pub(super) fn collect(&self, needed: bool) -> Result<usize> {
         if self.collector.vanished.swap(false, Ordering::AcqRel) {
             self.recount()?;
         }
-        let mut round = Round { freed: self.free_pending()?, emptied: 0 };
+        let freed = self.free_pending()?;
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
-            return Ok(round);
+            return Ok(freed);
         }
         let mut emptied = Vec::new();
         for unit in victims {
@@ -158,11 +141,16 @@ impl Store {
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
-        round.emptied = emptied.len();
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
-        round.freed += self.free_pending()?;
-        Ok(round)
+        Ok(freed + self.free_pending()?)
+    }
+
+    /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
+    pub(super) fn may_gain_space(&self) -> bool {
+        self.collector.vanished.load(Ordering::Acquire)
+            || self.waits_for_readers()
+            || !self.choose(true).is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
@@ -196,10 +184,14 @@ impl Store {
         let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
         let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
         for (unit, segment, dead) in self.log.candidates() {
-            // What a segment was sealed without is as good as dead: openings leave segments that are hardly begun.
             let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
-            let live = segment.end - SEGMENT_HEADER_BYTES - dead;
-            let percent = 100 - live * 100 / bytes;
+            let written = segment.end - SEGMENT_HEADER_BYTES;
+            let live = written - dead;
+            // A tail that was never written is as good as dead. But not the collector's own, unless it was cut short by
+            // a closing: the next record of its kind did not fit, and would not the next time either.
+            let packed = segment.kind == SegmentKind::Relocated && written * 2 >= bytes;
+            let gain = if packed { dead } else { bytes - live };
+            let percent = gain * 100 / bytes;
             if percent >= threshold {
                 candidates.push((percent, live, unit));
             }
@@ -210,10 +202,10 @@ impl Store {
         let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes();
         let fits = |&(_, live, _): &(u64, u64, u32)| {
             let fits = live <= room;
-            room = room.saturating_sub(live);
+            room -= if fits { live } else { 0 };
             fits
         };
-        candidates.into_iter().take(VICTIMS_MAX).take_while(fits).map(|(.., unit)| unit).collect()
+        candidates.into_iter().filter(fits).take(VICTIMS_MAX).map(|(.., unit)| unit).collect()
     }
 
     /// Step 2, for one segment.
@@ -221,13 +213,13 @@ impl Store {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         while let Some(record) = walk.next_record()? {
             let Some(table) = self.catalog.by_id(record.table()) else { continue };
-            while !self.relocate(&table, &record)? {}
+            while !self.relocate(&table, unit, &record)? {}
         }
         Ok(())
     }
 
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
-    fn relocate(&self, table: &TableShared, record: &Record<'_>) -> Result<bool> {
+    fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.index.get(record.key(), &guard) else { return Ok(true) };
         if slot.tag() == Tag::Delta {
@@ -235,6 +227,9 @@ impl Store {
         }
         if slot.offset() != record.offset() {
             return Ok(true);
+        }
+        if hides_nothing(slot) {
+            return self.drop_tombstone(table, unit, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
         let draft = Draft {
@@ -248,6 +243,28 @@ impl Store {
         // The original is one more stale record until its segment is freed.
         let moved = |offset, _| slot.with_offset(offset).stale_more(1);
         self.republish(table, record, record.sequence(), &draft, fill, slot, moved)
+    }
+
+    /// Takes a tombstone that hides nothing out of the index. Its record goes with its segment, and is counted nowhere
+    /// until then. False if the key changed meanwhile.
+    fn drop_tombstone(
+        &self,
+        table: &TableShared,
+        unit: u32,
+        record: &Record<'_>,
+        slot: Slot,
+    ) -> Result<bool> {
+        let guard = self.pin();
+        let dropped = table.index.upsert(record.key(), &guard, |now| match now == Some(slot) {
+            true => (Decision::Remove, true),
+            false => (Decision::Keep, false),
+        });
+        let dropped = dropped.map_err(index_full)?;
+        if dropped {
+            table.tombstones.fetch_sub(1, Ordering::Relaxed);
+            self.collector.dropped.lock().entry(unit).or_default().push(record.offset());
+        }
+        Ok(dropped)
     }
 
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
@@ -339,22 +356,23 @@ impl Store {
 
     /// Step 5.
     fn uncount(&self, unit: u32) -> Result<()> {
+        let dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         while let Some(record) = walk.next_record()? {
             let Some(table) = self.catalog.by_id(record.table()) else { continue };
+            if dropped.binary_search(&record.offset()).is_ok() {
+                continue;
+            }
             let guard = self.pin();
-            let dropped = table.index.upsert(record.key(), &guard, |slot| {
+            let fewer = table.index.upsert(record.key(), &guard, |slot| {
                 let Some(slot) = slot.filter(|slot| slot.stale() > 0) else { return (Decision::Keep, None) };
                 let fewer = slot.stale_fewer(1);
-                if slot.tag() == Tag::Tombstone && fewer.stale() == 0 {
-                    (Decision::Remove, Some(slot))
-                } else {
-                    (Decision::Store(fewer), None)
-                }
+                (Decision::Store(fewer), Some(fewer))
             });
-            if let Some(tombstone) = dropped.map_err(index_full)? {
-                table.tombstones.fetch_sub(1, Ordering::Relaxed);
-                self.log.died(tombstone.offset(), tombstone.bytes());
+            if let Some(slot) = fewer.map_err(index_full)?
+                && hides_nothing(slot)
+            {
+                self.log.died(slot.offset(), slot.bytes());
             }
         }
         Ok(())
@@ -406,4 +424,9 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Whether a slot is a tombstone with nothing under it. The record of such a one is counted as dead already.
+pub(super) fn hides_nothing(slot: Slot) -> bool {
+    slot.tag() == Tag::Tombstone && slot.stale() == 0
 }

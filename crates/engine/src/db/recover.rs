@@ -286,11 +286,8 @@ impl Store {
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         match newest.tag() {
             Tag::Delta => self.chain_below(&mut chain)?,
-            Tag::Tombstone if versions.len() == 1 => {
-                // Nothing older is left for it to hide.
-                self.log.died(newest.offset(), newest.bytes());
-                return Ok(());
-            }
+            // Nothing older is left for it to hide. The collector drops it with its record.
+            Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Reserved => {}
         }
         let mut expires = newest.expires();

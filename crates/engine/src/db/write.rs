@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::collect::hides_nothing;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full};
@@ -91,8 +92,8 @@ impl Draft {
     }
 }
 
-/// How often a write that finds no space looks again, 10 ms apart at most, before it is refused.
-const WAITS_MAX: u32 = 100;
+/// How long a write waits for space while the collector frees none and does nothing, in tens of ms.
+const IDLE_WAITS_MAX: u32 = 100;
 
 /// What became of a write.
 #[derive(Debug)]
@@ -212,6 +213,9 @@ impl Store {
             (_, Tag::Tombstone) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         }
+        if hides_nothing(old) {
+            return;
+        }
         self.count_dead(old);
     }
 
@@ -227,7 +231,7 @@ impl Store {
         }
     }
 
-    /// Waits until the collector has freed a segment. `Full` if it cannot.
+    /// Waits for the collector to free a segment: then try again. `Full` if it has nothing to free.
     #[cold]
     pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
         check_fits(&self.log, bytes)?;
@@ -235,26 +239,18 @@ impl Store {
             NoSpace::Failed(error) => return Err(error),
             NoSpace::Full(claim) => claim,
         };
-        if !self.options.background {
-            return Err(no_space.into_error(&self.log));
-        }
-        let futile = self.collector.futile_rounds();
         let units =
             (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32 + claim.reserve();
-        // Bounded: a collector that frees no more than it fills gains nothing, however often it goes round.
-        while *waits < WAITS_MAX {
-            *waits += 1;
-            self.collector.request();
-            self.log.wait_for_space(Duration::from_millis(10));
-            if self.log.space().0 >= units {
-                return Ok(());
-            }
-            // One round may have been under way when the request came; the second has seen it.
-            if self.collector.futile_rounds() >= futile + 2 {
-                break;
-            }
+        // In this order, so that what a round frees in between is seen.
+        let busy = self.collector.is_busy();
+        let hopeless = !busy && !self.may_gain_space() && self.log.space().0 < units;
+        if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
+            return Err(no_space.into_error(&self.log));
         }
-        Err(no_space.into_error(&self.log))
+        self.collector.request();
+        let freed = self.log.wait_for_space(Duration::from_millis(10));
+        *waits += u32::from(!busy && !freed);
+        Ok(())
     }
 }
 

@@ -193,7 +193,6 @@ fn large_values_pass_and_larger_ones_are_refused() {
 }
 
 #[test]
-#[ignore = "slow until the collector chooses better among big rows; run by hand"]
 fn a_full_store_refuses_writes_and_takes_deletes() {
     let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
     let mut client = server.client();
