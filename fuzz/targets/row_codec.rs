@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fn take<'b>(bytes: &mut &'b [u8]) -> &'b [u8] {
     let len = match **bytes {
         [] => return &[],
-        [high @ 224.., low, ..] => {
+        [high @ 224..=255, low, ..] => {
             *bytes = &bytes[2..];
             usize::from(high - 224) << 8 | usize::from(low)
         }

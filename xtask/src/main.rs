@@ -22,10 +22,6 @@ fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let chosen: Option<Vec<&Step>> = match names.first().map(String::as_str) {
         Some("check") if names.len() == 1 => Some(STEPS.iter().collect()),
-        // Fuzzing and the outside clients install tools of their own; CI runs the clients after the rest.
-        Some("ci") if names.len() == 1 => {
-            Some(STEPS.iter().filter(|step| !matches!(step.name, "fuzz" | "clients")).collect())
-        }
         Some(_) => names.iter().map(|name| STEPS.iter().find(|step| step.name == *name)).collect(),
         None => None,
     };

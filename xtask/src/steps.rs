@@ -64,31 +64,53 @@ fn shuttle(_: &Path) -> Outcome {
     all(&[test])
 }
 
+/// What `cargo fuzz` builds with, the address sanitizer apart: so it needs neither nightly nor an installation.
+const FUZZ_RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Clink-dead-code";
+
 fn fuzz(root: &Path) -> Outcome {
     let Ok(manifest) = std::fs::read_to_string(root.join("fuzz/Cargo.toml")) else {
-        return Outcome::Skipped("there is no fuzz/Cargo.toml".into());
+        return Outcome::Failed("fuzz/Cargo.toml cannot be read".into());
     };
-    let mut in_bin = false;
-    let mut runs = Vec::new();
-    for line in manifest.lines().map(str::trim) {
-        if line.starts_with('[') {
-            in_bin = line == "[[bin]]";
-        } else if let (true, Some(name)) = (in_bin, line.strip_prefix("name = ")) {
-            let seconds = format!("-max_total_time={FUZZ_SECONDS}");
-            let mut run = Command::new("cargo");
-            run.args([
-                "+nightly",
-                "fuzz",
-                "run",
-                name.trim_matches('"'),
-                "--",
-                &seconds,
-                "-print_final_stats=0",
-            ]);
-            runs.push(run);
+    let Some(host) = host() else { return Outcome::Failed("`rustc -vV` names no host".into()) };
+    // With a target named, build scripts and macros are built without these flags.
+    let build = ["--release", "--manifest-path", "fuzz/Cargo.toml", "--target", host.as_str()];
+    let mut runs = vec![with_fuzz_flags(&["build"], &build)];
+    for name in fuzz_targets(&manifest) {
+        let seconds = format!("-max_total_time={FUZZ_SECONDS}");
+        let corpus = format!("fuzz/corpus/{name}");
+        if let Err(error) = std::fs::create_dir_all(root.join(&corpus)) {
+            return Outcome::Failed(format!("{corpus}: {error}"));
         }
+        let mut run = with_fuzz_flags(&["run", "--bin", &name], &build);
+        run.args(["--", &seconds, "-artifact_prefix=fuzz/artifacts/", "-verbosity=0", &corpus]);
+        runs.push(run);
     }
-    if runs.is_empty() { Outcome::Failed("fuzz/Cargo.toml names no target".into()) } else { all(&runs) }
+    if std::fs::create_dir_all(root.join("fuzz/artifacts")).is_err() {
+        return Outcome::Failed("fuzz/artifacts cannot be made".into());
+    }
+    all(&runs)
+}
+
+fn with_fuzz_flags(first: &[&str], then: &[&str]) -> Command {
+    let mut command = cargo(first);
+    command.args(then).env("RUSTFLAGS", FUZZ_RUSTFLAGS);
+    command
+}
+
+/// The names of the `[[bin]]`s.
+fn fuzz_targets(manifest: &str) -> Vec<String> {
+    let bins = manifest.split("[[bin]]").skip(1);
+    let name = |bin: &str| bin.lines().find_map(|line| line.strip_prefix("name = ").map(str::to_owned));
+    bins.filter_map(name).map(|name| name.trim_matches('"').to_owned()).collect()
+}
+
+/// The platform that this runs on, as rustc names it.
+fn host() -> Option<String> {
+    let output = Command::new("rustc").arg("-vV").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
 }
 
 fn clients(root: &Path) -> Outcome {
