@@ -6,6 +6,7 @@
 //! | `db/read.rs` | the read path |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
+//! | `db/merge.rs` | rows in pieces made whole |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
 //! | `db/inspect.rs` | looking without changing |
@@ -15,6 +16,7 @@ mod batch;
 mod catalog;
 mod collect;
 pub mod inspect;
+mod merge;
 mod metrics;
 mod read;
 mod recover;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::read::Bodies;
+use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
 use super::write::{Draft, row_draft};
 use crate::Result;
@@ -73,6 +73,18 @@ struct Pending {
     epoch: u64,
 }
 
+/// What takes a version's place without changing it.
+struct Copy<'r, 'a> {
+    /// The record whose key and sequence it has.
+    of: &'r Record<'a>,
+    draft: Draft,
+    kind: SegmentKind,
+    claim: Claim,
+    /// The slot it is published over.
+    slot: Slot,
+    previous: Option<Slot>,
+}
+
 impl Collector {
     /// Asks for a round.
     pub(super) fn request(&self) {
@@ -114,6 +126,9 @@ impl Store {
 
     /// One round; returns how many segments were given back.
     pub(super) fn collect(&self, needed: bool) -> Result<usize> {
+        if !self.options.background {
+            self.merge_now();
+        }
         if self.collector.vanished.swap(false, Ordering::AcqRel) {
             self.recount()?;
         }
@@ -239,10 +254,13 @@ impl Store {
             expires_at_ms: record.expires_at_ms(),
             body_bytes: body.len(),
         };
-        let fill = |out: &mut [u8]| out.copy_from_slice(body);
+        // Snapshots go on down from here to what its original replaced.
+        let previous = Slot::from_raw(record.previous());
+        let (kind, claim) = (SegmentKind::Relocated, Claim::Collector);
+        let copy = Copy { of: record, draft, kind, claim, slot, previous };
         // The original is one more stale record until its segment is freed.
         let moved = |offset, _| slot.with_offset(offset).stale_more(1);
-        self.republish(table, record, record.sequence(), &draft, fill, slot, moved)
+        self.republish(table, &copy, |out| out.copy_from_slice(body), moved)
     }
 
     /// Takes a tombstone that hides nothing out of the index. Its record goes with its segment, and is counted nowhere
@@ -269,60 +287,64 @@ impl Store {
 
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
     fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
-        let schema = table.schema.load();
         let chain = self.chain(slot)?;
         if chain.records().iter().all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
-        let bodies = Bodies::new(&schema, Some(&chain), None)?;
+        self.write_merged(table, slot, &chain, SegmentKind::Relocated, Claim::Collector)
+    }
+
+    /// Writes the row that `chain`, under `slot`, amounts to, in its place. False if the key changed meanwhile. Under a
+    /// guard pinned before the slot was read.
+    pub(super) fn write_merged(
+        &self,
+        table: &TableShared,
+        slot: Slot,
+        chain: &Chain<'_>,
+        kind: SegmentKind,
+        claim: Claim,
+    ) -> Result<bool> {
+        let schema = table.schema.load();
+        let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
         let mut draft = row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
-        let sequence = chain.records()[0].sequence();
+        let newest = &chain.records()[0];
+        // Snapshots older than the newest delta go on into the chain.
+        let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot) };
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
-        let done = self.republish(table, record, sequence, &draft, |body| plan.encode(body), slot, merged)?;
+        let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
             chain.records().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
         Ok(done)
     }
 
-    /// Writes a record in the collector's lane and publishes it over `slot`, under a sequence that was given out long ago.
-    #[allow(clippy::too_many_arguments)]
+    /// Writes a copy in the collector's lane and publishes it over the slot it was made from, under a sequence that was
+    /// given out long ago.
     fn republish(
         &self,
         table: &TableShared,
-        record: &Record<'_>,
-        sequence: u64,
-        draft: &Draft,
+        copy: &Copy<'_, '_>,
         fill: impl Fn(&mut [u8]),
-        slot: Slot,
         new_slot: impl Fn(u64, usize) -> Slot,
     ) -> Result<bool> {
-        let key = record.key();
-        let spec = draft.spec(record.table(), key);
+        let key = copy.of.key();
+        let spec = copy.draft.spec(copy.of.table(), key);
         let bytes = spec.record_bytes();
         let mut lane = self.log.collector_lane();
         let reservation = lane
-            .reserve(&self.log, SegmentKind::Relocated, bytes, Claim::Collector)
+            .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |out| spec.encode(out, fill));
-        // Snapshots go on down from here to what this replaces: for a plain copy to what its original replaced.
-        let previous = if draft.kind == record.kind() && slot.offset() == record.offset() {
-            Slot::from_raw(record.previous())
-        } else {
-            Some(slot)
-        };
         let (offset, incarnation) = (reservation.offset, reservation.incarnation);
-        self.seal_with(&spec, offset, incarnation, sequence, previous);
+        let sequence = copy.of.sequence();
+        self.seal_with(&spec, offset, incarnation, sequence, copy.previous);
         let guard = self.pin();
-        let stands = table.index.upsert(key, &guard, |now| {
-            if now == Some(slot) {
-                (Decision::Store(new_slot(offset, bytes)), true)
-            } else {
-                (Decision::Keep, false)
-            }
+        let stands = table.index.upsert(key, &guard, |now| match now == Some(copy.slot) {
+            true => (Decision::Store(new_slot(offset, bytes)), true),
+            false => (Decision::Keep, false),
         });
         // Nothing was committed if not: the next record is written over it.
         let stands = stands.map_err(index_full)?;

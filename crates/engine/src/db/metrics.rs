@@ -51,7 +51,7 @@ impl Counters {
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    fn sum(&self, what: Count) -> u64 {
+    pub(super) fn sum(&self, what: Count) -> u64 {
         self.stripes.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
     }
 }
@@ -91,6 +91,8 @@ pub struct Metrics {
     pub segments_collected: u64,
     /// Bytes of live records copied by the collector.
     pub bytes_collected: u64,
+    /// Rows with deltas that reads came upon and that were made whole in the background.
+    pub chains_merged: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,
     /// Everything up to this sequence is durable.
@@ -120,6 +122,7 @@ impl Store {
             syncs: self.log.syncs(),
             segments_collected,
             bytes_collected,
+            chains_merged: self.merging.merged(),
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
         }

@@ -115,6 +115,14 @@ impl Store {
         Ok(None)
     }
 
+    /// Lets the merger know of a row that was found with deltas.
+    #[inline]
+    pub(super) fn note_pieces(&self, table: &TableShared, row: &RowRef<'_>) {
+        if row.chain.depth() > 0 {
+            self.merging.note(table, row.key());
+        }
+    }
+
     /// Whether there is a row. The row itself is looked at only if it may have expired.
     pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Get);
@@ -142,7 +150,11 @@ impl Store {
             let schema = table.schema.load();
             for &slot in slots {
                 self.counters.add(Count::Get);
-                read(self.row_at(&schema, slot)?.as_ref())?;
+                let row = self.row_at(&schema, slot)?;
+                if let Some(row) = &row {
+                    self.note_pieces(table, row);
+                }
+                read(row.as_ref())?;
             }
         }
         Ok(())
@@ -168,6 +180,9 @@ impl Store {
             None => self.row_at(&schema, slot)?,
             Some(sequence) => self.row_before(&schema, slot, sequence)?,
         };
+        if let Some(row) = &row {
+            self.note_pieces(table, row);
+        }
         row.map(|row| read(&row)).transpose()
     }
 }

@@ -169,6 +169,7 @@ impl Scan {
                 Some(sequence) => store.row_before(&schema, Some(slot), sequence)?,
             };
             let Some(row) = row else { continue };
+            store.note_pieces(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, &mut state.rows)? || *limit == 0 {
                 state.finished = true;

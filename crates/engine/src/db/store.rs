@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::catalog::Catalog;
 use super::collect::Collector;
+use super::merge::Merging;
 use super::metrics::Counters;
 use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
 use crate::log::{Found, Log};
@@ -31,6 +32,7 @@ pub(crate) struct Store {
     pub(super) counters: Counters,
     pub(super) snapshots: Snapshots,
     pub(super) collector: Collector,
+    pub(super) merging: Merging,
     pub(super) housekeeping: Housekeeping,
 }
 
@@ -107,6 +109,7 @@ impl Store {
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
+        let merging = Merging::new(!options.background);
         let store = Store {
             log,
             epoch,
@@ -117,6 +120,7 @@ impl Store {
             counters: Counters::default(),
             snapshots: Snapshots::default(),
             collector: Collector::default(),
+            merging,
             housekeeping: Housekeeping::default(),
         };
         Ok((store, found))
@@ -214,6 +218,8 @@ impl Housekeeping {
         threads.push(hedgerow_device::spawn("prepare", move || prepare.keep_prepared()).map_err(failed)?);
         let collect = Arc::clone(store);
         threads.push(hedgerow_device::spawn("collect", move || collect.keep_collecting()).map_err(failed)?);
+        let merge = Arc::clone(store);
+        threads.push(hedgerow_device::spawn("merge", move || merge.keep_merged()).map_err(failed)?);
         let sweep = Arc::clone(store);
         threads.push(hedgerow_device::spawn("sweep", move || sweep.keep_swept()).map_err(failed)?);
         if let Durability::Interval(interval) = store.options.durability {
