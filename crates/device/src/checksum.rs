@@ -55,50 +55,45 @@ macro_rules! chains {
             !sum
         }
 
-        /// `N` chains in step over `N` blocks of `words` words each, from the front of `bytes`.
+        /// `N` chains in step over `N` blocks from the front of `bytes`, of `block_bytes` each but for the last, which may
+        /// be short.
         #[inline]
         #[target_feature(enable = $feature)]
-        fn several<const N: usize>(bytes: &[[u8; 8]], words: usize, out: &mut [u32]) {
-            let blocks: [_; N] = std::array::from_fn(|n| bytes[n * words..(n + 1) * words].as_chunks::<8>());
+        fn several<const N: usize>(bytes: &[u8], block_bytes: usize, out: &mut [u32]) {
+            let block = |n: usize| &bytes[n * block_bytes..((n + 1) * block_bytes).min(bytes.len())];
+            let blocks: [&[u8]; N] = std::array::from_fn(block);
+            // In step as far as the last one goes, by lines of eight words: bounds are checked once a line, and the steps
+            // of a line are unrolled.
+            let lines: [_; N] = std::array::from_fn(|n| blocks[n].as_chunks::<64>().0);
+            let in_step = lines[N - 1].len();
             let mut sums = [!0u32; N];
-            // By lines of eight words, so that bounds are checked once a line and the steps of a line are unrolled.
-            for l in 0..words / 8 {
-                let line: [&[[u8; 8]; 8]; N] = std::array::from_fn(|n| &blocks[n].0[l]);
+            for l in 0..in_step {
+                let line: [&[[u8; 8]]; N] = std::array::from_fn(|n| lines[n][l].as_chunks::<8>().0);
                 for i in 0..8 {
                     for n in 0..N {
                         sums[n] = $word(sums[n], u64::from_le_bytes(line[n][i]));
                     }
                 }
             }
-            for i in 0..words % 8 {
-                for n in 0..N {
-                    sums[n] = $word(sums[n], u64::from_le_bytes(blocks[n].1[i]));
-                }
-            }
-            for (sum, out) in sums.iter().zip(out) {
-                *out = !sum;
+            for n in 0..N {
+                out[n] = one(!sums[n], &blocks[n][in_step * 64..]);
             }
         }
 
         #[target_feature(enable = $feature)]
         fn by_block(bytes: &[u8], block_bytes: usize, out: &mut [u32]) {
-            let words = block_bytes / 8;
-            let full = bytes.len() / block_bytes;
-            let (front, tail) = bytes.split_at(full * block_bytes);
-            let (mut front, _) = front.as_chunks::<8>();
-            let (mut sums, last) = out.split_at_mut(full);
-            while sums.len() >= 4 {
-                several::<4>(front, words, sums);
-                (front, sums) = (&front[4 * words..], &mut sums[4..]);
+            let (mut bytes, mut out) = (bytes, out);
+            while out.len() > 4 {
+                let (front, rest) = bytes.split_at(4 * block_bytes);
+                several::<4>(front, block_bytes, out);
+                (bytes, out) = (rest, &mut out[4..]);
             }
-            match sums.len() {
-                3 => several::<3>(front, words, sums),
-                2 => several::<2>(front, words, sums),
-                1 => several::<1>(front, words, sums),
+            match out.len() {
+                4 => several::<4>(bytes, block_bytes, out),
+                3 => several::<3>(bytes, block_bytes, out),
+                2 => several::<2>(bytes, block_bytes, out),
+                1 => several::<1>(bytes, block_bytes, out),
                 _ => {}
-            }
-            if let Some(last) = last.first_mut() {
-                *last = one(0, tail);
             }
         }
     };

@@ -326,28 +326,38 @@ impl FastTier {
         }
     }
 
-    /// Asks for the cache line at `offset`. A hint: an offset out of range is ignored.
+    /// Asks for the cache lines of the `len` bytes at `offset`. A hint: what is out of range is ignored.
     #[inline]
-    pub fn prefetch(&self, offset: u64) {
-        if offset >= self.bytes() {
+    pub fn prefetch(&self, offset: u64, len: u64) {
+        if offset.saturating_add(len) > self.bytes() {
             return;
         }
-        // SAFETY: offset lies below the grown length.
-        let byte = unsafe { self.base.add(offset as usize) };
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of a mapped address; it loads nothing the program can see. SSE is part of x86-64.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(byte.as_ptr().cast::<i8>());
+        for line in (0..len).step_by(64) {
+            // SAFETY: offset + line lies below the grown length.
+            let byte = unsafe { self.base.add((offset + line) as usize) };
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch of a mapped address; it loads nothing the program can see. SSE is part of x86-64.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                    byte.as_ptr().cast::<i8>(),
+                );
+            }
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            unsafe {
+                std::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte.as_ptr(), options(nostack, preserves_flags, readonly));
+            }
         }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte.as_ptr(), options(nostack, preserves_flags, readonly));
+        if self.slow_reads {
+            self.emulate_prefetch(offset, len);
         }
-        if self.slow_reads
-            && let Some(emulation) = &self.emulation
-        {
-            emulation.prefetch(byte.as_ptr() as u64);
+    }
+
+    #[cold]
+    fn emulate_prefetch(&self, offset: u64, len: u64) {
+        if let Some(emulation) = &self.emulation {
+            let base = self.base.as_ptr() as u64 + offset;
+            (0..len).step_by(64).for_each(|line| emulation.prefetch(base + line));
         }
     }
 

@@ -317,9 +317,7 @@ impl Log {
     /// Fetches the lines of a small record, all at once: their misses overlap.
     #[inline]
     pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
-        for line in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(64) {
-            self.tier.prefetch(offset + line);
-        }
+        self.tier.prefetch(offset, bytes.min(PREFETCH_BYTES_MAX));
     }
 
     /// The calling thread's lane, locked.

@@ -74,8 +74,8 @@ fn every_medium_gives_back_what_it_was_given() {
         tier.persist(64, 8).unwrap();
         tier.persist(5 * MIB + 17, bytes.len() as u64).unwrap();
         tier.persist_all().unwrap();
-        tier.prefetch(5 * MIB);
-        tier.prefetch(u64::MAX);
+        tier.prefetch(5 * MIB, 64);
+        tier.prefetch(u64::MAX, 64);
         assert_eq!(crc32c(0, tier.read(5 * MIB + 17, bytes.len())), crc32c(0, &bytes), "{medium}");
         assert_eq!(tier.load_u64(64), u64::MAX - 5, "{medium}");
         assert_eq!(tier.read(64, 8), (u64::MAX - 5).to_le_bytes(), "{medium}: words are little-endian");
@@ -454,11 +454,11 @@ fn emulated_reads_take_the_modelled_time() {
     // A unit just read is free; the least of many tries leaves out what the machine does meanwhile.
     assert!((0..200).map(|_| timed(100, 100)).min().unwrap() < 50_000, "a unit just read is free");
     assert!(timed(MIB, 1024) >= 160_000, "four units: one random, three in order");
-    tier.prefetch(2 * MIB);
+    tier.prefetch(2 * MIB, 64);
     std::thread::sleep(Duration::from_micros(200));
     let hidden = (0..200).map(|n| {
         let offset = 2 * MIB + n * 256;
-        tier.prefetch(offset);
+        tier.prefetch(offset, 64);
         std::thread::sleep(Duration::from_micros(150));
         timed(offset, 256)
     });

@@ -288,7 +288,7 @@ impl Store {
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
     fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
         let chain = self.chain(slot)?;
-        if chain.records().iter().all(|part| part.offset() != record.offset()) {
+        if chain.records().all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
         self.write_merged(table, slot, &chain, SegmentKind::Relocated, Claim::Collector)
@@ -309,13 +309,13 @@ impl Store {
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
         let mut draft = row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
-        let newest = &chain.records()[0];
+        let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
         let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot) };
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
-            chain.records().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            chain.records().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
         Ok(done)
     }

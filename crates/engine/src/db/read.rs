@@ -30,37 +30,40 @@ use crate::{Error, FieldName, Result, Schema, Value};
 /// Keys looked up together.
 const GROUP: usize = 16;
 
-/// The records of one version of a row, newest first: deltas, then the row.
+/// The records of one version of a row.
 #[derive(Debug, Clone)]
 pub(super) struct Chain<'a> {
-    records: SmallVec<[Record<'a>; 2]>,
+    row: Record<'a>,
+    /// Newest first. Not inline: a row without deltas should be cheap to move, and one with them costs a miss for each.
+    deltas: Vec<Record<'a>>,
 }
 
 impl<'a> Chain<'a> {
     /// Deltas in the chain.
     pub(super) fn depth(&self) -> usize {
-        self.records.len() - 1
+        self.deltas.len()
     }
 
-    pub(super) fn records(&self) -> &[Record<'a>] {
-        &self.records
+    /// Newest first, the row last.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record<'a>> {
+        self.deltas.iter().chain([&self.row])
     }
 
-    fn newest(&self) -> &Record<'a> {
-        &self.records[0]
+    pub(super) fn newest(&self) -> &Record<'a> {
+        self.deltas.first().unwrap_or(&self.row)
     }
 
     fn row(&self) -> &Record<'a> {
-        &self.records[self.records.len() - 1]
+        &self.row
     }
 
     fn deltas(&self) -> &[Record<'a>] {
-        &self.records[..self.records.len() - 1]
+        &self.deltas
     }
 
     /// The newest word on the row's expiry.
     pub(super) fn expires_at_ms(&self) -> Option<u64> {
-        self.records.iter().find_map(Record::expires_at_ms).filter(|&ms| ms != 0)
+        self.records().find_map(Record::expires_at_ms).filter(|&ms| ms != 0)
     }
 }
 
@@ -68,19 +71,18 @@ impl Store {
     /// The records that `slot`, which is no tombstone, leads to. Under a guard pinned before the slot was read.
     #[inline]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
-        let mut records = SmallVec::new();
+        let mut deltas = Vec::new();
         let mut record = self.log.record(slot.offset())?;
         while record.kind() == RecordKind::Delta {
-            let below = Slot::from_raw(record.previous()).filter(|_| records.len() < Slot::DEPTH_MAX.into());
+            let below = Slot::from_raw(record.previous()).filter(|_| deltas.len() < Slot::DEPTH_MAX.into());
             let Some(below) = below else { return Err(broken_chain(&record)) };
-            records.push(record);
+            deltas.push(record);
             record = self.log.record(below.offset())?;
         }
         if record.kind() != RecordKind::Row {
             return Err(broken_chain(&record));
         }
-        records.push(record);
-        Ok(Chain { records })
+        Ok(Chain { row: record, deltas })
     }
 
     /// The row that `slot` stands for now; `None` if it is absent or has expired.

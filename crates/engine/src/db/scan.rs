@@ -17,8 +17,8 @@ use crate::{FieldId, FieldName, Result};
 const STEP_FIRST: usize = 32;
 const STEP_MAX: usize = 256;
 /// How many rows ahead the newest record is fetched, and under a delta what it was written over.
-const NEWEST_AHEAD: usize = 8;
-const BELOW_AHEAD: usize = 4;
+const NEWEST_AHEAD: usize = 4;
+const BELOW_AHEAD: usize = 2;
 
 /// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
 ///

@@ -217,8 +217,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(crate) struct Record<'a> {
     bytes: &'a [u8],
     offset: u64,
-    parts: Parts,
+    /// Where the block sums and the body begin. Not `Parts`: records are moved about on the read path, so they are small.
+    crcs: u32,
+    body: u32,
     body_bytes: u32,
+    shift: u8,
     kind: RecordKind,
     void: bool,
     /// All blocks have been verified, or need not be.
@@ -271,8 +274,10 @@ impl<'a> Record<'a> {
         Ok(Record {
             bytes: &bytes[..record_bytes],
             offset,
-            parts,
+            crcs: parts.crcs as u32,
+            body: parts.body as u32,
             body_bytes: body_bytes as u32,
+            shift,
             kind,
             void,
             all_verified: Cell::new(!verify),
@@ -303,7 +308,7 @@ impl<'a> Record<'a> {
 
     #[cfg(test)]
     fn head_bytes(&self) -> usize {
-        self.parts.body
+        self.body as usize
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -329,7 +334,8 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn key(&self) -> &'a [u8] {
-        &self.bytes[self.parts.key..self.parts.key + key_bytes(self.bytes)]
+        let start = if self.flags() & FLAG_EXPIRES != 0 { HEADER_BYTES + 8 } else { HEADER_BYTES };
+        &self.bytes[start..start + key_bytes(self.bytes)]
     }
 
     /// The number in a batch frame's body.
@@ -347,7 +353,7 @@ impl<'a> Record<'a> {
         if self.all_verified.get() || self.body_bytes == 0 {
             return Ok(());
         }
-        self.verify_blocks(0, (self.body_bytes as usize - 1) >> self.parts.shift)
+        self.verify_blocks(0, (self.body_bytes as usize - 1) >> self.shift)
     }
 
     #[inline]
@@ -355,9 +361,9 @@ impl<'a> Record<'a> {
         if self.verified.get() & 1 << block != 0 {
             return Ok(());
         }
-        let start = self.parts.body + (block << self.parts.shift);
-        let end = (start + (1 << self.parts.shift)).min(self.parts.body + self.body_bytes as usize);
-        let stored = u32_at(self.bytes, self.parts.crcs + 4 * block);
+        let start = self.body as usize + (block << self.shift);
+        let end = (start + (1 << self.shift)).min(self.body as usize + self.body_bytes as usize);
+        let stored = u32_at(self.bytes, self.crcs as usize + 4 * block);
         if crc32c(0, &self.bytes[start..end]) != stored {
             return Err(self.corrupted(start));
         }
@@ -368,20 +374,24 @@ impl<'a> Record<'a> {
     /// Verifies neighbouring blocks in interleaved chains, in one go.
     #[inline]
     fn verify_blocks(&self, first: usize, last: usize) -> Result<()> {
-        let mut crcs = [0u32; BLOCKS_MAX];
-        let crcs = &mut crcs[..last - first + 1];
-        let start = self.parts.body + (first << self.parts.shift);
-        let end = (self.parts.body + ((last + 1) << self.parts.shift))
-            .min(self.parts.body + self.body_bytes as usize);
-        crc32c_blocks(&self.bytes[start..end], 1 << self.parts.shift, crcs);
-        for (i, crc) in crcs.iter().enumerate() {
-            if u32_at(self.bytes, self.parts.crcs + 4 * (first + i)) != *crc {
-                return Err(self.corrupted(start + (i << self.parts.shift)));
+        const GROUP: usize = 8;
+        let body = &self.bytes[self.body as usize..][..self.body_bytes as usize];
+        let mut sums = [0u32; GROUP];
+        for group in (first..=last).step_by(GROUP) {
+            let count = (last + 1 - group).min(GROUP);
+            let end = ((group + count) << self.shift).min(body.len());
+            crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut sums[..count]);
+            for (block, sum) in (group..).zip(&sums[..count]) {
+                if u32_at(self.bytes, self.crcs as usize + 4 * block) != *sum {
+                    return Err(self.corrupted(self.body as usize + (block << self.shift)));
+                }
             }
-            self.verified.set(self.verified.get() | 1 << (first + i));
         }
-        if first == 0 && end == self.parts.body + self.body_bytes as usize {
+        let count = last + 1 - first;
+        if count << self.shift >= body.len() {
             self.all_verified.set(true);
+        } else {
+            self.verified.set(self.verified.get() | ((1 << count) - 1) << first);
         }
         Ok(())
     }
@@ -390,7 +400,7 @@ impl<'a> Record<'a> {
     fn corrupted(&self, at: usize) -> Error {
         Error::corrupted(format!(
             "the log is corrupted in the {}-byte block at byte {} of the fast tier (record at {}, key {}): its checksum does not match",
-            1 << self.parts.shift,
+            1 << self.shift,
             self.offset + at as u64,
             self.offset,
             self.key().escape_ascii(),
@@ -410,7 +420,7 @@ impl<'a> BodyBytes<'a> for &Record<'a> {
 
     #[inline]
     fn slice(&self, range: Range<usize>) -> Result<&'a [u8]> {
-        let body = &self.bytes[self.parts.body..self.parts.body + self.body_bytes as usize];
+        let body = &self.bytes[self.body as usize..self.body as usize + self.body_bytes as usize];
         let Some(slice) = body.get(range.clone()) else {
             return Err(Error::corrupted(format!(
                 "the record at byte {} of the fast tier (key {}) points outside its own {} bytes",
@@ -420,7 +430,7 @@ impl<'a> BodyBytes<'a> for &Record<'a> {
             )));
         };
         if !self.all_verified.get() && !slice.is_empty() {
-            let (first, last) = (range.start >> self.parts.shift, (range.end - 1) >> self.parts.shift);
+            let (first, last) = (range.start >> self.shift, (range.end - 1) >> self.shift);
             if first == last {
                 self.verify_block(first)?;
             } else if last - first >= 3 {

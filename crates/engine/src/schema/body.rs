@@ -127,21 +127,39 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
         self.decode(slot, raw)
     }
 
-    /// Calls `visit` with the position and contents of each present field, in the order of the reader's schema.
+    /// Calls `visit` with the position and contents of each present field, in the order of the reader's schema. Reads, and
+    /// so verifies, the whole body first.
     #[inline]
     pub(crate) fn for_each(
         &self,
         schema: &'a TableSchema,
         mut visit: impl FnMut(usize, FieldRead<'a>),
     ) -> Result<()> {
-        let bitmap = self.bitmap()?;
+        let bytes = slice(&self.bytes, 0, self.bytes.len())?;
+        let body = RowBody { layout: self.layout, bytes, has_field_expiry: self.has_field_expiry };
+        let (bitmap, fixed) = (body.bitmap()?, self.layout.fixed_slots());
         for (position, field) in schema.fields().fields().iter().enumerate() {
-            let read = match self.slot(schema, position) {
-                Some(slot) => self.decode(slot, self.raw(bitmap, slot)?)?,
-                None => FieldRead { value: field.default(), expires_at_ms: None },
-            };
-            if !read.value.is_null() {
-                visit(position, read);
+            match body.slot(schema, position) {
+                // The quick way, for rows of fixed fields: nothing passes through memory on it.
+                Some(slot) if slot < fixed && !self.has_field_expiry => {
+                    if is_set(bitmap, slot) {
+                        let slot = self.layout.slot(slot);
+                        let start = slot.offset as usize;
+                        let width = slot.kind.width().unwrap_or(0);
+                        let Some(raw) = bytes.get(start..start + width) else {
+                            return Err(outside(start, width, bytes.len()));
+                        };
+                        visit(position, FieldRead { value: slot.kind.decode(raw)?, expires_at_ms: None });
+                    }
+                }
+                Some(slot) => {
+                    let read = body.decode(slot, body.raw(bitmap, slot)?)?;
+                    if !read.value.is_null() {
+                        visit(position, read);
+                    }
+                }
+                None if field.default().is_null() => {}
+                None => visit(position, FieldRead { value: field.default(), expires_at_ms: None }),
             }
         }
         Ok(())

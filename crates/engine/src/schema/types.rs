@@ -237,7 +237,11 @@ impl Type {
     // Always inline: a value returned through memory in parts and reloaded whole stalls for longer than the rest takes.
     #[inline(always)]
     pub(crate) fn decode(self, raw: &[u8]) -> Result<Value<'_>> {
-        self.check_raw(raw)?;
+        if let Some(width) = self.width()
+            && width != raw.len()
+        {
+            return Err(self.wrong_length(raw.len()));
+        }
         Ok(match self {
             Type::FixedBytes(_) | Type::Bytes => Value::Bytes(raw),
             Type::String => match std::str::from_utf8(raw) {
