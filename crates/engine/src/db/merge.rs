@@ -1,80 +1,105 @@
-//! The merger: writes whole again, off every caller's path, the rows that reads keep finding in pieces.
+//! The merger: writes whole again, off every caller's path, rows that lie in pieces.
 //!
-//! A read of a row with deltas costs a miss more for each of them. A reader that meets one leaves the row's key in a
-//! queue; a thread of its own takes the keys out, merges each chain and publishes the whole row over it, as the collector
-//! does. So rows that are read become cheap to read, rows that are only written keep their cheap deltas, and a scan
-//! leaves its rows behind next to one another.
+//! A read of a row with deltas costs a miss more for each of them, and the update that finds the chain full must read it
+//! all. Both leave the row's key in a queue: a reader when it meets deltas, a writer when it has filled a chain. A thread
+//! of its own takes the keys out, merges each chain and publishes the whole row over it, as the collector does. It looks
+//! at many rows at a time, so that their misses overlap: to a caller they would come one after the other. So rows that
+//! are read become cheap to read, rows that are only written keep their cheap deltas, and a scan leaves its rows behind
+//! next to one another.
 //!
-//! While a good part of the calls are updates it stays out of the way: a row that is changed as often as it is read would
-//! be copied again and again. It never takes space that writers may be short of.
+//! While a good part of the calls are updates, what readers find is left alone: a row that is changed as often as it is
+//! read would be copied again and again. The merger never takes space that writers may be short of.
 //!
-//! Readers never wait: if the queue is full or somebody else is at it, the key is not noted, and the next reader will.
+//! Nobody waits for it: if the queue is full or somebody else is at it, the key is not noted, and the next caller will.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::metrics::Count;
+use super::read::Chain;
 use super::store::{Store, TableShared};
 use crate::Result;
-use crate::index::Tag;
+use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
 
 /// Keys that can wait.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 4096;
 /// Rows with longer keys are left to the writers and the collector.
-const KEY_BYTES_MAX: usize = 59;
+const KEY_BYTES_MAX: usize = 58;
 const PACE: Duration = Duration::from_millis(4);
-/// Merging goes on while there are at least this many reads for an update.
+/// What readers find is merged while there are at least this many reads for an update.
 const READS_PER_UPDATE: u64 = 8;
 /// A scan counts as this many reads.
 const READS_PER_SCAN: u64 = 16;
+/// Rows looked at together.
+const GROUP: usize = 16;
 
-/// A key that was found with deltas.
+/// A key whose row has at least `depth` deltas.
 #[derive(Clone, Copy)]
 struct Noted {
     table: u32,
+    depth: u8,
     key_bytes: u8,
     key: [u8; KEY_BYTES_MAX],
 }
 
-/// What readers and the merger share.
+impl Noted {
+    fn key(&self) -> &[u8] {
+        &self.key[..usize::from(self.key_bytes)]
+    }
+}
+
+/// What callers and the merger share.
 pub(crate) struct Merging {
-    wanted: AtomicBool,
+    /// Whether there is room in the queue; looked at before the queue is.
+    room: AtomicBool,
+    /// Whether readers are to note what they find.
+    reads_count: AtomicBool,
     waiting: Mutex<Vec<Noted>>,
     merged: AtomicU64,
 }
 
 impl Merging {
-    /// `wanted`: whether keys are noted from the start.
-    pub(super) fn new(wanted: bool) -> Merging {
+    /// `reads_count`: whether readers note keys from the start.
+    pub(super) fn new(reads_count: bool) -> Merging {
         Merging {
-            wanted: AtomicBool::new(wanted),
+            room: AtomicBool::new(true),
+            reads_count: AtomicBool::new(reads_count),
             waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
             merged: AtomicU64::new(0),
         }
     }
 
-    /// Notes a key, if that can be done at once.
+    /// For a reader that met a chain.
     #[inline]
-    pub(super) fn note(&self, table: &TableShared, key: &[u8]) {
-        if self.wanted.load(Ordering::Relaxed) {
-            self.note_wanted(table, key);
+    pub(super) fn found(&self, table: &TableShared, key: &[u8]) {
+        if self.reads_count.load(Ordering::Relaxed) && self.room.load(Ordering::Relaxed) {
+            self.note(table, key, 1);
         }
     }
 
-    fn note_wanted(&self, table: &TableShared, key: &[u8]) {
+    /// For a writer that made a chain as long as it may be.
+    #[inline]
+    pub(super) fn filled(&self, table: &TableShared, key: &[u8], depth: u8) {
+        if self.room.load(Ordering::Relaxed) {
+            self.note(table, key, depth);
+        }
+    }
+
+    fn note(&self, table: &TableShared, key: &[u8], depth: u8) {
         let Some(mut waiting) = self.waiting.try_lock() else { return };
         if key.len() > KEY_BYTES_MAX || waiting.len() == WAITING_MAX {
             return;
         }
         let table = table.id.load(Ordering::Relaxed);
-        let mut noted = Noted { table, key_bytes: key.len() as u8, key: [0; KEY_BYTES_MAX] };
+        let mut noted = Noted { table, depth, key_bytes: key.len() as u8, key: [0; KEY_BYTES_MAX] };
         noted.key[..key.len()].copy_from_slice(key);
         waiting.push(noted);
         if waiting.len() == WAITING_MAX {
-            self.wanted.store(false, Ordering::Relaxed);
+            self.room.store(false, Ordering::Relaxed);
         }
     }
 
@@ -108,18 +133,18 @@ impl Store {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));
-            let worth_it = reads >= updates * READS_PER_UPDATE && self.collector.pressure() == 0;
-            while self.merge_noted(&mut noted, worth_it) == WAITING_MAX {}
+            self.merging.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
+            while self.merge_noted(&mut noted) == WAITING_MAX && !self.housekeeping.is_stopped() {}
         }
     }
 
-    /// Merges what was noted, if it is `worth_it`; returns how many keys were. What fails is left to the next reader, or
-    /// to the writer or collector who will be told.
-    fn merge_noted(&self, noted: &mut Vec<Noted>, worth_it: bool) -> usize {
+    /// Merges what was noted, unless space is low; returns how many keys were. What fails is left to the next caller who
+    /// meets it, and who is told.
+    fn merge_noted(&self, noted: &mut Vec<Noted>) -> usize {
         std::mem::swap(noted, &mut *self.merging.waiting.lock());
-        self.merging.wanted.store(worth_it, Ordering::Relaxed);
-        if worth_it {
-            noted.iter().for_each(|noted| drop(self.merge_row(noted)));
+        self.merging.room.store(true, Ordering::Relaxed);
+        if self.collector.pressure() == 0 {
+            noted.chunks(GROUP).for_each(|group| self.merge_group(group));
         }
         let count = noted.len();
         noted.clear();
@@ -128,18 +153,47 @@ impl Store {
 
     /// [`Store::merge_noted`] for a store without threads.
     pub(super) fn merge_now(&self) {
-        self.merge_noted(&mut Vec::with_capacity(WAITING_MAX), true);
+        self.merge_noted(&mut Vec::with_capacity(WAITING_MAX));
     }
 
-    fn merge_row(&self, noted: &Noted) -> Result<()> {
-        let Some(table) = self.catalog.by_id(noted.table) else { return Ok(()) };
-        let guard = self.pin();
-        let slot = table.index.get(&noted.key[..usize::from(noted.key_bytes)], &guard);
-        let Some(slot) = slot.filter(|slot| slot.tag() == Tag::Delta) else { return Ok(()) };
-        let chain = self.chain(slot)?;
-        if self.write_merged(&table, slot, &chain, SegmentKind::Row, Claim::Write)? {
-            self.merging.merged.fetch_add(1, Ordering::Relaxed);
+    /// Merges the rows of neighbours in the queue, if they are of one table; else one by one.
+    fn merge_group(&self, group: &[Noted]) {
+        let [first, ..] = group else { return };
+        if group.iter().any(|noted| noted.table != first.table) {
+            return group.iter().for_each(|noted| self.merge_group(std::slice::from_ref(noted)));
         }
-        Ok(())
+        let Some(table) = self.catalog.by_id(first.table) else { return };
+        let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Noted::key).collect();
+        let mut found = [None; GROUP];
+        let guard = self.pin();
+        table.index.multi_get(&keys, &guard, &mut found);
+        let still = |slot: Slot, noted: &Noted| slot.tag() == Tag::Delta && slot.depth() >= noted.depth;
+        for (slot, noted) in found.iter_mut().zip(group) {
+            *slot = slot.filter(|slot| still(*slot, noted));
+        }
+        self.fetch_chains(found);
+        for slot in found.into_iter().flatten() {
+            if self.chain(slot).and_then(|chain| self.merge_row(&table, slot, &chain)).unwrap_or(false) {
+                self.merging.merged.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
+        self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
+    }
+
+    /// Fetches the records of all chains, one level of all at a time: their misses overlap.
+    fn fetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
+        for _ in 0..=Slot::DEPTH_MAX {
+            let slots = level.iter().flatten();
+            slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
+            for below in &mut level {
+                *below = below
+                    .filter(|slot| slot.tag() == Tag::Delta)
+                    .and_then(|slot| self.log.peek_previous(slot.offset()))
+                    .and_then(Slot::from_raw);
+            }
+        }
     }
 }

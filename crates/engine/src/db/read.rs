@@ -121,7 +121,7 @@ impl Store {
     #[inline]
     pub(super) fn note_pieces(&self, table: &TableShared, row: &RowRef<'_>) {
         if row.chain.depth() > 0 {
-            self.merging.note(table, row.key());
+            self.merging.found(table, row.key());
         }
     }
 

@@ -244,6 +244,10 @@ impl Housekeeping {
         }
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.stopped.lock()
+    }
+
     /// Sleeps for `duration` or until stopped; false once stopped.
     pub(super) fn sleep(&self, duration: Duration) -> bool {
         let mut stopped = self.stopped.lock();

@@ -312,7 +312,10 @@ impl Store {
             let draft = delta_draft(schema, None, plan.body_bytes());
             Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
         })?;
-        if short.is_some() {
+        if let Some(replaced) = short {
+            if replaced.is_some_and(|old| old.depth() + 1 == chain_max) {
+                self.merging.filled(table, key, chain_max);
+            }
             return Ok(true);
         }
         self.with_row(table, key, |at| match at.row {
