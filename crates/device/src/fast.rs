@@ -145,7 +145,7 @@ impl FastTier {
     pub fn dram(options: &FastTierOptions) -> Result<FastTier> {
         let mapping = Mapping::reserve(options.reserve_bytes.min(options.bytes_max), 0)
             .map_err(|source| DeviceError::io("reserve address space for", Path::new("DRAM"), source))?;
-        mapping.advise_huge_pages();
+        mapping.advise_huge_pages(0, mapping.bytes());
         Ok(FastTier::over(Home::Dram(mapping), Medium::Dram, 0, options.bytes_max))
     }
 
@@ -326,6 +326,21 @@ impl FastTier {
         }
     }
 
+    /// Asks for pages of 2 MiB behind `from..to`, where a file lies in the page cache. A hint; both are multiples of 2 MiB.
+    ///
+    /// They save a third of a random read. Their price: a store makes 2 MiB dirty, not 4 KiB. So not for what is changed
+    /// here and there, nor for what is synced after every few bytes. It takes ext4 or xfs of a recent kernel (Linux 6.16
+    /// for ext4); elsewhere nothing happens. Each call may cost the process a memory area; Linux allows 65,530.
+    pub fn prefer_large_pages(&self, from: u64, to: u64) {
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && from < to
+            && to <= self.bytes()
+        {
+            file.mapping().advise_huge_pages(from, to);
+        }
+    }
+
     /// Asks for the cache lines of the `len` bytes at `offset`. A hint: what is out of range is ignored.
     #[inline]
     pub fn prefetch(&self, offset: u64, len: u64) {
@@ -338,7 +353,7 @@ impl FastTier {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch of a mapped address; it loads nothing the program can see. SSE is part of x86-64.
             unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(
                     byte.as_ptr().cast::<i8>(),
                 );
             }

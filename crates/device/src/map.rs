@@ -149,10 +149,11 @@ impl Mapping {
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Asks for 2 MiB pages behind the whole reservation. A hint.
-    pub(crate) fn advise_huge_pages(&self) {
+    /// Asks for 2 MiB pages behind `from..to`. A hint.
+    pub(crate) fn advise_huge_pages(&self, from: u64, to: u64) {
+        let (start, bytes) = self.at(from, to);
         // SAFETY: a hint on our own reservation; it changes no contents. Its failure is of no consequence.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_HUGEPAGE) };
+        let _ = unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
     }
 
     /// Takes the write faults of `from..to` now. Best effort: a kernel that cannot do it leaves them for later.

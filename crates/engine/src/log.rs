@@ -15,6 +15,7 @@ mod root;
 pub(crate) mod segment;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -31,9 +32,12 @@ use segment::{
 };
 
 use self::format::{END_BYTES, Record};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::{Durability, Error, ErrorKind, Options, Result};
 
 const LANES_MAX: u32 = 16;
+const LARGE_PAGE_BYTES: u64 = 2 << 20;
+/// A unit with large pages takes two of the 65,530 memory areas a process may have.
+const LARGE_PAGE_UNITS_MAX: u32 = 16 << 10;
 /// Of a record that is about to be read, so much is fetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable.
@@ -64,6 +68,7 @@ pub(crate) struct Log {
     failed: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
+    large_pages: bool,
 }
 
 #[derive(Debug)]
@@ -130,9 +135,12 @@ impl Log {
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
+            // A sync for every few writes would write 2 MiB each time.
+            large_pages: options.durability != Durability::Immediate,
             root: Mutex::new(root),
             tier,
         };
+        (1..grown).for_each(|unit| log.prefer_large_pages(unit));
         let segments = log.load_segments(grown, power_cut)?;
         let (watermark, clean) = {
             let root = log.root.lock();
@@ -318,6 +326,22 @@ impl Log {
     #[inline]
     pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
         self.tier.prefetch(offset, bytes.min(PREFETCH_BYTES_MAX));
+    }
+
+    /// Fetches of a row what a read of parts of its body touches: the head, and the blocks they lie in.
+    #[inline]
+    pub(crate) fn prefetch_parts(
+        &self,
+        offset: u64,
+        (expires, key_bytes): (bool, usize),
+        body_bytes: usize,
+        parts: &[Range<usize>],
+    ) {
+        for part in parts {
+            let (head, span) = format::span_verified(expires, key_bytes, body_bytes, part);
+            self.tier.prefetch(offset, head as u64);
+            self.tier.prefetch(offset + span.start as u64, span.len() as u64);
+        }
     }
 
     /// The calling thread's lane, locked.
@@ -600,6 +624,7 @@ impl Log {
         for wanted in [step.min(pool.grown_max - pool.grown), units] {
             match self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift) {
                 Ok(()) => {
+                    (pool.grown..pool.grown + wanted).for_each(|unit| self.prefer_large_pages(unit));
                     pool.has_grown(wanted);
                     return Ok(());
                 }
@@ -608,6 +633,14 @@ impl Log {
             }
         }
         Ok(())
+    }
+
+    /// Large pages for records, but not for a unit's header, which is changed and synced by itself.
+    fn prefer_large_pages(&self, unit: u32) {
+        if self.large_pages && unit < LARGE_PAGE_UNITS_MAX {
+            let start = self.unit_offset(unit);
+            self.tier.prefer_large_pages(start + LARGE_PAGE_BYTES, start + self.unit_bytes());
+        }
     }
 
     /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper.

@@ -5,20 +5,24 @@
 //! is the latest when it is visited.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
+
+use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::RowRef;
 use super::{Row, Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
+use crate::log::Log;
+use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result};
 
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
 const STEP_MAX: usize = 256;
 /// How many rows ahead the newest record is fetched, and under a delta what it was written over.
-const NEWEST_AHEAD: usize = 4;
-const BELOW_AHEAD: usize = 2;
+const NEWEST_AHEAD: usize = 8;
+const BELOW_AHEAD: usize = 4;
 
 /// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
 ///
@@ -128,7 +132,7 @@ impl Scan {
     /// Those of `visit`, and `Corrupted`.
     pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
         while !self.state.finished {
-            self.step(|key, row, _| visit(key, row))?;
+            self.step(|key, row, _, _| visit(key, row))?;
         }
         Ok(())
     }
@@ -136,9 +140,9 @@ impl Scan {
     /// Visits the rows of the next step.
     fn step(
         &mut self,
-        mut visit: impl FnMut(&[u8], &RowRef<'_>, &mut VecDeque<Row>) -> Result<bool>,
+        mut visit: impl FnMut(&[u8], &RowRef<'_>, Option<&[FieldId]>, &mut VecDeque<Row>) -> Result<bool>,
     ) -> Result<()> {
-        let Scan { table, snapshot, from, to, reverse, limit, state, .. } = self;
+        let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let store = table.store();
         let shared = table.shared();
         let guard = store.pin();
@@ -152,17 +156,19 @@ impl Scan {
         state.finished = more == ScanEnd::Done;
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
+        let fetch = Fetch::new(&schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        slots.iter().take(NEWEST_AHEAD).for_each(|slot| prefetch(store, *slot));
+        let newest = |i: usize| fetch.newest(&store.log, slots[i], state.batch.key(i));
+        (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
-            if let Some(ahead) = slots.get(i + NEWEST_AHEAD) {
-                prefetch(store, *ahead);
+            if i + NEWEST_AHEAD < slots.len() {
+                newest(i + NEWEST_AHEAD);
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
                 && let Some(below) = store.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
             {
-                prefetch(store, below);
+                store.log.prefetch_record(below.offset(), below.bytes());
             }
             let row = match before {
                 None => store.row_at(&schema, Some(slot))?,
@@ -171,7 +177,7 @@ impl Scan {
             let Some(row) = row else { continue };
             store.note_pieces(shared, &row);
             *limit -= 1;
-            if !visit(state.batch.key(i), &row, &mut state.rows)? || *limit == 0 {
+            if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {
                 state.finished = true;
                 return Ok(());
             }
@@ -188,8 +194,33 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-fn prefetch(store: &super::store::Store, slot: Slot) {
-    store.log.prefetch_record(slot.offset(), slot.bytes());
+/// What is fetched of each row before it is visited.
+struct Fetch {
+    /// Of a row's body; nothing: all of it.
+    parts: SmallVec<[Range<usize>; 4]>,
+    body_bytes: usize,
+}
+
+impl Fetch {
+    /// For a scan that will ask for the fields `ids`, if it said so.
+    fn new(schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
+        let layout = schema.current_layout();
+        let place = |&id| Some(layout.fixed_place(id)?.0);
+        let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
+        match (layout.body_bytes(), parts) {
+            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes },
+            _ => Fetch { parts: SmallVec::new(), body_bytes: 0 },
+        }
+    }
+
+    #[inline]
+    fn newest(&self, log: &Log, slot: Slot, key: &[u8]) {
+        if self.parts.is_empty() || slot.tag() != Tag::Row {
+            log.prefetch_record(slot.offset(), slot.bytes());
+        } else {
+            log.prefetch_parts(slot.offset(), (slot.expires(), key.len()), self.body_bytes, &self.parts);
+        }
+    }
 }
 
 impl Iterator for Scan {
@@ -200,12 +231,10 @@ impl Iterator for Scan {
             if self.state.finished {
                 return None;
             }
-            let ids = self.ids.take();
-            let stepped = self.step(|_, row, rows| {
-                rows.push_back(Row::copy(row, ids.as_deref())?);
+            let stepped = self.step(|_, row, ids, rows| {
+                rows.push_back(Row::copy(row, ids)?);
                 Ok(true)
             });
-            self.ids = ids;
             if let Err(error) = stepped {
                 self.state.finished = true;
                 return Some(Err(error));

@@ -97,6 +97,19 @@ fn align(bytes: usize, to: usize) -> usize {
     bytes.next_multiple_of(to)
 }
 
+/// Where in a record its head ends, and what a read of `part` of its body verifies apart from the head.
+pub(crate) fn span_verified(
+    expires: bool,
+    key_bytes: usize,
+    body_bytes: usize,
+    part: &Range<usize>,
+) -> (usize, Range<usize>) {
+    let parts = Parts::new(expires, key_bytes, body_bytes, block_shift(body_bytes));
+    let first = part.start >> parts.shift << parts.shift;
+    let end = part.end.next_multiple_of(1 << parts.shift).min(body_bytes);
+    (parts.body, parts.body + first..parts.body + end)
+}
+
 /// Where the parts of a record lie.
 #[derive(Debug, Clone, Copy)]
 struct Parts {

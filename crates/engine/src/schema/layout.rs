@@ -153,6 +153,11 @@ impl Layout {
         self.planned.binary_search_by_key(&id, id_of).ok().map(|position| self.slot_of(position))
     }
 
+    /// The bytes of every row body of this version without field expiries, if that is the same for all.
+    pub(crate) fn body_bytes(&self) -> Option<usize> {
+        (self.fixed_slots() == self.slots.len()).then_some(self.fixed_end())
+    }
+
     /// Where in every row body of this version the field with this id lies, and which presence bit is its (byte and mask), if it
     /// is a fixed field: for merging in place.
     pub(crate) fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {
