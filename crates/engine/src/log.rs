@@ -136,7 +136,7 @@ impl Log {
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             // A sync for every few writes would write 2 MiB each time.
-            large_pages: options.durability != Durability::Immediate,
+            large_pages: options.large_pages && options.durability != Durability::Immediate,
             root: Mutex::new(root),
             tier,
         };

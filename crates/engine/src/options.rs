@@ -34,6 +34,12 @@ pub struct Options {
     pub verify_reads: bool,
     /// The longest chain of deltas before a row is rewritten whole (FOCUS section V-B). 1 to 7, default 5.
     pub delta_chain_max: u8,
+    /// Whether rows that are found with deltas, or have a full chain of them, are written whole in the background. Default
+    /// true.
+    pub merge: bool,
+    /// Whether to ask for pages of 2 MiB behind the log where the file system has them: a read saves page walks, a store
+    /// makes more dirty. Never in the mode `Immediate`. Default true.
+    pub large_pages: bool,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
@@ -54,6 +60,8 @@ impl Default for Options {
             segment_bytes: 8 << 20,
             verify_reads: true,
             delta_chain_max: 5,
+            merge: true,
+            large_pages: true,
             create: true,
             index_bytes_max: 64 << 30,
             background: true,

@@ -1,7 +1,7 @@
 //! Measurements of a store: `hedgerow bench`.
 //!
 //! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
-//! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what),
+//! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what), [`setting`] (with what switched off),
 //! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). The comparison with other engines
 //! (`compare/`) uses the same modules.
 
@@ -12,6 +12,7 @@ pub mod driver;
 pub mod process;
 pub mod report;
 pub mod row;
+pub mod setting;
 pub mod store;
 pub mod workload;
 
@@ -27,6 +28,7 @@ use driver::{Plan, Population, Progress};
 use process::Memory;
 use report::PhaseReport;
 use row::RowShape;
+use setting::Setting;
 use store::hedgerow::HedgerowStore;
 use store::null::NullStore;
 use store::{BenchStore, StoreUrl};
@@ -96,6 +98,9 @@ pub struct Settings {
     /// process, interval:MILLISECONDS or immediate.
     #[arg(long, default_value = "process", value_parser = parse_durability)]
     durability: Durability,
+    /// Switches a technique of the engine off, or sets it otherwise: NAME=VALUE, more than once. A wrong name lists all.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<Setting>,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -127,7 +132,8 @@ pub fn run(args: Args) -> Result<(), String> {
     let shape = RowShape::new(settings.fields, settings.field_bytes)?;
     let reports = match &settings.store {
         StoreUrl::Tiered(directory) => {
-            let options = Options::new().durability(settings.durability);
+            let mut options = Options::new().durability(settings.durability);
+            settings.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
             let mut store = HedgerowStore::open(directory, shape, options)?;
             let reports = run_phases(&mut store, shape, &workloads, &settings)?;
             store.close()?;
@@ -171,6 +177,7 @@ impl Settings {
             "distribution": self.distribution.map(|d| format!("{d:?}").to_lowercase()),
             "rate": self.rate,
             "durability": format!("{:?}", self.durability).to_lowercase(),
+            "set": self.set.iter().map(Setting::to_string).collect::<Vec<_>>(),
             "seed": self.seed,
         })
     }

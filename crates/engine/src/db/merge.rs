@@ -63,12 +63,12 @@ pub(crate) struct Merging {
 }
 
 impl Merging {
-    /// `reads_count`: whether readers note keys from the start.
-    pub(super) fn new(reads_count: bool) -> Merging {
+    /// `wanted`: whether keys are noted at all; `reads_count`: whether readers note them from the start.
+    pub(super) fn new(wanted: bool, reads_count: bool) -> Merging {
         Merging {
-            room: AtomicBool::new(true),
+            room: AtomicBool::new(wanted),
             reads_count: AtomicBool::new(reads_count),
-            waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
+            waiting: Mutex::new(Vec::with_capacity(if wanted { WAITING_MAX } else { 0 })),
             merged: AtomicU64::new(0),
         }
     }
@@ -142,7 +142,7 @@ impl Store {
     /// meets it, and who is told.
     fn merge_noted(&self, noted: &mut Vec<Noted>) -> usize {
         std::mem::swap(noted, &mut *self.merging.waiting.lock());
-        self.merging.room.store(true, Ordering::Relaxed);
+        self.merging.room.store(self.options.merge, Ordering::Relaxed);
         if self.collector.pressure() == 0 {
             noted.chunks(GROUP).for_each(|group| self.merge_group(group));
         }

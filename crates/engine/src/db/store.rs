@@ -109,7 +109,7 @@ impl Store {
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
-        let merging = Merging::new(!options.background);
+        let merging = Merging::new(options.merge, !options.background);
         let store = Store {
             log,
             epoch,
@@ -218,8 +218,10 @@ impl Housekeeping {
         threads.push(hedgerow_device::spawn("prepare", move || prepare.keep_prepared()).map_err(failed)?);
         let collect = Arc::clone(store);
         threads.push(hedgerow_device::spawn("collect", move || collect.keep_collecting()).map_err(failed)?);
-        let merge = Arc::clone(store);
-        threads.push(hedgerow_device::spawn("merge", move || merge.keep_merged()).map_err(failed)?);
+        if store.options.merge {
+            let merge = Arc::clone(store);
+            threads.push(hedgerow_device::spawn("merge", move || merge.keep_merged()).map_err(failed)?);
+        }
         let sweep = Arc::clone(store);
         threads.push(hedgerow_device::spawn("sweep", move || sweep.keep_swept()).map_err(failed)?);
         if let Durability::Interval(interval) = store.options.durability {
