@@ -9,7 +9,6 @@
 //! consolidation of a row with its deltas, [`table`] the evolution of a table's schema and [`catalog`] its bytes.
 
 // The engine's hot paths take these up one by one.
-#![allow(dead_code)]
 
 pub(crate) mod body;
 pub(crate) mod catalog;

@@ -21,7 +21,7 @@ use super::metrics::Count;
 use super::store::{Store, TableShared};
 use crate::index::{Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
-use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody};
+use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
@@ -237,6 +237,24 @@ impl<'a> RowRef<'a> {
             Some(position) => Ok(self.read(position)?.at(self.now_ms)),
             None => Err(unknown_field(field)),
         }
+    }
+
+    /// Whether the field is there, without touching its bytes.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    pub fn has<F: FieldName>(&self, field: F) -> Result<bool> {
+        let fields = self.schema.fields();
+        let Some(position) = field.find(fields) else { return Err(unknown_field(field)) };
+        let id = fields.fields()[position].id();
+        for delta in self.chain.deltas() {
+            if let Some((sets, expires_at_ms)) = DeltaBody::new(delta).sets(id)? {
+                return Ok(sets && !is_past(expires_at_ms, self.now_ms));
+            }
+        }
+        let row = row_body(self.schema, self.chain.row(), self.chain.row())?;
+        Ok(row.is_present(self.schema, position)?
+            && !is_past(row.expiry(self.schema, position)?, self.now_ms))
     }
 
     /// Calls `visit` with the name and value of each field that is there, in the schema's order. For whole rows this is

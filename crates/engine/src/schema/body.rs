@@ -59,7 +59,7 @@ impl<'a> FieldRead<'a> {
 
 /// Whether something with this expiry is gone: from its very millisecond on.
 #[inline]
-pub(super) fn is_past(expires_at_ms: Option<u64>, now_ms: u64) -> bool {
+pub(crate) fn is_past(expires_at_ms: Option<u64>, now_ms: u64) -> bool {
     expires_at_ms.is_some_and(|ms| ms <= now_ms)
 }
 
@@ -353,10 +353,22 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
         Ok(None)
     }
 
-    /// Whether the delta says anything of the field, and if so whether it sets it, without touching the field's bytes.
-    pub(crate) fn sets(&self, id: FieldId) -> Result<Option<bool>> {
-        let mut entries = self.entry_table()?.chunks_exact(DELTA_ENTRY_BYTES);
-        Ok(entries.find(|entry| u16_at(entry, 0) == id.0).map(|entry| entry[2] & DELTA_REMOVED == 0))
+    /// Whether the delta sets the field (or removes it), and its expiry in ms since 1970, without touching the field's
+    /// bytes. `None` if it says nothing of it.
+    pub(crate) fn sets(&self, id: FieldId) -> Result<Option<(bool, Option<u64>)>> {
+        let entries = self.entry_table()?;
+        let mut places = Places::new(entries);
+        for entry in entries.chunks_exact(DELTA_ENTRY_BYTES) {
+            let (expiry_at, _) = places.next(entry);
+            if u16_at(entry, 0) == id.0 {
+                let expires_at_ms = match entry[2] & DELTA_EXPIRES {
+                    0 => None,
+                    _ => Some(u64_at(slice(&self.bytes, expiry_at, DELTA_EXPIRY_BYTES)?, 0)),
+                };
+                return Ok(Some((entry[2] & DELTA_REMOVED == 0, expires_at_ms)));
+            }
+        }
+        Ok(None)
     }
 
     /// The entries, ascending by id.

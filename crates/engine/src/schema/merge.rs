@@ -162,11 +162,6 @@ impl<'a> MergePlan<'a> {
         self.expiring > 0
     }
 
-    /// Whether no field is present.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything.
     pub(crate) fn encode(&self, body: &mut [u8]) {
         let layout = self.schema.current_layout();

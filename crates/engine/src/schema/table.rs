@@ -9,7 +9,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::layout::Layout;
-use super::{Field, FieldId, OwnedValue, Schema, Type, Value, misfit_error, too_many_fields, validate_name};
+use super::{Field, FieldId, OwnedValue, Schema, Type, Value, too_many_fields, validate_name};
 use crate::limits::FIELDS_MAX;
 use crate::{Error, ErrorKind, Result};
 
@@ -254,20 +254,6 @@ impl TableSchema {
             older.push(OnceLock::from(Arc::clone(&self.layout)));
         }
         TableSchema::assemble(history, next_id, version, self.current.is_open(), older)
-    }
-
-    /// Checks a value a caller gave against the field at `position`.
-    pub(crate) fn check(&self, position: usize, value: &Value<'_>) -> Result<()> {
-        let Some(field) = self.current.fields().get(position) else {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no field at position {position}")));
-        };
-        match value {
-            Value::Null if field.is_nullable() => Ok(()),
-            Value::Null => Err(Error::invalid(format!("field {:?} is not nullable", field.name()))),
-            value => {
-                field.kind().check(value).map(|_| ()).map_err(|misfit| misfit_error(field, value, misfit))
-            }
-        }
     }
 }
 

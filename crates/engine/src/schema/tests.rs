@@ -373,7 +373,10 @@ fn open_tables_learn_and_sparse_rows_stay_small() {
         Some(FieldRead { value: Value::Bytes(b"x"), expires_at_ms: None })
     );
     assert_eq!(delta.find(&wide, 6).unwrap(), None);
-    assert_eq!((delta.sets(FieldId(5)).unwrap(), delta.sets(FieldId(6)).unwrap()), (Some(true), None));
+    assert_eq!(
+        (delta.sets(FieldId(5)).unwrap(), delta.sets(FieldId(6)).unwrap()),
+        (Some((true, None)), None)
+    );
 }
 
 #[test]

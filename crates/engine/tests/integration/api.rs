@@ -324,3 +324,45 @@ fn tables_are_cleared_and_dropped() {
     assert_eq!(users.put(b"2", &row! { name: "y" }).unwrap_err().kind(), ErrorKind::NotFound);
     assert!(db.table_names().is_empty());
 }
+
+#[test]
+fn rows_found_in_pieces_are_made_whole() {
+    let db = Db::open_on(tier(256 << 20), Options::default()).unwrap();
+    let schema =
+        Schema::new().field("a", Type::U32).field("b", Type::FixedBytes(50)).nullable("c", Type::String);
+    let table = db.create_table("t", schema).unwrap();
+    let key = |i: u32| format!("row {i:05}").into_bytes();
+    for i in 0..1000 {
+        table.put(&key(i), &row! { a: i, b: [7u8; 50].as_slice(), c: "before" }).unwrap();
+        table.update(&key(i), &row! { a: i + 1 }).unwrap();
+        table.update(&key(i), &row! { c: "after" }).unwrap();
+    }
+    let before = db.snapshot();
+    let check = |found: Option<hedgerow::Row>, i: u32| {
+        let found = found.unwrap();
+        assert_eq!((found.get("a"), found.get("c")), (Value::UInt(u64::from(i) + 1), Value::Str("after")));
+        assert_eq!(found.get("b").as_bytes().unwrap(), [7; 50]);
+    };
+    let mut rounds = 0;
+    while db.metrics().chains_merged < 1000 {
+        (0..1000).for_each(|i| check(table.get(&key(i)).unwrap(), i));
+        rounds += 1;
+        assert!(rounds < 10_000, "the merger never came: {:?}", db.metrics());
+    }
+    (0..1000).for_each(|i| check(table.get(&key(i)).unwrap(), i));
+    (0..1000).for_each(|i| check(before.get(&table, &key(i)).unwrap(), i));
+    assert_eq!(table.scan().count(), 1000);
+}
+
+#[test]
+fn the_presence_of_a_field_is_told_without_its_value() {
+    let db = db();
+    let schema = Schema::new().field("a", Type::U32).nullable("b", Type::Bytes).nullable("c", Type::I64);
+    let table = db.create_table("t", schema).unwrap();
+    table.put(b"k", &row! { a: 1, b: "x" }).unwrap();
+    let has = |field: &str| table.read(b"k", |row| row.has(field)).unwrap().unwrap();
+    assert_eq!([has("a"), has("b"), has("c")], [true, true, false]);
+    table.update(b"k", &[("b", Value::Null), ("c", Value::Int(-1))]).unwrap();
+    assert_eq!([has("a"), has("b"), has("c")], [true, false, true]);
+    assert!(table.read(b"k", |row| row.has("d")).is_err());
+}

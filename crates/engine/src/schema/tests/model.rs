@@ -217,7 +217,7 @@ impl Row {
         for delta in &self.delta_bodies() {
             let found = delta.find(&self.schema, position).unwrap();
             let id = self.schema.fields().fields()[position].id();
-            assert_eq!(delta.sets(id).unwrap(), found.map(|read| !read.value.is_null()));
+            assert_eq!(delta.sets(id).unwrap(), found.map(|r| (!r.value.is_null(), r.expires_at_ms)));
             if let Some(read) = found {
                 return read;
             }

@@ -303,7 +303,7 @@ impl Keyspace {
         let before = table.table().read(row, |row| {
             let mut new = 0;
             for (id, _) in fields {
-                new += usize::from(row.get(*id)?.is_null());
+                new += usize::from(!row.has(*id)?);
             }
             let more = match table.more() {
                 Some(field) => More::decode(row.get(field)?),
