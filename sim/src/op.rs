@@ -235,6 +235,7 @@ pub struct Part {
 pub enum PartKind {
     Put(Vec<Given>, Option<u64>),
     Update(Vec<Given>),
+    Expire(Option<u64>),
     Delete,
 }
 
@@ -449,7 +450,8 @@ impl Draw<'_, '_> {
 
     fn part(&mut self) -> Part {
         let (table, key) = (self.table(), self.key().max(1));
-        let kind = match self.source.below(8) {
+        let kind = match self.source.below(9) {
+            8 => PartKind::Expire(self.expires_in()),
             0 | 1 => PartKind::Delete,
             2..5 => PartKind::Update(self.fields(table, 3)),
             _ => PartKind::Put(self.fields(table, 5), self.expires_in()),

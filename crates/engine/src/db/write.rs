@@ -494,7 +494,7 @@ fn pay_debt(ns: u64) {
 }
 
 /// A delta body that names no field.
-const EMPTY_DELTA: [u8; 4] = [0; 4];
+pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
 pub(super) fn row_draft(
     schema: &TableSchema,

@@ -330,8 +330,8 @@ pub fn markdown() -> String {
         HyperLogLog, geo, pub/sub, scripts and functions, `SORT`, `DUMP`, `RESTORE`, `MOVE`, `SWAPDB`, `LCS`, ACL users, \
         replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
         `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
-        below and no command touches a key that an earlier one of the transaction wrote; otherwise its writes are \
-        durable one by one, in order.\n";
+        below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
+        `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n";
     let mut text = HEAD.to_string();
     let mut group = "";
     for command in all() {

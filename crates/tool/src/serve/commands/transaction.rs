@@ -2,7 +2,8 @@
 //!
 //! One thread does all commands, so that nothing comes between those of a transaction. Against crashes a transaction is whole when all its
 //! writes can go into one batch of the engine: every writing command is one marked `Batch` in the table, and no key that one
-//! command wrote is touched by a later one (a batch can not be read before it is written). Others are written one by one.
+//! command wrote is touched by a later one (a batch can not be read before it is written), unless that one is marked `Follows`.
+//! Others are written one by one.
 
 use std::collections::HashSet;
 
@@ -121,7 +122,7 @@ fn fits_a_batch(queue: &[Queued]) -> bool {
             return false;
         }
         for key in command.keys_of(args) {
-            if written.contains(key) {
+            if written.contains(key) && !command.is(Flag::Follows) {
                 return false;
             }
             if command.is(Flag::Write) {
@@ -159,6 +160,7 @@ mod tests {
     fn writes_of_different_keys_fit_a_batch() {
         assert!(fits_a_batch(&queue(&["SET a 1", "HSET b f v", "DEL c d", "GET e"])));
         assert!(fits_a_batch(&queue(&["GET a", "SET a 1", "SET b 1"])));
+        assert!(fits_a_batch(&queue(&["HSET a f v", "EXPIRE a 10", "PERSIST b", "GETEX c EX 10"])));
     }
 
     #[test]
@@ -169,7 +171,8 @@ mod tests {
             &["INCR a", "INCR a"],
             &["DEL a a"],
             &["MSET a 1 b 2 a 3"],
-            &["SET a 1", "SET b 1", "EXPIRE b 10"],
+            &["SET a 1", "EXPIRE a 10", "GET a"],
+            &["SET a 1", "HEXPIRE b 10 FIELDS 1 f"],
             &["SET a 1", "SET b 2", "DBSIZE"],
             &["SET a 1", "SELECT 1", "SET b 1"],
             &["PING", "PING"],

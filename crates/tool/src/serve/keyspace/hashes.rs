@@ -483,7 +483,7 @@ impl Keyspace {
         if !own.is_empty() {
             table.table().expire_fields(row, &own, at_ms)?;
         }
-        self.writer.count += 1;
+        self.writer.note_change();
         if let Some(at) = at_ms {
             self.expiries.note(at, space, key);
         }

@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 16] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 19] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -204,6 +204,9 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 16] {
         ("segments_collected", metrics.segments_collected),
         ("bytes_collected", metrics.bytes_collected),
         ("expired", metrics.expired),
+        ("chains_merged", metrics.chains_merged),
+        ("sequence", metrics.sequence),
+        ("durable_sequence", metrics.durable_sequence),
     ]
 }
 
