@@ -28,7 +28,7 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 ///
 /// Later writes of a batch go over earlier ones. Readers with a [`Snapshot`](crate::Snapshot), and what is left after a
 /// crash, hold all of it or nothing.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Batch {
     writes: Vec<Write>,
     required: Vec<Required>,
@@ -40,12 +40,14 @@ pub struct Batch {
 /// A row's table and key, and the version it must have.
 type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
+#[derive(Clone)]
 struct Write {
     table: Arc<TableShared>,
     key: Box<[u8]>,
     op: Op,
 }
 
+#[derive(Clone)]
 enum Op {
     Put(Vec<(Name, OwnedValue)>, Option<u64>),
     Update(Vec<(Name, OwnedValue)>, Option<NewExpiry>),

@@ -338,6 +338,25 @@ fn overwriting_for_ever_fits_a_bounded_tier() {
 }
 
 #[test]
+fn a_store_that_must_not_wait_says_busy() {
+    let options = Options { background: true, wait_for_space: false, ..options() };
+    let db = Db::open_on(tier(16 << 20), options).unwrap();
+    let blobs = db.create_table("blobs", Schema::flat()).unwrap();
+    let value = vec![7u8; 10_000];
+    let (mut busy, mut idle) = (0, 0);
+    for i in 0..20_000u32 {
+        let key = (i % 100).to_be_bytes();
+        while let Err(error) = blobs.put(&key, &[("value", Value::Bytes(&value))]) {
+            assert_eq!(error.kind(), ErrorKind::Busy, "at {i}: {error}");
+            busy += 1;
+            idle += u32::from(!db.wait_for_space(std::time::Duration::from_millis(10)));
+            assert!(idle < 100, "at {i}: nothing is freed");
+        }
+    }
+    assert!(busy > 0);
+}
+
+#[test]
 fn a_full_store_reads_and_deletes() {
     let options = Options { background: true, ..options() };
     let db = Db::open_on(tier(16 << 20), options).unwrap();

@@ -109,7 +109,7 @@ impl Keyspace {
             more: None,
             open_tables: 0,
             schema_bytes: 0,
-            writer: Writer::default(),
+            writer: Writer::new(db.clone()),
             now_ms,
             cursors: Cursors::new(now_ms),
             expiries: Expiries::default(),
@@ -138,6 +138,17 @@ impl Keyspace {
     /// The time last told.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
+    }
+
+    /// Tells that a command begins. At its last try a write that finds no room fails; before, it waits.
+    pub fn begin_command(&mut self, is_last_try: bool) {
+        self.writer.begin_command(is_last_try);
+    }
+
+    /// Whether the command failed because there is no room at this moment, having changed nothing: it is to be tried
+    /// again as soon as there may be.
+    pub fn wants_space(&self) -> bool {
+        self.writer.wants_space()
     }
 
     /// A number that grows with every change.
@@ -317,16 +328,13 @@ impl Keyspace {
         if !opened {
             return Ok(());
         }
-        match self.writer.take() {
-            Some(batch) if !batch.is_empty() => Ok(self.db.write(batch)?),
-            _ => Ok(()),
-        }
+        self.writer.end()
     }
 
     /// Forgets the gathered writes, if `opened` says that this caller started it.
     pub fn abandon(&mut self, opened: bool) {
         if opened {
-            self.writer.take();
+            self.writer.abandon();
         }
     }
 

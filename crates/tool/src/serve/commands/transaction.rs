@@ -80,11 +80,26 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
             return Ok(());
         }
     }
+    let db = context.db();
+    let done = run_all(context, &multi);
+    if context.server.keyspace.wants_space() {
+        // Nothing was changed: EXEC will be given again.
+        let session = context.session();
+        (session.multi, session.watched, session.db) = (Some(multi), watched, db);
+    }
+    done
+}
+
+fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
     let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
         run_queued(context, queued);
+        if context.server.keyspace.wants_space() {
+            context.server.keyspace.abandon(is_batch);
+            return Err(Failure::NO_ROOM_YET);
+        }
     }
     if let Err(failure) = context.server.keyspace.end(is_batch) {
         context.reply.truncate(start);

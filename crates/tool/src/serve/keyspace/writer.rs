@@ -1,19 +1,27 @@
 //! Where changes of rows go: to the store at once, or into a batch.
 //!
-//! Owns: the batch being gathered, and what the rows it names will be once it is written. Must not know keys or tables' places.
+//! Owns: the batch being gathered, and what the rows it names will be once it is written. Promises: a change that finds no room makes the
+//! whole command fail for now (`wants_space`), so that nobody sleeps on the event loop; only a command that has changed something by then
+//! sleeps. Must not know keys or tables' places.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
-use hedgerow::{Batch, FieldId, Table, Value};
+use hedgerow::{Batch, Db, Error, ErrorKind, FieldId, Table, Value};
 
 use crate::serve::failure::Outcome;
+use crate::serve::waiter;
 
 /// Makes changes of rows, or gathers them.
-#[derive(Default)]
 pub(super) struct Writer {
+    db: Db,
     gathered: Option<Gathered>,
     /// Changes made so far.
     count: u64,
+    /// The command under way has changed something: it can not be tried again from its start.
+    has_changed: bool,
+    is_last_try: bool,
+    wants_space: bool,
 }
 
 /// Writes that wait for the others of their batch.
@@ -36,6 +44,53 @@ enum Fate {
 }
 
 impl Writer {
+    pub(super) fn new(db: Db) -> Writer {
+        Writer { db, gathered: None, count: 0, has_changed: false, is_last_try: false, wants_space: false }
+    }
+
+    /// See [`Keyspace::begin_command`](super::Keyspace::begin_command).
+    #[inline]
+    pub(super) fn begin_command(&mut self, is_last_try: bool) {
+        (self.has_changed, self.wants_space, self.is_last_try) = (false, false, is_last_try);
+    }
+
+    /// See [`Keyspace::wants_space`](super::Keyspace::wants_space).
+    #[inline]
+    pub(super) fn wants_space(&self) -> bool {
+        self.wants_space
+    }
+
+    /// Makes one change.
+    #[inline]
+    pub(super) fn attempt<R>(&mut self, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        match change() {
+            Ok(result) => {
+                self.has_changed = true;
+                Ok(result)
+            }
+            Err(error) if error.kind() == ErrorKind::Busy => self.without_room(error, change),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives the command up for now; or, if a part of it is done, waits for the collector here and now.
+    #[cold]
+    fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        if !self.has_changed {
+            self.wants_space = !self.is_last_try;
+            return Err(busy.into());
+        }
+        let mut idle_rounds = 0;
+        while idle_rounds < waiter::IDLE_ROUNDS_MAX {
+            idle_rounds += u32::from(!self.db.wait_for_space(waiter::ROUND));
+            match change() {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(busy.into())
+    }
+
     /// Starts gathering, unless that was done already; says whether it did.
     pub(super) fn begin(&mut self) -> bool {
         let starts = self.gathered.is_none();
@@ -45,9 +100,25 @@ impl Writer {
         starts
     }
 
-    /// The writes gathered, and an end of gathering.
-    pub(super) fn take(&mut self) -> Option<Batch> {
-        self.gathered.take().map(|gathered| gathered.batch)
+    /// Makes the gathered changes, all or none, and stops gathering.
+    pub(super) fn end(&mut self) -> Outcome<()> {
+        let Some(Gathered { batch, .. }) = self.gathered.take() else { return Ok(()) };
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.count += 1;
+        let db = self.db.clone();
+        if self.has_changed {
+            return self.attempt(|| db.write(batch.clone()));
+        }
+        // The usual case has no need of a second copy: without room the command begins anew.
+        let batch = Cell::new(batch);
+        self.attempt(|| db.write(batch.take()))
+    }
+
+    /// Forgets the gathered changes.
+    pub(super) fn abandon(&mut self) {
+        self.gathered = None;
     }
 
     /// A number that grows with every change.
@@ -58,6 +129,7 @@ impl Writer {
     /// Counts a change that was made without the writer.
     pub(super) fn note_change(&mut self) {
         self.count += 1;
+        self.has_changed = true;
     }
 
     #[inline]
@@ -69,7 +141,7 @@ impl Writer {
     ) -> Outcome<()> {
         self.count += 1;
         match &mut self.gathered {
-            None => Ok(table.update(row, fields)?),
+            None => self.attempt(|| table.update(row, fields)),
             Some(gathered) => {
                 gathered.batch.update(table, row, fields)?;
                 gathered.note(table, row, Fate::AsBefore);
@@ -87,9 +159,9 @@ impl Writer {
     ) -> Outcome<()> {
         self.count += 1;
         let Some(gathered) = &mut self.gathered else {
-            return Ok(match expires_at_ms {
-                None => table.put(row, fields)?,
-                Some(at) => table.put_expiring(row, fields, at)?,
+            return self.attempt(|| match expires_at_ms {
+                None => table.put(row, fields),
+                Some(at) => table.put_expiring(row, fields, at),
             });
         };
         match expires_at_ms {
@@ -103,7 +175,7 @@ impl Writer {
     /// Whether there was a row.
     pub(super) fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else { return Ok(table.delete(row)?) };
+        let Some(gathered) = &mut self.gathered else { return self.attempt(|| table.delete(row)) };
         let existed = table.exists(row)?;
         if existed {
             gathered.batch.delete(table, row)?;
@@ -115,7 +187,9 @@ impl Writer {
     /// Sets or clears the expiry of a row that is there, or will be.
     pub(super) fn expire(&mut self, table: &Table, row: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else { return Ok(table.expire(row, at_ms)?) };
+        let Some(gathered) = &mut self.gathered else {
+            return self.attempt(|| table.expire(row, at_ms));
+        };
         gathered.batch.set_expiry(table, row, at_ms)?;
         gathered.note(table, row, Fate::Expires(at_ms));
         Ok(true)

@@ -211,5 +211,6 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 19] {
 }
 
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
     metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
