@@ -105,6 +105,21 @@ fn expiries_are_part_of_the_batch() {
         ("EXEC", "[1, 1, 0, OK, 1, 0, OK, 1, 1, 0, 0, 2, 0, 1]"),
     ]);
     assert_eq!(sequence(&mut client), before + 1);
+    // Fields beyond those of the table, and a hash that loses its last field.
+    let mut words = vec![b"HSET".to_vec(), b"wide:1".to_vec()];
+    words.extend((0..600).map(|word| format!("f{}", word / 2).into_bytes()));
+    client.script(&[("HSET narrow:1 f v", "1"), ("MULTI", "OK")]);
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    assert_eq!(client.run_words(&words), "QUEUED");
+    client.script(&[
+        ("EXPIRE wide:1 100", "QUEUED"),
+        ("HDEL narrow:1 f", "QUEUED"),
+        ("EXPIRE narrow:1 100", "QUEUED"),
+        ("EXEC", "[300, 1, 1, 0]"),
+        ("HLEN wide:1", "300"),
+        ("TTL wide:1", "100"),
+        ("EXISTS narrow:1", "0"),
+    ]);
     client.script(&[
         ("TTL users:1", "100"),
         ("TTL new", "-1"),

@@ -9,6 +9,9 @@ use crate::serve::number;
 /// What a watched key looked like: the versions of its string and of its row.
 pub type Version = (Option<u64>, Option<u64>);
 
+/// A key's type and expiry, if it exists.
+type Found = Option<(Kind, Option<u64>)>;
+
 /// A copied field: name, text, expiry.
 type CopiedField = (Vec<u8>, Vec<u8>, Option<u64>);
 
@@ -74,7 +77,7 @@ impl Keyspace {
     }
 
     /// What the gathered writes make of a key: None if they leave it as it is.
-    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<(Kind, Option<u64>)>>> {
+    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<Found>> {
         let mut found = None;
         for kind in [Kind::String, Kind::Hash] {
             let Ok((table, row)) = self.row_of(space, key, kind) else { continue };
