@@ -450,9 +450,9 @@ impl Draw<'_, '_> {
 
     fn part(&mut self) -> Part {
         let (table, key) = (self.table(), self.key().max(1));
-        let kind = match self.source.below(9) {
-            8 => PartKind::Expire(self.expires_in()),
+        let kind = match self.source.below(8) {
             0 | 1 => PartKind::Delete,
+            5 => PartKind::Expire(self.stamp.is_multiple_of(2).then_some(u64::from(self.stamp) % 3_000)),
             2..5 => PartKind::Update(self.fields(table, 3)),
             _ => PartKind::Put(self.fields(table, 5), self.expires_in()),
         };
