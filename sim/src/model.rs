@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use hedgerow::{ErrorKind, OwnedValue, Schema, Type, Value};
 
+mod fold;
+
 use crate::op::{self, Content, Expected, Given, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES};
 
 /// What an operation answers.
@@ -528,33 +530,15 @@ impl Model {
 
     /// Of several writes to a row only what they come to counts, as for the store.
     fn batch(&mut self, parts: &[Part], require: Require) -> Answer {
-        let mut folded: Vec<Part> = Vec::new();
-        for part in parts {
-            let Some(earlier) = folded.iter_mut().find(|p| (p.table, p.key) == (part.table, part.key)) else {
-                folded.push(part.clone());
-                continue;
-            };
-            match (&mut earlier.kind, &part.kind) {
-                (PartKind::Put(fields, _) | PartKind::Update(fields), PartKind::Update(more)) => {
-                    fields.extend(more)
-                }
-                (PartKind::Delete, PartKind::Update(fields)) => {
-                    earlier.kind = PartKind::Put(fields.clone(), None)
-                }
-                (_, later) => earlier.kind = later.clone(),
-            }
-        }
+        let folded = fold::folded(parts);
         let mut errors = Vec::new();
         if require == Require::AnotherVersion {
             errors.push(ErrorKind::Conflict);
         }
-        let values = |model: &Model, part: &Part| match &part.kind {
-            PartKind::Put(fields, _) | PartKind::Update(fields) => model.given(part.table, fields),
-            PartKind::Delete => Vec::new(),
-        };
         let known: Vec<usize> = self.tables.iter().map(|table| table.fields.len()).collect();
-        for part in folded.iter().filter(|part| part.kind != PartKind::Delete) {
-            let (key, given) = (op::key(part.key), values(self, part));
+        for (part, _) in &folded {
+            let (PartKind::Put(fields, _) | PartKind::Update(fields)) = &part.kind else { continue };
+            let (key, given) = (op::key(part.key), self.given(part.table, fields));
             let update = matches!(part.kind, PartKind::Update(_));
             errors.extend(self.table_mut(part.table).check(&key, &given, update, false));
         }
@@ -562,19 +546,33 @@ impl Model {
             self.tables.iter_mut().zip(known).for_each(|(table, known)| table.fields.truncate(known));
             return Answer::Fails(errors);
         }
-        let (version, now_ms) = (self.writes, self.now_ms);
-        for part in &folded {
-            let (key, given) = (op::key(part.key), values(self, part));
-            let table = self.table_mut(part.table);
-            match &part.kind {
-                PartKind::Put(_, expires_in) => {
-                    table.put(key, &given, expires_in.map(|ms| now_ms + ms), version)
-                }
-                PartKind::Update(_) => table.update(key, &given, None, version, now_ms),
-                PartKind::Delete => drop(table.rows.remove(&key)),
-            }
+        for (part, expiry) in &folded {
+            self.apply_part(part, *expiry);
         }
         Answer::Done
+    }
+
+    fn apply_part(&mut self, part: &Part, expiry: Option<fold::NewExpiry>) {
+        let (version, now_ms, key) = (self.writes, self.now_ms, op::key(part.key));
+        let existed = self.live(part.table, part.key).is_some();
+        let expires_at = |expires_in: Option<u64>| expires_in.map(|ms| now_ms + ms);
+        let given = match &part.kind {
+            PartKind::Put(fields, _) | PartKind::Update(fields) => self.given(part.table, fields),
+            PartKind::Expire(_) | PartKind::Delete => Vec::new(),
+        };
+        let table = self.table_mut(part.table);
+        match &part.kind {
+            PartKind::Put(_, expires_in) => table.put(key, &given, expires_at(*expires_in), version),
+            PartKind::Update(_) => {
+                table.update(key.clone(), &given, None, version, now_ms);
+                if let Some(expiry) = expiry.filter(|expiry| existed || expiry.of_new_row) {
+                    table.expire(&key, expires_at(expiry.expires_in), version);
+                }
+            }
+            PartKind::Expire(expires_in) if existed => table.expire(&key, expires_at(*expires_in), version),
+            PartKind::Expire(_) => {}
+            PartKind::Delete => drop(table.rows.remove(&key)),
+        }
     }
 
     fn evolve(&mut self, op: &Op) -> Answer {
@@ -827,6 +825,14 @@ impl ModelTable {
         row.version = version;
         self.set(&mut row, values, expires_at_ms);
         self.rows.insert(key, Arc::new(row));
+    }
+
+    fn expire(&mut self, key: &[u8], expires_at_ms: Option<u64>, version: u64) {
+        if let Some(row) = self.rows.get_mut(key) {
+            let mut changed = (**row).clone();
+            (changed.expires_at_ms, changed.version) = (expires_at_ms, version);
+            *row = Arc::new(changed);
+        }
     }
 
     fn set(&self, row: &mut ModelRow, values: &[(&'static str, OwnedValue)], expires_at_ms: Option<u64>) {

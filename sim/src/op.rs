@@ -235,6 +235,7 @@ pub struct Part {
 pub enum PartKind {
     Put(Vec<Given>, Option<u64>),
     Update(Vec<Given>),
+    Expire(Option<u64>),
     Delete,
 }
 
@@ -451,6 +452,7 @@ impl Draw<'_, '_> {
         let (table, key) = (self.table(), self.key().max(1));
         let kind = match self.source.below(8) {
             0 | 1 => PartKind::Delete,
+            5 => PartKind::Expire(self.stamp.is_multiple_of(2).then_some(u64::from(self.stamp) % 3_000)),
             2..5 => PartKind::Update(self.fields(table, 3)),
             _ => PartKind::Put(self.fields(table, 5), self.expires_in()),
         };

@@ -563,6 +563,7 @@ impl Caller<'_> {
                 PartKind::Update(fields) => {
                     batch.update(table, &key, &borrowed(&self.given(part.table, fields)))?;
                 }
+                PartKind::Expire(expires_in) => batch.set_expiry(table, &key, self.at(*expires_in))?,
                 PartKind::Delete => batch.delete(table, &key)?,
             }
         }

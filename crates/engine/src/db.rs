@@ -30,6 +30,7 @@ mod write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub use batch::Batch;
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
@@ -188,6 +189,12 @@ impl Db {
     /// `Corrupted`, `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.collect(true)
+    }
+
+    /// Waits until the collector has made room, at most `timeout`; then repeat what failed with `Busy`. False if
+    /// nothing happened meanwhile: a caller for whom that is so for a second in all may take the store for full.
+    pub fn wait_for_space(&self, timeout: Duration) -> bool {
+        self.store.await_round(timeout)
     }
 
     /// Counters and gauges.

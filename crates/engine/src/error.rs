@@ -22,6 +22,12 @@ pub enum ErrorKind {
     Conflict,
     /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
     Full,
+    /// There is no room at this moment, but the collector may make some. Only with [`Options::wait_for_space`] off: wait
+    /// with [`Db::wait_for_space`], then repeat the call.
+    ///
+    /// [`Options::wait_for_space`]: crate::Options::wait_for_space
+    /// [`Db::wait_for_space`]: crate::Db::wait_for_space
+    Busy,
     /// Another process has the store open.
     Locked,
     /// Bytes at rest are not what was written. The message says in which file, where, and what.

@@ -668,10 +668,10 @@ impl Log {
         }
     }
 
-    /// Units that can still be taken, growth included, and all there may ever be.
+    /// Units that can still be taken, now or in a moment, growth included, and all there may ever be.
     pub(crate) fn space(&self) -> (u32, u32) {
         let pool = self.pool.lock();
-        (pool.available(), pool.grown_max)
+        (pool.available_soon(), pool.grown_max)
     }
 
     /// Waits until a segment is freed, at most `timeout`; false if none was.

@@ -48,6 +48,10 @@ pub struct Options {
     /// use. Default true; without them [`Db::collect`](crate::Db::collect) and [`Db::persist`](crate::Db::persist) do the
     /// first two by hand, and a full store says so at once.
     pub background: bool,
+    /// Whether a write that finds no room waits while the collector may make some (about a second at most without
+    /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once
+    /// with [`Busy`](crate::ErrorKind::Busy), for a program whose threads must not sleep.
+    pub wait_for_space: bool,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
 }
@@ -65,6 +69,7 @@ impl Default for Options {
             create: true,
             index_bytes_max: 64 << 30,
             background: true,
+            wait_for_space: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
         }
     }

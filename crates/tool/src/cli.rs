@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// A store for rows: read and write just the fields you name.
@@ -29,7 +30,11 @@ enum Command {
 
 /// Runs the command line; 0 on success, 1 on failure, 2 on wrong usage.
 pub fn run() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return wrong_usage(&error),
+    };
+    let outcome = match command {
         Command::Serve(args) => crate::serve::run(args),
         Command::Bench(args) => crate::bench::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
@@ -46,4 +51,16 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Help if that was asked for, else one line that says what is wrong.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.to_string();
+    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let what = what.join(" ");
+    eprintln!("hedgerow: {} (hedgerow --help shows what there is)", what.trim_start_matches("error: "));
+    ExitCode::from(2)
 }

@@ -24,6 +24,7 @@ pub mod resp;
 pub mod server;
 pub mod session;
 pub mod settings;
+pub mod waiter;
 
 use event_loop::{EventLoop, Stopper, now_ms};
 use keyspace::Keyspace;
@@ -126,7 +127,7 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
     let sockets = bind(args, password.is_some())?;
     let addresses: Vec<SocketAddr> = sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect();
     let started = Instant::now();
-    let mut options = Options::new().durability(durability);
+    let mut options = Options { wait_for_space: false, ..Options::new() }.durability(durability);
     if let Some(bytes) = args.fast_bytes_max {
         options = options.fast_tier_bytes_max(bytes);
     }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::Table;
 use super::metrics::Count;
-use super::read::Bodies;
+use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{Draft, check_key, delta_draft, is_row, note_expiry, row_draft};
+use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, note_expiry, row_draft};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -28,7 +28,7 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 ///
 /// Later writes of a batch go over earlier ones. Readers with a [`Snapshot`](crate::Snapshot), and what is left after a
 /// crash, hold all of it or nothing.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Batch {
     writes: Vec<Write>,
     required: Vec<Required>,
@@ -40,16 +40,28 @@ pub struct Batch {
 /// A row's table and key, and the version it must have.
 type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
+#[derive(Clone)]
 struct Write {
     table: Arc<TableShared>,
     key: Box<[u8]>,
     op: Op,
 }
 
+#[derive(Clone)]
 enum Op {
     Put(Vec<(Name, OwnedValue)>, Option<u64>),
-    Update(Vec<(Name, OwnedValue)>),
+    Update(Vec<(Name, OwnedValue)>, Option<NewExpiry>),
+    Expire(Option<u64>),
     Delete,
+}
+
+/// The expiry that an update of some fields gives the row by the way, folded out of two writes.
+#[derive(Debug, Clone, Copy)]
+struct NewExpiry {
+    /// `None` takes it away.
+    at_ms: Option<u64>,
+    /// Whether a row that the update makes has it too: the expiry came after it.
+    of_new_row: bool,
 }
 
 /// A field's name, owned.
@@ -114,7 +126,18 @@ impl Batch {
         fields: &[(F, Value<'_>)],
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Update(owned(table, fields)?));
+        self.add(table, key, Op::Update(owned(table, fields)?, None));
+        Ok(())
+    }
+
+    /// Adds a [`Table::expire`]: the row's expiry (ms since 1970) is set or taken away, its fields stay. Does nothing if
+    /// there is no row by then.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn set_expiry(&mut self, table: &Table, key: &[u8], at_ms: Option<u64>) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Expire(at_ms));
         Ok(())
     }
 
@@ -187,7 +210,7 @@ impl Store {
 
     fn learn_names(&self, writes: &[Write]) -> Result<()> {
         for write in writes {
-            let (Op::Put(fields, _) | Op::Update(fields)) = &write.op else { continue };
+            let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { continue };
             let names: Vec<&str> = fields
                 .iter()
                 .filter_map(|(name, _)| match name {
@@ -317,23 +340,50 @@ impl Store {
                 let draft = row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
                 part(draft, encoded(plan.body_bytes(), |body| plan.encode(body)))
             }
-            Op::Update(fields) => {
+            Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
                 let fields = resolved(&schema, fields)?;
                 let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
                 let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
-                let row = self.row_at(&schema, slot)?;
-                let chain_max = usize::from(self.options.delta_chain_max);
-                if row.as_ref().is_some_and(|row| row.chain().depth() < chain_max) {
-                    return part(delta_draft(&schema, None, delta.len()), delta);
-                }
-                let bodies = Bodies::new(&schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
-                let merged = bodies.merge(&schema, self.clock.now_ms())?;
-                let expires_at_ms = row.as_ref().and_then(|row| row.expires_at_ms());
-                let draft = row_draft(&schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
-                part(draft, encoded(merged.body_bytes(), |body| merged.encode(body)))
+                let (draft, body) =
+                    self.with_delta(&write.table, &schema, self.row_at(&schema, slot)?, delta, *expiry)?;
+                part(draft, body)
+            }
+            Op::Expire(at_ms) => {
+                self.counters.add(Count::Update);
+                let Some(row) = self.row_at(&schema, slot)? else { return Ok(None) };
+                let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
+                let (draft, body) =
+                    self.with_delta(&write.table, &schema, Some(row), EMPTY_DELTA.to_vec(), expiry)?;
+                part(draft, body)
             }
         }
+    }
+
+    /// What puts `delta` over a row: itself, or where there is no row or the chain is full, the whole row that results.
+    fn with_delta(
+        &self,
+        table: &TableShared,
+        schema: &Arc<TableSchema>,
+        row: Option<RowRef<'_>>,
+        delta: Vec<u8>,
+        expiry: Option<NewExpiry>,
+    ) -> Result<(Draft, Vec<u8>)> {
+        note_expiry(table, expiry.and_then(|expiry| expiry.at_ms));
+        let chain_max = usize::from(self.options.delta_chain_max);
+        if row.as_ref().is_some_and(|row| row.chain().depth() < chain_max) {
+            // In a delta's header 0 takes the row's expiry away.
+            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.unwrap_or(0));
+            return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));
+        }
+        let bodies = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
+        let merged = bodies.merge(schema, self.clock.now_ms())?;
+        let expires_at_ms = match (expiry, &row) {
+            (Some(expiry), row) if row.is_some() || expiry.of_new_row => expiry.at_ms,
+            (_, row) => row.as_ref().and_then(|row| row.expires_at_ms()),
+        };
+        let draft = row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
+        Ok((draft, encoded(merged.body_bytes(), |body| merged.encode(body))))
     }
 }
 
@@ -389,8 +439,16 @@ fn folded(writes: Vec<Write>) -> Vec<Write> {
 impl Op {
     fn then(&mut self, later: Op) {
         match (&mut *self, later) {
-            (Op::Put(fields, _) | Op::Update(fields), Op::Update(more)) => fields.extend(more),
-            (Op::Delete, Op::Update(fields)) => *self = Op::Put(fields, None),
+            (Op::Put(fields, _) | Op::Update(fields, _), Op::Update(more, _)) => fields.extend(more),
+            (Op::Delete, Op::Update(fields, _)) => *self = Op::Put(fields, None),
+            (Op::Expire(at_ms), Op::Update(fields, _)) => {
+                *self = Op::Update(fields, Some(NewExpiry { at_ms: *at_ms, of_new_row: false }));
+            }
+            (Op::Put(_, expires_at_ms), Op::Expire(at_ms)) => *expires_at_ms = at_ms,
+            (Op::Update(_, expiry), Op::Expire(at_ms)) => {
+                *expiry = Some(NewExpiry { at_ms, of_new_row: true });
+            }
+            (Op::Delete, Op::Expire(_)) => {}
             (_, later) => *self = later,
         }
     }

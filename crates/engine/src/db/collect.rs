@@ -51,8 +51,8 @@ fn low_units(all: u32) -> u32 {
 #[derive(Default)]
 pub(crate) struct Collector {
     requested: AtomicBool,
-    /// A round is under way.
-    busy: AtomicBool,
+    /// Rounds that began and rounds that ended: odd while one is under way.
+    rounds: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
     /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
@@ -91,8 +91,13 @@ impl Collector {
         self.requested.store(true, Ordering::Release);
     }
 
+    /// A number that changes whenever a round begins or ends; odd while one is under way.
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::SeqCst)
+    }
+
     pub(super) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::SeqCst)
+        self.rounds() % 2 == 1
     }
 
     /// A whole table's rows died at once: their segments do not know yet.
@@ -115,12 +120,12 @@ impl Store {
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
         while self.housekeeping.sleep(Duration::from_millis(2)) {
-            self.collector.busy.store(true, Ordering::SeqCst);
+            self.collector.rounds.fetch_add(1, Ordering::SeqCst);
             let requested = self.collector.requested.swap(false, Ordering::SeqCst);
             // What it failed at, whoever reads or syncs next is told.
             let _ = self.collect(requested);
             self.set_pressure();
-            self.collector.busy.store(false, Ordering::SeqCst);
+            self.collector.rounds.fetch_add(1, Ordering::SeqCst);
         }
     }
 

@@ -37,7 +37,7 @@ use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
-use crate::{Error, FieldName, Result, Value, limits};
+use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
 /// A record about to be written, but for its key and body.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +166,7 @@ impl Store {
     #[inline]
     fn pay(&self, bytes: usize) {
         let pressure = self.collector.pressure();
-        if pressure != 0 {
+        if pressure != 0 && self.options.wait_for_space {
             pay_debt((bytes as u64 * pressure) >> 10);
         }
     }
@@ -231,7 +231,8 @@ impl Store {
         }
     }
 
-    /// Waits for the collector to free a segment: then try again. `Full` if it has nothing to free.
+    /// Waits for the collector to free a segment: then try again. `Full` if it has nothing to free; `Busy` instead of
+    /// waiting if the store is not to wait.
     #[cold]
     pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
         check_fits(&self.log, bytes)?;
@@ -241,16 +242,28 @@ impl Store {
         };
         let units =
             (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32 + claim.reserve();
-        // In this order, so that what a round frees in between is seen.
-        let busy = self.collector.is_busy();
-        let hopeless = !busy && !self.may_gain_space() && self.log.space().0 < units;
+        // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
+        let rounds = self.collector.rounds();
+        let nothing_to_gain = !self.may_gain_space() && self.log.space().0 < units;
+        let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(no_space.into_error(&self.log));
         }
-        self.collector.request();
-        let freed = self.log.wait_for_space(Duration::from_millis(10));
-        *waits += u32::from(!busy && !freed);
+        if !self.options.wait_for_space {
+            self.collector.request();
+            let full = no_space.into_error(&self.log);
+            return Err(Error::new(ErrorKind::Busy, full.message()));
+        }
+        *waits += u32::from(!self.await_round(Duration::from_millis(10)));
         Ok(())
+    }
+
+    /// Asks for a round of the collector and waits until a segment is freed, at most `timeout`. False if nothing
+    /// happened: none was freed, and no round was under way.
+    pub(super) fn await_round(&self, timeout: Duration) -> bool {
+        let busy = self.collector.is_busy();
+        self.collector.request();
+        self.log.wait_for_space(timeout) || busy
     }
 }
 
@@ -497,7 +510,7 @@ fn pay_debt(ns: u64) {
 }
 
 /// A delta body that names no field.
-const EMPTY_DELTA: [u8; 4] = [0; 4];
+pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
 pub(super) fn row_draft(
     schema: &TableSchema,

@@ -196,6 +196,8 @@ pub(crate) struct Pool {
     free: BTreeSet<u32>,
     /// Free, and touched already, so that writing them faults no page.
     ready: VecDeque<u32>,
+    /// Units that are being touched: neither free nor ready, but soon to be had.
+    preparing: u32,
     /// Units the tier has been grown to, unit 0 (the root) included.
     pub(crate) grown: u32,
     pub(crate) grown_max: u32,
@@ -211,13 +213,19 @@ impl Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
             ready: VecDeque::new(),
+            preparing: 0,
             grown,
             grown_max,
             ready_target: 1,
         }
     }
 
-    /// Units that can still be had, growth included.
+    /// [`Pool::available`], and those that will be in a moment.
+    pub(crate) fn available_soon(&self) -> u32 {
+        self.available() + self.preparing
+    }
+
+    /// Units that can be had now, growth included.
     pub(crate) fn available(&self) -> u32 {
         (self.free.len() + self.ready.len()) as u32 + (self.grown_max - self.grown)
     }
@@ -272,13 +280,17 @@ impl Pool {
             return None;
         }
         match self.free.pop_first() {
-            Some(unit) => Some(Ok(unit)),
+            Some(unit) => {
+                self.preparing += 1;
+                Some(Ok(unit))
+            }
             None if self.grown < self.grown_max => Some(Err(NoUnit::Grow(1))),
             None => None,
         }
     }
 
     pub(crate) fn add_ready(&mut self, unit: u32) {
+        self.preparing -= 1;
         self.ready.push_back(unit);
     }
 }

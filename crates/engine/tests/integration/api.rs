@@ -263,6 +263,60 @@ fn batches_are_whole_and_snapshots_stay() {
 }
 
 #[test]
+fn a_batch_sets_expiries() {
+    // Times far ahead, in ms: no clock of a machine is there yet.
+    const LATER: u64 = 1 << 45;
+    let dir = std::env::temp_dir().join(format!("hedgerow-expiries-{}", std::process::id()));
+    std::fs::remove_dir_all(&dir).ok();
+    let db = Db::open_with(&dir, options()).unwrap();
+    let users = users(&db);
+    users.put(b"1", &row! { name: "Ada", age: 1 }).unwrap();
+    users.put_expiring(b"2", &row! { name: "Bob" }, LATER + 2).unwrap();
+    users.put(b"gone", &row! { name: "Cid" }).unwrap();
+    users.put(b"full chain", &row! { name: "Dan" }).unwrap();
+    for age in 0..5u32 {
+        users.update(b"full chain", &row! { age: age }).unwrap();
+    }
+    let mut batch = Batch::new();
+    batch.set_expiry(&users, b"1", Some(LATER + 3)).unwrap();
+    batch.update(&users, b"1", &row! { age: 2 }).unwrap();
+    batch.set_expiry(&users, b"2", None).unwrap();
+    batch.set_expiry(&users, b"gone", Some(1)).unwrap();
+    batch.set_expiry(&users, b"full chain", Some(LATER + 4)).unwrap();
+    batch.set_expiry(&users, b"absent", Some(LATER + 5)).unwrap();
+    batch.set_expiry(&users, b"new", Some(LATER + 5)).unwrap();
+    batch.update(&users, b"new", &row! { name: "Eve" }).unwrap();
+    batch.update(&users, b"newer", &row! { name: "Flo" }).unwrap();
+    batch.set_expiry(&users, b"newer", Some(LATER + 6)).unwrap();
+    assert_eq!(batch.set_expiry(&users, b"", None).unwrap_err().kind(), ErrorKind::Invalid);
+    db.write(batch).unwrap();
+    let check = |users: &Table| {
+        let expiry = |key: &[u8]| users.get(key).unwrap().map(|row| row.expires_at_ms());
+        assert_eq!(expiry(b"1"), Some(Some(LATER + 3)));
+        assert_eq!(users.get_field(b"1", "age").unwrap(), Some(OwnedValue::UInt(2)));
+        assert_eq!(expiry(b"2"), Some(None));
+        assert_eq!(expiry(b"full chain"), Some(Some(LATER + 4)));
+        assert_eq!(users.get_field(b"full chain", "age").unwrap(), Some(OwnedValue::UInt(4)));
+        assert_eq!(expiry(b"gone"), None);
+        assert_eq!(expiry(b"absent"), None);
+        assert_eq!(expiry(b"new"), Some(None), "there was no row to expire when it was asked for");
+        assert_eq!(expiry(b"newer"), Some(Some(LATER + 6)));
+    };
+    check(&users);
+    let mut refused = Batch::new();
+    refused.set_expiry(&users, b"1", None).unwrap();
+    refused.require_version(&users, b"2", Some(1)).unwrap();
+    assert_eq!(db.write(refused).unwrap_err().kind(), ErrorKind::Conflict);
+    check(&users);
+    drop(users);
+    db.close().unwrap();
+    let db = Db::open_with(&dir, options()).unwrap();
+    check(&db.table("users").unwrap());
+    db.close().unwrap();
+    std::fs::remove_dir_all(&dir).ok();
+}
+
+#[test]
 fn overwriting_for_ever_fits_a_bounded_tier() {
     let db = Db::open_on(tier(16 << 20), options()).unwrap();
     let blobs = db.create_table("blobs", Schema::flat()).unwrap();
@@ -281,6 +335,25 @@ fn overwriting_for_ever_fits_a_bounded_tier() {
         let read = blobs.get_field(&(i % 1000).to_be_bytes(), "value").unwrap().unwrap();
         assert_eq!(read.borrow().as_bytes().unwrap()[..4], i.to_be_bytes());
     }
+}
+
+#[test]
+fn a_store_that_must_not_wait_says_busy() {
+    let options = Options { background: true, wait_for_space: false, ..options() };
+    let db = Db::open_on(tier(16 << 20), options).unwrap();
+    let blobs = db.create_table("blobs", Schema::flat()).unwrap();
+    let value = vec![7u8; 10_000];
+    let (mut busy, mut idle) = (0, 0);
+    for i in 0..20_000u32 {
+        let key = (i % 100).to_be_bytes();
+        while let Err(error) = blobs.put(&key, &[("value", Value::Bytes(&value))]) {
+            assert_eq!(error.kind(), ErrorKind::Busy, "at {i}: {error}");
+            busy += 1;
+            idle += u32::from(!db.wait_for_space(std::time::Duration::from_millis(10)));
+            assert!(idle < 100, "at {i}: nothing is freed");
+        }
+    }
+    assert!(busy > 0);
 }
 
 #[test]

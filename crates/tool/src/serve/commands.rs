@@ -43,6 +43,9 @@ pub enum Flag {
     SkipSlowlog,
     /// Its writes can be part of one atomic batch.
     Batch,
+    /// It looks at no more of its key than whether it exists and when it expires, which is known of gathered writes: so it
+    /// can follow another write of the key in a batch.
+    Follows,
 }
 
 /// Does a command.

@@ -20,6 +20,7 @@ use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
 use super::session::Session;
+use super::waiter::Waiter;
 
 /// Listeners have the tokens below this, connections those from here on.
 const FIRST_CONNECTION: usize = 64;
@@ -70,6 +71,9 @@ pub struct EventLoop {
     background_sync: Option<u64>,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
+    waiter: Waiter,
+    /// Connections whose next command waits for space.
+    waiting: Vec<usize>,
     /// Whether a connection could not be accepted.
     accept_again: bool,
 }
@@ -87,6 +91,7 @@ impl EventLoop {
             listeners.push(listener);
         }
         let persister = Persister::start(server.keyspace.db().clone(), waker.clone())?;
+        let waiter = Waiter::start(server.keyspace.db().clone(), waker.clone())?;
         Ok(EventLoop {
             poll,
             listeners,
@@ -102,6 +107,8 @@ impl EventLoop {
             last_tick: Instant::now(),
             background_sync: None,
             held: Vec::new(),
+            waiter,
+            waiting: Vec::new(),
             accept_again: false,
         })
     }
@@ -128,7 +135,10 @@ impl EventLoop {
             self.server.keyspace.set_now(now_ms());
             for event in &events {
                 match event.token() {
-                    WAKE => self.finish_syncs(),
+                    WAKE => {
+                        self.finish_syncs();
+                        self.finish_waits();
+                    }
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
                     Token(token) => {
                         self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable())
@@ -229,12 +239,16 @@ impl EventLoop {
         let mut read_bytes = 0;
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return };
-            if connection.held_until.is_some() {
+            if connection.held_until.is_some() || self.server.sessions[key].waits_for_space {
                 return;
             }
             match execute_all(connection, &mut self.server, key, &mut self.pool) {
                 Executed::All => {}
                 Executed::Waits => return,
+                Executed::WaitsForSpace => {
+                    self.waiting.push(key);
+                    return self.waiter.request();
+                }
                 Executed::OverLimit => {
                     self.server.counters.output_limit_disconnections += 1;
                     return self.drop_connection(key);
@@ -300,6 +314,21 @@ impl EventLoop {
             }
         }
         self.server.sync_failure = failure;
+    }
+
+    /// Has the commands that found no room tried again, once there may be some.
+    fn finish_waits(&mut self) {
+        let Some(progress) = self.waiter.ended() else { return };
+        for key in std::mem::take(&mut self.waiting) {
+            let Some(session) = self.server.sessions.get_mut(key).filter(|s| s.waits_for_space) else {
+                continue;
+            };
+            session.waits_for_space = false;
+            session.idle_waits += u32::from(!progress);
+            if let Some(connection) = self.connections.get_mut(key) {
+                list(&mut self.next, connection, key);
+            }
+        }
     }
 
     /// Sends what a connection has to say, unless it waits for a sync; enforces the limits of output and memory.
@@ -376,7 +405,7 @@ impl EventLoop {
                 || connection
                     .over_soft_since
                     .is_some_and(|since| since.elapsed() > settings.output.soft_time);
-            if is_late && connection.held_until.is_none() {
+            if is_late && connection.held_until.is_none() && !session.waits_for_space {
                 late.push(key);
             }
         }
@@ -417,6 +446,8 @@ enum Executed {
     All,
     /// The rest has to wait, or will never be done.
     Waits,
+    /// The next one found no room.
+    WaitsForSpace,
     /// The client does not take its replies.
     OverLimit,
 }
@@ -454,6 +485,9 @@ fn execute_all(connection: &mut Connection, server: &mut Server, key: usize, poo
         }
         if !args.is_empty() {
             started = server.execute(key, args, &mut connection.output, started);
+            if server.sessions[key].waits_for_space {
+                return Executed::WaitsForSpace;
+            }
         }
         let consumed = connection.parser.consumed();
         connection.parser.next();

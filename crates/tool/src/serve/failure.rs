@@ -33,6 +33,9 @@ impl Failure {
     pub const TOO_LONG: Failure =
         Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
+    /// Never seen by a client: the command is tried again.
+    pub const NO_ROOM_YET: Failure = Failure::text("OOM there is no room at this moment");
+
     /// A fixed text.
     pub const fn text(text: &'static str) -> Failure {
         Failure(Cow::Borrowed(text))
@@ -52,7 +55,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let code = match error.kind() {
-            ErrorKind::Full => "OOM",
+            ErrorKind::Full | ErrorKind::Busy => "OOM",
             ErrorKind::Io | ErrorKind::Closed => "MISCONF",
             _ => "ERR",
         };

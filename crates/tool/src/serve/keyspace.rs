@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hedgerow::{Batch, Db, ErrorKind, FieldId, Schema, Table, Type, Value};
+use hedgerow::{Db, ErrorKind, FieldId, Schema, Table, Type, Value};
 use slab::Slab;
 
 use super::failure::{Failure, Outcome};
@@ -32,12 +32,14 @@ pub mod naming;
 pub mod schemas;
 pub mod strings;
 pub mod table;
+pub mod writer;
 
 use cursor::Cursors;
 use expiry::Expiries;
 use more::MoreTable;
 use naming::{Place, TableName};
 use table::{HashTable, Seeded};
+use writer::Writer;
 
 /// The position of a table in `Keyspace::tables`.
 pub type TableIndex = usize;
@@ -98,58 +100,6 @@ impl Kind {
     }
 }
 
-/// Where changes go: to the store at once, or into a batch.
-#[derive(Default)]
-struct Writer {
-    /// Writes being gathered.
-    batch: Option<Batch>,
-    /// Changes made so far.
-    count: u64,
-}
-
-impl Writer {
-    #[inline]
-    fn update(&mut self, table: &Table, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<()> {
-        self.count += 1;
-        match &mut self.batch {
-            None => Ok(table.update(row, fields)?),
-            Some(batch) => Ok(batch.update(table, row, fields)?),
-        }
-    }
-
-    fn put(
-        &mut self,
-        table: &Table,
-        row: &[u8],
-        fields: &[(FieldId, Value<'_>)],
-        expires_at_ms: Option<u64>,
-    ) -> Outcome<()> {
-        self.count += 1;
-        match (&mut self.batch, expires_at_ms) {
-            (None, None) => table.put(row, fields)?,
-            (None, Some(at)) => table.put_expiring(row, fields, at)?,
-            (Some(batch), None) => batch.put(table, row, fields)?,
-            (Some(batch), Some(at)) => batch.put_expiring(table, row, fields, at)?,
-        }
-        Ok(())
-    }
-
-    /// Whether there was a row.
-    fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
-        self.count += 1;
-        match &mut self.batch {
-            None => Ok(table.delete(row)?),
-            Some(batch) => {
-                let existed = table.exists(row)?;
-                if existed {
-                    batch.delete(table, row)?;
-                }
-                Ok(existed)
-            }
-        }
-    }
-}
-
 impl Keyspace {
     /// Finds the tables of `db` that belong to keys. Tables whose names are not of the mapping stay untouched and unseen.
     pub fn new(db: Db, now_ms: u64) -> Outcome<Keyspace> {
@@ -159,7 +109,7 @@ impl Keyspace {
             more: None,
             open_tables: 0,
             schema_bytes: 0,
-            writer: Writer::default(),
+            writer: Writer::new(db.clone()),
             now_ms,
             cursors: Cursors::new(now_ms),
             expiries: Expiries::default(),
@@ -190,9 +140,20 @@ impl Keyspace {
         self.now_ms
     }
 
+    /// Tells that a command begins. At its last try a write that finds no room fails; before, it waits.
+    pub fn begin_command(&mut self, is_last_try: bool) {
+        self.writer.begin_command(is_last_try);
+    }
+
+    /// Whether the command failed because there is no room at this moment, having changed nothing: it is to be tried
+    /// again as soon as there may be.
+    pub fn wants_space(&self) -> bool {
+        self.writer.wants_space()
+    }
+
     /// A number that grows with every change.
     pub fn writes(&self) -> u64 {
-        self.writer.count
+        self.writer.count()
     }
 
     fn attach(&mut self, name: TableName, table: Table) -> Outcome<()> {
@@ -359,11 +320,7 @@ impl Keyspace {
 
     /// Starts gathering writes, unless somebody does already; give the result to [`Keyspace::end`].
     pub fn begin(&mut self) -> bool {
-        let opened = self.writer.batch.is_none();
-        if opened {
-            self.writer.batch = Some(Batch::new());
-        }
-        opened
+        self.writer.begin()
     }
 
     /// Makes the gathered writes happen, if `opened` says that this caller started it.
@@ -371,19 +328,13 @@ impl Keyspace {
         if !opened {
             return Ok(());
         }
-        match self.writer.batch.take() {
-            Some(batch) if !batch.is_empty() => {
-                self.writer.count += 1;
-                Ok(self.db.write(batch)?)
-            }
-            _ => Ok(()),
-        }
+        self.writer.end()
     }
 
     /// Forgets the gathered writes, if `opened` says that this caller started it.
     pub fn abandon(&mut self, opened: bool) {
         if opened {
-            self.writer.batch = None;
+            self.writer.abandon();
         }
     }
 

@@ -16,6 +16,7 @@ use super::reply::Reply;
 use super::resp::Args;
 use super::session::{Queued, ReplyMode, Session};
 use super::settings::Settings;
+use super::waiter;
 
 /// Counters of INFO.
 #[derive(Debug, Default)]
@@ -31,6 +32,7 @@ pub struct Counters {
     pub errors: u64,
     pub output_limit_disconnections: u64,
     pub input_limit_disconnections: u64,
+    pub waits_for_space: u64,
 }
 
 /// Calls of one command.
@@ -192,16 +194,24 @@ impl Server {
         self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Does one command of `client` and appends its reply to `out`; says when it ended, given when it started.
+    /// Does one command of `client` and appends its reply to `out`; says when it ended, given when it started. With
+    /// `waits_for_space` set by it, nothing was done, and the command is to be given again.
     pub fn execute(&mut self, client: usize, args: Args<'_>, out: &mut Vec<u8>, started: Instant) -> Instant {
         let start = out.len();
         let writes = self.keyspace.writes();
-        let resp3 = self.sessions[client].resp3;
+        let session = &self.sessions[client];
+        let resp3 = session.resp3;
+        self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
         let mut context = Context { server: self, client, reply: Reply::new(out, resp3) };
         let command = match context.run(args) {
             Ok(command) => Some(command),
             Err((command, failure)) => {
                 context.reply.truncate(start);
+                if context.server.keyspace.wants_space() {
+                    context.session().waits_for_space = true;
+                    self.counters.waits_for_space += 1;
+                    return Instant::now();
+                }
                 context.reply.error(failure.as_str());
                 self.counters.errors += 1;
                 if let Some(command) = command {
@@ -217,6 +227,7 @@ impl Server {
         }
         let wrote = self.keyspace.writes() != writes;
         let session = &mut self.sessions[client];
+        session.idle_waits = 0;
         session.must_sync |= wrote && self.settings.sync_writes;
         match session.reply_mode {
             ReplyMode::On => {}

@@ -86,6 +86,10 @@ pub struct Session {
     pub is_closing: bool,
     /// Whether its replies wait until everything written so far is durable.
     pub must_sync: bool,
+    /// Whether its next command found no room, and waits until there may be some.
+    pub waits_for_space: bool,
+    /// How often it waited without anything happening meanwhile.
+    pub idle_waits: u32,
     /// When it came and last did something, in ms since 1970.
     pub connected_ms: u64,
     /// See above.
@@ -118,6 +122,8 @@ impl Session {
             watched: Vec::new(),
             is_closing: false,
             must_sync: false,
+            waits_for_space: false,
+            idle_waits: 0,
             connected_ms: now_ms,
             active_ms: now_ms,
             last_command: "NULL",

@@ -460,6 +460,7 @@ fn connections_and_introspection() {
         ("COMMAND INFO nope", "[nil]"),
         ("CONFIG SET slowlog-log-slower-than 0", "OK"),
         ("CONFIG SET port 1", "(ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config)"),
+        ("CONFIG SET timeout 1 TIMEOUT 2", "(ERR CONFIG SET failed (possibly related to argument 'TIMEOUT') - duplicate parameter)"),
         ("CONFIG SET nope 1", "(ERR Unknown option or number of arguments for CONFIG SET - 'nope')"),
         ("CONFIG GET slowlog-log*", "[\"slowlog-log-slower-than\", \"0\"]"),
         ("CONFIG RESETSTAT", "OK"),

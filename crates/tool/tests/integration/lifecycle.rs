@@ -57,8 +57,10 @@ fn fails_with(args: &[&str]) -> String {
         .stderr(Stdio::piped())
         .output()
         .unwrap();
-    assert!(!output.status.success());
-    String::from_utf8(output.stderr).unwrap()
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{message}");
+    assert!(message.starts_with("hedgerow: ") && message.lines().count() == 1, "{message}");
+    message
 }
 
 #[test]
@@ -77,6 +79,12 @@ fn says_what_is_wrong() {
     assert!(message.contains("is no address and port"), "{message}");
     let message = fails_with(&["--dir", path, "--durability", "always"]);
     assert!(message.contains("is no durability"), "{message}");
+    let message = fails_with(&["--nonsense"]);
+    assert!(message.contains("unexpected argument '--nonsense'"), "{message}");
+    let message = fails_with(&["--fast-bytes-max", "much"]);
+    assert!(message.contains("'much' is no number of bytes"), "{message}");
+    let message = fails_with(&["--dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
+    assert!(message.contains("cannot make the directory"), "{message}");
     program.kill();
 }
 

@@ -1,13 +1,14 @@
 //! What clients can not do to the server.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::{Server, encode};
 
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
@@ -224,4 +225,54 @@ fn a_full_store_refuses_writes_and_takes_deletes() {
         assert!(attempt < 100, "space that was freed is not used");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A write that finds no room waits for the collector; it is not refused, done twice, or in the way of other clients.
+#[test]
+fn writes_wait_for_space_and_readers_do_not() {
+    const KEYS: usize = 40;
+    let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
+    let (mut writer, mut reader) = (server.client(), server.client());
+    let value = vec![b'x'; 300 << 10];
+    let done = AtomicBool::new(false);
+    let slowest = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut slowest = Duration::ZERO;
+            while !done.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                reader.run("GET counter");
+                slowest = slowest.max(started.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            slowest
+        });
+        for round in 0..60 {
+            // Of the last two kinds one is a batch and one is not.
+            writer.send(&[b"MULTI"]);
+            writer.send(&[b"INCR", b"counter"]);
+            writer.send(&[b"SET", format!("k{}", round % KEYS).as_bytes(), &value]);
+            writer.send(&[b"EXEC"]);
+            writer.send(&[b"MULTI"]);
+            writer.send(&[b"INCR", b"other"]);
+            writer.send(&[b"SET", format!("k{}", round % KEYS).as_bytes(), &value]);
+            writer.send(&[b"STRLEN", b"other"]);
+            writer.send(&[b"EXEC"]);
+            for key in 0..KEYS {
+                writer.send(&[b"SET", format!("k{key}").as_bytes(), &value]);
+            }
+            for reply in 0..KEYS + 9 {
+                let reply = (reply, writer.reply());
+                assert!(!reply.1.contains("OOM"), "{reply:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        reading.join().unwrap()
+    });
+    writer.script(&[("GET counter", "\"60\""), ("GET other", "\"60\"")]);
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let info = writer.run("INFO hedgerow");
+    let (_, waits) = info.split_once("waits_for_space:").unwrap();
+    let waits: u64 = waits.split("\\r").next().unwrap().parse().unwrap();
+    println!("{waits} waits, slowest read {slowest:?}");
+    assert!(waits > 0);
 }

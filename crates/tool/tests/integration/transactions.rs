@@ -1,6 +1,6 @@
 //! MULTI, EXEC, WATCH.
 
-use crate::client::Server;
+use crate::client::{Client, Server};
 
 #[test]
 fn transactions_run_whole() {
@@ -71,6 +71,62 @@ fn batches_see_what_was_there_before() {
         ("EXEC", "[OK, 2]"),
         ("TYPE users:1", "string"),
         ("EXISTS s x y", "1"),
+    ]);
+}
+
+#[test]
+fn expiries_are_part_of_the_batch() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    client.script(&[("SET old 1 EX 50", "OK"), ("HSET users:2 f v", "1"), ("SET temporary 1", "OK")]);
+    // The store counts one write for a whole batch.
+    let sequence = |client: &mut Client| -> u64 {
+        let metrics = client.run("HR.METRICS");
+        let (_, rest) = metrics.split_once("\"sequence\", ").unwrap();
+        rest.split([',', ']']).next().unwrap().parse().unwrap()
+    };
+    let before = sequence(&mut client);
+    client.script(&[
+        ("MULTI", "OK"),
+        ("HSET users:1 f v", "QUEUED"),
+        ("EXPIRE users:1 100", "QUEUED"),
+        ("EXPIRE users:1 200 NX", "QUEUED"),
+        ("SET new 1 EX 50", "QUEUED"),
+        ("PERSIST new", "QUEUED"),
+        ("PERSIST new", "QUEUED"),
+        ("SET past 1", "QUEUED"),
+        ("PEXPIREAT past 1", "QUEUED"),
+        ("DEL temporary", "QUEUED"),
+        ("EXPIRE temporary 10", "QUEUED"),
+        ("EXPIRE absent 10", "QUEUED"),
+        ("INCR old", "QUEUED"),
+        ("EXPIRE old 100 LT", "QUEUED"),
+        ("PEXPIREAT users:2 99999999999999", "QUEUED"),
+        ("EXEC", "[1, 1, 0, OK, 1, 0, OK, 1, 1, 0, 0, 2, 0, 1]"),
+    ]);
+    assert_eq!(sequence(&mut client), before + 1);
+    // Fields beyond those of the table, and a hash that loses its last field.
+    let mut words = vec![b"HSET".to_vec(), b"wide:1".to_vec()];
+    words.extend((0..600).map(|word| format!("f{}", word / 2).into_bytes()));
+    client.script(&[("HSET narrow:1 f v", "1"), ("MULTI", "OK")]);
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    assert_eq!(client.run_words(&words), "QUEUED");
+    client.script(&[
+        ("EXPIRE wide:1 100", "QUEUED"),
+        ("HDEL narrow:1 f", "QUEUED"),
+        ("EXPIRE narrow:1 100", "QUEUED"),
+        ("EXEC", "[300, 1, 1, 0]"),
+        ("HLEN wide:1", "300"),
+        ("TTL wide:1", "100"),
+        ("EXISTS narrow:1", "0"),
+    ]);
+    client.script(&[
+        ("TTL users:1", "100"),
+        ("TTL new", "-1"),
+        ("EXISTS past", "0"),
+        ("EXISTS temporary", "0"),
+        ("TTL old", "50"),
+        ("PEXPIRETIME users:2", "99999999999999"),
     ]);
 }
 

@@ -29,7 +29,7 @@ pub enum Expiry {
     At(u64),
 }
 
-/// The latest time that is accepted, ms since 1970: what fits the 46 bits Redis keeps for fields.
+/// The latest time that is accepted for fields, ms since 1970: what fits the 46 bits Redis keeps for them.
 const AT_MAX: i64 = (1 << 46) - 1;
 
 /// The unit of an option `EX`, `PX`, `EXAT`, `PXAT`.
@@ -119,13 +119,10 @@ fn set_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command
     if condition.gt && condition.lt {
         return Err(Failure::text("ERR GT and LT options at the same time are not compatible"));
     }
-    if at > AT_MAX {
-        return Err(invalid(command));
-    }
     let keyspace = &mut context.server.keyspace;
     let is_set = match keyspace.expiry(db, key)? {
         Some(current) if condition.allows(current, at) => match as_expiry(at, now_ms) {
-            Expiry::Past => keyspace.delete(db, key)?,
+            Expiry::Past => keyspace.expire_now(db, key)?,
             Expiry::At(at) => keyspace.set_expiry(db, key, Some(at))?,
         },
         _ => false,

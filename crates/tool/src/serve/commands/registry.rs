@@ -1,6 +1,6 @@
 //! The rows of the table.
 
-use super::Flag::{Admin, Batch, Fast, NoAuth, NoMulti, NoQueue, Read, SkipSlowlog, Write};
+use super::Flag::{Admin, Batch, Fast, Follows, NoAuth, NoMulti, NoQueue, Read, SkipSlowlog, Write};
 use super::{Command, Flag, Handler, connection, expiration, hash, key, server, string, table, transaction};
 
 type Row =
@@ -120,8 +120,8 @@ const GENERIC: &[Row] = &[
     ("copy", -3, &[Write], (1, 2, 1), "6.2.0", "source destination [DB destination-db] [REPLACE]", "Copies the value of a key to a new key.", key::copy),
     ("del", -2, &[Write, Batch], ALL, "1.0.0", "key [key ...]", "Deletes one or more keys.", key::del),
     ("exists", -2, &[Read, Fast], ALL, "1.0.0", "key [key ...]", "Determines whether one or more keys exist.", key::exists),
-    ("expire", -3, &[Write, Fast], ONE, "1.0.0", "key seconds [NX | XX | GT | LT]", "Sets the expiration time of a key in seconds.", expiration::expire),
-    ("expireat", -3, &[Write, Fast], ONE, "1.2.0", "key unix-time-seconds [NX | XX | GT | LT]", "Sets the expiration time of a key to a Unix timestamp.", expiration::expireat),
+    ("expire", -3, &[Write, Fast, Batch, Follows], ONE, "1.0.0", "key seconds [NX | XX | GT | LT]", "Sets the expiration time of a key in seconds.", expiration::expire),
+    ("expireat", -3, &[Write, Fast, Batch, Follows], ONE, "1.2.0", "key unix-time-seconds [NX | XX | GT | LT]", "Sets the expiration time of a key to a Unix timestamp.", expiration::expireat),
     ("expiretime", 2, &[Read, Fast], ONE, "7.0.0", "key", "Returns the expiration time of a key as a Unix timestamp.", expiration::expiretime),
     ("keys", 2, &[Read], NONE, "1.0.0", "pattern", "Returns all key names that match a pattern.", key::keys),
     ("object", -2, &[], NONE, "2.2.3", "", "A container for object introspection commands.", server::container),
@@ -130,9 +130,9 @@ const GENERIC: &[Row] = &[
     ("object|help", 2, &[], NONE, "6.2.0", "", "Returns helpful text about the different subcommands.", server::help),
     ("object|idletime", 3, &[Read], (2, 2, 1), "2.2.3", "key", "Returns 0 for a key that exists: idle time is not tracked.", key::object_idletime),
     ("object|refcount", 3, &[Read], (2, 2, 1), "2.2.3", "key", "Returns 1 for a key that exists.", key::object_refcount),
-    ("persist", 2, &[Write, Fast], ONE, "2.2.0", "key", "Removes the expiration time of a key.", expiration::persist),
-    ("pexpire", -3, &[Write, Fast], ONE, "2.6.0", "key milliseconds [NX | XX | GT | LT]", "Sets the expiration time of a key in milliseconds.", expiration::pexpire),
-    ("pexpireat", -3, &[Write, Fast], ONE, "2.6.0", "key unix-time-milliseconds [NX | XX | GT | LT]", "Sets the expiration time of a key to a Unix milliseconds timestamp.", expiration::pexpireat),
+    ("persist", 2, &[Write, Fast, Batch, Follows], ONE, "2.2.0", "key", "Removes the expiration time of a key.", expiration::persist),
+    ("pexpire", -3, &[Write, Fast, Batch, Follows], ONE, "2.6.0", "key milliseconds [NX | XX | GT | LT]", "Sets the expiration time of a key in milliseconds.", expiration::pexpire),
+    ("pexpireat", -3, &[Write, Fast, Batch, Follows], ONE, "2.6.0", "key unix-time-milliseconds [NX | XX | GT | LT]", "Sets the expiration time of a key to a Unix milliseconds timestamp.", expiration::pexpireat),
     ("pexpiretime", 2, &[Read, Fast], ONE, "7.0.0", "key", "Returns the expiration time of a key as a Unix milliseconds timestamp.", expiration::pexpiretime),
     ("pttl", 2, &[Read, Fast], ONE, "2.6.0", "key", "Returns the expiration time in milliseconds of a key.", expiration::pttl),
     ("randomkey", 1, &[Read], NONE, "1.0.0", "", "Returns a random key name from the database.", key::randomkey),
@@ -154,7 +154,7 @@ const STRING: &[Row] = &[
     ("decrby", 3, &[Write, Fast, Batch], ONE, "1.0.0", "key decrement", "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.", string::decrby),
     ("get", 2, &[Read, Fast], ONE, "1.0.0", "key", "Returns the string value of a key.", string::get),
     ("getdel", 2, &[Write, Fast, Batch], ONE, "6.2.0", "key", "Returns the string value of a key after deleting the key.", string::getdel),
-    ("getex", -2, &[Write, Fast], ONE, "6.2.0", "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]", "Returns the string value of a key after setting its expiration time.", string::getex),
+    ("getex", -2, &[Write, Fast, Batch], ONE, "6.2.0", "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]", "Returns the string value of a key after setting its expiration time.", string::getex),
     ("getrange", 4, &[Read], ONE, "2.4.0", "key start end", "Returns a substring of the string stored at a key.", string::getrange),
     ("getset", 3, &[Write, Fast, Batch], ONE, "1.0.0", "key value", "Returns the previous string value of a key after setting it to a new value.", string::getset),
     ("incr", 2, &[Write, Fast, Batch], ONE, "1.0.0", "key", "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.", string::incr),

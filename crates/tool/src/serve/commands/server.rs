@@ -187,6 +187,12 @@ pub fn config_set(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let mut changed = context.server.settings.clone();
     for index in (2..args.len()).step_by(2) {
         let name = String::from_utf8_lossy(args.at(index)).to_ascii_lowercase();
+        if (2..index).step_by(2).any(|earlier| args.at(earlier).eq_ignore_ascii_case(args.at(index))) {
+            return Err(Failure::new(format!(
+                "ERR CONFIG SET failed (possibly related to argument '{}') - duplicate parameter",
+                quote(args.at(index))
+            )));
+        }
         changed.set(&name, args.at(index + 1)).map_err(|reason| {
             let name = quote(args.at(index));
             Failure::new(match reason.as_str() {

@@ -2,7 +2,8 @@
 //!
 //! One thread does all commands, so that nothing comes between those of a transaction. Against crashes a transaction is whole when all its
 //! writes can go into one batch of the engine: every writing command is one marked `Batch` in the table, and no key that one
-//! command wrote is touched by a later one (a batch can not be read before it is written). Others are written one by one.
+//! command wrote is touched by a later one (a batch can not be read before it is written), unless that one is marked `Follows`.
+//! Others are written one by one.
 
 use std::collections::HashSet;
 
@@ -79,11 +80,26 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
             return Ok(());
         }
     }
+    let db = context.db();
+    let done = run_all(context, &multi);
+    if context.server.keyspace.wants_space() {
+        // Nothing was changed: EXEC will be given again.
+        let session = context.session();
+        (session.multi, session.watched, session.db) = (Some(multi), watched, db);
+    }
+    done
+}
+
+fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
     let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
         run_queued(context, queued);
+        if context.server.keyspace.wants_space() {
+            context.server.keyspace.abandon(is_batch);
+            return Err(Failure::NO_ROOM_YET);
+        }
     }
     if let Err(failure) = context.server.keyspace.end(is_batch) {
         context.reply.truncate(start);
@@ -121,7 +137,7 @@ fn fits_a_batch(queue: &[Queued]) -> bool {
             return false;
         }
         for key in command.keys_of(args) {
-            if written.contains(key) {
+            if written.contains(key) && !command.is(Flag::Follows) {
                 return false;
             }
             if command.is(Flag::Write) {
@@ -159,6 +175,7 @@ mod tests {
     fn writes_of_different_keys_fit_a_batch() {
         assert!(fits_a_batch(&queue(&["SET a 1", "HSET b f v", "DEL c d", "GET e"])));
         assert!(fits_a_batch(&queue(&["GET a", "SET a 1", "SET b 1"])));
+        assert!(fits_a_batch(&queue(&["HSET a f v", "EXPIRE a 10", "PERSIST b", "GETEX c EX 10"])));
     }
 
     #[test]
@@ -169,7 +186,8 @@ mod tests {
             &["INCR a", "INCR a"],
             &["DEL a a"],
             &["MSET a 1 b 2 a 3"],
-            &["SET a 1", "SET b 1", "EXPIRE b 10"],
+            &["SET a 1", "EXPIRE a 10", "GET a"],
+            &["SET a 1", "HEXPIRE b 10 FIELDS 1 f"],
             &["SET a 1", "SET b 2", "DBSIZE"],
             &["SET a 1", "SELECT 1", "SET b 1"],
             &["PING", "PING"],

@@ -82,6 +82,7 @@ impl Expiries {
 impl Keyspace {
     /// Removes some of what has expired and looks for more, a bounded amount.
     pub fn sweep(&mut self) -> Outcome<()> {
+        self.writer.begin_command(false);
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {
                 Some((at, _, _)) if *at <= self.now_ms => {}

@@ -470,20 +470,22 @@ impl Keyspace {
             match (table.slot(name), more, &self.more) {
                 (Some(slot), _, _) => own.push(slot.id),
                 (None, Some(more), Some(further)) => {
-                    further.table().expire(&more::field_key(more.generation, name), at_ms)?;
+                    let further_key = more::field_key(more.generation, name);
+                    self.writer.attempt(|| further.table().expire(&further_key, at_ms))?;
                     if at_ms.is_some() && !more.expiring {
                         let pointer = More { expiring: true, ..more }.encode();
                         let field = table.more_or_create()?;
-                        table.table().update(row, &[(field, Value::Bytes(&pointer))])?;
+                        self.writer
+                            .attempt(|| table.table().update(row, &[(field, Value::Bytes(&pointer))]))?;
                     }
                 }
                 _ => {}
             }
         }
         if !own.is_empty() {
-            table.table().expire_fields(row, &own, at_ms)?;
+            self.writer.attempt(|| table.table().expire_fields(row, &own, at_ms))?;
         }
-        self.writer.count += 1;
+        self.writer.note_change();
         if let Some(at) = at_ms {
             self.expiries.note(at, space, key);
         }

@@ -9,6 +9,9 @@ use crate::serve::number;
 /// What a watched key looked like: the versions of its string and of its row.
 pub type Version = (Option<u64>, Option<u64>);
 
+/// A key's type and expiry, if it exists.
+type Found = Option<(Kind, Option<u64>)>;
+
 /// A copied field: name, text, expiry.
 type CopiedField = (Vec<u8>, Vec<u8>, Option<u64>);
 
@@ -61,8 +64,11 @@ impl Keyspace {
         }
     }
 
-    /// When a key expires: None if it does not exist, else its time if it has one.
+    /// When a key expires: None if it does not exist, else its time if it has one. Sees gathered writes.
     pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
+        if let Some(gathered) = self.gathered(space, key)? {
+            return Ok(gathered.map(|(_, at_ms)| at_ms));
+        }
         match self.kind(space, key)? {
             None => Ok(None),
             Some(Kind::String) => self.string(space, key, |_, expires| expires),
@@ -70,13 +76,39 @@ impl Keyspace {
         }
     }
 
-    /// Sets or clears the expiry of a key; false if it does not exist.
+    /// What the gathered writes make of a key: None if they leave it as it is.
+    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<Found>> {
+        let mut found = None;
+        for kind in [Kind::String, Kind::Hash] {
+            let Ok((table, row)) = self.row_of(space, key, kind) else { continue };
+            match self.writer.gathered_expiry(table, row)? {
+                Some(Some(at_ms)) => return Ok(Some(Some((kind, at_ms)))),
+                Some(None) => found = Some(None),
+                None => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sets or clears the expiry of a key; false if it does not exist. Sees gathered writes.
     pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
-        let Some(kind) = self.kind(space, key)? else { return Ok(false) };
+        let kind = match self.gathered(space, key)? {
+            Some(gathered) => gathered.map(|(kind, _)| kind),
+            None => self.kind(space, key)?,
+        };
+        let Some(kind) = kind else { return Ok(false) };
         let (table, row) = self.row_of(space, key, kind)?;
-        let existed = table.expire(row, at_ms)?;
-        self.writer.count += 1;
-        Ok(existed)
+        let table = table.clone();
+        self.writer.expire(&table, row, at_ms)
+    }
+
+    /// Removes a key that exists because its time has come; gathered writes of it go, too.
+    pub fn expire_now(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match self.gathered(space, key)? {
+            // Its row may not be there yet, so that there is nothing to delete: it expires as soon as it is.
+            Some(_) => self.set_expiry(space, key, Some(self.now_ms)),
+            None => self.delete(space, key),
+        }
     }
 
     fn row_of<'k>(&self, space: usize, key: &'k [u8], kind: Kind) -> Outcome<(&Table, &'k [u8])> {
@@ -160,7 +192,7 @@ impl Keyspace {
 
     /// Removes all keys of a database. Tables with a declared schema keep it; the others go.
     pub fn clear(&mut self, space: usize) -> Outcome<()> {
-        self.writer.count += 1;
+        self.writer.note_change();
         if let Some(strings) = &self.space(space).strings {
             strings.table.clear()?;
         }
@@ -181,7 +213,7 @@ impl Keyspace {
 
     /// Drops a table, or just clears it if its schema was declared and it is not to be dropped.
     pub(super) fn remove_table(&mut self, index: usize, drop_declared: bool) -> Outcome<()> {
-        self.writer.count += 1;
+        self.writer.note_change();
         if !self.tables[index].is_open() && !drop_declared {
             return Ok(self.tables[index].table().clear()?);
         }

@@ -42,7 +42,7 @@ impl Keyspace {
         }
         let name = TableName { space, place: Place::Prefix(prefix.into()) };
         let table = self.db().create_table(&name.to_string(), schema)?;
-        self.writer.count += 1;
+        self.writer.note_change();
         self.attach(name, table)
     }
 
@@ -83,7 +83,7 @@ impl Keyspace {
         change: impl FnOnce(&HashTable) -> Outcome<()>,
     ) -> Outcome<()> {
         let index = self.table_index(space, prefix)?;
-        self.writer.count += 1;
+        self.writer.note_change();
         change(&self.tables[index])?;
         self.tables[index].reload()
     }

@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 16] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 19] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -204,9 +204,13 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 16] {
         ("segments_collected", metrics.segments_collected),
         ("bytes_collected", metrics.bytes_collected),
         ("expired", metrics.expired),
+        ("chains_merged", metrics.chains_merged),
+        ("sequence", metrics.sequence),
+        ("durable_sequence", metrics.durable_sequence),
     ]
 }
 
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
     metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }

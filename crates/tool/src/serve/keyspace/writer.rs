@@ -1,0 +1,220 @@
+//! Where changes of rows go: to the store at once, or into a batch.
+//!
+//! Owns: the batch being gathered, and what the rows it names will be once it is written. Promises: a change that finds no room makes the
+//! whole command fail for now (`wants_space`), so that nobody sleeps on the event loop; only a command that has changed something by then
+//! sleeps. Must not know keys or tables' places.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use hedgerow::{Batch, Db, Error, ErrorKind, FieldId, Table, Value};
+
+use crate::serve::failure::Outcome;
+use crate::serve::waiter;
+
+/// Makes changes of rows, or gathers them.
+pub(super) struct Writer {
+    db: Db,
+    gathered: Option<Gathered>,
+    /// Changes made so far.
+    count: u64,
+    /// The command under way has changed something: it can not be tried again from its start.
+    has_changed: bool,
+    is_last_try: bool,
+    wants_space: bool,
+}
+
+/// Writes that wait for the others of their batch.
+#[derive(Default)]
+struct Gathered {
+    batch: Batch,
+    /// By the table's name and the row's key.
+    rows: HashMap<(String, Box<[u8]>), Fate>,
+}
+
+/// What a row will be, as far as expiry goes.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    /// It will not be there.
+    Absent,
+    /// It will be there, and expire then, or not at all.
+    Expires(Option<u64>),
+    /// It will be there, and expire as it would have.
+    AsBefore,
+}
+
+impl Writer {
+    pub(super) fn new(db: Db) -> Writer {
+        Writer { db, gathered: None, count: 0, has_changed: false, is_last_try: false, wants_space: false }
+    }
+
+    /// See [`Keyspace::begin_command`](super::Keyspace::begin_command).
+    #[inline]
+    pub(super) fn begin_command(&mut self, is_last_try: bool) {
+        (self.has_changed, self.wants_space, self.is_last_try) = (false, false, is_last_try);
+    }
+
+    /// See [`Keyspace::wants_space`](super::Keyspace::wants_space).
+    #[inline]
+    pub(super) fn wants_space(&self) -> bool {
+        self.wants_space
+    }
+
+    /// Makes one change.
+    #[inline]
+    pub(super) fn attempt<R>(&mut self, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        match change() {
+            Ok(result) => {
+                self.has_changed = true;
+                Ok(result)
+            }
+            Err(error) if error.kind() == ErrorKind::Busy => self.without_room(error, change),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives the command up for now; or, if a part of it is done, waits for the collector here and now.
+    #[cold]
+    fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        if !self.has_changed {
+            self.wants_space = !self.is_last_try;
+            return Err(busy.into());
+        }
+        let mut idle_rounds = 0;
+        while idle_rounds < waiter::IDLE_ROUNDS_MAX {
+            idle_rounds += u32::from(!self.db.wait_for_space(waiter::ROUND));
+            match change() {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(busy.into())
+    }
+
+    /// Starts gathering, unless that was done already; says whether it did.
+    pub(super) fn begin(&mut self) -> bool {
+        let starts = self.gathered.is_none();
+        if starts {
+            self.gathered = Some(Gathered::default());
+        }
+        starts
+    }
+
+    /// Makes the gathered changes, all or none, and stops gathering.
+    pub(super) fn end(&mut self) -> Outcome<()> {
+        let Some(Gathered { batch, .. }) = self.gathered.take() else { return Ok(()) };
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.count += 1;
+        let db = self.db.clone();
+        if self.has_changed {
+            return self.attempt(|| db.write(batch.clone()));
+        }
+        // The usual case has no need of a second copy: without room the command begins anew.
+        let batch = Cell::new(batch);
+        self.attempt(|| db.write(batch.take()))
+    }
+
+    /// Forgets the gathered changes.
+    pub(super) fn abandon(&mut self) {
+        self.gathered = None;
+    }
+
+    /// A number that grows with every change.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Counts a change that was made without the writer.
+    pub(super) fn note_change(&mut self) {
+        self.count += 1;
+        self.has_changed = true;
+    }
+
+    #[inline]
+    pub(super) fn update(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        fields: &[(FieldId, Value<'_>)],
+    ) -> Outcome<()> {
+        self.count += 1;
+        match &mut self.gathered {
+            None => self.attempt(|| table.update(row, fields)),
+            Some(gathered) => {
+                gathered.batch.update(table, row, fields)?;
+                gathered.note(table, row, Fate::AsBefore);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn put(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        fields: &[(FieldId, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        self.count += 1;
+        let Some(gathered) = &mut self.gathered else {
+            return self.attempt(|| match expires_at_ms {
+                None => table.put(row, fields),
+                Some(at) => table.put_expiring(row, fields, at),
+            });
+        };
+        match expires_at_ms {
+            None => gathered.batch.put(table, row, fields)?,
+            Some(at) => gathered.batch.put_expiring(table, row, fields, at)?,
+        }
+        gathered.note(table, row, Fate::Expires(expires_at_ms));
+        Ok(())
+    }
+
+    /// Whether there was a row.
+    pub(super) fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
+        self.count += 1;
+        let Some(gathered) = &mut self.gathered else { return self.attempt(|| table.delete(row)) };
+        let existed = table.exists(row)?;
+        if existed {
+            gathered.batch.delete(table, row)?;
+            gathered.note(table, row, Fate::Absent);
+        }
+        Ok(existed)
+    }
+
+    /// Sets or clears the expiry of a row that is there, or will be.
+    pub(super) fn expire(&mut self, table: &Table, row: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
+        self.count += 1;
+        let Some(gathered) = &mut self.gathered else {
+            return self.attempt(|| table.expire(row, at_ms));
+        };
+        gathered.batch.set_expiry(table, row, at_ms)?;
+        gathered.note(table, row, Fate::Expires(at_ms));
+        Ok(true)
+    }
+
+    /// What the gathered writes make of a row: None if they leave it as it is, else its expiry if it will be there.
+    pub(super) fn gathered_expiry(&self, table: &Table, row: &[u8]) -> Outcome<Option<Option<Option<u64>>>> {
+        let Some(gathered) = &self.gathered else { return Ok(None) };
+        Ok(match gathered.rows.get(&(table.name().to_owned(), row.into())) {
+            None => None,
+            Some(Fate::Absent) => Some(None),
+            Some(Fate::Expires(at_ms)) => Some(Some(*at_ms)),
+            Some(Fate::AsBefore) => Some(Some(table.read(row, |row| Ok(row.expires_at_ms()))?.flatten())),
+        })
+    }
+}
+
+impl Gathered {
+    fn note(&mut self, table: &Table, row: &[u8], fate: Fate) {
+        let was = self.rows.entry((table.name().to_owned(), row.into())).or_insert(fate);
+        *was = match (*was, fate) {
+            // An update keeps what was gathered before; after a removal it makes the row anew.
+            (Fate::Expires(at_ms), Fate::AsBefore) => Fate::Expires(at_ms),
+            (Fate::Absent, Fate::AsBefore) => Fate::Expires(None),
+            _ => fate,
+        };
+    }
+}
