@@ -25,10 +25,10 @@ use parking_lot::Mutex;
 use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
 use super::write::{Draft, row_draft};
-use crate::Result;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record};
+use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::{ErrorKind, Result};
 
 /// Victims of one round, at most.
 const VICTIMS_MAX: usize = 8;
@@ -38,6 +38,9 @@ const IDLE_DEAD_PERCENT: u64 = 50;
 const NEED_DEAD_PERCENT: u64 = 3;
 /// Dead bytes that are tolerated before the idle rule applies.
 const IDLE_DEAD_BYTES: u64 = 64 << 20;
+
+/// No delta's record is smaller.
+const DELTA_BYTES_MIN: u64 = 56;
 
 /// What a writer pays at most for each KiB, while there is no space at all.
 const PRESSURE_MAX_NS: u64 = 8_000;
@@ -151,6 +154,10 @@ impl Store {
                 Ok(()) => emptied.push(unit),
                 Err(error) => {
                     self.log.abandon_collection(unit);
+                    // Out of room half-way: what was copied is dead here now, and the next one may do with less.
+                    if error.kind() == ErrorKind::Full {
+                        continue;
+                    }
                     if emptied.is_empty() {
                         return Err(error);
                     }
@@ -197,32 +204,40 @@ impl Store {
 
     /// The units of the segments most worth collecting.
     fn choose(&self, needed: bool) -> Vec<u32> {
-        let (used, dead) = self.log.used_and_dead_bytes();
-        if !needed && (dead < IDLE_DEAD_BYTES || dead * 2 < used) {
+        let (used, dead_in_all) = self.log.used_and_dead_bytes();
+        if !needed && (dead_in_all < IDLE_DEAD_BYTES || dead_in_all * 2 < used) {
             return Vec::new();
         }
         let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
         let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
+        let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
+        let mean_row = (used - dead_in_all) / rows.max(1);
         for (unit, segment, dead) in self.log.candidates() {
             let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
-            let written = segment.end - SEGMENT_HEADER_BYTES;
-            let live = written - dead;
+            let filled = segment.end - SEGMENT_HEADER_BYTES;
+            let live = filled - dead;
             // A tail that was never written is as good as dead. But not the collector's own, unless it was cut short by
             // a closing: the next record of its kind did not fit, and would not the next time either.
-            let packed = segment.kind == SegmentKind::Relocated && written * 2 >= bytes;
+            let packed = segment.kind == SegmentKind::Relocated && filled * 2 >= bytes;
             let gain = if packed { dead } else { bytes - live };
             let percent = gain * 100 / bytes;
+            // A live delta becomes a row when it is collected. At worst all rows are written, each once.
+            let written = match segment.kind {
+                SegmentKind::Delta => live.max((live / DELTA_BYTES_MIN * mean_row).min(used - dead_in_all)),
+                SegmentKind::Row | SegmentKind::Relocated => live,
+            };
             if percent >= threshold {
-                candidates.push((percent, live, unit));
+                candidates.push((percent, written, unit));
             }
         }
         candidates.sort_unstable_by_key(|&(percent, ..)| std::cmp::Reverse(percent));
-        // What is copied must fit where the collector may write, with a segment to spare.
+        // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
+        // the last victims are given up.
         let (available, _) = self.log.space();
         let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes();
-        let fits = |&(_, live, _): &(u64, u64, u32)| {
-            let fits = live <= room;
-            room -= if fits { live } else { 0 };
+        let fits = |&(_, written, _): &(u64, u64, u32)| {
+            let fits = written <= room;
+            room -= if fits { written } else { 0 };
             fits
         };
         candidates.into_iter().filter(fits).take(VICTIMS_MAX).map(|(.., unit)| unit).collect()
@@ -296,7 +311,9 @@ impl Store {
         if chain.records().all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
-        self.write_merged(table, slot, &chain, SegmentKind::Relocated, Claim::Collector)
+        // A whole row for a delta: that may take more room than the segment gives.
+        let claim = if record.kind() == RecordKind::Delta { Claim::Merge } else { Claim::Collector };
+        self.write_merged(table, slot, &chain, SegmentKind::Relocated, claim)
     }
 
     /// Writes the row that `chain`, under `slot`, amounts to, in its place. False if the key changed meanwhile. Under a

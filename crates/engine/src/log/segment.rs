@@ -168,11 +168,12 @@ pub(crate) struct Segment {
     pub(crate) in_collection: bool,
 }
 
-/// Who asks for space. Deletes may use space that puts may not, and the collector space that deletes may not, so that
-/// a full store can always be emptied.
+/// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     Write,
+    /// A row in the place of a delta in a victim: the collector may write more than it frees.
+    Merge,
     Delete,
     Collector,
 }
@@ -182,7 +183,8 @@ impl Claim {
     pub(crate) fn reserve(self) -> u32 {
         match self {
             Claim::Write => 4,
-            Claim::Delete => 2,
+            Claim::Merge => 2,
+            Claim::Delete => 1,
             Claim::Collector => 0,
         }
     }
