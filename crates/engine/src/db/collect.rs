@@ -100,6 +100,11 @@ impl Collector {
         self.vanished.store(true, Ordering::Release);
     }
 
+    /// The tombstones in a segment that left the index, by offset.
+    pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
+        self.dropped.lock().get(&unit).cloned().unwrap_or_default()
+    }
+
     #[inline]
     pub(super) fn pressure(&self) -> u64 {
         self.pressure.load(Ordering::Relaxed)
