@@ -16,7 +16,7 @@ pub(crate) mod segment;
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use hedgerow_device::{FastTier, Random};
@@ -26,8 +26,8 @@ pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
 pub(crate) use replay::{Walk, WalkEnd};
 pub(crate) use root::Root;
 use segment::{
-    Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,
-    SegmentState, Unit, add_dead,
+    Claim, Decoded, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader,
+    SegmentKind, SegmentState, Unit, add_dead,
 };
 
 use self::format::{END_BYTES, Record};
@@ -62,6 +62,9 @@ pub(crate) struct Log {
     root: Mutex<Root>,
     /// A sync failed: what is on the medium is no longer known. No more writes.
     failed: AtomicBool,
+    /// The log is being closed: no more segments. Set before the lanes are sealed, so that what is published after its
+    /// last sync cannot be.
+    closing: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
 }
@@ -128,6 +131,7 @@ impl Log {
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
             commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
             failed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             root: Mutex::new(root),
@@ -169,30 +173,20 @@ impl Log {
         let mut unit = 1;
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
-        // Units below were part of a segment that was freed, and hold the middle of a record.
-        let mut freed_until = 0;
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
             last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
-            let used = decoded.header.filter(|h| h.state != SegmentState::Free);
-            // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
-            if decoded.spoiled && used.is_none() {
-                if !power_cut && unit >= freed_until {
+            let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
+                if !self.may_be_free(unit, &decoded, power_cut) {
                     return Err(Error::corrupted(format!(
                         "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
                     )));
                 }
-                if !self.tier.is_read_only() {
-                    self.clear_header(unit);
-                }
-            }
-            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
-                freed_until = freed_until.max(unit.saturating_add(freed.units));
-            }
-            let Some(header) = used else {
-                pool.add_free(unit);
-                unit += 1;
+                let units = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                self.tidy_free(unit, units, &decoded)?;
+                (unit..unit + units).for_each(|u| pool.add_free(u));
+                unit += units;
                 continue;
             };
             if header.units == 0 || header.units > grown - unit {
@@ -226,9 +220,74 @@ impl Log {
         Ok(segments)
     }
 
+    /// Whether a unit whose header does not say that it is in use is free, given that copies of the header are spoiled.
+    ///
+    /// A copy is written only while the other is whole, so a crash spoils one, and never both:
+    /// * the first while the second is nothing or "free": on its way into use, with no record in it yet, or, of that same
+    ///   incarnation, on its way out of it;
+    /// * the second while the first is "free": on its way out.
+    ///
+    /// After a power cut a unit on its way into use may hold records whose header was never durable; nor were they.
+    fn may_be_free(&self, unit: u32, decoded: &Decoded, power_cut: bool) -> bool {
+        match (decoded.spoiled, decoded.header) {
+            ([false, false], _) => true,
+            ([true, true], _) => false,
+            ([false, true], header) => header.is_some(),
+            ([true, false], header) => power_cut || self.holds_nothing_since(unit, header),
+        }
+    }
+
+    /// Whether the log of the segment at `unit` is empty, or of the incarnation that `freed` says is free.
+    fn holds_nothing_since(&self, unit: u32, freed: Option<SegmentHeader>) -> bool {
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        if self.tier.try_read(start, END_BYTES).is_some_and(|mark| mark == [0; END_BYTES]) {
+            return true;
+        }
+        let Some(freed) = freed else { return false };
+        let end = self.unit_offset(unit.saturating_add(freed.units)).min(self.tier.bytes());
+        let bytes = self.tier.try_read(start, end.saturating_sub(start) as usize).unwrap_or_default();
+        Record::parse(bytes, start, freed.incarnation, true).is_ok()
+    }
+
+    /// Finishes what a crash left undone of freeing a unit: afterwards no copy says that it is in use, and those of its
+    /// segment that follow have no header.
+    fn tidy_free(&self, unit: u32, units: u32, decoded: &Decoded) -> Result<()> {
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
+        for copy in [0u8, 1].into_iter().filter(|&copy| decoded.spoiled[usize::from(copy)]) {
+            let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
+            self.tier.write(offset, HEADER_COPY_BYTES, |out| out.fill(0));
+        }
+        let Some(freed) = decoded.header else { return Ok(()) };
+        if decoded.other_is_used {
+            // PERSIST: or a crash that spoils this copy, when the unit is next taken into use, brings the segment back.
+            self.write_header_copy(unit, decoded.copy ^ 1, &freed);
+            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+        }
+        if units > 1 { self.part(unit, units, decoded.copy ^ 1, freed) } else { Ok(()) }
+    }
+
+    /// Parts the units of a freed segment: from now on each is free for itself.
+    fn part(&self, unit: u32, units: u32, first: u8, freed: SegmentHeader) -> Result<()> {
+        for inner in unit + 1..unit + units {
+            self.tier.write(self.unit_offset(inner), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
+            // PERSIST: what a record left there must not be taken for a header once it is looked at as one.
+            self.tier.persist(self.unit_offset(inner), SEGMENT_HEADER_BYTES)?;
+        }
+        self.write_header(unit, first, &SegmentHeader { units: 1, ..freed })
+    }
+
     /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
-    /// was found. After a power cut, or a clean close, that is done at once.
-    pub(crate) fn recovered(&self, ends: Vec<SegmentEnd>, last_sequence: u64, found: &Found) -> Result<()> {
+    /// was found. After a power cut, or a clean close, that is done at once; so it is with `settle`, for a store whose
+    /// writes become durable without a sync.
+    pub(crate) fn recovered(
+        &self,
+        ends: Vec<SegmentEnd>,
+        last_sequence: u64,
+        found: &Found,
+        settle: bool,
+    ) -> Result<()> {
         let mut pool = self.pool.lock();
         for end in &ends {
             let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
@@ -238,10 +297,17 @@ impl Log {
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
         commit.unsettled = Some(ends);
-        if (found.power_cut || found.clean) && !self.tier.is_read_only() {
-            self.sync(&mut commit, false)?;
+        if self.tier.is_read_only() {
+            return Ok(());
         }
-        Ok(())
+        if found.power_cut || found.clean || settle {
+            return self.sync(&mut commit, false);
+        }
+        // PERSIST: the incarnations of this opening are taken before a segment is begun, or records that a power cut
+        // leaves of it without their header would be taken for those of the next opening.
+        let mut root = self.root.lock();
+        root.opens += 1;
+        root.store(&self.tier).inspect_err(|_| self.fail())
     }
 
     /// Whether what recovery found still waits for its first sync.
@@ -339,6 +405,11 @@ impl Log {
         self.collector_lane.lock()
     }
 
+    /// All lanes, the collector's too.
+    pub(crate) fn every_lane(&self) -> (Vec<MutexGuard<'_, Lane>>, MutexGuard<'_, Lane>) {
+        (self.all_lanes(), self.collector_lane())
+    }
+
     /// All writers' lanes, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
     pub(crate) fn all_lanes(&self) -> Vec<MutexGuard<'_, Lane>> {
         self.lanes.iter().map(|lane| lane.0.lock()).collect()
@@ -385,6 +456,15 @@ impl Log {
                 ErrorKind::Closed,
                 "an earlier sync failed, so what is on the medium is not known; the store takes no more writes until it is opened again",
             ));
+        }
+        Ok(())
+    }
+
+    /// `Err` once a segment can no longer be begun.
+    fn check_open(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store has been closed"));
         }
         Ok(())
     }
@@ -475,6 +555,7 @@ impl Log {
 
     /// Seals all lanes, makes everything durable, and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
@@ -485,7 +566,8 @@ impl Log {
         let units: Vec<u32> = pool.used.keys().copied().collect();
         for unit in units {
             let Some(segment) = pool.used.get_mut(&unit) else { continue };
-            if segment.noted != (segment.end, true) {
+            // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
+            if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
                 self.write_header(unit, first, &header).inspect_err(|_| self.fail())?;
@@ -510,8 +592,21 @@ impl Log {
 
     /// Stores the catalog of tables, durably whatever the durability mode: a row must never outlive its schema.
     pub(crate) fn store_catalog(&self, catalog: &[u8]) -> Result<()> {
+        let mut root = self.root.lock();
         self.check_writable()?;
-        self.root.lock().store_catalog(&self.tier, catalog)
+        // A failure half-way leaves copies of the root that differ; a further change would spoil the catalog of one.
+        root.store_catalog(&self.tier, catalog).inspect_err(|error| {
+            if error.kind() != ErrorKind::Invalid {
+                self.fail();
+            }
+        })
+    }
+
+    /// Marks the log of a segment as empty, before any store that follows.
+    fn write_end(&self, unit: u32) {
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        self.tier.write(start, END_BYTES, |out| out.fill(0));
+        compiler_fence(Ordering::Release);
     }
 
     fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
@@ -528,11 +623,6 @@ impl Log {
             self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
         }
         Ok(())
-    }
-
-    /// Makes a unit that begins no segment look like one that never did.
-    fn clear_header(&self, unit: u32) {
-        self.tier.write(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
     }
 
     /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
@@ -580,12 +670,12 @@ impl Log {
             in_collection: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
-        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
-        self.tier.write(start, END_BYTES, |out| out.fill(0));
+        self.write_end(unit);
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
-        // segment was durable, for the sync that makes a record durable makes this durable too.
+        // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
+        // cover the headers of further units, it must not be there without this.
         self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
-        if self.tier.flush_is_cheap() {
+        if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
                 .map_err(|error| NoSpace::Failed(error.into()))?;
@@ -699,23 +789,31 @@ impl Log {
     ///
     /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
     pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
+        self.check_writable()?;
         let (first, header) = {
             let pool = self.pool.lock();
             let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
             (segment.next_copy, header_of(segment, SegmentState::Free))
         };
-        self.write_header(unit, first, &header)
+        if header.durable_end == SEGMENT_HEADER_BYTES {
+            // For `holds_nothing_since`: what a crash left there is no record of this segment.
+            self.write_end(unit);
+        }
+        self.write_header(unit, first, &header).inspect_err(|_| self.fail())
     }
 
     /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
-    pub(crate) fn reuse(&self, unit: u32) {
-        let mut pool = self.pool.lock();
-        if let Some(segment) = pool.used.remove(&unit) {
-            // Not durable by itself: after a power cut a header that is none counts as one on its way into use.
-            (unit + 1..unit + segment.units).for_each(|inner| self.clear_header(inner));
-            (unit..unit + segment.units).for_each(|u| pool.add_free(u));
-            self.space_freed.notify_all();
+    pub(crate) fn reuse(&self, unit: u32) -> Result<()> {
+        let Some(segment) = self.pool.lock().used.get(&unit).cloned() else { return Ok(()) };
+        if segment.units > 1 {
+            let freed = header_of(&segment, SegmentState::Free);
+            self.part(unit, segment.units, segment.next_copy, freed).inspect_err(|_| self.fail())?;
         }
+        let mut pool = self.pool.lock();
+        pool.used.remove(&unit);
+        (unit..unit + segment.units).for_each(|u| pool.add_free(u));
+        self.space_freed.notify_all();
+        Ok(())
     }
 
     /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
@@ -724,7 +822,9 @@ impl Log {
         let start = self.unit_offset(unit);
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
         let bytes = self.tier.try_read(start, limit as usize)?;
-        Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
+        // Whoever sealed it knows where its records end, whether or not its header does.
+        let whole_end = if segment.sealed { segment.end } else { segment.noted.0 };
+        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed))
     }
 }
 
@@ -750,7 +850,7 @@ impl Log {
         let (mut unit, mut freed_until) = (1, 0);
         while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
             let decoded = SegmentHeader::decode(bytes);
-            if decoded.header.is_some() || unit >= freed_until {
+            if unit >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
                 spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
             }

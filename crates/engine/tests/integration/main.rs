@@ -8,4 +8,5 @@ mod corruption;
 mod crash;
 mod kill;
 mod model;
+mod reclaim;
 mod reopen;
