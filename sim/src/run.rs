@@ -107,6 +107,8 @@ pub struct Runner {
     /// Segments that collections freed.
     pub segments_freed: u64,
     collections: u64,
+    /// Chains merged before the store was last opened.
+    merged_before: u64,
 }
 
 /// After one collection in so many, the stale counts are compared with the log.
@@ -142,7 +144,13 @@ impl Runner {
             refused_full: 0,
             segments_freed: 0,
             collections: 0,
+            merged_before: 0,
         })
+    }
+
+    /// Rows that reads found with deltas, and that were made whole.
+    pub fn chains_merged(&self) -> u64 {
+        self.merged_before + self.open.as_ref().map_or(0, |open| open.db.metrics().chains_merged)
     }
 
     /// The medium.
@@ -348,6 +356,7 @@ impl Runner {
     }
 
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
+        self.merged_before = self.chains_merged();
         let Open { db, tables, snapshots } = self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);
         let image = match how {
