@@ -244,8 +244,9 @@ impl Log {
             return true;
         }
         let Some(freed) = freed else { return false };
-        let end = self.unit_offset(unit.saturating_add(freed.units)).min(self.tier.bytes());
-        let bytes = self.tier.try_read(start, end.saturating_sub(start) as usize).unwrap_or_default();
+        // The record may be bigger than a unit, and `freed` say so no more: as far as the tier goes.
+        let room = self.tier.bytes().saturating_sub(start);
+        let bytes = self.tier.try_read(start, room as usize).unwrap_or_default();
         Record::parse(bytes, start, freed.incarnation, true).is_ok()
     }
 

@@ -10,3 +10,4 @@ mod kill;
 mod model;
 mod reclaim;
 mod reopen;
+mod tear;
