@@ -60,7 +60,7 @@ pub(crate) struct Collector {
     vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
-    /// By segment that is not freed yet: the tombstones in it that left the index. No key counts them.
+    /// By segment that is not freed yet, in order: the tombstones in it that left the index. No key counts them.
     dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
 
@@ -392,9 +392,7 @@ impl Store {
 
     /// Step 5.
     fn uncount(&self, unit: u32) -> Result<()> {
-        let mut dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
-        // A segment that was given up half-way and taken up again has them in no order.
-        dropped.sort_unstable();
+        let dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         while let Some(record) = walk.next_record()? {
             let Some(table) = self.catalog.by_id(record.table()) else { continue };
@@ -480,3 +478,6 @@ impl Store {
 pub(super) fn hides_nothing(slot: Slot) -> bool {
     slot.tag() == Tag::Tombstone && slot.stale() == 0
 }
+
+#[cfg(test)]
+mod tests;
