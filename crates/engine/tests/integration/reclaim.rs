@@ -201,6 +201,20 @@ fn durable_at_once_after_a_killed_process() {
     }
 }
 
+/// Whoever is told that a write is durable is not told so by a medium that refused to make it so.
+#[test]
+fn a_write_whose_persist_failed_is_not_acknowledged() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 32 << 20);
+        let db = open_in(&sim, Durability::Immediate).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        flat.put(b"a", &bytes(b"a")).unwrap();
+        sim.fail_persist_after(0, true);
+        flat.put(b"b", &bytes(b"b")).unwrap_err();
+        assert_eq!(flat.put(b"c", &bytes(b"c")).unwrap_err().kind(), ErrorKind::Closed, "{model:?}");
+    }
+}
+
 /// A change of the catalog that fails half-way closes the log like any failed sync: the next change would be written over
 /// the catalog that a copy of the root may refer to.
 #[test]
@@ -366,7 +380,7 @@ fn a_table_cleared_under_writers_counts_its_rows() {
                 }
             });
         }
-        for _ in 0..300 {
+        for _ in 0..100 {
             std::thread::sleep(std::time::Duration::from_micros(50));
             flat.clear().unwrap();
         }
