@@ -632,7 +632,8 @@ impl Log {
         if self.tier.is_read_only() {
             return;
         }
-        self.tier.write(offset, 4, format::make_void);
+        // One store that no kill tears: a record that is neither whole nor void would hide all that follow it.
+        self.tier.store_u64(offset, format::void_word(self.tier.load_u64(offset)));
     }
 }
 

@@ -240,6 +240,51 @@ fn a_failed_change_of_the_catalog_is_the_last() {
     }
 }
 
+/// Killed between the two copies that free a segment: the second must not bring it back once the first is written again.
+#[test]
+fn a_segment_freed_by_one_copy_stays_free() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"key", &bytes(b"value")).unwrap();
+    fill(&flat, 1);
+    flat.delete(b"key").unwrap();
+    fill(&flat, 2);
+    fill(&flat, 3);
+    empty(&flat, 3);
+    assert_eq!(db.collect().unwrap(), 1, "a checkpoint, which notes the other segments' ends");
+    empty(&flat, 1);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    assert_eq!(db.collect().unwrap(), 1);
+    let before = walk.op_index();
+    let mut walk = sim.walk();
+    walk.seek(before);
+    let half_freed = loop {
+        assert!(walk.next_op());
+        let image = walk.image(Survivors::ProcessKill, 0);
+        let [first, second] = [36, 64 + 36].map(|state| image.read(SEGMENT + state, 1)[0]);
+        if (first, second) == (0, 2) {
+            break image;
+        }
+    };
+    let second = CrashSim::from_image(&half_freed);
+    let db = open(&second).unwrap();
+    let flat = db.table("flat").unwrap();
+    empty(&flat, 2);
+    assert_eq!(db.collect().unwrap(), 2, "the tombstone's segment, and the one that the kill left open");
+    fill(&flat, 4);
+    fill(&flat, 5);
+    // The first segment's unit is in use again. The power goes in the middle of its header's first copy.
+    let mut walk = second.walk();
+    walk.seek(u64::MAX);
+    let mut image = walk.image(Survivors::None, 0);
+    image.corrupt(SEGMENT + 8, 0x55);
+    let db = open(&CrashSim::from_image(&image)).unwrap();
+    assert!(db.table("flat").unwrap().get(b"key").unwrap().is_none(), "a deleted row is back");
+    db.check_counts().unwrap();
+}
+
 /// A segment header as `log/segment.rs` draws it: sealed, and with an end that nothing backs.
 fn forged_header() -> [u8; 64] {
     let mut header = [0; 64];
