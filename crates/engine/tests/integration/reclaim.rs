@@ -1,7 +1,7 @@
 //! Space given back, rows moved and media lost in the worst order: each test is one history that once went wrong.
 
-use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Table, Type, Value, row};
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors, crc32c};
+use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value, row};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors, crc32c};
 
 const SEGMENT: u64 = 1 << 20;
 
@@ -433,5 +433,55 @@ fn a_table_cleared_under_writers_counts_its_rows() {
     });
     flat.put(b"row", &bytes(b"x")).unwrap();
     assert_eq!(flat.len(), flat.scan().count() as u64);
+    db.check_counts().unwrap();
+}
+
+/// Writers, readers, the merger, two collectors, the sweeper and a snapshot at once: afterwards the stale counts are right.
+/// `HEDGEROW_SECONDS=n` goes on for longer than the default.
+#[test]
+fn counts_are_right_after_all_threads_met() {
+    let seconds = std::env::var("HEDGEROW_SECONDS").map_or(2, |s| s.parse().unwrap());
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 48 << 20, reserve_bytes: 48 << 20 }).unwrap();
+    let db = Db::open_on(tier, Options { background: true, ..options(Durability::Process) }).unwrap();
+    let table = db.create_table("t", Schema::new().field("a", Type::U32).field("b", Type::Bytes)).unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (table, db) = (table.clone(), db.clone());
+            scope.spawn(move || {
+                let mut random = Random::from_seed(writer);
+                while std::time::Instant::now() < end {
+                    let key = random.below(3_000).to_be_bytes();
+                    let value = vec![1; random.below(2_000) as usize];
+                    match random.below(160) {
+                        0..12 => table.put(&key, &row! { a: 1, b: &value[..] }).unwrap(),
+                        12..20 => table.update(&key, &row! { a: 2 }).unwrap(),
+                        20..30 => drop(table.delete(&key).unwrap()),
+                        30 => table.put_expiring(&key, &row! { a: 3, b: &value[..] }, 1).unwrap(),
+                        31 => {
+                            let mut batch = Batch::new();
+                            batch.delete(&table, &key).unwrap();
+                            batch.put(&table, b"batched", &row! { a: 4, b: &value[..] }).unwrap();
+                            db.write(batch).unwrap();
+                        }
+                        _ => drop(table.get(&key).unwrap()),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while std::time::Instant::now() < end {
+                let snapshot = db.snapshot();
+                db.collect().unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                drop(snapshot);
+                db.collect().unwrap();
+            }
+        });
+    });
+    let metrics = db.metrics();
+    println!("{} segments collected, {} chains merged", metrics.segments_collected, metrics.chains_merged);
+    assert!(metrics.segments_collected > 0 && metrics.chains_merged > 0);
+    db.clone().close().unwrap();
     db.check_counts().unwrap();
 }
