@@ -55,6 +55,8 @@ pub struct SweepCounts {
     pub lost: u64,
     /// Segments that the script's own collections freed.
     pub segments_freed: u64,
+    /// Chains of deltas that the script's collections made whole, because reads had noted them.
+    pub chains_merged: u64,
 }
 
 /// Persists that succeed without effect.
@@ -132,7 +134,11 @@ impl Sweep {
                 "the script fills the store, and what it then does is not in the script".into(),
             ));
         }
-        let counts = SweepCounts { segments_freed: runner.segments_freed, ..SweepCounts::default() };
+        let counts = SweepCounts {
+            segments_freed: runner.segments_freed,
+            chains_merged: runner.chains_merged(),
+            ..SweepCounts::default()
+        };
         Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })
     }
 

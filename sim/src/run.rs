@@ -106,7 +106,13 @@ pub struct Runner {
     pub refused_full: u64,
     /// Segments that collections freed.
     pub segments_freed: u64,
+    collections: u64,
+    /// Chains merged before the store was last opened.
+    merged_before: u64,
 }
+
+/// After one collection in so many, the stale counts are compared with the log.
+const CHECKED_COLLECTIONS: u64 = 16;
 
 impl Runner {
     /// A new store.
@@ -137,7 +143,14 @@ impl Runner {
             versions,
             refused_full: 0,
             segments_freed: 0,
+            collections: 0,
+            merged_before: 0,
         })
+    }
+
+    /// Rows that reads found with deltas, and that were made whole.
+    pub fn chains_merged(&self) -> u64 {
+        self.merged_before + self.open.as_ref().map_or(0, |open| open.db.metrics().chains_merged)
     }
 
     /// The medium.
@@ -231,6 +244,9 @@ impl Runner {
         let wanted = self.model.apply(op);
         self.compare(op, &wanted, done)?;
         self.compare_schemas(matches!(wanted, Answer::Fails(_)))?;
+        if *op == Op::Collect && self.collections.is_multiple_of(CHECKED_COLLECTIONS) {
+            self.check_counts()?;
+        }
         Ok(Attempted::Done)
     }
 
@@ -331,10 +347,16 @@ impl Runner {
                 )));
             }
         }
-        Ok(())
+        self.check_counts()
+    }
+
+    /// Compares the slots' stale counts with the log.
+    fn check_counts(&self) -> std::result::Result<(), Divergence> {
+        self.parts()?.db.check_counts().map_err(|error| unexpected("checking the counts", &error))
     }
 
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
+        self.merged_before = self.chains_merged();
         let Open { db, tables, snapshots } = self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);
         let image = match how {
@@ -366,6 +388,7 @@ impl Runner {
     /// # Errors
     /// The sides differ.
     pub fn reopen_and_verify(&mut self) -> std::result::Result<(), Divergence> {
+        self.check_counts()?;
         self.model.drop_snapshots();
         self.reopen(How::Closed)
     }
@@ -403,6 +426,7 @@ impl Runner {
             }
             Op::Collect => {
                 self.segments_freed += open.db.collect()? as u64;
+                self.collections += 1;
                 Ok(Got::Done)
             }
             Op::Persist => open.db.persist().map(|()| Got::Done),

@@ -10,6 +10,7 @@
 
 pub(crate) mod format;
 mod lane;
+mod open;
 mod replay;
 mod root;
 pub(crate) mod segment;
@@ -17,10 +18,10 @@ pub(crate) mod segment;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
-use hedgerow_device::{FastTier, Random};
+use hedgerow_device::FastTier;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
@@ -32,7 +33,7 @@ use segment::{
 };
 
 use self::format::{END_BYTES, Record};
-use crate::{Durability, Error, ErrorKind, Options, Result};
+use crate::{Error, ErrorKind, Result};
 
 const LANES_MAX: u32 = 16;
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
@@ -66,6 +67,9 @@ pub(crate) struct Log {
     root: Mutex<Root>,
     /// A sync failed: what is on the medium is no longer known. No more writes.
     failed: AtomicBool,
+    /// The log is being closed: no more segments. Set before the lanes are sealed, so that what is published after its
+    /// last sync cannot be.
+    closing: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
     large_pages: bool,
@@ -100,196 +104,6 @@ pub(crate) struct SegmentEnd {
 }
 
 impl Log {
-    /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
-    pub(crate) fn open(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found)> {
-        let root = match Root::load(&tier)? {
-            Some(root) => root,
-            None if options.create => Log::create(&tier, options)?,
-            None => {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    "there is no store, and it is not to be created",
-                ));
-            }
-        };
-        let unit_bytes = root.unit_bytes;
-        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
-            return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
-        }
-        let grown = (tier.bytes() / unit_bytes) as u32;
-        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
-        let lanes = (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX);
-        let power_cut = !root.clean && root.boot_id != tier.boot_id();
-        let log = Log {
-            unit_shift: unit_bytes.trailing_zeros(),
-            units: (0..grown_max).map(|_| Unit::new()).collect(),
-            pool: Mutex::new(Pool::new(grown, grown_max)),
-            space_freed: Condvar::new(),
-            lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
-            collector_lane: Mutex::new(Lane::default()),
-            next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
-            durable_sequence: AtomicU64::new(root.watermark),
-            next_incarnation: AtomicU64::new((root.opens + 1) << 32),
-            commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
-            failed: AtomicBool::new(false),
-            syncs: AtomicU64::new(0),
-            verify_reads: options.verify_reads,
-            // A sync for every few writes would write 2 MiB each time.
-            large_pages: options.large_pages && options.durability != Durability::Immediate,
-            root: Mutex::new(root),
-            tier,
-        };
-        (1..grown).for_each(|unit| log.prefer_large_pages(unit));
-        let segments = log.load_segments(grown, power_cut)?;
-        let (watermark, clean) = {
-            let root = log.root.lock();
-            (root.watermark, root.clean)
-        };
-        Ok((log, Found { segments, power_cut, clean, watermark }))
-    }
-
-    fn create(tier: &FastTier, options: &Options) -> Result<Root> {
-        let unit_bytes = options.segment_bytes;
-        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
-            return Err(Error::invalid(format!(
-                "segment_bytes is {unit_bytes}; it must be a power of two from 1 MiB to 1 GiB"
-            )));
-        }
-        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        if limit < 8 * unit_bytes {
-            return Err(Error::invalid(format!(
-                "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",
-                8 * unit_bytes
-            )));
-        }
-        tier.grow(unit_bytes)?;
-        let mut random = Random::from_entropy();
-        let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-        let mut root = Root::new(unit_bytes, store_id, tier.boot_id());
-        root.store(tier)?;
-        Ok(root)
-    }
-
-    /// Reads all segment headers; fills the pool; returns the first units of used segments.
-    fn load_segments(&self, grown: u32, power_cut: bool) -> Result<Vec<u32>> {
-        let mut pool = self.pool.lock();
-        let mut unit = 1;
-        let mut segments = Vec::new();
-        let mut last_incarnation = 0;
-        // Units below were part of a segment that was freed, and hold the middle of a record.
-        let mut freed_until = 0;
-        while unit < grown {
-            let offset = self.unit_offset(unit);
-            let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
-            last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
-            let used = decoded.header.filter(|h| h.state != SegmentState::Free);
-            // A torn header is a unit on its way into use when the power went; without a power cut nothing tears.
-            if decoded.spoiled && used.is_none() {
-                if !power_cut && unit >= freed_until {
-                    return Err(Error::corrupted(format!(
-                        "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
-                    )));
-                }
-                if !self.tier.is_read_only() {
-                    self.clear_header(unit);
-                }
-            }
-            if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
-                freed_until = freed_until.max(unit.saturating_add(freed.units));
-            }
-            let Some(header) = used else {
-                pool.add_free(unit);
-                unit += 1;
-                continue;
-            };
-            if header.units == 0 || header.units > grown - unit {
-                return Err(Error::corrupted(format!(
-                    "the segment at byte {offset} of the fast tier says it has {} units, more than the tier",
-                    header.units
-                )));
-            }
-            for u in unit..unit + header.units {
-                self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
-            }
-            let sealed = header.state == SegmentState::Sealed;
-            pool.used.insert(
-                unit,
-                Segment {
-                    units: header.units,
-                    kind: header.kind,
-                    incarnation: header.incarnation,
-                    end: header.durable_end.max(SEGMENT_HEADER_BYTES),
-                    max_sequence: header.max_sequence,
-                    sealed,
-                    noted: (header.durable_end, sealed),
-                    next_copy: decoded.copy ^ 1,
-                    in_collection: false,
-                },
-            );
-            segments.push(unit);
-            unit += header.units;
-        }
-        self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
-        Ok(segments)
-    }
-
-    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
-    /// was found. After a power cut, or a clean close, that is done at once.
-    pub(crate) fn recovered(&self, ends: Vec<SegmentEnd>, last_sequence: u64, found: &Found) -> Result<()> {
-        let mut pool = self.pool.lock();
-        for end in &ends {
-            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
-            (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
-        }
-        drop(pool);
-        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
-        let mut commit = self.commit.lock();
-        commit.unsettled = Some(ends);
-        if (found.power_cut || found.clean) && !self.tier.is_read_only() {
-            self.sync(&mut commit, false)?;
-        }
-        Ok(())
-    }
-
-    /// Whether what recovery found still waits for its first sync.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.commit.lock().unsettled.is_some()
-    }
-
-    /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
-    ///
-    /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
-    /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
-    /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
-    fn settle(&self, ends: &[SegmentEnd], durable: u64) -> Result<()> {
-        let mut pool = self.pool.lock();
-        let mut changed = Vec::new();
-        for end in ends {
-            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
-            if segment.noted != (segment.end, true) && !segment.in_collection {
-                segment.noted = (segment.end, true);
-                changed.push((end.unit, segment.next_copy, header_of(segment, SegmentState::Sealed)));
-            }
-        }
-        drop(pool);
-        for pass in 0..2 {
-            changed
-                .iter()
-                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
-            // PERSIST: one copy of each header is whole at any moment.
-            if !changed.is_empty() {
-                self.tier.persist_all()?;
-            }
-        }
-        let mut root = self.root.lock();
-        root.opens += 1;
-        root.clean = false;
-        root.boot_id = self.tier.boot_id();
-        root.watermark = durable;
-        root.store(&self.tier)
-    }
-
     pub(crate) fn unit_bytes(&self) -> u64 {
         1 << self.unit_shift
     }
@@ -363,6 +177,11 @@ impl Log {
         self.collector_lane.lock()
     }
 
+    /// All lanes, the collector's too.
+    pub(crate) fn every_lane(&self) -> (Vec<MutexGuard<'_, Lane>>, MutexGuard<'_, Lane>) {
+        (self.all_lanes(), self.collector_lane())
+    }
+
     /// All writers' lanes, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
     pub(crate) fn all_lanes(&self) -> Vec<MutexGuard<'_, Lane>> {
         self.lanes.iter().map(|lane| lane.0.lock()).collect()
@@ -409,6 +228,15 @@ impl Log {
                 ErrorKind::Closed,
                 "an earlier sync failed, so what is on the medium is not known; the store takes no more writes until it is opened again",
             ));
+        }
+        Ok(())
+    }
+
+    /// `Err` once a segment can no longer be begun.
+    fn check_open(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store has been closed"));
         }
         Ok(())
     }
@@ -499,6 +327,7 @@ impl Log {
 
     /// Seals all lanes, makes everything durable, and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
@@ -509,7 +338,8 @@ impl Log {
         let units: Vec<u32> = pool.used.keys().copied().collect();
         for unit in units {
             let Some(segment) = pool.used.get_mut(&unit) else { continue };
-            if segment.noted != (segment.end, true) {
+            // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
+            if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
                 self.write_header(unit, first, &header).inspect_err(|_| self.fail())?;
@@ -534,8 +364,21 @@ impl Log {
 
     /// Stores the catalog of tables, durably whatever the durability mode: a row must never outlive its schema.
     pub(crate) fn store_catalog(&self, catalog: &[u8]) -> Result<()> {
+        let mut root = self.root.lock();
         self.check_writable()?;
-        self.root.lock().store_catalog(&self.tier, catalog)
+        // A failure half-way leaves copies of the root that differ; a further change would spoil the catalog of one.
+        root.store_catalog(&self.tier, catalog).inspect_err(|error| {
+            if error.kind() != ErrorKind::Invalid {
+                self.fail();
+            }
+        })
+    }
+
+    /// Marks the log of a segment as empty, before any store that follows.
+    fn write_end(&self, unit: u32) {
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        self.tier.write(start, END_BYTES, |out| out.fill(0));
+        compiler_fence(Ordering::Release);
     }
 
     fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
@@ -554,18 +397,14 @@ impl Log {
         Ok(())
     }
 
-    /// Makes a unit that begins no segment look like one that never did.
-    fn clear_header(&self, unit: u32) {
-        self.tier.write(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
-    }
-
     /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
     /// nothing.
     pub(crate) fn make_void(&self, offset: u64) {
         if self.tier.is_read_only() {
             return;
         }
-        self.tier.write(offset, 4, format::make_void);
+        // One store that no kill tears: a record that is neither whole nor void would hide all that follow it.
+        self.tier.store_u64(offset, format::void_word(self.tier.load_u64(offset)));
     }
 }
 
@@ -604,12 +443,12 @@ impl Log {
             in_collection: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
-        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
-        self.tier.write(start, END_BYTES, |out| out.fill(0));
+        self.write_end(unit);
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
-        // segment was durable, for the sync that makes a record durable makes this durable too.
+        // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
+        // cover the headers of further units, it must not be there without this.
         self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
-        if self.tier.flush_is_cheap() {
+        if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
                 .map_err(|error| NoSpace::Failed(error.into()))?;
@@ -732,23 +571,31 @@ impl Log {
     ///
     /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
     pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
+        self.check_writable()?;
         let (first, header) = {
             let pool = self.pool.lock();
             let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
             (segment.next_copy, header_of(segment, SegmentState::Free))
         };
-        self.write_header(unit, first, &header)
+        if header.durable_end == SEGMENT_HEADER_BYTES {
+            // For `holds_nothing_since`: what a crash left there is no record of this segment.
+            self.write_end(unit);
+        }
+        self.write_header(unit, first, &header).inspect_err(|_| self.fail())
     }
 
     /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
-    pub(crate) fn reuse(&self, unit: u32) {
-        let mut pool = self.pool.lock();
-        if let Some(segment) = pool.used.remove(&unit) {
-            // Not durable by itself: after a power cut a header that is none counts as one on its way into use.
-            (unit + 1..unit + segment.units).for_each(|inner| self.clear_header(inner));
-            (unit..unit + segment.units).for_each(|u| pool.add_free(u));
-            self.space_freed.notify_all();
+    pub(crate) fn reuse(&self, unit: u32) -> Result<()> {
+        let Some(segment) = self.pool.lock().used.get(&unit).cloned() else { return Ok(()) };
+        if segment.units > 1 {
+            let freed = header_of(&segment, SegmentState::Free);
+            self.part(unit, segment.units, segment.next_copy, freed).inspect_err(|_| self.fail())?;
         }
+        let mut pool = self.pool.lock();
+        pool.used.remove(&unit);
+        (unit..unit + segment.units).for_each(|u| pool.add_free(u));
+        self.space_freed.notify_all();
+        Ok(())
     }
 
     /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
@@ -757,7 +604,9 @@ impl Log {
         let start = self.unit_offset(unit);
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
         let bytes = self.tier.try_read(start, limit as usize)?;
-        Some(Walk::new(bytes, start, segment.incarnation, segment.noted.0, segment.sealed))
+        // Whoever sealed it knows where its records end, whether or not its header does.
+        let whole_end = if segment.sealed { segment.end } else { segment.noted.0 };
+        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed))
     }
 }
 
@@ -783,7 +632,7 @@ impl Log {
         let (mut unit, mut freed_until) = (1, 0);
         while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
             let decoded = SegmentHeader::decode(bytes);
-            if decoded.header.is_some() || unit >= freed_until {
+            if unit >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
                 spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
             }

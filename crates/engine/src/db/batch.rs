@@ -11,7 +11,9 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, note_expiry, row_draft};
+use super::write::{
+    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry, row_draft,
+};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -315,7 +317,8 @@ impl Store {
         }
         lane.commit(reservation, sequence);
         for (part, old) in parts.iter().zip(replaced) {
-            self.count_replaced(&part.write.table, part.draft.kind, old);
+            count_tombstones(&part.write.table, part.draft.kind, old);
+            self.count_replaced(part.draft.kind, old);
         }
         Ok(sequence)
     }

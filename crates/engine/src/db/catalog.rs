@@ -154,7 +154,7 @@ impl Store {
         let Some(table) = self.catalog.by_name(name) else { return Ok(false) };
         let mut tables = Tables::clone(&self.catalog.tables.load());
         tables.remove(&table);
-        let _all = self.log.all_lanes();
+        let _all = self.log.every_lane();
         self.log.store_catalog(&tables.encode(*next_id, None))?;
         table.dropped.store(true, Ordering::Release);
         self.catalog.tables.store(Arc::new(tables));
@@ -168,7 +168,7 @@ impl Store {
     pub(super) fn clear_table(&self, table: &Arc<TableShared>) -> Result<()> {
         let mut next_id = self.catalog.changing.lock();
         let mut tables = Tables::clone(&self.catalog.tables.load());
-        let _all = self.log.all_lanes();
+        let _all = self.log.every_lane();
         table.id_for_write()?;
         let schema = table.schema.load();
         let bytes = tables.encode(*next_id + 1, Some((&table.name, *next_id, &schema)));

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
-use super::write::{Draft, row_draft};
+use super::write::{Draft, Edit, Step, row_draft};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
@@ -106,6 +106,11 @@ impl Collector {
     /// A whole table's rows died at once: their segments do not know yet.
     pub(super) fn rows_vanished(&self) {
         self.vanished.store(true, Ordering::Release);
+    }
+
+    /// The tombstones in a segment that left the index, by offset.
+    pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
+        self.dropped.lock().get(&unit).cloned().unwrap_or_default()
     }
 
     #[inline]
@@ -293,6 +298,8 @@ impl Store {
         slot: Slot,
     ) -> Result<bool> {
         let guard = self.pin();
+        // Clearing the table locks all lanes before it counts the tombstones as gone.
+        let _lane = self.log.collector_lane();
         let dropped = table.index.upsert(record.key(), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),
@@ -362,11 +369,18 @@ impl Store {
         self.log.tier().write(reservation.offset, with_end, |out| spec.encode(out, fill));
         let (offset, incarnation) = (reservation.offset, reservation.incarnation);
         let sequence = copy.of.sequence();
-        self.seal_with(&spec, offset, incarnation, sequence, copy.previous);
         let guard = self.pin();
-        let stands = table.index.upsert(key, &guard, |now| match now == Some(copy.slot) {
-            true => (Decision::Store(new_slot(offset, bytes)), true),
-            false => (Decision::Keep, false),
+        let stands = table.index.upsert(key, &guard, |now| {
+            if now != Some(copy.slot) {
+                return (Decision::Keep, false);
+            }
+            // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
+            self.seal_with(&spec, offset, incarnation, sequence, copy.previous);
+            if self.persists_in_place() {
+                // PERSIST: the copy is durable before a durable delta can refer to it.
+                self.log.persist_range(offset, bytes as u64);
+            }
+            (Decision::Store(new_slot(offset, bytes)), true)
         });
         // Nothing was committed if not: the next record is written over it.
         let stands = stands.map_err(index_full)?;
@@ -391,7 +405,7 @@ impl Store {
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
             self.log.free_segment(victim.unit)?;
             self.uncount(victim.unit)?;
-            self.log.reuse(victim.unit);
+            self.log.reuse(victim.unit)?;
             self.collector.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;
         }
@@ -409,7 +423,11 @@ impl Store {
             }
             let guard = self.pin();
             let fewer = table.index.upsert(record.key(), &guard, |slot| {
-                let Some(slot) = slot.filter(|slot| slot.stale() > 0) else { return (Decision::Keep, None) };
+                // A table that was cleared since has the key of another record.
+                let same_table = table.id.load(Ordering::Acquire) == record.table();
+                let Some(slot) = slot.filter(|slot| same_table && slot.stale() > 0) else {
+                    return (Decision::Keep, None);
+                };
                 let fewer = slot.stale_fewer(1);
                 (Decision::Store(fewer), Some(fewer))
             });
@@ -463,8 +481,16 @@ impl Store {
             }
         }
         for key in expired {
-            self.counters.add(super::metrics::Count::Expired);
-            self.delete(table, &key)?;
+            let deleted = self.with_row(table, &key, |at| {
+                // Written anew, or deleted, since it was found: leave it.
+                if at.row.is_some() || !super::write::is_row(at.slot) {
+                    return Ok(Step::Done(false));
+                }
+                Ok(self.apply(at, Edit::<&str>::Delete)?.then(true))
+            })?;
+            if deleted {
+                self.counters.add(super::metrics::Count::Expired);
+            }
         }
         Ok(())
     }
@@ -474,3 +500,6 @@ impl Store {
 pub(super) fn hides_nothing(slot: Slot) -> bool {
     slot.tag() == Tag::Tombstone && slot.stale() == 0
 }
+
+#[cfg(test)]
+mod tests;

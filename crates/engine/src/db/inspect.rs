@@ -25,6 +25,8 @@
 //! # }
 //! ```
 
+mod counts;
+
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;

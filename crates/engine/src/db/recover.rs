@@ -2,12 +2,12 @@
 //!
 //! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
-//!    is left is a prefix. (After a killed process every store survived, and nothing is cut.)
+//!    is left is a prefix. A delta whose base is missing counts as missing. (After a killed process every store survived, and nothing is cut.)
 //! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, let the newest version of a key
 //!    decide what its slot says, count the older ones as dead, and build the table's index bottom-up.
 //! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -116,6 +116,8 @@ struct Above {
     start: u64,
     offset: u64,
     relocated: bool,
+    /// Of a delta: where what it was written over lies.
+    below: Option<u64>,
 }
 
 /// By table, in the order they were met.
@@ -140,7 +142,7 @@ impl Store {
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
         }
-        self.log.recovered(walked.ends, walked.last_sequence, found)
+        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place())
     }
 
     fn walk_all(&self, found: &Found, prefixes: &Prefixes, threads: usize) -> Result<Walked> {
@@ -193,6 +195,9 @@ impl Store {
                     start: walk.unit_start(),
                     offset: record.offset(),
                     relocated: record.flags() & FLAG_RELOCATED != 0,
+                    below: Slot::from_raw(record.previous())
+                        .filter(|_| record.kind() == RecordKind::Delta)
+                        .map(Slot::offset),
                 });
             }
             let table = record.table();
@@ -224,6 +229,7 @@ impl Store {
         sequences.dedup();
         let gap = sequences.iter().zip(watermark + 1..).find(|&(&s, expected)| s != expected);
         let first_missing = gap.map_or(watermark + sequences.len() as u64 + 1, |(_, expected)| expected);
+        let first_missing = self.first_baseless(walked).unwrap_or(u64::MAX).min(first_missing);
         let mut ends: HashMap<u32, &mut SegmentEnd> =
             walked.ends.iter_mut().map(|end| (end.unit, end)).collect();
         for above in walked.above.iter().filter(|a| a.sequence >= first_missing) {
@@ -236,6 +242,17 @@ impl Store {
         }
         let runs = walked.runs.values_mut().flatten();
         runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
+    }
+
+    /// The sequence of the first delta above the watermark that was written over a copy (relocated, or merged) which is
+    /// lost. What was copied is all there under its own sequences, but the delta does not say so. It was never
+    /// acknowledged as durable: the sync that would have made it so would have made the copy durable, too.
+    fn first_baseless(&self, walked: &Walked) -> Option<u64> {
+        let start = |end: &SegmentEnd| u64::from(end.unit) * self.log.unit_bytes();
+        let walked_to: BTreeMap<u64, u64> =
+            walked.ends.iter().map(|e| (start(e), start(e) + e.end)).collect();
+        let is_lost = |place: u64| walked_to.range(..=place).next_back().is_none_or(|(_, &end)| place >= end);
+        walked.above.iter().filter(|a| a.below.is_some_and(is_lost)).map(|a| a.sequence).min()
     }
 
     /// Builds a table's index from its notes.

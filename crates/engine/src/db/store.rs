@@ -139,7 +139,8 @@ impl Store {
                 // The record itself was made durable before it was published. Everything before it must be, too, or
                 // recovery would cut the log in front of it.
                 self.log.barrier();
-                Ok(())
+                // Closed, or a medium that refused: then only a sync that came after all can say that it is durable.
+                if self.log.check_writable().is_err() { self.log.persist_to(sequence) } else { Ok(()) }
             }
             Durability::Immediate => self.log.persist_to(sequence),
             Durability::Interval(_) | Durability::Process => Ok(()),

@@ -112,6 +112,17 @@ pub(super) fn is_row(slot: Option<Slot>) -> bool {
     slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
 }
 
+/// Counts the table's tombstones after a record was published. With a lane locked, like [`TableShared::id_for_write`].
+#[inline]
+pub(super) fn count_tombstones(table: &TableShared, kind: RecordKind, old: Option<Slot>) {
+    match (kind, old.map(Slot::tag)) {
+        (RecordKind::Delta, _) | (_, None) => {}
+        (RecordKind::Tombstone, _) => drop(table.tombstones.fetch_add(1, Ordering::Relaxed)),
+        (_, Some(Tag::Tombstone)) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
+        _ => {}
+    }
+}
+
 pub(super) fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() || key.len() > limits::KEY_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -154,8 +165,9 @@ impl Store {
         });
         let Some((old, sequence)) = published.map_err(index_full)? else { return Ok(Outcome::Refused) };
         lane.commit(reservation, sequence);
+        count_tombstones(table, draft.kind, old);
         drop(lane);
-        self.count_replaced(table, draft.kind, old);
+        self.count_replaced(draft.kind, old);
         drop(guard);
         self.make_durable(sequence)?;
         self.pay(bytes);
@@ -203,20 +215,15 @@ impl Store {
         });
     }
 
-    /// Counts what a published record took the place of.
+    /// Counts what a published record took the place of as dead.
     #[inline]
-    pub(super) fn count_replaced(&self, table: &TableShared, kind: RecordKind, old: Option<Slot>) {
-        let Some(old) = old else { return };
-        match (kind, old.tag()) {
-            (RecordKind::Delta, _) => return,
-            (RecordKind::Tombstone, _) => drop(table.tombstones.fetch_add(1, Ordering::Relaxed)),
-            (_, Tag::Tombstone) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>) {
+        if let Some(old) = old
+            && kind != RecordKind::Delta
+            && !hides_nothing(old)
+        {
+            self.count_dead(old);
         }
-        if hides_nothing(old) {
-            return;
-        }
-        self.count_dead(old);
     }
 
     /// Counts the records of a version as dead. Call with a guard that was pinned while the version was current.

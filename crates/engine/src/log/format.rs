@@ -17,7 +17,7 @@
 //! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
 //! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`), so that a record
 //!   of the segment's earlier life is never taken for a live one. Its complement marks a **void** record: whole, but
-//!   not to be replayed. One 4-byte store turns a record void.
+//!   not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
@@ -193,11 +193,9 @@ pub(crate) fn seal(head: &mut [u8], incarnation: u64, sequence: u64, previous: u
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Turns a sealed record void.
-pub(crate) fn make_void(head: &mut [u8]) {
-    for byte in &mut head[..4] {
-        *byte = !*byte;
-    }
+/// The first word of a sealed record, turned into that of a void one.
+pub(crate) fn void_word(word: u64) -> u64 {
+    word ^ u64::from(u32::MAX)
 }
 
 /// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
@@ -524,7 +522,8 @@ mod tests {
     fn void_and_foreign_incarnations() {
         let mut bytes = sample(b"x", None);
         assert_eq!(Record::parse(&bytes, 0, 10, true).unwrap_err(), NotARecord::Checksum);
-        make_void(&mut bytes);
+        let word = void_word(u64_at(&bytes, 0));
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
         assert!(Record::parse(&bytes, 0, 9, true).unwrap().is_void());
     }
 

@@ -77,7 +77,7 @@ impl Lane {
         bytes: usize,
         claim: Claim,
     ) -> std::result::Result<Reservation, NoSpace> {
-        log.check_writable().map_err(NoSpace::Failed)?;
+        log.check_open().map_err(NoSpace::Failed)?;
         let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(log.unit_bytes()) as u32;
         let unit = log.open_segment(units, kind, claim)?;
         self.seal(log, kind);

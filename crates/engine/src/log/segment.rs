@@ -17,8 +17,10 @@
 //!   a sealed segment ends there.
 //! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. A unit is taken into use by
 //!   writing the first copy; the second says "used" only after a sync. A unit is freed by writing both, each durable
-//!   before the next step. In between, updates go to the two copies in turn, a sync apart.
-//! * Only a segment's first unit has a header. When a segment of several is freed, the others' first bytes are made zero.
+//!   before the next step. In between, updates go to the two copies in turn, a sync apart. So whatever ends the process,
+//!   at most one copy is torn. `Log::may_be_free` says which tears are legal; both copies spoiled are corruption.
+//! * Only a segment's first unit has a header; it is durable before the others are written. When such a segment is freed,
+//!   all of `units` are free at first; then the others' first bytes are made zero, durably, and `units` 1.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,8 +112,9 @@ impl SegmentHeader {
         let copies = [first, second].map(SegmentHeader::decode_copy);
         let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
         let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
-        let header = copies[usize::from(counts)];
-        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes) != [false; 2] }
+        let [header, other] = [counts, counts ^ 1].map(|copy| copies[usize::from(copy)]);
+        let other_is_used = other.is_some_and(|other| other.state != SegmentState::Free);
+        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes), other_is_used }
     }
 
     /// Which of the two copies hold something that is not a header.
@@ -126,12 +129,14 @@ impl SegmentHeader {
 /// What the first bytes of a unit say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decoded {
-    /// `None`: the unit never began a segment, or (if `spoiled`) nothing can be told.
+    /// `None`: the unit never began a segment, or (if a copy is spoiled) nothing can be told.
     pub(crate) header: Option<SegmentHeader>,
     /// Which copy that is.
     pub(crate) copy: u8,
-    /// A copy holds something that is not a header: torn by a power cut, or corrupted.
-    pub(crate) spoiled: bool,
+    /// Which copies hold something that is not a header: torn by a crash, or corrupted.
+    pub(crate) spoiled: [bool; 2],
+    /// The copy that does not count says "in use".
+    pub(crate) other_is_used: bool,
 }
 
 /// What is kept in DRAM for every unit, read and written without locks.
@@ -344,12 +349,15 @@ mod tests {
         let mut both = [copy, copy].concat();
         for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
             both[bit / 8] ^= 1 << (bit % 8);
-            let copy = u8::from(bit < HEADER_COPY_BYTES * 8);
-            assert_eq!(SegmentHeader::decode(&both), Decoded { header: Some(header()), copy, spoiled: true });
+            let first = bit < HEADER_COPY_BYTES * 8;
+            let decoded = SegmentHeader::decode(&both);
+            assert_eq!((decoded.header, decoded.copy), (Some(header()), u8::from(first)));
+            assert_eq!((decoded.spoiled, decoded.other_is_used), ([first, !first], false));
             both[bit / 8] ^= 1 << (bit % 8);
         }
-        assert_eq!(SegmentHeader::decode(&[0; 128]), Decoded { header: None, copy: 0, spoiled: false });
-        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { header: None, copy: 0, spoiled: true });
+        let nothing = Decoded { header: None, copy: 0, spoiled: [false; 2], other_is_used: false };
+        assert_eq!(SegmentHeader::decode(&[0; 128]), nothing);
+        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { spoiled: [true; 2], ..nothing });
     }
 
     #[test]

@@ -8,4 +8,6 @@ mod corruption;
 mod crash;
 mod kill;
 mod model;
+mod reclaim;
 mod reopen;
+mod tear;

@@ -50,13 +50,17 @@ fn the_store_answers_like_its_model() {
     }
     let seconds = std::env::var("HEDGEROW_SECONDS").map_or(15, |s| s.parse().unwrap());
     let (start, mut seed, mut operations) = (Instant::now(), 0, 0u64);
-    let (mut freed, mut refused) = (0, 0);
+    let (mut freed, mut refused, mut merged) = (0, 0, 0);
     while start.elapsed() < Duration::from_secs(seconds) {
         let runner = run(seed, 3_000, setup_of(seed), &taste_of(seed));
         (freed, refused) = (freed + runner.segments_freed, refused + runner.refused_full);
+        merged += runner.chains_merged();
         operations += 3_000;
         seed += 1;
     }
-    println!("{operations} operations in {seed} seeds: {freed} segments freed, {refused} times full");
+    println!(
+        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {refused} times full"
+    );
     assert!(freed > 0, "the seeds never collected a segment");
+    assert!(merged > 0, "the seeds never merged a chain");
 }

@@ -1,0 +1,118 @@
+//! Whether the slots of an open store count what the log holds.
+//!
+//! Owns one invariant: for every key, the records of the log that are neither void nor [dropped](super::super::collect)
+//! are those of its version and as many more as its slot calls stale; and each record a slot leads to is among them. The
+//! rule by which a tombstone may go rests on it (`docs/decisions/0004-tombstones.md`). Nobody may write meanwhile. Must
+//! not know how the counts come about.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Bound;
+
+use super::super::Db;
+use super::super::store::{Store, TableShared};
+use crate::index::{ScanBatch, Slot, Tag};
+use crate::{Error, Result};
+
+/// Slots looked at together.
+const STEP: usize = 4096;
+
+/// What the log holds.
+#[derive(Default)]
+struct Held {
+    /// Records by table and key.
+    records: HashMap<u32, HashMap<Vec<u8>, usize>>,
+    places: HashSet<u64>,
+}
+
+impl Db {
+    /// Compares the slots' stale counts with the log, as [`hedgerow::inspect`](crate::inspect) does not: for tests, of a
+    /// store without threads of its own. It walks the whole log.
+    ///
+    /// # Errors
+    /// `Corrupted`, with the key that is counted wrong.
+    #[doc(hidden)]
+    pub fn check_counts(&self) -> Result<()> {
+        let mut held = self.store.held()?;
+        for table in self.store.catalog.all() {
+            self.store.check_table(&table, &mut held)?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    fn held(&self) -> Result<Held> {
+        let mut held = Held::default();
+        for (unit, ..) in self.log.segments() {
+            let dropped = self.collector.dropped_in(unit);
+            let Some(mut walk) = self.log.walk(unit) else { continue };
+            while let Some(record) = walk.next_record()? {
+                held.places.insert(record.offset());
+                if !dropped.contains(&record.offset()) {
+                    let keys = held.records.entry(record.table()).or_default();
+                    *keys.entry(record.key().to_vec()).or_default() += 1;
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    fn check_table(&self, table: &TableShared, held: &mut Held) -> Result<()> {
+        let id = table.id.load(std::sync::atomic::Ordering::Acquire);
+        let mut keys = held.records.remove(&id).unwrap_or_default();
+        let mut batch = ScanBatch::default();
+        let mut position: Option<Vec<u8>> = None;
+        let mut tombstones = 0;
+        loop {
+            let guard = self.pin();
+            let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            table.index.scan_forward(from, Bound::Unbounded, STEP, &guard, &mut batch);
+            for (key, slot) in batch.iter() {
+                tombstones += u64::from(slot.tag() == Tag::Tombstone);
+                self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)?;
+            }
+            if batch.len() < STEP {
+                break;
+            }
+            position = Some(batch.key(batch.len() - 1).to_vec());
+        }
+        if let Some((key, records)) = keys.iter().next() {
+            return Err(wrong(table, key, &format!("has no slot, and {records} records in the log")));
+        }
+        let counted = table.tombstones.load(std::sync::atomic::Ordering::Relaxed);
+        if counted != tombstones {
+            let text = format!("table {:?} counts {counted} tombstones and has {tombstones}", table.name);
+            return Err(Error::corrupted(text));
+        }
+        Ok(())
+    }
+
+    fn check_slot(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        slot: Slot,
+        records: usize,
+        places: &HashSet<u64>,
+    ) -> Result<()> {
+        let version: Vec<u64> = match slot.tag() {
+            Tag::Delta => self.chain(slot)?.records().map(|record| record.offset()).collect(),
+            _ => vec![slot.offset()],
+        };
+        if version.len() != usize::from(slot.depth()) + 1 {
+            return Err(wrong(table, key, &format!("has {} records in its chain: {slot:?}", version.len())));
+        }
+        if let Some(lost) = version.iter().find(|place| !places.contains(place)) {
+            return Err(wrong(table, key, &format!("has a record at {lost}, in no segment: {slot:?}")));
+        }
+        let stale = usize::from(slot.stale());
+        if stale < usize::from(Slot::STALE_MANY) && records != version.len() + stale {
+            return Err(wrong(table, key, &format!("has {records} records in the log, but {slot:?}")));
+        }
+        Ok(())
+    }
+}
+
+fn wrong(table: &TableShared, key: &[u8], what: &str) -> Error {
+    Error::corrupted(format!("the key {} of table {:?} {what}", key.escape_ascii(), table.name))
+}

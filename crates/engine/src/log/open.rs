@@ -1,0 +1,274 @@
+//! Opening the log: the root, the segments' headers, and what a crash left half-done in them.
+//!
+//! Owns which tears of a header are legal, and the end of recovery, after which what was found is the whole past. The
+//! records are walked by `db/recover.rs`. Must not know what they say.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hedgerow_device::{FastTier, Random};
+use parking_lot::{Condvar, Mutex};
+
+use super::format::{END_BYTES, Record};
+use super::lane::Lane;
+use super::segment::{
+    Decoded, HEADER_COPY_BYTES, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
+};
+use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, header_of, now};
+use crate::{Durability, Error, ErrorKind, Options, Result};
+
+impl Log {
+    /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
+    pub(crate) fn open(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found)> {
+        let root = match Root::load(&tier)? {
+            Some(root) => root,
+            None if options.create => Log::create(&tier, options)?,
+            None => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "there is no store, and it is not to be created",
+                ));
+            }
+        };
+        let unit_bytes = root.unit_bytes;
+        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
+            return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
+        }
+        let grown = (tier.bytes() / unit_bytes) as u32;
+        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
+        let lanes = (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX);
+        let power_cut = !root.clean && root.boot_id != tier.boot_id();
+        let log = Log {
+            unit_shift: unit_bytes.trailing_zeros(),
+            units: (0..grown_max).map(|_| Unit::new()).collect(),
+            pool: Mutex::new(Pool::new(grown, grown_max)),
+            space_freed: Condvar::new(),
+            lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
+            collector_lane: Mutex::new(Lane::default()),
+            next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
+            durable_sequence: AtomicU64::new(root.watermark),
+            next_incarnation: AtomicU64::new((root.opens + 1) << 32),
+            commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
+            failed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+            verify_reads: options.verify_reads,
+            // A sync for every few writes would write 2 MiB each time.
+            large_pages: options.large_pages && options.durability != Durability::Immediate,
+            root: Mutex::new(root),
+            tier,
+        };
+        (1..grown).for_each(|unit| log.prefer_large_pages(unit));
+        let segments = log.load_segments(grown, power_cut)?;
+        let (watermark, clean) = {
+            let root = log.root.lock();
+            (root.watermark, root.clean)
+        };
+        Ok((log, Found { segments, power_cut, clean, watermark }))
+    }
+
+    fn create(tier: &FastTier, options: &Options) -> Result<Root> {
+        let unit_bytes = options.segment_bytes;
+        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
+            return Err(Error::invalid(format!(
+                "segment_bytes is {unit_bytes}; it must be a power of two from 1 MiB to 1 GiB"
+            )));
+        }
+        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        if limit < 8 * unit_bytes {
+            return Err(Error::invalid(format!(
+                "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",
+                8 * unit_bytes
+            )));
+        }
+        tier.grow(unit_bytes)?;
+        let mut random = Random::from_entropy();
+        let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+        let mut root = Root::new(unit_bytes, store_id, tier.boot_id());
+        root.store(tier)?;
+        Ok(root)
+    }
+
+    /// Reads all segment headers; fills the pool; returns the first units of used segments.
+    fn load_segments(&self, grown: u32, power_cut: bool) -> Result<Vec<u32>> {
+        let mut pool = self.pool.lock();
+        let mut unit = 1;
+        let mut segments = Vec::new();
+        let mut last_incarnation = 0;
+        while unit < grown {
+            let offset = self.unit_offset(unit);
+            let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
+            last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
+            let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
+                if !self.may_be_free(unit, &decoded, power_cut) {
+                    return Err(Error::corrupted(format!(
+                        "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
+                    )));
+                }
+                let units = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                self.tidy_free(unit, units, &decoded)?;
+                (unit..unit + units).for_each(|u| pool.add_free(u));
+                unit += units;
+                continue;
+            };
+            if header.units == 0 || header.units > grown - unit {
+                return Err(Error::corrupted(format!(
+                    "the segment at byte {offset} of the fast tier says it has {} units, more than the tier",
+                    header.units
+                )));
+            }
+            for u in unit..unit + header.units {
+                self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
+            }
+            let sealed = header.state == SegmentState::Sealed;
+            pool.used.insert(
+                unit,
+                Segment {
+                    units: header.units,
+                    kind: header.kind,
+                    incarnation: header.incarnation,
+                    end: header.durable_end.max(SEGMENT_HEADER_BYTES),
+                    max_sequence: header.max_sequence,
+                    sealed,
+                    noted: (header.durable_end, sealed),
+                    next_copy: decoded.copy ^ 1,
+                    in_collection: false,
+                },
+            );
+            segments.push(unit);
+            unit += header.units;
+        }
+        self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
+        Ok(segments)
+    }
+
+    /// Whether a unit whose header does not say that it is in use is free, given that copies of the header are spoiled.
+    ///
+    /// A copy is written only while the other is whole, so a crash spoils one, and never both:
+    /// * the first while the second is nothing or "free": on its way into use, with no record in it yet, or, of that same
+    ///   incarnation, on its way out of it;
+    /// * the second while the first is "free": on its way out.
+    ///
+    /// After a power cut a unit on its way into use may hold records whose header was never durable; nor were they.
+    fn may_be_free(&self, unit: u32, decoded: &Decoded, power_cut: bool) -> bool {
+        match (decoded.spoiled, decoded.header) {
+            ([false, false], _) => true,
+            ([true, true], _) => false,
+            ([false, true], header) => header.is_some(),
+            ([true, false], header) => power_cut || self.holds_nothing_since(unit, header),
+        }
+    }
+
+    /// Whether the log of the segment at `unit` is empty, or of the incarnation that `freed` says is free.
+    fn holds_nothing_since(&self, unit: u32, freed: Option<SegmentHeader>) -> bool {
+        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+        if self.tier.try_read(start, END_BYTES).is_some_and(|mark| mark == [0; END_BYTES]) {
+            return true;
+        }
+        let Some(freed) = freed else { return false };
+        // The record may be bigger than a unit, and `freed` say so no more: as far as the tier goes.
+        let room = self.tier.bytes().saturating_sub(start);
+        let bytes = self.tier.try_read(start, room as usize).unwrap_or_default();
+        Record::parse(bytes, start, freed.incarnation, true).is_ok()
+    }
+
+    /// Finishes what a crash left undone of freeing a unit: afterwards no copy says that it is in use, and those of its
+    /// segment that follow have no header.
+    fn tidy_free(&self, unit: u32, units: u32, decoded: &Decoded) -> Result<()> {
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
+        for copy in [0u8, 1].into_iter().filter(|&copy| decoded.spoiled[usize::from(copy)]) {
+            let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
+            self.tier.write(offset, HEADER_COPY_BYTES, |out| out.fill(0));
+        }
+        let Some(freed) = decoded.header else { return Ok(()) };
+        if decoded.other_is_used {
+            // PERSIST: or a crash that spoils this copy, when the unit is next taken into use, brings the segment back.
+            self.write_header_copy(unit, decoded.copy ^ 1, &freed);
+            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+        }
+        if units > 1 { self.part(unit, units, decoded.copy ^ 1, freed) } else { Ok(()) }
+    }
+
+    /// Parts the units of a freed segment: from now on each is free for itself.
+    pub(super) fn part(&self, unit: u32, units: u32, first: u8, freed: SegmentHeader) -> Result<()> {
+        for inner in unit + 1..unit + units {
+            self.tier.write(self.unit_offset(inner), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
+            // PERSIST: what a record left there must not be taken for a header once it is looked at as one.
+            self.tier.persist(self.unit_offset(inner), SEGMENT_HEADER_BYTES)?;
+        }
+        self.write_header(unit, first, &SegmentHeader { units: 1, ..freed })
+    }
+
+    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
+    /// was found. After a power cut, or a clean close, that is done at once; so it is with `settle`, for a store whose
+    /// writes become durable without a sync.
+    pub(crate) fn recovered(
+        &self,
+        ends: Vec<SegmentEnd>,
+        last_sequence: u64,
+        found: &Found,
+        settle: bool,
+    ) -> Result<()> {
+        let mut pool = self.pool.lock();
+        for end in &ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
+        }
+        drop(pool);
+        self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
+        let mut commit = self.commit.lock();
+        commit.unsettled = Some(ends);
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
+        if found.power_cut || found.clean || settle {
+            return self.sync(&mut commit, false);
+        }
+        // PERSIST: the incarnations of this opening are taken before a segment is begun, or records that a power cut
+        // leaves of it without their header would be taken for those of the next opening.
+        let mut root = self.root.lock();
+        root.opens += 1;
+        root.store(&self.tier).inspect_err(|_| self.fail())
+    }
+
+    /// Whether what recovery found still waits for its first sync.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.commit.lock().unsettled.is_some()
+    }
+
+    /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
+    ///
+    /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
+    /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
+    /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
+    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64) -> Result<()> {
+        let mut pool = self.pool.lock();
+        let mut changed = Vec::new();
+        for end in ends {
+            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            if segment.noted != (segment.end, true) && !segment.in_collection {
+                segment.noted = (segment.end, true);
+                changed.push((end.unit, segment.next_copy, header_of(segment, SegmentState::Sealed)));
+            }
+        }
+        drop(pool);
+        for pass in 0..2 {
+            changed
+                .iter()
+                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+            // PERSIST: one copy of each header is whole at any moment.
+            if !changed.is_empty() {
+                self.tier.persist_all()?;
+            }
+        }
+        let mut root = self.root.lock();
+        root.opens += 1;
+        root.clean = false;
+        root.boot_id = self.tier.boot_id();
+        root.watermark = durable;
+        root.store(&self.tier)
+    }
+}

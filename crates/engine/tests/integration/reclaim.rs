@@ -1,0 +1,487 @@
+//! Space given back, rows moved and media lost in the worst order: each test is one history that once went wrong.
+
+use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value, row};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors, crc32c};
+
+const SEGMENT: u64 = 1 << 20;
+
+fn options(durability: Durability) -> Options {
+    Options {
+        segment_bytes: SEGMENT,
+        background: false,
+        recovery_threads: 1,
+        index_bytes_max: 16 << 20,
+        durability,
+        ..Options::default()
+    }
+}
+
+fn open(sim: &CrashSim) -> hedgerow::Result<Db> {
+    open_in(sim, Durability::Process)
+}
+
+fn open_in(sim: &CrashSim, durability: Durability) -> hedgerow::Result<Db> {
+    Db::open_at(FastTier::simulated(sim), options(durability), Clock::manual(1_000))
+}
+
+/// What a power cut now leaves.
+fn cut(sim: &CrashSim, kind: Survivors) -> CrashSim {
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    CrashSim::from_image(&walk.image(kind, 1))
+}
+
+fn killed(sim: &CrashSim) -> CrashSim {
+    CrashSim::from_image(&sim.process_kill())
+}
+
+fn bytes(bytes: &[u8]) -> [(&'static str, Value<'_>); 1] {
+    [("value", Value::Bytes(bytes))]
+}
+
+/// Fills the open segment, all but 2 %, and begins another.
+fn fill(flat: &Table, group: u8) {
+    for i in 0..66u8 {
+        flat.put(&[b'f', group, i], &bytes(&[i; 16_000])).unwrap();
+    }
+}
+
+/// Makes most of what [`fill`] wrote dead.
+fn empty(flat: &Table, group: u8) {
+    (0..40u8).for_each(|i| flat.put(&[b'f', group, i], &bytes(b"small")).unwrap());
+}
+
+/// Decision 0004: the record of a tombstone that hides nothing any more must not be taken off the count of another.
+#[test]
+fn a_tombstone_stays_while_a_row_under_it_does() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"key", &bytes(b"first")).unwrap();
+    fill(&flat, 1);
+    assert!(flat.delete(b"key").unwrap());
+    fill(&flat, 2);
+    empty(&flat, 1);
+    assert_eq!(db.collect().unwrap(), 1, "the first row's segment; its tombstone hides nothing from now on");
+    flat.put(b"key", &bytes(b"second")).unwrap();
+    fill(&flat, 3);
+    assert!(flat.delete(b"key").unwrap());
+    fill(&flat, 4);
+    empty(&flat, 2);
+    assert_eq!(db.collect().unwrap(), 1, "the first tombstone's segment");
+    empty(&flat, 4);
+    assert_eq!(
+        db.collect().unwrap(),
+        1,
+        "the second tombstone's segment, while the second row is in the log"
+    );
+    db.persist().unwrap();
+    for crashed in [killed(&sim), cut(&sim, Survivors::None)] {
+        let db = open(&crashed).unwrap();
+        let flat = db.table("flat").unwrap();
+        assert!(flat.get(b"key").unwrap().is_none(), "a deleted row is back");
+        db.check_counts().unwrap();
+    }
+    db.check_counts().unwrap();
+}
+
+/// A row with a delta, durable; and the same row made whole again, which is not.
+fn merged(sim: &CrashSim, durability: Durability) -> (Db, Table) {
+    let db = open_in(sim, durability).unwrap();
+    let table = db.create_table("t", Schema::new().field("a", Type::U32).field("b", Type::U32)).unwrap();
+    table.put(b"key", &row! { a: 1, b: 1 }).unwrap();
+    table.update(b"key", &row! { a: 2 }).unwrap();
+    db.persist().unwrap();
+    table.get(b"key").unwrap();
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged, 1);
+    (db, table)
+}
+
+fn a_and_b(db: &Db) -> (Option<i64>, Option<i64>) {
+    let row = db.table("t").unwrap().get(b"key").unwrap().unwrap();
+    (row.get("a").as_i64(), row.get("b").as_i64())
+}
+
+/// A delta over a merged row may outlive it in a power cut: then the delta counts as missing, too.
+#[test]
+fn a_delta_whose_merged_row_was_lost_is_cut() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 32 << 20);
+        let (_db, table) = merged(&sim, Durability::Process);
+        table.update(b"key", &row! { b: 2 }).unwrap();
+        let mut outcomes = Vec::new();
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        for (n, kind) in Survivors::EACH.into_iter().chain([Survivors::Random; 60]).enumerate() {
+            let crashed = CrashSim::from_image(&walk.image(kind, n as u64));
+            let db = open(&crashed).unwrap_or_else(|error| panic!("{model:?}, {kind:?}: {error}"));
+            db.check_counts().unwrap();
+            outcomes.push(a_and_b(&db));
+            assert!([(Some(2), Some(1)), (Some(2), Some(2))].contains(&a_and_b(&db)), "{kind:?}");
+            let table = db.table("t").unwrap();
+            table.update(b"key", &row! { a: 3 }).unwrap();
+            assert_eq!(a_and_b(&db).0, Some(3));
+            db.close().unwrap();
+            assert_eq!(a_and_b(&open(&crashed).unwrap()).0, Some(3), "{kind:?}");
+        }
+        assert!(outcomes.contains(&(Some(2), Some(1))) && outcomes.contains(&(Some(2), Some(2))));
+    }
+}
+
+/// On persistent memory a delta is durable before it is seen; so must be what it is a delta to.
+#[test]
+fn a_durable_delta_stands_on_a_durable_row() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 32 << 20);
+        let (_db, table) = merged(&sim, Durability::Immediate);
+        table.update(b"key", &row! { b: 2 }).unwrap();
+        let db = open(&cut(&sim, Survivors::None)).unwrap();
+        assert_eq!(a_and_b(&db), (Some(2), Some(2)), "{model:?}: an acknowledged update is lost");
+        db.check_counts().unwrap();
+    }
+}
+
+/// A record that does not parse, in a segment that no header calls durable yet, is corruption and not its end: the rows
+/// behind it must not go with the segment.
+#[test]
+fn a_spoiled_record_does_not_end_a_collection() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    fill(&flat, 1);
+    empty(&flat, 1);
+    sim.corrupt(SEGMENT + 50 * 16_300 + 8_000, 0x10);
+    let spoiled = (40..60).find(|&i| flat.get(&[b'f', 1, i]).is_err()).unwrap();
+    assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
+    for i in spoiled + 1..66 {
+        assert!(flat.get(&[b'f', 1, i]).unwrap().is_some());
+    }
+}
+
+/// An opening after a killed process that ends in a power cut must not lend its incarnations to the next.
+#[test]
+fn incarnations_of_an_unsettled_opening_are_not_used_again() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"a", &bytes(b"a")).unwrap();
+    db.persist().unwrap();
+    let second = killed(&sim);
+    let db = open(&second).unwrap();
+    let flat = db.table("flat").unwrap();
+    flat.put(b"b", &bytes(&[7; 6_000])).unwrap();
+    flat.put(b"c", &bytes(&[8; 100])).unwrap();
+    // The page with the last record has been written back, the one with the segment's header has not.
+    let third = cut(&second, Survivors::LastStore);
+    let db = open(&third).unwrap();
+    let flat = db.table("flat").unwrap();
+    flat.put(b"d", &bytes(b"d")).unwrap();
+    let db = open(&killed(&third)).unwrap();
+    let flat = db.table("flat").unwrap();
+    assert!(flat.get(b"a").unwrap().is_some() && flat.get(b"d").unwrap().is_some());
+    assert!(flat.get(b"b").unwrap().is_none() && flat.get(b"c").unwrap().is_none());
+}
+
+/// What a killed process left in the caches must be durable before the next acknowledges what comes after it.
+#[test]
+fn durable_at_once_after_a_killed_process() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 32 << 20);
+        let db = open(&sim).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        flat.put(b"a", &bytes(b"a")).unwrap();
+        let second = killed(&sim);
+        let db = open_in(&second, Durability::Immediate).unwrap();
+        db.table("flat").unwrap().put(b"b", &bytes(b"b")).unwrap();
+        let db = open(&cut(&second, Survivors::None)).unwrap();
+        let flat = db.table("flat").unwrap();
+        assert!(flat.get(b"b").unwrap().is_some(), "{model:?}: an acknowledged write is lost");
+        assert!(flat.get(b"a").unwrap().is_some());
+    }
+}
+
+/// Whoever is told that a write is durable is not told so by a medium that refused to make it so.
+#[test]
+fn a_write_whose_persist_failed_is_not_acknowledged() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 32 << 20);
+        let db = open_in(&sim, Durability::Immediate).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        flat.put(b"a", &bytes(b"a")).unwrap();
+        sim.fail_persist_after(0, true);
+        flat.put(b"b", &bytes(b"b")).unwrap_err();
+        assert_eq!(flat.put(b"c", &bytes(b"c")).unwrap_err().kind(), ErrorKind::Closed, "{model:?}");
+    }
+}
+
+/// A change of the catalog that fails half-way closes the log like any failed sync: the next change would be written over
+/// the catalog that a copy of the root may refer to.
+#[test]
+fn a_failed_change_of_the_catalog_is_the_last() {
+    for persists in 0..3 {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = open(&sim).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        let table = db.create_table("t", Schema::new().field("a", Type::U32)).unwrap();
+        flat.put(b"a", &bytes(b"a")).unwrap();
+        db.persist().unwrap();
+        sim.fail_persist_after(persists, false);
+        assert_eq!(table.add_field("b", Type::U32).unwrap_err().kind(), ErrorKind::Io);
+        let before = sim.ops();
+        let error = table.add_field("another field", Type::U32).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "after {persists} persists: {error}");
+        let mut walk = sim.walk();
+        walk.seek(before);
+        while walk.next_op() {
+            let db = open(&CrashSim::from_image(&walk.image(Survivors::All, 1))).unwrap();
+            assert!(db.table("flat").unwrap().get(b"a").unwrap().is_some());
+        }
+    }
+}
+
+/// Killed between the two copies that free a segment: the second must not bring it back once the first is written again.
+#[test]
+fn a_segment_freed_by_one_copy_stays_free() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"key", &bytes(b"value")).unwrap();
+    fill(&flat, 1);
+    flat.delete(b"key").unwrap();
+    fill(&flat, 2);
+    fill(&flat, 3);
+    empty(&flat, 3);
+    assert_eq!(db.collect().unwrap(), 1, "a checkpoint, which notes the other segments' ends");
+    empty(&flat, 1);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    assert_eq!(db.collect().unwrap(), 1);
+    let before = walk.op_index();
+    let mut walk = sim.walk();
+    walk.seek(before);
+    let half_freed = loop {
+        assert!(walk.next_op());
+        let image = walk.image(Survivors::ProcessKill, 0);
+        let [first, second] = [36, 64 + 36].map(|state| image.read(SEGMENT + state, 1)[0]);
+        if (first, second) == (0, 2) {
+            break image;
+        }
+    };
+    let second = CrashSim::from_image(&half_freed);
+    let db = open(&second).unwrap();
+    let flat = db.table("flat").unwrap();
+    empty(&flat, 2);
+    assert_eq!(db.collect().unwrap(), 2, "the tombstone's segment, and the one that the kill left open");
+    fill(&flat, 4);
+    fill(&flat, 5);
+    // The first segment's unit is in use again. The power goes in the middle of its header's first copy.
+    let mut walk = second.walk();
+    walk.seek(u64::MAX);
+    let mut image = walk.image(Survivors::None, 0);
+    image.corrupt(SEGMENT + 8, 0x55);
+    let db = open(&CrashSim::from_image(&image)).unwrap();
+    assert!(db.table("flat").unwrap().get(b"key").unwrap().is_none(), "a deleted row is back");
+    db.check_counts().unwrap();
+}
+
+/// A segment header as `log/segment.rs` draws it: sealed, and with an end that nothing backs.
+fn forged_header() -> [u8; 64] {
+    let mut header = [0; 64];
+    header[..8].copy_from_slice(b"HDGSEG01");
+    header[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    header[16..24].copy_from_slice(&1000u64.to_le_bytes());
+    header[32..36].copy_from_slice(&1u32.to_le_bytes());
+    header[36] = 2;
+    let crc = crc32c(0, &header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// The middle of a big row may look like a segment header. It must never be taken for one, whenever the crash comes.
+#[test]
+fn a_row_with_a_forged_header_inside() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 48 << 20);
+        let db = open(&sim).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        flat.put(b"kept", &bytes(b"kept")).unwrap();
+        // One header after the other: with one of the shifts a unit begins with one.
+        let value: Vec<u8> = forged_header().into_iter().cycle().take(2_500_000).collect();
+        let mut hits = 0;
+        for shift in 0..64 {
+            let before = sim.ops();
+            let shifted = &value[shift..];
+            flat.put(b"big", &bytes(shifted)).unwrap();
+            let image = sim.process_kill();
+            let unit_begins = |unit: u64| image.read(unit * SEGMENT, 64) == forged_header();
+            if !(1..image.bytes() / SEGMENT).any(unit_begins) {
+                sim.limit_log(0);
+                flat.put(b"big", &bytes(b"small")).unwrap();
+                db.collect().unwrap();
+                sim.limit_log(usize::MAX);
+                continue;
+            }
+            hits += 1;
+            flat.put(b"big", &bytes(b"small")).unwrap();
+            assert!(db.collect().unwrap() > 0);
+            flat.put(b"big", &bytes(&vec![shift as u8; 1_200_000])).unwrap();
+            flat.put(b"big", &bytes(b"small")).unwrap();
+            db.collect().unwrap();
+            let mut walk = sim.walk();
+            walk.seek(before);
+            while walk.next_op() {
+                for kind in [Survivors::ProcessKill, Survivors::None, Survivors::LastStore, Survivors::Random]
+                {
+                    let crashed = CrashSim::from_image(&walk.image(kind, shift as u64));
+                    let db = open(&crashed).unwrap_or_else(|error| {
+                        panic!("{model:?}, {kind:?} at {}, shift {shift}: {error}", walk.op_index())
+                    });
+                    db.check_counts().unwrap();
+                }
+            }
+        }
+        assert!(hits > 0, "no shift puts a header where a unit begins");
+    }
+}
+
+/// Whoever was told that a write is done before `close` returned finds it, even after a power cut.
+#[test]
+fn writes_that_meet_a_close_are_durable_or_refused() {
+    for round in 0..30u64 {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = open(&sim).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        let acknowledged: Vec<u64> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u64)
+                .map(|writer| {
+                    let flat = flat.clone();
+                    scope.spawn(move || {
+                        let written = |n: &u64| match flat.put(&n.to_be_bytes(), &bytes(b"x")) {
+                            Ok(()) => true,
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Closed);
+                                false
+                            }
+                        };
+                        (0..).map(|n| 2 * n + writer).take_while(written).collect::<Vec<u64>>()
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_micros(500 + 50 * round));
+            db.close().unwrap();
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        let db = open(&cut(&sim, Survivors::None)).unwrap();
+        let flat = db.table("flat").unwrap();
+        for n in &acknowledged {
+            assert!(flat.exists(&n.to_be_bytes()).unwrap(), "round {round}: write {n} is lost");
+        }
+    }
+}
+
+/// The sweeper must leave alone what was written anew since it looked.
+#[test]
+fn the_sweeper_takes_no_row_written_anew() {
+    let options = Options { background: true, ..options(Durability::Process) };
+    let clock = Clock::manual(1_000);
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = Db::open_at(FastTier::simulated(&sim), options, clock.clone()).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    for round in 0..10u64 {
+        let keys = 2_000u32;
+        for key in 0..keys {
+            flat.put_expiring(&key.to_be_bytes(), &bytes(b"old"), clock.now_ms() + 10).unwrap();
+        }
+        let swept = db.metrics().expired;
+        clock.advance_ms(20);
+        while db.metrics().expired == swept {
+            std::hint::spin_loop();
+        }
+        for key in (0..keys).rev() {
+            flat.put(&key.to_be_bytes(), &bytes(b"new")).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        let lost = (0..keys).filter(|key| !flat.exists(&key.to_be_bytes()).unwrap()).count();
+        assert_eq!(lost, 0, "round {round}: rows lost that were written after they had expired");
+    }
+}
+
+/// A table counts its tombstones; clearing it while others write must leave that number right, or the table looks empty.
+#[test]
+fn a_table_cleared_under_writers_counts_its_rows() {
+    let sim = CrashSim::new(CrashModel::Pages, 512 << 20);
+    sim.limit_log(1 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2u8 {
+            let (flat, stop) = (flat.clone(), &stop);
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    flat.put(&[writer], &bytes(b"x")).unwrap();
+                    flat.delete(&[writer]).unwrap();
+                }
+            });
+        }
+        for _ in 0..100 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            flat.clear().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    flat.put(b"row", &bytes(b"x")).unwrap();
+    assert_eq!(flat.len(), flat.scan().count() as u64);
+    db.check_counts().unwrap();
+}
+
+/// Writers, readers, the merger, two collectors, the sweeper and a snapshot at once: afterwards the stale counts are right.
+/// `HEDGEROW_SECONDS=n` goes on for longer than the default.
+#[test]
+fn counts_are_right_after_all_threads_met() {
+    let seconds = std::env::var("HEDGEROW_SECONDS").map_or(2, |s| s.parse().unwrap());
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 48 << 20, reserve_bytes: 48 << 20 }).unwrap();
+    let db = Db::open_on(tier, Options { background: true, ..options(Durability::Process) }).unwrap();
+    let table = db.create_table("t", Schema::new().field("a", Type::U32).field("b", Type::Bytes)).unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (table, db) = (table.clone(), db.clone());
+            scope.spawn(move || {
+                let mut random = Random::from_seed(writer);
+                while std::time::Instant::now() < end {
+                    let key = random.below(3_000).to_be_bytes();
+                    let value = vec![1; random.below(2_000) as usize];
+                    match random.below(160) {
+                        0..12 => table.put(&key, &row! { a: 1, b: &value[..] }).unwrap(),
+                        12..20 => table.update(&key, &row! { a: 2 }).unwrap(),
+                        20..30 => drop(table.delete(&key).unwrap()),
+                        30 => table.put_expiring(&key, &row! { a: 3, b: &value[..] }, 1).unwrap(),
+                        31 => {
+                            let mut batch = Batch::new();
+                            batch.delete(&table, &key).unwrap();
+                            batch.put(&table, b"batched", &row! { a: 4, b: &value[..] }).unwrap();
+                            db.write(batch).unwrap();
+                        }
+                        _ => drop(table.get(&key).unwrap()),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while std::time::Instant::now() < end {
+                let snapshot = db.snapshot();
+                db.collect().unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                drop(snapshot);
+                db.collect().unwrap();
+            }
+        });
+    });
+    let metrics = db.metrics();
+    println!("{} segments collected, {} chains merged", metrics.segments_collected, metrics.chains_merged);
+    assert!(metrics.segments_collected > 0 && metrics.chains_merged > 0);
+    db.clone().close().unwrap();
+    db.check_counts().unwrap();
+}
