@@ -239,7 +239,8 @@ impl Store {
         // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
         let (available, _) = self.log.space();
-        let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes();
+        let begun = self.log.collector_lane().room(SegmentKind::Relocated);
+        let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes() + begun;
         let fits = |&(_, written, _): &(u64, u64, u32)| {
             let fits = written <= room;
             room -= if fits { written } else { 0 };

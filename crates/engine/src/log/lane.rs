@@ -105,6 +105,11 @@ impl Lane {
         }
     }
 
+    /// Bytes that the open segment of `kind` still takes.
+    pub(crate) fn room(&self, kind: SegmentKind) -> u64 {
+        self.open[kind as usize].map_or(0, |open| open.limit - open.cursor)
+    }
+
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
         if let Some(segment) = log.pool.lock().used.get_mut(&open.unit) {
