@@ -313,6 +313,7 @@ impl Sweep {
     fn apply(&self, model: &mut Model, step: usize) {
         if self.steps[step].done {
             model.apply(&self.steps[step].op);
+            model.learn(&self.steps[step].learned);
         }
     }
 }

@@ -623,12 +623,17 @@ impl Model {
             | Op::Recreate { .. } => {
                 self.apply(op);
             }
-            _ => {
-                let open = &mut self.tables[OPEN_TABLE];
-                for name in learned {
-                    open.fields.push(ModelField::learned(open.next_id, name));
-                    open.next_id += 1;
-                }
+            _ => self.learn(learned),
+        }
+    }
+
+    /// Teaches the open table names that it does not know: a write that was refused may have done so before it was.
+    pub fn learn(&mut self, names: &[String]) {
+        let open = &mut self.tables[OPEN_TABLE];
+        for name in names {
+            if open.fields.iter().all(|field| field.name != *name) {
+                open.fields.push(ModelField::learned(open.next_id, name));
+                open.next_id += 1;
             }
         }
     }

@@ -179,6 +179,10 @@ impl Log {
         if self.tier.is_read_only() {
             return Ok(());
         }
+        if decoded.spoiled != [false; 2] || decoded.other_is_used || units > 1 {
+            // PERSIST: the copy that counts, before the other is touched: a killed process may not have got so far.
+            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+        }
         for copy in [0u8, 1].into_iter().filter(|&copy| decoded.spoiled[usize::from(copy)]) {
             let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
             self.tier.write(offset, HEADER_COPY_BYTES, |out| out.fill(0));
@@ -231,7 +235,8 @@ impl Log {
         // leaves of it without their header would be taken for those of the next opening.
         let mut root = self.root.lock();
         root.opens += 1;
-        root.store(&self.tier).inspect_err(|_| self.fail())
+        // PERSIST: the killed process may not have got as far as making its last copy durable, and the other goes first.
+        root.persist(&self.tier).and_then(|()| root.store(&self.tier)).inspect_err(|_| self.fail())
     }
 
     /// Whether what recovery found still waits for its first sync.

@@ -147,6 +147,11 @@ impl Root {
         COPY_OFFSETS.into_iter().filter(is_bad).collect()
     }
 
+    /// Makes the copies durable as they are.
+    pub(crate) fn persist(&self, tier: &FastTier) -> Result<()> {
+        Ok(tier.persist(0, CATALOG_START)?)
+    }
+
     /// Writes the root, durably.
     pub(crate) fn store(&mut self, tier: &FastTier) -> Result<()> {
         self.generation += 1;
