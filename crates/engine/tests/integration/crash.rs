@@ -61,8 +61,9 @@ fn persistent_memory_durable_at_once() {
 
 /// With one protection switched off, some crash must show it: else the sweep would prove nothing.
 fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
-    let setup = Setup { model, durability, tier_bytes: 12 << 20, ..Setup::default() };
-    let taste = Taste { persist_one_in: 40, ..taste() };
+    let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
+    // Large writes, so that what was freed is soon written over.
+    let taste = Taste { persist_one_in: 40, reads: false, keys: 40, value_bytes_max: 300_000, ..taste() };
     for seed in 1..12 {
         let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, &taste, Some(lie)) else { continue };
         if let Err(violation) = sweep.crash_everywhere(3, 40) {
