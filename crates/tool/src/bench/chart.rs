@@ -161,7 +161,7 @@ pub const STYLE: &str = "
 .chart text{fill:var(--soft)}.chart .title{fill:var(--ink);font-size:13px;font-weight:600}.chart .name{fill:var(--ink)}.chart .value{fill:var(--ink);font-size:10px}
 .chart .grid{stroke:var(--rule);stroke-width:1;fill:none}.chart .base{stroke:var(--soft);stroke-width:1;fill:none}
 .chart .mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:4 3;fill:none}.chart .line{fill:none;stroke-width:2;stroke-linejoin:round}
-.chart .hit{fill:transparent;stroke:none}.chart .bar:hover,.chart g:hover>.dot{opacity:.75}
+.chart .hit{fill:transparent;stroke:none}.chart .bar:hover,.chart g:hover .dot{opacity:.75}
 .chart .s0{--c:var(--s0)}.chart .s1{--c:var(--s1)}.chart .s2{--c:var(--s2)}.chart .s3{--c:var(--s3)}.chart .s4{--c:var(--s4)}.chart .s5{--c:var(--s5)}
 .chart .bar,.chart .dot{fill:var(--c)}.chart .line{stroke:var(--c)}
 ";

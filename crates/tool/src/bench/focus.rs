@@ -89,6 +89,9 @@ fn parse_experiment(name: &str) -> std::result::Result<String, String> {
 }
 
 /// Runs the experiments and writes the report.
+///
+/// # Errors
+/// Wrong arguments; a report that cannot be written; and experiments that failed, which the report tells too.
 pub fn run(args: Args) -> std::result::Result<(), String> {
     let StoreUrl::Hedgerow(_, directory) = &args.store else {
         return Err("bench focus makes its own stores: give --store tiered:DIRECTORY".into());
@@ -102,7 +105,12 @@ pub fn run(args: Args) -> std::result::Result<(), String> {
     let page = page::html(&args.to_json(), &results);
     std::fs::write(&args.html, page).map_err(|error| format!("writing {}: {error}", args.html.display()))?;
     eprintln!("report: {}   figures: {}", args.html.display(), args.json.display());
-    Ok(())
+    match results.iter().find(|result| !result.failures.is_empty()) {
+        Some(failed) => {
+            Err(format!("{} on {}: {}", failed.experiment, failed.medium.name(), failed.failures[0]))
+        }
+        None => Ok(()),
+    }
 }
 
 fn run_all(args: &Args, directory: &Path) -> std::result::Result<Vec<Result>, String> {
@@ -115,11 +123,23 @@ fn run_all(args: &Args, directory: &Path) -> std::result::Result<Vec<Result>, St
     for experiment in &chosen {
         for &medium in &args.media {
             let rig = Rig::new(args, medium, directory, (results.len() + 1, steps), experiment.name)?;
-            let finding = (experiment.run)(&rig);
-            let Finding { figures, factors, phases } =
-                finding.map_err(|error| format!("{} on {}: {error}", experiment.name, medium.name()))?;
+            let finding = (experiment.run)(&rig)
+                .unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() });
+            finding.failures.iter().for_each(|failure| {
+                eprintln!("{} {}: FAILED: {failure}", experiment.name, medium.name());
+            });
+            let Finding { figures, factors, phases, failures } = finding;
             let Experiment { name, title, paper, .. } = **experiment;
-            results.push(Result { experiment: name, title, paper, medium, figures, factors, phases });
+            results.push(Result {
+                experiment: name,
+                title,
+                paper,
+                medium,
+                figures,
+                factors,
+                phases,
+                failures,
+            });
         }
     }
     Ok(results)

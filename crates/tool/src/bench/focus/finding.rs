@@ -32,6 +32,8 @@ pub(super) struct Finding {
     pub(super) factors: Vec<Factor>,
     /// Everything that was measured.
     pub(super) phases: Vec<Measured>,
+    /// What went wrong: the rest is told all the same.
+    pub(super) failures: Vec<String>,
 }
 
 /// One or several charts about one thing.
@@ -108,6 +110,7 @@ pub(super) struct Result {
     #[serde(skip)]
     pub(super) paper: &'static str,
     pub(super) medium: Medium,
+    pub(super) failures: Vec<String>,
     pub(super) factors: Vec<Factor>,
     pub(super) figures: Vec<Figure>,
     pub(super) phases: Vec<Measured>,

@@ -21,6 +21,7 @@ h1{font-size:28px;margin:0 0 4px}h2{font-size:21px;margin:48px 0 6px;padding-top
 h3{font-size:16px;margin:0 0 2px}h4{font-size:13px;text-transform:uppercase;letter-spacing:.06em;color:var(--accent);margin:22px 0 8px}
 p{margin:6px 0}.soft{color:var(--soft);font-size:13px}.see{font-size:14px}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:16px 18px;margin:0 0 14px}
+.failed{border-left:4px solid #c43d5c;padding:6px 12px;font-size:14px}
 .charts{display:flex;flex-wrap:wrap;gap:14px 24px;margin:12px 0 8px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{padding:4px 12px 4px 0;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
@@ -181,6 +182,9 @@ fn section(page: &mut String, result: &Result, results: &[Result]) {
     let _ = writeln!(page, "<section>\n<h2 id=\"{name}\">{title}</h2>\n<p class=\"soft\">{paper}</p>");
     for result in results.iter().filter(|other| other.experiment == result.experiment) {
         let _ = writeln!(page, "<h4>{}</h4>", result.medium.name());
+        for failure in &result.failures {
+            let _ = writeln!(page, "<p class=\"failed\"><b>Failed:</b> {}</p>", escape(failure));
+        }
         result.figures.iter().for_each(|figure| card(page, figure));
         phases(page, &result.phases);
     }

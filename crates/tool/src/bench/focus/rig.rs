@@ -28,6 +28,8 @@ use crate::bench::{advance, phase_bar};
 pub(super) const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
 /// How long background work may go on after a phase.
 const REST_MAX: Duration = Duration::from_secs(5);
+/// Shorter phases are for trying out, and nothing is waited for after them.
+const TRIAL_SECONDS: f64 = 0.2;
 
 /// How rows are put into the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,21 +227,19 @@ impl Subject<'_> {
         let args = rig.args;
         let threads = run.threads.unwrap_or(args.threads[0]);
         let seconds = run.seconds.unwrap_or(args.seconds);
+        let records = rig.records(*shape);
+        // Inserts end when the data set has doubled, as YCSB leaves room for twice as many as there may be operations.
+        let operations = if workload.insert_share() > 0.0 { records } else { u64::MAX };
         let plan = Plan {
             workload,
-            records: rig.records(*shape),
-            operations: u64::MAX / 4,
+            records,
+            operations,
             seconds,
             threads,
             distribution: run.distribution,
             rate: None,
             seed: args.seed.wrapping_add(self.phases),
-            // Short phases are for trying out: they wait no longer than they ran.
-            rest_max: if run.restless {
-                Duration::ZERO
-            } else {
-                REST_MAX.min(Duration::from_secs_f64(seconds))
-            },
+            rest_max: if run.restless || seconds < TRIAL_SECONDS { Duration::ZERO } else { REST_MAX },
         };
         self.phases += 1;
         let (step, steps) = rig.step;

@@ -70,6 +70,7 @@ fn all_experiments_run_and_are_told() {
     let mut charts = 0;
     for result in results {
         let name = result["experiment"].as_str().unwrap();
+        assert_eq!(result["failures"], json!([]), "{name}");
         for phase in result["phases"].as_array().unwrap() {
             assert!(phase["operations"].as_u64().unwrap() > 0 && phase["ops_per_s"].as_f64().unwrap() > 0.0);
             assert!(phase["log_bytes"].is_u64() && phase["variant"].is_string(), "{name}");
@@ -105,6 +106,21 @@ fn all_experiments_run_and_are_told() {
         !page.contains("http") && !page.contains("url(") && !page.contains("NaN"),
         "nothing from outside"
     );
+}
+
+#[test]
+fn a_failure_is_told_and_fails_the_command() {
+    let directory = std::env::temp_dir().join(format!("hedgerow-focus-failed-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let bounded = vec!["fast_tier_bytes_max=8388608".parse().unwrap()];
+    let experiments = vec!["hotspot".into()];
+    let args = Args { set: bounded, records: 30_000, experiments, ..args(&directory, vec![Medium::File]) };
+    let failure = run(args.clone()).unwrap_err();
+    let page = std::fs::read_to_string(&args.html).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(failure.starts_with("hotspot on file: "), "{failure}");
+    assert!(page.contains("<b>Failed:</b>"));
+    elements(&page);
 }
 
 #[test]
