@@ -87,6 +87,8 @@ pub enum Shape {
     Bars,
     /// Dots joined by lines.
     Lines,
+    /// Dots alone, for things that do not follow each other.
+    Dots,
 }
 
 /// A number to show.
@@ -211,7 +213,7 @@ impl Chart {
         plot.along(&mut svg);
         match self.shape {
             Shape::Bars => plot.bars(&mut svg),
-            Shape::Lines => plot.lines(&mut svg),
+            Shape::Lines | Shape::Dots => plot.lines(&mut svg),
         }
         plot.marks(&mut svg);
         svg.push_str("</svg>\n");
@@ -380,7 +382,9 @@ impl Plot<'_> {
             let path: Vec<String> =
                 points.iter().map(|point| format!("{:.1},{:.1}", self.x(point.x), self.y(point.y))).collect();
             let colour = at % COLOURS;
-            let _ = writeln!(svg, r#"<polyline class="line s{colour}" points="{}"/>"#, path.join(" "));
+            if self.chart.shape == Shape::Lines {
+                let _ = writeln!(svg, r#"<polyline class="line s{colour}" points="{}"/>"#, path.join(" "));
+            }
             for point in &points {
                 let (x, y, hover) = (self.x(point.x), self.y(point.y), self.hover(series, point));
                 let dot = match points.len() {
@@ -400,12 +404,16 @@ impl Plot<'_> {
     fn marks(&self, svg: &mut String) {
         for mark in &self.chart.marks {
             let (x, text) = (self.x(mark.x), escape(&mark.text));
+            let room = LEFT + self.width() - x;
+            // The word stands where there is room for it.
+            let (anchor, text_x) = match room > LETTER * mark.text.chars().count() as f64 + 5.0 {
+                true => ("start", x + 5.0),
+                false => ("end", x - 5.0),
+            };
+            let (bottom, text_y) = (self.bottom(), self.bottom() - 6.0);
             let _ = writeln!(
                 svg,
-                r#"<path class="mark" d="M{x:.1} {TOP}V{:.1}"/><text class="name" x="{:.1}" y="{:.1}">{text}</text>"#,
-                self.bottom(),
-                x + 5.0,
-                self.bottom() - 6.0,
+                r#"<path class="mark" d="M{x:.1} {TOP}V{bottom:.1}"/><text class="name" text-anchor="{anchor}" x="{text_x:.1}" y="{text_y:.1}">{text}</text>"#
             );
         }
     }

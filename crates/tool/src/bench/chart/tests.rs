@@ -23,7 +23,7 @@ fn tiny() -> Chart {
 
 #[test]
 fn a_tiny_chart_to_the_letter() {
-    let golden = "";
+    let golden = include_str!("golden.svg");
     assert_eq!(tiny().svg(), golden);
 }
 
@@ -46,8 +46,9 @@ fn text_cannot_break_out() {
 
 #[test]
 fn every_point_can_be_hovered_over() {
-    for shape in [Shape::Bars, Shape::Lines] {
+    for shape in [Shape::Bars, Shape::Lines, Shape::Dots] {
         let svg = Chart { shape, ..tiny() }.svg();
+        assert_eq!(svg.contains("<polyline"), shape == Shape::Lines);
         assert_eq!(svg.matches("<title>").count(), 3, "{svg}");
         assert!(svg.contains("<title>B \u{b7} rows: 200k</title>"), "{svg}");
     }

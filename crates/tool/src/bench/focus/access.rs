@@ -57,7 +57,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
 
 fn throughput(finding: &Finding, settings: &str) -> Figure {
     let charts = [("Whole rows", FULL), ("Single fields", PARTIAL)]
-        .map(|(title, phases)| normalised(finding, title, &phases, 430));
+        .map(|(title, phases)| normalised(finding, title, &phases, 480));
     Figure {
         title: "Throughput".into(),
         see: "Each flat mapping has a side where it falls behind, consolidated on single fields and scattered on whole rows; \
@@ -79,13 +79,13 @@ fn latency(finding: &Finding, settings: &str) -> Figure {
             title: title.into(),
             x_label: "operation".into(),
             across: Across::Names(phases.map(|(_, shown)| shown.to_owned()).into()),
-            y_label: "mean latency".into(),
+            y_label: "mean latency (log scale)".into(),
             unit: Unit::Microseconds,
             scale: Scale::Log,
-            shape: Shape::Lines,
+            shape: Shape::Dots,
             series: LAYOUTS.map(|layout| line(layout.name())).into(),
             marks: vec![],
-            width: 430,
+            width: 480,
             height: 240,
         }
     });

@@ -88,7 +88,7 @@ fn figure(shown: &str, windows: &[Window], settings: &str) -> Figure {
         shape: Shape::Lines,
         series,
         marks: vec![],
-        width: 430,
+        width: 480,
         height: 250,
     };
     Figure {
@@ -99,7 +99,7 @@ fn figure(shown: &str, windows: &[Window], settings: &str) -> Figure {
         charts: vec![
             chart(
                 "Latency",
-                "latency",
+                "latency (log scale)",
                 Unit::Microseconds,
                 Scale::Log,
                 vec![

@@ -16,7 +16,7 @@ const PAGE_STYLE: &str = "
 :root{color-scheme:light dark;--paper:#fbfcfd;--card:#fff;--ink:#1c2430;--soft:#5b6675;--rule:#dfe4ea;--accent:#1f6fb4}
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--card:#191f27;--ink:#e6eaf0;--soft:#9aa6b4;--rule:#2c3542;--accent:#5aa9e6}}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}
-main{max-width:1000px;margin:0 auto;padding:32px 20px 64px}
+main{max-width:1080px;margin:0 auto;padding:32px 20px 64px}
 h1{font-size:28px;margin:0 0 4px}h2{font-size:21px;margin:48px 0 6px;padding-top:16px;border-top:1px solid var(--rule)}
 h3{font-size:16px;margin:0 0 2px}h4{font-size:13px;text-transform:uppercase;letter-spacing:.06em;color:var(--accent);margin:22px 0 8px}
 p{margin:6px 0}.soft{color:var(--soft);font-size:13px}.see{font-size:14px}
@@ -119,6 +119,9 @@ pub(super) fn html(settings: &Value, results: &[Result]) -> String {
 fn head(page: &mut String, settings: &Value, results: &[Result]) {
     let text = |name: &str| {
         let value = &settings[name];
+        if value.as_array().is_some_and(Vec::is_empty) {
+            return "nothing".to_owned();
+        }
         escape(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     };
     let _ = writeln!(page, "<h1>The experiments of FOCUS on Hedgerow</h1>");

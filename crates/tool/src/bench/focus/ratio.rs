@@ -61,7 +61,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
             shape: Shape::Lines,
             series: LAYOUTS.map(|layout| line(layout.name())).into(),
             marks: vec![],
-            width: 430,
+            width: 480,
             height: 260,
         }
     };

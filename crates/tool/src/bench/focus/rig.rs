@@ -15,7 +15,7 @@ use super::finding::{Finding, Measured};
 use crate::bench::distribution::Distribution;
 use crate::bench::driver::{Plan, Population, run_phase_by_window};
 use crate::bench::process::{self, Memory};
-use crate::bench::report::PhaseReport;
+use crate::bench::report::{PhaseReport, count};
 use crate::bench::row::RowShape;
 use crate::bench::store::flat::FlatHedgerow;
 use crate::bench::store::hedgerow::HedgerowStore;
@@ -105,22 +105,27 @@ impl Rig<'_> {
 
     /// What a figure was measured with, in words.
     pub(super) fn settings(&self, shape: RowShape, keys: &str) -> String {
-        let set: Vec<_> = self.args.set.iter().map(ToString::to_string).collect();
-        format!(
-            "{}; {} rows of {} x {} B; {keys}; {} thread{}, {} s a phase; durability {}{}",
-            match self.medium {
-                Medium::File => "file",
-                Medium::Emulated => "emulated persistent memory",
-            },
-            crate::bench::report::count(self.records(shape) as f64),
-            shape.fields,
-            shape.field_bytes,
-            self.args.threads[0],
-            if self.args.threads[0] == 1 { "" } else { "s" },
-            self.args.seconds,
-            format!("{:?}", self.args.durability).to_lowercase(),
-            if set.is_empty() { String::new() } else { format!("; {}", set.join(", ")) },
-        )
+        let rows = count(self.records(shape) as f64);
+        let data = format!("{rows} rows of {} x {} B", shape.fields, shape.field_bytes);
+        self.describe(&data, keys, &self.args.threads[..1])
+    }
+
+    /// [`Rig::settings`], of data in words and on so many threads.
+    pub(super) fn describe(&self, data: &str, keys: &str, threads: &[usize]) -> String {
+        let medium = match self.medium {
+            Medium::File => "file",
+            Medium::Emulated => "emulated persistent memory",
+        };
+        let threads = match threads {
+            [1] => "1 thread".to_owned(),
+            threads => {
+                format!("{} threads", threads.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        };
+        let set: String = self.args.set.iter().map(|setting| format!("; {setting}")).collect();
+        let durability = format!("{:?}", self.args.durability).to_lowercase();
+        let seconds = self.args.seconds;
+        format!("{medium}; {data}; {keys}; {threads}; {seconds} s a phase; durability {durability}{set}")
     }
 
     /// A new store, without rows.

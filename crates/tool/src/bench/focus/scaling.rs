@@ -5,6 +5,7 @@
 use super::finding::{Experiment, Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
+use crate::bench::report::count;
 use crate::bench::workload::Workload;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -40,6 +41,8 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         let rates = rig.threads().iter().map(|&threads| Some(finding.rate(&variant(threads), name)));
         Series::over_names(&name.to_uppercase(), rates)
     };
+    let data = format!("{} rows of 10 x 100 B in one store", count(rig.records(SHAPE) as f64));
+    let settings = rig.describe(&data, "zipfian 0.99", rig.threads());
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let chart = Chart {
         title: "Throughput by threads".into(),
@@ -57,7 +60,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     finding.figures = vec![Figure {
         title: "Scaling".into(),
         see: "Lines that double from one thread to two scale perfectly; beyond the number of processors they must be flat.".into(),
-        settings: rig.settings(SHAPE, "zipfian 0.99; all threads on one store"),
+        settings,
         paper: Some("almost linear"),
         charts: vec![chart],
     }];

@@ -3,9 +3,10 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::finding::{Experiment, Factor, Figure, Finding};
-use super::rig::{LAYOUTS, Layout, Rig, Run, SHAPE};
+use super::rig::{LAYOUTS, Layout, Rig, Run};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::report::count;
 use crate::bench::row::RowShape;
 use crate::bench::workload::Workload;
 
@@ -42,10 +43,9 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         let what = format!("{largest} rows, {}: rows against the better flat mapping", shown.to_lowercase());
         finding.factors.push(Factor::times(what, rows, consolidated.max(scattered), paper));
     }
-    let settings = rig.settings(
-        SHAPE,
-        "zipfian 0.99; here eight fields, and fewer rows where they are longer than 1,000 B",
-    );
+    let rows = count(rig.records(RowShape { fields: 8, field_bytes: 8 }) as f64);
+    let data = format!("{rows} rows of 8 fields, fewer where they are longer than 1,000 B");
+    let settings = rig.describe(&data, "zipfian 0.99", &rig.threads()[..1]);
     finding.figures = vec![figure(&finding, settings)];
     Ok(finding)
 }
@@ -64,13 +64,13 @@ fn figure(finding: &Finding, settings: String) -> Figure {
             title: shown.into(),
             x_label: "bytes in a row".into(),
             across: Across::Names(SIZES.map(|(size, _)| size.to_owned()).into()),
-            y_label: "throughput (operations/s)".into(),
+            y_label: "operations/s (log scale)".into(),
             unit: Unit::Rate,
             scale: Scale::Log,
             shape: Shape::Lines,
             series: LAYOUTS.map(line).into(),
             marks: vec![],
-            width: 430,
+            width: 316,
             height: 250,
         }
     });

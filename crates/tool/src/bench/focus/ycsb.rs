@@ -91,19 +91,19 @@ fn latencies(finding: &Finding, settings: &str) -> Figure {
         title: format!("Workload {}", name.to_uppercase()),
         x_label: "percentile of operations".into(),
         across: Across::Names(names.to_vec()),
-        y_label: "latency".into(),
+        y_label: "latency (log scale)".into(),
         unit: Unit::Microseconds,
         scale: Scale::Log,
         shape: Shape::Lines,
         series: LAYOUTS.map(|layout| line(layout, name)).into(),
         marks: vec![],
-        width: 430,
+        width: 316,
         height: 240,
     };
     Figure {
         title: "Latency by percentile".into(),
-        see: "The lower line is the faster store, and a line that turns up late has the calmer tail; an E is a scan of 1 to \
-              100 rows."
+        see: "The lower line is the faster store, and a line that turns up late has the calmer tail; an operation of E is a \
+              scan of 1 to 100 rows."
             .into(),
         settings: settings.into(),
         paper: None,
