@@ -74,7 +74,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
         paper: Some("up to 13.6x from cache-line-aware merging, which needs merging in place"),
         charts: vec![
             chart("Throughput", "updates/s", Unit::Rate, |m| m.report.ops_per_s),
-            chart("Log written per update", "bytes, background merging included", Unit::Bytes, |m| {
+            chart("Log written per update, background merging included", "bytes an update", Unit::Bytes, |m| {
                 m.log_bytes as f64 / m.report.operations.max(1) as f64
             }),
         ],
