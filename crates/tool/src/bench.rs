@@ -2,13 +2,16 @@
 //!
 //! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
 //! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what), [`setting`] (with what switched off),
-//! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). The comparison with other engines
+//! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). [`focus`] repeats a paper's
+//! experiments with them and draws [`chart`]s. The comparison with other engines
 //! (`compare/`) uses the same modules.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod chart;
 pub mod distribution;
 pub mod driver;
+pub mod focus;
 pub mod process;
 pub mod report;
 pub mod row;
@@ -63,12 +66,14 @@ enum Suite {
         #[command(flatten)]
         settings: Settings,
     },
+    /// The experiments of the FOCUS paper, as a report with charts.
+    Focus(focus::Args),
 }
 
 /// What a measurement is made with; the same for all suites.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
-    /// The store: tiered:DIRECTORY, or null to measure the harness alone.
+    /// The store: tiered:DIRECTORY; emulated:DIRECTORY for the same slowed to persistent memory; or null to measure the harness alone.
     #[arg(long)]
     store: StoreUrl,
     /// Rows of the data set.
@@ -127,14 +132,15 @@ pub fn run(args: Args) -> Result<(), String> {
     let (suite, names, settings) = match args.suite {
         Suite::Ycsb { workloads, settings } => ("ycsb", workloads, settings),
         Suite::Fields { workloads, settings } => ("fields", workloads, settings),
+        Suite::Focus(args) => return focus::run(args),
     };
     let workloads = names.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>, _>>()?;
     let shape = RowShape::new(settings.fields, settings.field_bytes)?;
     let reports = match &settings.store {
-        StoreUrl::Tiered(directory) => {
+        StoreUrl::Hedgerow(medium, directory) => {
             let mut options = Options::new().durability(settings.durability);
             settings.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
-            let mut store = HedgerowStore::open(directory, shape, options)?;
+            let mut store = HedgerowStore::open_on(*medium, directory, shape, options)?;
             let reports = run_phases(&mut store, shape, &workloads, &settings)?;
             store.close()?;
             reports

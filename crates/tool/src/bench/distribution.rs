@@ -118,6 +118,8 @@ fn zeta_sum(from: u64, to: u64) -> f64 {
 pub enum Distribution {
     /// A few records get most of the requests; which ones is scattered over the key space.
     Zipfian,
+    /// As zipfian, but it is other records that get most of the requests: the hot spot has moved.
+    Moved,
     /// All records alike.
     Uniform,
     /// The newest records get most of the requests.
@@ -133,7 +135,7 @@ pub struct KeyChooser {
 #[derive(Debug, Clone)]
 enum Law {
     Uniform,
-    Scrambled { zipfian: Zipfian, items: u64 },
+    Scrambled { zipfian: Zipfian, items: u64, moved_by: u64 },
     Latest { zipfian: Zipfian },
 }
 
@@ -142,10 +144,14 @@ impl KeyChooser {
     pub fn new(distribution: Distribution, records: u64, expected: u64) -> KeyChooser {
         let law = match distribution {
             Distribution::Uniform => Law::Uniform,
-            Distribution::Zipfian => Law::Scrambled {
-                zipfian: Zipfian::with_zeta(SCRAMBLED_ITEMS, SCRAMBLED_ZETA),
-                items: (records + expected).max(1),
-            },
+            Distribution::Zipfian | Distribution::Moved => {
+                let items = (records + expected).max(1);
+                Law::Scrambled {
+                    zipfian: Zipfian::with_zeta(SCRAMBLED_ITEMS, SCRAMBLED_ZETA),
+                    items,
+                    moved_by: if distribution == Distribution::Moved { items / 2 } else { 0 },
+                }
+            }
             Distribution::Latest => Law::Latest { zipfian: Zipfian::new(records.max(1)) },
         };
         KeyChooser { law }
@@ -158,8 +164,8 @@ impl KeyChooser {
         match &mut self.law {
             Law::Uniform => random.below(records),
             // Items not inserted yet are drawn again, as YCSB does.
-            Law::Scrambled { zipfian, items } => loop {
-                let record = fnv64(zipfian.next(random)) % *items;
+            Law::Scrambled { zipfian, items, moved_by } => loop {
+                let record = fnv64(zipfian.next(random)).wrapping_add(*moved_by) % *items;
                 if record < records {
                     return record;
                 }
@@ -249,6 +255,24 @@ mod tests {
         assert!((0.03..0.06).contains(&top), "top share {top}, YCSB's is 1 / 26.47 = 0.038 before redraws");
         assert_eq!(order[0] as u64, fnv64(0) % 110_000, "the hottest record is where YCSB puts it");
         assert!(order[..10].iter().any(|&r| r > 50_000) && order[..10].iter().any(|&r| r < 50_000));
+    }
+
+    #[test]
+    fn a_moved_hot_spot_is_as_hot_elsewhere() {
+        let records = 10_000u64;
+        let mut hottest = [Distribution::Zipfian, Distribution::Moved].map(|distribution| {
+            let mut chooser = KeyChooser::new(distribution, records, 0);
+            let mut random = Random::new(5);
+            let mut counts = vec![0u64; records as usize];
+            (0..200_000).for_each(|_| counts[chooser.next(&mut random, records) as usize] += 1);
+            let mut order: Vec<usize> = (0..counts.len()).collect();
+            order.sort_by_key(|&record| std::cmp::Reverse(counts[record]));
+            let share = order[..100].iter().map(|&record| counts[record]).sum::<u64>();
+            (order[..20].to_vec(), share as f64 / 200_000.0)
+        });
+        let [(before, share), (after, moved_share)] = &mut hottest;
+        assert!(before.iter().all(|record| !after.contains(record)), "{before:?} {after:?}");
+        assert!((*share / *moved_share - 1.0).abs() < 0.05, "{share} {moved_share}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 use super::distribution::{Distribution, KeyChooser, Random};
 use super::process::{self, Neighbours, Usage};
@@ -65,6 +66,25 @@ pub struct Outcome {
     pub neighbours: f64,
     /// Operations in each full second.
     pub per_second: Vec<u64>,
+    /// The phase by stretches of time, where that was asked for.
+    pub windows: Vec<Window>,
+}
+
+/// One stretch of a phase: the operations that ended in it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Window {
+    /// Seconds from the start of the phase to its own.
+    pub from_s: f64,
+    /// Operations a second, all threads together.
+    pub ops_per_s: f64,
+    /// Latency: median, in microseconds.
+    pub p50_us: f64,
+    /// Latency: 99 of 100 are at or below.
+    pub p99_us: f64,
+    /// Latency: 999 of 1,000.
+    pub p999_us: f64,
+    /// Latency: the longest.
+    pub max_us: f64,
 }
 
 /// How far a running phase is.
@@ -131,6 +151,18 @@ pub fn run_phase(
     plan: &Plan,
     watch: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, String> {
+    run_phase_by_window(store, shape, population, plan, None, watch)
+}
+
+/// [`run_phase`], with the course of the phase in windows of a given length.
+pub fn run_phase_by_window(
+    store: &mut dyn BenchStore,
+    shape: RowShape,
+    population: &Population,
+    plan: &Plan,
+    window: Option<Duration>,
+    watch: &mut dyn FnMut(Progress),
+) -> Result<Outcome, String> {
     check_plan(plan)?;
     if plan.workload.builds() {
         store.clear()?;
@@ -139,7 +171,7 @@ pub fn run_phase(
         return Err(format!("workload {} needs rows: run load before it", plan.workload.name));
     }
     let before = Usage::now()?;
-    let phase = Phase::new(store, shape, population, plan);
+    let phase = Phase::new(store, shape, population, plan, window);
     let mut per_second = Vec::new();
     let neighbours = Neighbours::watch()?;
     let lanes = phase.run(&mut per_second, watch)?;
@@ -169,7 +201,36 @@ pub fn run_phase(
         settled,
         neighbours,
         per_second,
+        windows: window.map_or(Ok(Vec::new()), |length| windows(&lanes, length, last - first))?,
     })
+}
+
+/// Puts the threads' windows together. A last one shorter than half is left out.
+fn windows(lanes: &[Lane], length: Duration, elapsed: Duration) -> Result<Vec<Window>, String> {
+    let count = lanes.iter().map(|lane| lane.windows.len()).max().unwrap_or(0);
+    let mut windows: Vec<Window> = Vec::with_capacity(count);
+    let mut latencies = new_histogram()?;
+    for at in 0..count {
+        latencies.reset();
+        for (value, count) in lanes.iter().filter_map(|lane| lane.windows.get(at)).flatten() {
+            latencies.saturating_record_n(*value, *count);
+        }
+        let from = length.as_secs_f64() * at as f64;
+        let seconds = length.as_secs_f64().min(elapsed.as_secs_f64() - from);
+        if at > 0 && seconds < length.as_secs_f64() / 2.0 {
+            break;
+        }
+        let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        windows.push(Window {
+            from_s: from,
+            ops_per_s: latencies.len() as f64 / seconds.max(1e-9),
+            p50_us: microseconds(0.5),
+            p99_us: microseconds(0.99),
+            p999_us: microseconds(0.999),
+            max_us: latencies.max() as f64 / 1000.0,
+        });
+    }
+    Ok(windows)
 }
 
 fn check_plan(plan: &Plan) -> Result<(), String> {
@@ -198,8 +259,49 @@ fn new_histogram() -> Result<Histogram<u64>, String> {
 struct Lane {
     operations: u64,
     latencies: Histogram<u64>,
+    windows: Vec<Sparse>,
     start: Instant,
     end: Instant,
+}
+
+/// A histogram's values that occur, and how often.
+type Sparse = Vec<(u64, u64)>;
+
+/// Cuts one thread's latencies into windows.
+struct Cutter {
+    length: Duration,
+    end: Instant,
+    total: Histogram<u64>,
+    windows: Vec<Sparse>,
+}
+
+impl Cutter {
+    fn new(start: Instant, length: Duration) -> Result<Cutter, String> {
+        Ok(Cutter { length, end: start + length, total: new_histogram()?, windows: Vec::new() })
+    }
+
+    /// Ends the window, and those that nothing ended in, until `now` lies in the next.
+    #[cold]
+    fn cut(&mut self, now: Instant, latencies: &mut Histogram<u64>) -> Result<(), String> {
+        while now >= self.end {
+            self.windows.push(sparse(latencies));
+            self.total.add(&*latencies).map_err(|error| error.to_string())?;
+            latencies.reset();
+            self.end += self.length;
+        }
+        Ok(())
+    }
+
+    /// All windows, and the latencies of all of them together.
+    fn finish(mut self, latencies: Histogram<u64>) -> Result<(Vec<Sparse>, Histogram<u64>), String> {
+        self.windows.push(sparse(&latencies));
+        self.total.add(&latencies).map_err(|error| error.to_string())?;
+        Ok((self.windows, self.total))
+    }
+}
+
+fn sparse(latencies: &Histogram<u64>) -> Sparse {
+    latencies.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
 }
 
 struct Phase<'a> {
@@ -207,6 +309,7 @@ struct Phase<'a> {
     shape: RowShape,
     population: &'a Population,
     plan: &'a Plan,
+    window: Option<Duration>,
     operations: u64,
     seconds: f64,
     done: Vec<Padded>,
@@ -222,6 +325,7 @@ impl<'a> Phase<'a> {
         shape: RowShape,
         population: &'a Population,
         plan: &'a Plan,
+        window: Option<Duration>,
     ) -> Phase<'a> {
         let (operations, seconds) = match plan.workload.extent {
             Extent::Records => (plan.records, f64::INFINITY),
@@ -232,6 +336,7 @@ impl<'a> Phase<'a> {
             shape,
             population,
             plan,
+            window,
             operations,
             seconds,
             done: (0..plan.threads).map(|_| Padded(AtomicU64::new(0))).collect(),
@@ -312,6 +417,7 @@ impl<'a> Phase<'a> {
         let deadline = start.checked_add(Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX));
         let schedule =
             self.plan.rate.map(|rate| Schedule::new(start, rate / threads as f64, thread as u64, threads));
+        let mut cutter = self.window.map(|length| Cutter::new(start, length)).transpose()?;
         let mut operations = 0;
         let mut before = start;
         while operations < quota {
@@ -320,15 +426,25 @@ impl<'a> Phase<'a> {
             }
             actor.act()?;
             let now = Instant::now();
+            let mut resumed = now;
+            if let Some(cutter) = cutter.as_mut().filter(|cutter| now >= cutter.end) {
+                cutter.cut(now, &mut latencies)?;
+                // No operation is charged with the cutting.
+                resumed = Instant::now();
+            }
             latencies.saturating_record((now - before).as_nanos() as u64);
-            before = now;
+            before = resumed;
             operations += 1;
             done.store(operations, Ordering::Relaxed);
             if deadline.is_some_and(|deadline| now >= deadline) || self.stop.load(Ordering::Relaxed) {
                 break;
             }
         }
-        Ok(Lane { operations, latencies, start, end: before })
+        let (windows, latencies) = match cutter {
+            Some(cutter) => cutter.finish(latencies)?,
+            None => (Vec::new(), latencies),
+        };
+        Ok(Lane { operations, latencies, windows, start, end: before })
     }
 
     fn prepare(&self, thread: usize) -> Result<(Actor<'a>, Histogram<u64>), String> {
@@ -352,6 +468,7 @@ impl<'a> Phase<'a> {
             random: Random::new(seed),
             source: RowSource::new(self.shape, seed),
             sink: RowSink::new(self.shape),
+            chosen: Vec::with_capacity(self.shape.fields),
         };
         Ok((actor, new_histogram()?))
     }
@@ -402,6 +519,8 @@ struct Actor<'a> {
     random: Random,
     source: RowSource,
     sink: RowSink,
+    /// The fields of an update of several.
+    chosen: Vec<usize>,
 }
 
 impl Actor<'_> {
@@ -427,6 +546,14 @@ impl Actor<'_> {
                 let (record, field) = (self.existing(), self.field());
                 let key = key_of(record);
                 self.session.update(&key, field, self.source.value(&key, field, &mut self.random))
+            }
+            Operation::UpdateFields(count) => {
+                let (record, first, fields) = (self.existing(), self.field(), self.shape.fields);
+                let key = key_of(record);
+                self.chosen.clear();
+                self.chosen.extend((first..first + count.min(fields)).map(|field| field % fields));
+                let values = self.source.values(&key, &self.chosen, &mut self.random);
+                self.session.update_fields(&key, &self.chosen, values)
             }
             Operation::ReadModifyWrite => {
                 let (record, field) = (self.existing(), self.field());

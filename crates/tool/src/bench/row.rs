@@ -126,6 +126,20 @@ impl RowSource {
         &self.row
     }
 
+    /// The values of some fields one after the other, new at every call.
+    #[inline]
+    pub fn values(&mut self, key: &Key, fields: &[usize], random: &mut Random) -> &[u8] {
+        let width = self.shape.field_bytes;
+        let bytes = (fields.len() * width).min(self.row.len());
+        let from = random.below(POOL_BYTES as u64) as usize;
+        self.row[..bytes].copy_from_slice(&self.pool[from..from + bytes]);
+        let hash = key_hash(key);
+        for (&field, value) in fields.iter().zip(self.row[..bytes].chunks_exact_mut(width)) {
+            put_stamp(value, stamp_of(hash, field));
+        }
+        &self.row[..bytes]
+    }
+
     /// One field's value, new at every call.
     #[inline]
     pub fn value(&mut self, key: &Key, field: usize, random: &mut Random) -> &[u8] {
@@ -331,6 +345,10 @@ mod tests {
         sink.begin_row(&key);
         sink.value(3, source.value(&key, 3, &mut random));
         sink.check_read(&key, 1).unwrap();
+        let several = source.values(&key, &[9, 4], &mut random);
+        sink.value(9, &several[..100]);
+        sink.value(4, &several[100..]);
+        sink.check_read(&key, 3).unwrap();
     }
 
     #[test]

@@ -3,10 +3,14 @@
 //! Owns the traits that Hedgerow and its peers are driven through. Promises nothing about how a store works inside: a
 //! [`Session`] is one thread's handle, errors are sentences. Must not know workloads or clocks.
 
+pub mod flat;
 pub mod hedgerow;
+pub mod mapping;
 pub mod null;
 
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use super::row::{Key, RowSink};
 
@@ -38,6 +42,12 @@ pub trait BenchStore: Sync {
 
     /// Where it keeps its files, if it does.
     fn directory(&self) -> Option<&Path>;
+
+    /// Bytes it has put into its log since it was opened, by its own account and to a segment; none where it has no such
+    /// account.
+    fn log_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// One thread's handle on a store. Every row and value read is handed to the sink, which copies and checks it.
@@ -50,6 +60,16 @@ pub trait Session {
 
     /// Writes one field of an existing row.
     fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String>;
+
+    /// Writes several fields of an existing row; `values` are theirs one after the other. A store that can do it at once
+    /// overrides it.
+    fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
+        let width = values.len() / fields.len().max(1);
+        fields
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, &field)| self.update(key, field, &values[at * width..(at + 1) * width]))
+    }
 
     /// Reads all fields of a row, then writes one, as YCSB's read-modify-write does. A store that can do both for less
     /// overrides it.
@@ -74,11 +94,32 @@ pub trait Session {
     ) -> Result<(), String>;
 }
 
+/// What a store's bytes rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    /// A file in the directory.
+    File,
+    /// A file in the directory, slowed to persistent memory as published measurements describe it
+    /// ([`hedgerow_device::PersistentMemoryModel`]).
+    Emulated,
+}
+
+impl Medium {
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Medium::File => "file",
+            Medium::Emulated => "emulated",
+        }
+    }
+}
+
 /// Where `--store` points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A Hedgerow store in a directory.
-    Tiered(PathBuf),
+    Hedgerow(Medium, PathBuf),
     /// Nothing: measures the harness.
     Null,
 }
@@ -88,9 +129,17 @@ impl std::str::FromStr for StoreUrl {
 
     fn from_str(url: &str) -> Result<StoreUrl, String> {
         match url.split_once(':') {
-            Some(("tiered", directory)) if !directory.is_empty() => Ok(StoreUrl::Tiered(directory.into())),
+            Some(("tiered", directory)) if !directory.is_empty() => {
+                Ok(StoreUrl::Hedgerow(Medium::File, directory.into()))
+            }
+            Some(("emulated", directory)) if !directory.is_empty() => {
+                Ok(StoreUrl::Hedgerow(Medium::Emulated, directory.into()))
+            }
             _ if url == "null" => Ok(StoreUrl::Null),
-            _ => Err(format!("{url} names no store: give tiered:DIRECTORY, or null for the harness alone")),
+            _ => Err(format!(
+                "{url} names no store: give tiered:DIRECTORY, emulated:DIRECTORY for the same at the speed of \
+                 persistent memory, or null for the harness alone"
+            )),
         }
     }
 }
@@ -101,9 +150,10 @@ mod tests {
 
     #[test]
     fn store_urls() {
-        assert_eq!("tiered:/tmp/a:b".parse(), Ok(StoreUrl::Tiered("/tmp/a:b".into())));
+        assert_eq!("tiered:/tmp/a:b".parse(), Ok(StoreUrl::Hedgerow(Medium::File, "/tmp/a:b".into())));
+        assert_eq!("emulated:/x".parse(), Ok(StoreUrl::Hedgerow(Medium::Emulated, "/x".into())));
         assert_eq!("null".parse(), Ok(StoreUrl::Null));
-        for wrong in ["", "tiered:", "tiered", "/tmp/x", "rocksdb:/x"] {
+        for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x"] {
             assert!(wrong.parse::<StoreUrl>().unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
         }
     }

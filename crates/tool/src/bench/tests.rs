@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::driver::{Outcome, run_phase};
+use super::driver::{Outcome, run_phase, run_phase_by_window};
 use super::row::{Key, RowSink};
 use super::store::{Columns, Session};
 use super::*;
@@ -54,6 +54,22 @@ fn the_clock_ends_a_phase() {
     let outcome = outcome(&mut store, &Population::new(2000), &plan).unwrap();
     assert!((1.2..3.0).contains(&outcome.elapsed.as_secs_f64()), "{:?}", outcome.elapsed);
     assert!(!outcome.per_second.is_empty() && outcome.per_second[0] > 1000);
+}
+
+#[test]
+fn windows_hold_every_operation() {
+    let mut store = NullStore::new(SHAPE, 2000);
+    let plan = Plan { operations: u64::MAX / 2, seconds: 0.33, ..plan("c", 2) };
+    let length = Some(Duration::from_millis(50));
+    let population = Population::new(2000);
+    let outcome = run_phase_by_window(&mut store, SHAPE, &population, &plan, length, &mut |_| {}).unwrap();
+    assert_eq!(outcome.latencies.len(), outcome.operations);
+    assert!((6..=8).contains(&outcome.windows.len()), "{:?}", outcome.windows);
+    let counted: f64 = outcome.windows[..6].iter().map(|window| window.ops_per_s * 0.05).sum();
+    let share = counted / outcome.operations as f64;
+    assert!((0.6..=1.0).contains(&share), "300 of 330 ms hold {share} of the operations");
+    assert!(outcome.windows.iter().all(|w| w.p50_us <= w.p99_us && w.p99_us <= w.max_us && w.max_us > 0.0));
+    assert!((outcome.windows[5].from_s - 0.25).abs() < 1e-9);
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Operation {
     ReadPartial,
     /// Writes one random field of a row.
     Update,
+    /// Writes this many fields of a row at once: those from a random one on, around the end.
+    UpdateFields(usize),
     /// Reads all fields of a row, then writes one.
     ReadModifyWrite,
     /// Reads all fields of rows in key order.
@@ -70,7 +72,9 @@ pub struct Workload {
     pub extent: Extent,
 }
 
-use Operation::{Insert, Put, ReadFull, ReadModifyWrite, ReadPartial, ScanFull, ScanPartial, Update};
+use Operation::{
+    Insert, Put, ReadFull, ReadModifyWrite, ReadPartial, ScanFull, ScanPartial, Update, UpdateFields,
+};
 
 const fn ycsb(name: &'static str, mix: &'static [(Operation, f64)], distribution: Distribution) -> Workload {
     Workload { name, mix, distribution, scan: ScanLength::UpTo(100), extent: Extent::Asked }
@@ -124,14 +128,31 @@ pub const FIELDS: &[Workload] = &[
     fields("insert", &[(Insert, 1.0)]),
 ];
 
+/// FOCUS's updates by ratio (section VI-C): of a row of eight fields, one to seven are written at once.
+pub const RATIOS: &[Workload] = &[
+    fields("update-1", &[(UpdateFields(1), 1.0)]),
+    fields("update-2", &[(UpdateFields(2), 1.0)]),
+    fields("update-3", &[(UpdateFields(3), 1.0)]),
+    fields("update-4", &[(UpdateFields(4), 1.0)]),
+    fields("update-5", &[(UpdateFields(5), 1.0)]),
+    fields("update-6", &[(UpdateFields(6), 1.0)]),
+    fields("update-7", &[(UpdateFields(7), 1.0)]),
+];
+
+/// Writes whole rows over those that are there.
+pub const OVERWRITE: Workload = fields("overwrite", &[(Put, 1.0)]);
+
+/// All workloads there are.
+fn all() -> impl Iterator<Item = &'static Workload> {
+    [&LOAD, &FILL, &OVERWRITE].into_iter().chain(YCSB).chain(FIELDS).chain(RATIOS)
+}
+
 impl Workload {
     /// The workload of that name, in any case.
     pub fn find(name: &str) -> Result<&'static Workload, String> {
         let name = name.trim().to_ascii_lowercase();
-        let mut all = [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS);
-        all.find(|workload| workload.name == name).ok_or_else(|| {
-            let names: Vec<_> =
-                [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS).map(|w| w.name).collect();
+        all().find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<_> = all().map(|workload| workload.name).collect();
             format!("no workload is called {name}; there are {}", names.join(", "))
         })
     }
@@ -174,7 +195,7 @@ mod tests {
     #[test]
     fn mixes_are_drawn_as_declared() {
         let mut random = Random::new(11);
-        for workload in [&LOAD, &FILL].into_iter().chain(YCSB).chain(FIELDS) {
+        for workload in all() {
             assert!((workload.mix.iter().map(|m| m.1).sum::<f64>() - 1.0).abs() < 1e-12, "{}", workload.name);
             let draws = 400_000;
             let drawn: Vec<_> = (0..draws).map(|_| workload.next(&mut random)).collect();

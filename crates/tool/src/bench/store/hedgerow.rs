@@ -6,9 +6,10 @@
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use hedgerow::{Db, FieldId, Options, RowRef, Schema, Table, Type, Value};
+use hedgerow::{Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value};
+use hedgerow_device::{EmulatedBase, FastTier, FastTierOptions, PersistentMemoryModel};
 
-use super::{BenchStore, Columns, Session};
+use super::{BenchStore, Columns, Medium, Session};
 use crate::bench::row::{FIELDS_MAX, Key, RowShape, RowSink};
 
 /// YCSB's name for its table.
@@ -24,16 +25,27 @@ pub struct HedgerowStore {
     table: Table,
     shape: RowShape,
     ids: Vec<FieldId>,
+    segment_bytes: u64,
 }
 
 impl HedgerowStore {
     /// Opens or creates the store in `directory` and the benchmark's table in it.
     pub fn open(directory: &Path, shape: RowShape, options: Options) -> Result<HedgerowStore, String> {
-        let db = Db::open_with(directory, options)
-            .map_err(|error| format!("opening {}: {error}", directory.display()))?;
+        HedgerowStore::open_on(Medium::File, directory, shape, options)
+    }
+
+    /// [`HedgerowStore::open`], on a medium.
+    pub fn open_on(
+        medium: Medium,
+        directory: &Path,
+        shape: RowShape,
+        options: Options,
+    ) -> Result<HedgerowStore, String> {
+        let segment_bytes = options.segment_bytes;
+        let db = open_db(medium, directory, options)?;
         let table = create(&db, shape)?;
         let ids = field_ids(&table, shape)?;
-        Ok(HedgerowStore { directory: directory.to_path_buf(), db, table, shape, ids })
+        Ok(HedgerowStore { directory: directory.to_path_buf(), db, table, shape, ids, segment_bytes })
     }
 
     /// Persists and closes the store.
@@ -43,8 +55,31 @@ impl HedgerowStore {
     }
 }
 
-fn text(error: hedgerow::Error) -> String {
+pub(super) fn text(error: hedgerow::Error) -> String {
     error.to_string()
+}
+
+/// Opens or creates the store in `directory` on a medium.
+pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Result<Db, String> {
+    let refused = |error: &dyn std::fmt::Display| format!("opening {}: {error}", directory.display());
+    match medium {
+        Medium::File => Db::open_with(directory, options).map_err(|error| refused(&error)),
+        Medium::Emulated => {
+            std::fs::create_dir_all(directory).map_err(|error| refused(&error))?;
+            let base = EmulatedBase::File(directory.join(FAST_TIER_FILE));
+            let tier_options =
+                FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
+            let tier = FastTier::emulated(base, PersistentMemoryModel::optane(), &tier_options)
+                .map_err(|error| refused(&error))?;
+            Db::open_on(tier, options).map_err(|error| refused(&error))
+        }
+    }
+}
+
+/// Bytes that went into the log of `db`: those in its segments, and those in segments that were freed.
+pub(super) fn log_bytes(db: &Db, segment_bytes: u64) -> u64 {
+    let metrics = db.metrics();
+    metrics.live_bytes + metrics.dead_bytes + metrics.segments_collected * segment_bytes
 }
 
 fn field_name(field: usize) -> String {
@@ -91,6 +126,10 @@ impl BenchStore for HedgerowStore {
     fn directory(&self) -> Option<&Path> {
         Some(&self.directory)
     }
+
+    fn log_bytes(&self) -> Option<u64> {
+        Some(log_bytes(&self.db, self.segment_bytes))
+    }
 }
 
 struct HedgerowSession<'a> {
@@ -102,6 +141,26 @@ struct HedgerowSession<'a> {
 }
 
 impl HedgerowSession<'_> {
+    /// Hands `write` the fields with their values, which follow each other in `values`.
+    #[inline]
+    fn pairs(
+        &self,
+        fields: impl ExactSizeIterator<Item = usize>,
+        values: &[u8],
+        write: impl FnOnce(&Table, &[(FieldId, Value<'_>)]) -> hedgerow::Result<()>,
+    ) -> Result<(), String> {
+        let count = fields.len();
+        let pairs = fields.map(|field| self.ids[field]).zip(values.chunks_exact(self.shape.field_bytes));
+        let mut pairs = pairs.map(|(id, value)| (id, Value::Bytes(value)));
+        if count <= STACK_FIELDS {
+            let mut stack = [(self.ids[0], Value::Null); STACK_FIELDS];
+            stack.iter_mut().zip(&mut pairs).for_each(|(place, pair)| *place = pair);
+            write(self.table, &stack[..count]).map_err(text)
+        } else {
+            write(self.table, &pairs.collect::<Vec<_>>()).map_err(text)
+        }
+    }
+
     #[inline]
     fn deliver(
         ids: &[FieldId],
@@ -131,18 +190,7 @@ impl HedgerowSession<'_> {
 
 impl Session for HedgerowSession<'_> {
     fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
-        let values = row.chunks_exact(self.shape.field_bytes);
-        if self.ids.len() <= STACK_FIELDS {
-            let mut pairs = [(self.ids[0], Value::Null); STACK_FIELDS];
-            for ((pair, &id), value) in pairs.iter_mut().zip(self.ids).zip(values) {
-                *pair = (id, Value::Bytes(value));
-            }
-            self.table.put(key, &pairs[..self.ids.len()]).map_err(text)
-        } else {
-            let pairs: Vec<_> =
-                self.ids.iter().zip(values).map(|(&id, value)| (id, Value::Bytes(value))).collect();
-            self.table.put(key, &pairs).map_err(text)
-        }
+        self.pairs(0..self.ids.len(), row, |table, pairs| table.put(key, pairs))
     }
 
     fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
@@ -155,6 +203,10 @@ impl Session for HedgerowSession<'_> {
 
     fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String> {
         self.table.update(key, &[(self.ids[field], Value::Bytes(value))]).map_err(text)
+    }
+
+    fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
+        self.pairs(fields.iter().copied(), values, |table, pairs| table.update(key, pairs))
     }
 
     fn scan(

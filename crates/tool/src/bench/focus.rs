@@ -1,0 +1,185 @@
+//! `hedgerow bench focus`: the experiments of the FOCUS paper, re-run on what the engine has today.
+//!
+//! Owns the command's options and the list of experiments ([`EXPERIMENTS`]): another one is a module with one entry there.
+//! Each opens the stores it needs through the [`rig`], runs phases with the driver, and answers with a [`finding`];
+//! [`page`] tells it all to a person. Promises that every phase checks what it reads, and that figures measured on the
+//! emulated medium are called so.
+
+mod ablation;
+mod access;
+mod finding;
+mod hotspot;
+mod overwrite;
+mod page;
+mod ratio;
+mod rig;
+mod scaling;
+mod sizes;
+mod ycsb;
+
+use std::path::{Path, PathBuf};
+
+use hedgerow::Durability;
+use hedgerow_device::PersistentMemoryModel;
+use serde_json::{Value, json};
+
+use super::report;
+use super::setting::Setting;
+use super::store::{Medium, StoreUrl};
+use finding::{Experiment, Finding, Result};
+use rig::Rig;
+
+/// What is re-run, in the order of the report.
+const EXPERIMENTS: &[Experiment] = &[
+    ycsb::EXPERIMENT,
+    access::EXPERIMENT,
+    ablation::EXPERIMENT,
+    ratio::EXPERIMENT,
+    sizes::EXPERIMENT,
+    scaling::EXPERIMENT,
+    hotspot::EXPERIMENT,
+    overwrite::EXPERIMENT,
+];
+
+/// Arguments of `hedgerow bench focus`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Where the stores are made, as tiered:DIRECTORY; each is removed when its experiment is over. On tmpfs (/dev/shm) no
+    /// disk takes part.
+    #[arg(long)]
+    store: StoreUrl,
+    /// What the stores rest on: a file, or the same slowed to persistent memory.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "file,emulated")]
+    media: Vec<Medium>,
+    /// Which experiments, by name [default: all].
+    #[arg(long, value_delimiter = ',', value_parser = parse_experiment)]
+    experiments: Vec<String>,
+    /// Rows of the data set; fewer where rows are longer than 1,000 bytes.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Seconds a phase; load takes as long as it needs.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Numbers of threads to scale over; the other experiments use the first.
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// process, interval:MILLISECONDS or immediate.
+    #[arg(long, default_value = "process", value_parser = super::parse_durability)]
+    durability: Durability,
+    /// Sets the engine otherwise in every experiment: NAME=VALUE, more than once. A wrong name lists all.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<Setting>,
+    /// Seed of all random choices.
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Writes the report there: one file, with its charts.
+    #[arg(long)]
+    html: PathBuf,
+    /// Writes all figures there.
+    #[arg(long)]
+    json: PathBuf,
+}
+
+fn parse_experiment(name: &str) -> std::result::Result<String, String> {
+    if EXPERIMENTS.iter().any(|experiment| experiment.name == name) {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
+    Err(format!("there is no experiment {name}; there are {}", names.join(", ")))
+}
+
+/// Runs the experiments and writes the report.
+///
+/// # Errors
+/// Wrong arguments; a report that cannot be written; and experiments that failed, which the report tells too.
+pub fn run(args: Args) -> std::result::Result<(), String> {
+    let StoreUrl::Hedgerow(_, directory) = &args.store else {
+        return Err("bench focus makes its own stores: give --store tiered:DIRECTORY".into());
+    };
+    if args.threads.is_empty() || args.media.is_empty() {
+        return Err("--threads and --media must name at least one".into());
+    }
+    let results = run_all(&args, directory)?;
+    print!("{}", page::factor_table(&results));
+    report::write_json(&args.json, args.to_json(), &results)?;
+    let page = page::html(&args.to_json(), &results);
+    std::fs::write(&args.html, page).map_err(|error| format!("writing {}: {error}", args.html.display()))?;
+    eprintln!("report: {}   figures: {}", args.html.display(), args.json.display());
+    match results.iter().find(|result| !result.failures.is_empty()) {
+        Some(failed) => {
+            Err(format!("{} on {}: {}", failed.experiment, failed.medium.name(), failed.failures[0]))
+        }
+        None => Ok(()),
+    }
+}
+
+fn run_all(args: &Args, directory: &Path) -> std::result::Result<Vec<Result>, String> {
+    let wanted = |experiment: &&Experiment| {
+        args.experiments.is_empty() || args.experiments.iter().any(|name| name == experiment.name)
+    };
+    let chosen: Vec<&Experiment> = EXPERIMENTS.iter().filter(wanted).collect();
+    let steps = chosen.len() * args.media.len();
+    let mut results = Vec::with_capacity(steps);
+    for experiment in &chosen {
+        for &medium in &args.media {
+            let rig = Rig::new(args, medium, directory, (results.len() + 1, steps), experiment.name)?;
+            let finding = (experiment.run)(&rig)
+                .unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() });
+            finding.failures.iter().for_each(|failure| {
+                eprintln!("{} {}: FAILED: {failure}", experiment.name, medium.name());
+            });
+            let Finding { figures, factors, phases, failures } = finding;
+            let Experiment { name, title, paper, .. } = **experiment;
+            results.push(Result {
+                experiment: name,
+                title,
+                paper,
+                medium,
+                figures,
+                factors,
+                phases,
+                failures,
+            });
+        }
+    }
+    Ok(results)
+}
+
+impl Args {
+    fn to_json(&self) -> Value {
+        json!({
+            "suite": "focus",
+            "media": self.media,
+            "emulation": emulation_text(),
+            "records": self.records,
+            "seconds": self.seconds,
+            "threads": self.threads,
+            "durability": format!("{:?}", self.durability).to_lowercase(),
+            "set": self.set.iter().map(Setting::to_string).collect::<Vec<_>>(),
+            "seed": self.seed,
+            "machine": page::machine(),
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+}
+
+/// What the emulated medium plays.
+fn emulation_text() -> String {
+    let model = PersistentMemoryModel::optane();
+    format!(
+        "Intel Optane DC persistent memory, one DIMM of the first generation: random read {} ns and sequential read {} ns \
+         per 256 bytes against {} ns for DRAM, {:.1} GB/s of write bandwidth shared by all threads, {} KB of write buffer, \
+         {} MB of processor cache in front. Izraelevitz et al., Basic Performance Measurements of the Intel Optane DC \
+         Persistent Memory Module (2019); Yang et al., An Empirical Guide to the Behavior and Use of Scalable Persistent \
+         Memory (FAST 2020). Figures on this medium are the model's.",
+        model.read_latency_ns,
+        model.sequential_read_latency_ns,
+        model.base_latency_ns,
+        model.write_bandwidth as f64 / 1e9,
+        model.write_buffer_bytes >> 10,
+        model.cache_bytes >> 20,
+    )
+}
+
+#[cfg(test)]
+mod tests;

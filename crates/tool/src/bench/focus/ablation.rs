@@ -1,0 +1,123 @@
+//! The engine's techniques, each switched off or set otherwise (section VI-C, figure 12 a).
+//!
+//! Owns the variants: another technique is one entry of [`SWITCHES`] or another setting's name. Must not know what a
+//! setting does.
+
+use super::finding::{Experiment, Factor, Figure, Finding};
+use super::rig::{Layout, Rig, SHAPE};
+use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
+use crate::bench::report::count;
+use crate::bench::setting::Setting;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "ablation",
+    title: "Techniques switched off",
+    paper: "Section VI-C, figure 12 (a): swim (merging deltas into their row off the write path) on and off: 112 % more reads \
+            for 8.3 % fewer updates. Here merging rewrites the row in the background.",
+    run,
+};
+
+/// Reads come before and after the updates, so that they meet the rows as loaded and in pieces.
+const PHASES: [(&str, &str); 4] =
+    [("c", "C"), ("a", "A"), ("update", "update"), ("read-full", "read after updates")];
+/// What the variant that changes nothing is called.
+const BASE: &str = "as it is";
+const SWITCHES: [(&str, &str); 2] =
+    [("no merge", "merge=off"), ("no checksums on reads", "verify_reads=off")];
+const CHAINS: std::ops::RangeInclusive<u8> = 1..=7;
+
+fn run(rig: &Rig<'_>) -> Result<Finding, String> {
+    let mut finding = Finding::default();
+    let chains: Vec<_> =
+        CHAINS.map(|length| (chain_name(length), format!("delta_chain_max={length}"))).collect();
+    measure(rig, BASE, None, &mut finding)?;
+    let switches = SWITCHES.iter().map(|(name, setting)| (*name, *setting));
+    let chains = chains.iter().map(|(name, setting)| (name.as_str(), setting.as_str()));
+    for (name, setting) in switches.chain(chains) {
+        measure(rig, name, Some(setting.parse()?), &mut finding)?;
+    }
+    let off = SWITCHES[0].0;
+    for (phase, what, paper) in [
+        ("read-full", "merge on against off: reads after updates", "2.12x"),
+        ("update", "merge on against off: updates", "0.92x"),
+    ] {
+        let factor = Factor::times(what, finding.rate(BASE, phase), finding.rate(off, phase), Some(paper));
+        finding.factors.push(factor);
+    }
+    let settings = rig.settings(SHAPE, "zipfian 0.99; update and read after updates uniform");
+    finding.figures = vec![switched(&finding, &settings), chained(&finding, &settings)];
+    Ok(finding)
+}
+
+fn chain_name(length: u8) -> String {
+    format!("chains of {length}")
+}
+
+fn measure(rig: &Rig<'_>, name: &str, setting: Option<Setting>, finding: &mut Finding) -> Result<(), String> {
+    let mut options = rig.options()?;
+    setting.iter().try_for_each(|setting| setting.apply(&mut options))?;
+    let mut subject = rig.open(Layout::Rows, SHAPE, options)?;
+    subject.call(name);
+    subject.load(finding)?;
+    PHASES.iter().try_for_each(|(phase, _)| subject.phase(phase, finding))?;
+    subject.remove()
+}
+
+fn switched(finding: &Finding, settings: &str) -> Figure {
+    let names = [BASE].into_iter().chain(SWITCHES.iter().map(|(name, _)| *name));
+    let series = names.map(|name| {
+        let points = PHASES.iter().enumerate().map(|(at, (phase, _))| {
+            let rate = finding.rate(name, phase);
+            Point { x: at as f64, y: rate / finding.rate(BASE, phase), label: Some(count(rate)) }
+        });
+        Series { name: name.into(), points: points.collect() }
+    });
+    let chart = Chart {
+        title: "One technique off".into(),
+        x_label: "workload (bars are labelled with operations/s)".into(),
+        across: Across::Names(PHASES.map(|(_, shown)| shown.to_owned()).into()),
+        y_label: "throughput (as it is = 1)".into(),
+        unit: Unit::Times,
+        scale: Scale::Linear,
+        shape: Shape::Bars,
+        series: series.collect(),
+        marks: vec![],
+        width: 640,
+        height: 270,
+    };
+    Figure {
+        title: "On and off".into(),
+        see: "Below 1 the technique that is off was helping; above 1, it was the price of what it protects."
+            .into(),
+        settings: settings.into(),
+        paper: Some("swim: 112 % more reads for 8.3 % fewer updates"),
+        charts: vec![chart],
+    }
+}
+
+fn chained(finding: &Finding, settings: &str) -> Figure {
+    let series = PHASES.map(|(phase, shown)| {
+        let rate = |length| Some(finding.rate(&chain_name(length), phase));
+        Series::over_names(shown, CHAINS.map(rate))
+    });
+    let chart = Chart {
+        title: "Deltas on a row before it is rewritten".into(),
+        x_label: "delta_chain_max (5 is the default)".into(),
+        across: Across::Names(CHAINS.map(|length| length.to_string()).collect()),
+        y_label: "throughput (operations/s)".into(),
+        unit: Unit::Rate,
+        scale: Scale::Linear,
+        shape: Shape::Lines,
+        series: series.into(),
+        marks: vec![],
+        width: 640,
+        height: 270,
+    };
+    Figure {
+        title: "Length of delta chains".into(),
+        see: "Updates gain with longer chains as whole rows are written less often, until reads that walk them lose more.".into(),
+        settings: settings.into(),
+        paper: Some("rows are rewritten at chains of 5"),
+        charts: vec![chart],
+    }
+}

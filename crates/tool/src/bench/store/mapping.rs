@@ -1,0 +1,335 @@
+//! How rows are put into stores of flat values (FOCUS section III-A).
+//!
+//! Consolidated: one value per row, an offset per field and then the fields; changing a field reads and writes the row.
+//! Scattered: one value per field under the row's key and one byte more; reading a row walks its cells. Owns both
+//! encodings and what an operation becomes under each. Knows flat stores by a trait only.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+
+use super::{BenchStore, Columns, Session};
+use crate::bench::row::{KEY_BYTES, Key, RowShape, RowSink};
+
+/// How rows become flat values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mapping {
+    /// One value per row.
+    Consolidated,
+    /// One value per field.
+    Scattered,
+}
+
+/// A store of flat values.
+pub trait FlatStore: Sync {
+    /// One thread's handle.
+    type Session<'a>: FlatSession + 'a
+    where
+        Self: 'a;
+
+    /// A handle for one thread.
+    fn session(&self) -> Result<Self::Session<'_>, String>;
+
+    /// Brings a freshly loaded data set to rest.
+    fn settle(&self) -> Result<(), String>;
+
+    /// Where it keeps its files.
+    fn directory(&self) -> &Path;
+
+    /// Values in it when it was opened.
+    fn values(&self) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    /// Removes all values. A store that cannot is loaded once, when it is new.
+    fn clear(&mut self) -> Result<(), String> {
+        Err("this store is loaded once, when it is new".into())
+    }
+
+    /// As [`BenchStore::log_bytes`].
+    fn log_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// One thread's handle on a store of flat values.
+pub trait FlatSession {
+    /// Writes one value.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), String>;
+
+    /// Writes several values, all or none.
+    fn put_all<'v>(&mut self, cells: impl Iterator<Item = (Cell, &'v [u8])>) -> Result<(), String>;
+
+    /// Shows the value to `visit`, in place if the store can.
+    fn get(&mut self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<(), String>;
+
+    /// Replaces a value by what `change` makes of it, with no other write in between.
+    fn change(&mut self, key: &[u8], change: impl FnOnce(&mut [u8])) -> Result<(), String>;
+
+    /// Shows keys and values in key order from `from` on, until `visit` returns false.
+    fn walk(&mut self, from: &[u8], visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), String>;
+}
+
+/// A row's key and a field.
+pub type Cell = [u8; KEY_BYTES + 1];
+
+fn cell_of(key: &Key, field: usize) -> Cell {
+    let mut cell = [0; KEY_BYTES + 1];
+    cell[..KEY_BYTES].copy_from_slice(key);
+    cell[KEY_BYTES] = field as u8;
+    cell
+}
+
+/// A flat store as the benchmark sees it.
+pub struct Mapped<S> {
+    store: S,
+    shape: RowShape,
+    mapping: Mapping,
+    used: bool,
+}
+
+impl<S: FlatStore> Mapped<S> {
+    /// Rows of `shape` in `store`.
+    ///
+    /// # Errors
+    /// Rows longer than the offsets of a consolidated value reach, 65,535 bytes.
+    pub fn new(store: S, shape: RowShape, mapping: Mapping) -> Result<Mapped<S>, String> {
+        match shape.row_bytes() {
+            0..=CONSOLIDATED_BYTES_MAX => Ok(Mapped { store, shape, mapping, used: false }),
+            bytes => Err(format!("flat rows are at most {CONSOLIDATED_BYTES_MAX} bytes long, not {bytes}")),
+        }
+    }
+}
+
+/// Bytes of fields in a consolidated value: its offsets are 16 bits wide.
+const CONSOLIDATED_BYTES_MAX: usize = u16::MAX as usize;
+
+impl<S: FlatStore> BenchStore for Mapped<S> {
+    fn session(&self) -> Result<Box<dyn Session + '_>, String> {
+        let (flat, shape) = (self.store.session()?, self.shape);
+        Ok(match self.mapping {
+            Mapping::Consolidated => Box::new(Consolidated { flat, shape, value: Vec::new() }),
+            Mapping::Scattered => Box::new(Scattered { flat, shape }),
+        })
+    }
+
+    fn clear(&mut self) -> Result<(), String> {
+        if std::mem::replace(&mut self.used, true) || self.rows()? > 0 {
+            self.store.clear()?;
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<u64, String> {
+        let values = self.store.values()?;
+        Ok(match self.mapping {
+            Mapping::Consolidated => values,
+            Mapping::Scattered => values / self.shape.fields as u64,
+        })
+    }
+
+    fn settle(&self) -> Result<(), String> {
+        self.store.settle()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(self.store.directory())
+    }
+
+    fn log_bytes(&self) -> Option<u64> {
+        self.store.log_bytes()
+    }
+}
+
+/// ```text
+/// 0            2 * fields                    2 * fields + row bytes
+/// | end: u16 LE per field | the fields one after the other |
+/// ```
+struct Consolidated<F> {
+    flat: F,
+    shape: RowShape,
+    value: Vec<u8>,
+}
+
+/// Where a field lies in a consolidated value.
+fn field_range(shape: RowShape, value: &[u8], field: usize) -> std::ops::Range<usize> {
+    let end = |field: usize| usize::from(u16::from_le_bytes([value[2 * field], value[2 * field + 1]]));
+    let base = 2 * shape.fields;
+    let from = if field == 0 { 0 } else { end(field - 1) };
+    base + from..base + end(field)
+}
+
+fn deliver(shape: RowShape, value: &[u8], columns: Columns<'_>, sink: &mut RowSink) {
+    match columns {
+        Columns::All => {
+            (0..shape.fields).for_each(|field| sink.value(field, &value[field_range(shape, value, field)]));
+        }
+        Columns::Some(fields) => {
+            fields.iter().for_each(|&field| sink.value(field, &value[field_range(shape, value, field)]));
+        }
+    }
+}
+
+impl<F: FlatSession> Session for Consolidated<F> {
+    fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
+        self.value.clear();
+        for field in 1..=self.shape.fields {
+            let end = (field * self.shape.field_bytes) as u16;
+            self.value.extend_from_slice(&end.to_le_bytes());
+        }
+        self.value.extend_from_slice(row);
+        self.flat.put(key, &self.value)
+    }
+
+    fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
+        let shape = self.shape;
+        self.flat.get(key, |value| {
+            sink.begin_row(key);
+            deliver(shape, value, columns, sink);
+        })
+    }
+
+    fn update(&mut self, key: &Key, field: usize, new: &[u8]) -> Result<(), String> {
+        let shape = self.shape;
+        self.flat.change(key, |value| {
+            let range = field_range(shape, value, field);
+            value[range].copy_from_slice(new);
+        })
+    }
+
+    fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
+        let shape = self.shape;
+        self.flat.change(key, |value| {
+            for (&field, new) in fields.iter().zip(values.chunks_exact(shape.field_bytes)) {
+                let range = field_range(shape, value, field);
+                value[range].copy_from_slice(new);
+            }
+        })
+    }
+
+    fn read_modify_write(
+        &mut self,
+        key: &Key,
+        field: usize,
+        new: &[u8],
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        let shape = self.shape;
+        self.flat.change(key, |value| {
+            sink.begin_row(key);
+            deliver(shape, value, Columns::All, sink);
+            let range = field_range(shape, value, field);
+            value[range].copy_from_slice(new);
+        })
+    }
+
+    fn scan(
+        &mut self,
+        start: &Key,
+        rows: usize,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        let shape = self.shape;
+        self.flat.walk(start, |key, value| {
+            sink.begin_row(key);
+            deliver(shape, value, columns, sink);
+            sink.rows() < rows
+        })
+    }
+}
+
+struct Scattered<F> {
+    flat: F,
+    shape: RowShape,
+}
+
+impl<F: FlatSession> Session for Scattered<F> {
+    fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
+        let values = row.chunks_exact(self.shape.field_bytes);
+        self.flat.put_all(values.enumerate().map(|(field, value)| (cell_of(key, field), value)))
+    }
+
+    fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
+        match columns {
+            Columns::All => {
+                let mut left = self.shape.fields;
+                self.flat.walk(&cell_of(key, 0), |cell, value| {
+                    if cell.len() != KEY_BYTES + 1 || cell[..KEY_BYTES] != *key {
+                        return false;
+                    }
+                    if sink.rows() == 0 {
+                        sink.begin_row(key);
+                    }
+                    sink.value(usize::from(cell[KEY_BYTES]), value);
+                    left -= 1;
+                    left > 0
+                })
+            }
+            Columns::Some(fields) => {
+                sink.begin_row(key);
+                for &field in fields {
+                    self.flat.get(&cell_of(key, field), |value| sink.value(field, value))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String> {
+        self.flat.put(&cell_of(key, field), value)
+    }
+
+    fn scan(
+        &mut self,
+        start: &Key,
+        rows: usize,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        let (last, mut left) = (self.shape.fields - 1, rows);
+        self.flat.walk(&cell_of(start, 0), |cell, value| {
+            let Some((&field, key)) = cell.split_last() else { return false };
+            let field = usize::from(field);
+            if field == 0 {
+                sink.begin_row(key);
+            }
+            if match columns {
+                Columns::All => true,
+                Columns::Some(fields) => fields.contains(&field),
+            } {
+                sink.value(field, value);
+            }
+            left -= usize::from(field == last);
+            left > 0
+        })
+    }
+}
+
+/// Locks for engines that have no cheap read-modify-write of their own: a write to a row waits for another to the same
+/// stripe only.
+#[derive(Debug)]
+pub struct Stripes(Vec<Mutex<()>>);
+
+impl Default for Stripes {
+    fn default() -> Stripes {
+        Stripes((0..1024).map(|_| Mutex::new(())).collect())
+    }
+}
+
+impl Stripes {
+    /// Waits until no other write to the key's stripe is under way.
+    pub fn lock(&self, key: &[u8]) -> MutexGuard<'_, ()> {
+        let hash =
+            key.iter().fold(0usize, |hash, &byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte)));
+        match self.0[hash % self.0.len()].lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
