@@ -326,21 +326,6 @@ impl FastTier {
         }
     }
 
-    /// Asks for pages of 2 MiB behind `from..to`, where a file lies in the page cache. A hint; both are multiples of 2 MiB.
-    ///
-    /// They save a third of a random read. Their price: a store makes 2 MiB dirty, not 4 KiB. So not for what is changed
-    /// here and there, nor for what is synced after every few bytes. It takes ext4 or xfs of a recent kernel (Linux 6.16
-    /// for ext4); elsewhere nothing happens. Each call may cost the process a memory area; Linux allows 65,530.
-    pub fn prefer_large_pages(&self, from: u64, to: u64) {
-        if let Home::File(file) = &self.home
-            && self.medium == Medium::PageCache
-            && from < to
-            && to <= self.bytes()
-        {
-            file.mapping().advise_huge_pages(from, to);
-        }
-    }
-
     /// Asks for the cache lines of the `len` bytes at `offset`. A hint: what is out of range is ignored.
     #[inline]
     pub fn prefetch(&self, offset: u64, len: u64) {

@@ -36,9 +36,6 @@ use self::format::{END_BYTES, Record};
 use crate::{Error, ErrorKind, Result};
 
 const LANES_MAX: u32 = 16;
-const LARGE_PAGE_BYTES: u64 = 2 << 20;
-/// A unit with large pages takes two of the 65,530 memory areas a process may have.
-const LARGE_PAGE_UNITS_MAX: u32 = 16 << 10;
 /// Of a record that is about to be read, so much is fetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable.
@@ -72,7 +69,6 @@ pub(crate) struct Log {
     closing: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
-    large_pages: bool,
 }
 
 #[derive(Debug)]
@@ -463,7 +459,6 @@ impl Log {
         for wanted in [step.min(pool.grown_max - pool.grown), units] {
             match self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift) {
                 Ok(()) => {
-                    (pool.grown..pool.grown + wanted).for_each(|unit| self.prefer_large_pages(unit));
                     pool.has_grown(wanted);
                     return Ok(());
                 }
@@ -472,14 +467,6 @@ impl Log {
             }
         }
         Ok(())
-    }
-
-    /// Large pages for records, but not for a unit's header, which is changed and synced by itself.
-    fn prefer_large_pages(&self, unit: u32) {
-        if self.large_pages && unit < LARGE_PAGE_UNITS_MAX {
-            let start = self.unit_offset(unit);
-            self.tier.prefer_large_pages(start + LARGE_PAGE_BYTES, start + self.unit_bytes());
-        }
     }
 
     /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper.

@@ -28,7 +28,8 @@ pub struct Options {
     pub durability: Durability,
     /// The most bytes the fast tier may take. Default: no limit but the disk's. At least eight segments.
     pub fast_tier_bytes_max: u64,
-    /// Bytes in one log segment, a power of two from 1 MiB to 1 GiB; fixed when the store is created. Default 8 MiB.
+    /// Bytes in one log segment, a power of two from 1 MiB to 1 GiB; fixed when the store is created. Default 8 MiB. Less,
+    /// down to 1 MiB, where `fast_tier_bytes_max` would hold fewer than 128 of them: a few are kept in reserve.
     pub segment_bytes: u64,
     /// Whether reads verify the checksums of what they read. Default true.
     pub verify_reads: bool,
@@ -37,9 +38,6 @@ pub struct Options {
     /// Whether rows that are found with deltas, or have a full chain of them, are written whole in the background. Default
     /// true.
     pub merge: bool,
-    /// Whether to ask for pages of 2 MiB behind the log where the file system has them: a read saves page walks, a store
-    /// makes more dirty. Never in the mode `Immediate`. Default true.
-    pub large_pages: bool,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
@@ -65,7 +63,6 @@ impl Default for Options {
             verify_reads: true,
             delta_chain_max: 5,
             merge: true,
-            large_pages: true,
             create: true,
             index_bytes_max: 64 << 30,
             background: true,

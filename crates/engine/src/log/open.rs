@@ -15,7 +15,10 @@ use super::segment::{
     Decoded, HEADER_COPY_BYTES, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
 use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, header_of, now};
-use crate::{Durability, Error, ErrorKind, Options, Result};
+use crate::{Error, ErrorKind, Options, Result};
+
+/// A tier with fewer units gets smaller ones.
+const SMALL_TIER_UNITS: u64 = 128;
 
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
@@ -54,12 +57,9 @@ impl Log {
             closing: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
-            // A sync for every few writes would write 2 MiB each time.
-            large_pages: options.large_pages && options.durability != Durability::Immediate,
             root: Mutex::new(root),
             tier,
         };
-        (1..grown).for_each(|unit| log.prefer_large_pages(unit));
         let segments = log.load_segments(grown, power_cut)?;
         let (watermark, clean) = {
             let root = log.root.lock();
@@ -76,6 +76,8 @@ impl Log {
             )));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let unit_bytes = (1..=unit_bytes.trailing_zeros() - 20)
+            .fold(unit_bytes, |bytes, _| if limit / bytes < SMALL_TIER_UNITS { bytes / 2 } else { bytes });
         if limit < 8 * unit_bytes {
             return Err(Error::invalid(format!(
                 "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",

@@ -12,7 +12,7 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 5] = [
     Known {
         name: "merge",
         values: "on|off",
@@ -30,12 +30,6 @@ const KNOWN: [Known; 6] = [
         values: "on|off",
         what: "checksums verified by every read",
         set: |options, value| switch(&mut options.verify_reads, value),
-    },
-    Known {
-        name: "large_pages",
-        values: "on|off",
-        what: "pages of 2 MiB behind the log where the file system has them",
-        set: |options, value| switch(&mut options.large_pages, value),
     },
     Known {
         name: "segment_bytes",
@@ -115,10 +109,10 @@ mod tests {
     #[test]
     fn settings_are_read_and_applied() {
         let mut options = Options::new();
-        for text in ["merge=off", "delta_chain_max=2", "verify_reads=off", "large_pages=off"] {
+        for text in ["merge=off", "delta_chain_max=2", "verify_reads=off"] {
             text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
         }
-        assert!(!options.merge && !options.verify_reads && !options.large_pages);
+        assert!(!options.merge && !options.verify_reads);
         assert_eq!(options.delta_chain_max, 2);
     }
 
