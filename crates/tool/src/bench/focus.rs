@@ -1,8 +1,8 @@
 //! `hedgerow bench focus`: the experiments of the FOCUS paper, re-run on what the engine has today.
 //!
-//! Owns the command's options and the list of experiments ([`EXPERIMENTS`]): another one is a module with one entry there.
-//! Each opens the stores it needs through the [`rig`], runs phases with the driver, and answers with a [`finding`];
-//! [`page`] tells it all to a person. Promises that every phase checks what it reads, and that figures measured on the
+//! Owns the command's options and the list of experiments (`EXPERIMENTS`): another one is a module with one entry there.
+//! Each opens the stores it needs through the `rig`, runs phases with the driver, and answers with a `finding`;
+//! `page` tells it all to a person. Promises that every phase checks what it reads, and that figures measured on the
 //! emulated medium are called so.
 
 mod ablation;
