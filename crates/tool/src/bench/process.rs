@@ -141,9 +141,9 @@ mod tests {
     fn accounts_grow_with_use() {
         let before = Usage::now().unwrap();
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(30) {}
-        let used = Usage::now().unwrap().cpu - before.cpu;
-        assert!(used >= Duration::from_millis(5), "{used:?}");
+        while Usage::now().unwrap().cpu - before.cpu < Duration::from_millis(5) {
+            assert!(start.elapsed() < Duration::from_secs(60), "60 s of work are not counted");
+        }
         let memory = Memory::now().unwrap();
         assert!(memory.rss >= memory.anonymous && memory.anonymous > 0);
     }
@@ -155,7 +155,7 @@ mod tests {
         while start.elapsed() < Duration::from_millis(200) {}
         let processors = std::thread::available_parallelism().unwrap().get() as f64;
         let others = neighbours.processors().unwrap();
-        assert!((0.0..processors).contains(&others), "{others} of {processors}");
+        assert!((0.0..processors + 0.5).contains(&others), "{others} of {processors}");
     }
 
     #[test]

@@ -7,8 +7,9 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use hedgerow_device::Clock;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -31,9 +32,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long stopping waits for clients to take their replies.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time in ms since 1970.
+/// The time in ms since 1970, by the clock that the store judges expiry by. Another one would run ahead of it now and then,
+/// and what is removed at its time would not have expired yet.
 pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+    Clock::system().now_ms()
 }
 
 /// What the signal handler and tests use to stop a running loop.

@@ -275,9 +275,9 @@ fn keys_expire() {
     let server = Server::start(&[]);
     let mut client = server.client();
     client.script(&[
-        ("SET k v PX 60", "OK"),
+        ("SET k v PX 1000", "OK"),
         ("HSET h:1 f v", "1"),
-        ("PEXPIRE h:1 60", "1"),
+        ("PEXPIRE h:1 1000", "1"),
         ("SET keep v", "OK"),
         ("EXPIRE keep 100 XX", "0"),
         ("EXPIRE keep 100 NX", "1"),
@@ -294,7 +294,7 @@ fn keys_expire() {
         ("TTL nope", "-2"),
         ("DBSIZE", "3"),
     ]);
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(1100));
     client.script(&[("GET k", "nil"), ("HGETALL h:1", "[]"), ("TTL h:1", "-2"), ("EXISTS k h:1", "0")]);
     // They also go when nobody asks for them.
     for _ in 0..100 {
@@ -312,7 +312,7 @@ fn fields_expire() {
     let mut client = server.client();
     assert_eq!(client.run_words(&[b"HSET", b"h:1", b"a", b"1", b"b", b"2", b"\xff", b"3"]), "3");
     client.script(&[
-        ("HPEXPIRE h:1 60 FIELDS 2 a nope", "[1, -2]"),
+        ("HPEXPIRE h:1 1000 FIELDS 2 a nope", "[1, -2]"),
         ("HTTL h:1 FIELDS 2 b nope", "[-1, -2]"),
         ("HEXPIRE h:1 100 NX FIELDS 1 b", "[1]"),
         ("HEXPIRE h:1 100 NX FIELDS 1 b", "[0]"),
@@ -332,11 +332,11 @@ fn fields_expire() {
         ("HINCRBY h:1 b 1", "3"),
         ("HGETEX h:1 PERSIST FIELDS 1 c", "[\"x\"]"),
         ("HTTL h:1 FIELDS 1 c", "[-1]"),
-        ("HSETEX h:1 PX 60 FIELDS 2 b 1 c 2", "1"),
+        ("HSETEX h:1 PX 1000 FIELDS 2 b 1 c 2", "1"),
     ]);
-    assert_eq!(client.run_words(&[b"HPEXPIRE", b"h:1", b"60", b"FIELDS", b"1", b"\xff"]), "[1]");
+    assert_eq!(client.run_words(&[b"HPEXPIRE", b"h:1", b"1000", b"FIELDS", b"1", b"\xff"]), "[1]");
     assert_eq!(client.run("HLEN h:1"), "4");
-    std::thread::sleep(Duration::from_millis(120));
+    std::thread::sleep(Duration::from_millis(1100));
     client.script(&[("HLEN h:1", "0"), ("HGETALL h:1", "[]"), ("EXISTS h:1", "0"), ("KEYS *", "[]")]);
     for _ in 0..100 {
         if client.run("DBSIZE") == "0" {

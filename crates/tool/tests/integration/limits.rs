@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{Server, encode};
+use crate::client::{Program, Server, TempDir, encode};
 
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+/// Of a process of its own, so that no other test's memory counts.
+fn resident_bytes(program: &Program) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
@@ -76,9 +77,10 @@ fn garbage_is_answered_once_and_for_all() {
 
 #[test]
 fn declared_lengths_and_idle_clients_cost_nothing() {
-    let server = Server::start(&[]);
+    let dir = TempDir::new();
+    let server = Program::spawn(dir.path(), &[]);
     server.client().run("PING");
-    let before = resident_bytes();
+    let before = resident_bytes(&server);
     let clients: Vec<_> = (0..200)
         .map(|_| {
             let mut client = server.client();
@@ -87,9 +89,10 @@ fn declared_lengths_and_idle_clients_cost_nothing() {
         })
         .collect();
     assert_eq!(server.client().run("PING"), "PONG");
-    let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 64 << 20, "{grown} bytes for 200 clients that sent 30 bytes each");
+    let grown = resident_bytes(&server).saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes for 200 clients that sent 30 bytes each");
     drop(clients);
+    server.kill();
 }
 
 #[test]
@@ -167,10 +170,11 @@ fn idle_clients_are_dropped_if_asked() {
 fn paused_commands_wait() {
     let server = Server::start(&[]);
     let (mut one, mut two) = (server.client(), server.client());
-    assert_eq!(one.run("CLIENT PAUSE 400 WRITE"), "OK");
-    let started = Instant::now();
+    assert_eq!(one.run("CLIENT PAUSE 100000 WRITE"), "OK");
     assert_eq!(two.run("GET k"), "nil");
-    assert!(started.elapsed() < Duration::from_millis(300));
+    assert_eq!(one.run("CLIENT UNPAUSE"), "OK");
+    let started = Instant::now();
+    assert_eq!(one.run("CLIENT PAUSE 400 WRITE"), "OK");
     assert_eq!(two.run("SET k v"), "OK");
     assert!(started.elapsed() >= Duration::from_millis(300));
     assert_eq!(one.run("CLIENT PAUSE 100000"), "OK");
@@ -269,7 +273,7 @@ fn writes_wait_for_space_and_readers_do_not() {
         reading.join().unwrap()
     });
     writer.script(&[("GET counter", "\"60\""), ("GET other", "\"60\"")]);
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     let info = writer.run("INFO hedgerow");
     let (_, waits) = info.split_once("waits_for_space:").unwrap();
     let waits: u64 = waits.split("\\r").next().unwrap().parse().unwrap();
