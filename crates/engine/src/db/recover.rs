@@ -3,8 +3,9 @@
 //! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. A delta whose base is missing counts as missing. (After a killed process every store survived, and nothing is cut.)
-//! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, let the newest version of a key
-//!    decide what its slot says, count the older ones as dead, and build the table's index bottom-up.
+//! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
+//!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
+//!    bottom-up.
 //! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,17 +33,30 @@ struct Building<'p> {
     expiring: bool,
 }
 
+impl<'p> Building<'p> {
+    /// With what was built of the keys that follow.
+    fn join(self, right: Building<'p>) -> Result<Building<'p>> {
+        Ok(Building {
+            builder: self.builder.join(right.builder).map_err(index_full)?,
+            tombstones: self.tombstones + right.tombstones,
+            expiring: self.expiring | right.expiring,
+            ..self
+        })
+    }
+}
+
 /// One record, noted while walking: enough to sort and to build the index without touching the log again, unless the
 /// key is long.
 #[derive(Debug, Clone, Copy)]
 struct Note {
     /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
-    key: [u64; NOTED_KEY_WORDS],
+    key: KeyWords,
     sequence: u64,
     /// A slot that points at the record. In place of the stale count: the bytes in `key`, or `LONG`, or `LOW`.
     slot: Slot,
 }
 
+type KeyWords = [u64; NOTED_KEY_WORDS];
 const NOTED_KEY_WORDS: usize = 3;
 const NOTED_KEY_BYTES: usize = 8 * NOTED_KEY_WORDS;
 /// The key is longer than a note holds, or beyond all that have the prefix: it must be read from the record.
@@ -140,7 +154,7 @@ impl Store {
                 runs.iter().flatten().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
                 continue;
             };
-            self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;
+            self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place())
     }
@@ -256,9 +270,39 @@ impl Store {
     }
 
     /// Builds a table's index from its notes.
-    fn build_index(&self, table: &TableShared, runs: &[Vec<Note>], prefix: &[u8]) -> Result<()> {
-        let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        let mut building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+    fn build_index(
+        &self,
+        table: &TableShared,
+        runs: &[Vec<Note>],
+        prefix: &[u8],
+        threads: usize,
+    ) -> Result<()> {
+        let ranges = key_ranges(runs, threads);
+        let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
+        let fence_at = |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| fence(prefix, &range.from));
+        let build = |i: usize| {
+            let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
+            let builder = builder.between(fence_at(i), fence_at(i + 1));
+            let building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+            self.gather(&ranges[i].runs, building)
+        };
+        let whole = std::thread::scope(|scope| {
+            let others: Vec<_> = (0..last).map(|i| scope.spawn(move || build(i))).collect();
+            let mut right = build(last);
+            for left in others.into_iter().rev() {
+                let left = left.join().expect("a builder does not panic");
+                right = left.and_then(|left| left.join(right?));
+            }
+            right
+        })?;
+        table.index.replace_with(whole.builder.finish().map_err(index_full)?);
+        table.tombstones.store(whole.tombstones, Ordering::Relaxed);
+        table.expiring.store(whole.expiring, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Decides on all keys of sorted runs.
+    fn gather<'p>(&self, runs: &[&[Note]], mut building: Building<'p>) -> Result<Building<'p>> {
         let mut alike: Vec<Note> = Vec::new();
         for note in Merged::new(runs) {
             if alike.first().is_some_and(|first| !first.looks_like(&note)) {
@@ -268,10 +312,7 @@ impl Store {
             alike.push(note);
         }
         self.settle(&alike, &mut building)?;
-        table.index.replace_with(building.builder.finish().map_err(index_full)?);
-        table.tombstones.store(building.tombstones, Ordering::Relaxed);
-        table.expiring.store(building.expiring, Ordering::Relaxed);
-        Ok(())
+        Ok(building)
     }
 
     /// Records that look as if they had one key, newest first if they surely do.
@@ -420,14 +461,59 @@ fn by_key(a: &Note, b: &Note) -> std::cmp::Ordering {
     a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }
 
+/// Part of each sorted run: all that is noted of a range of keys.
+struct KeyRange<'r> {
+    /// Where the range begins.
+    from: KeyWords,
+    runs: Vec<&'r [Note]>,
+}
+
+/// Cuts sorted runs into at most `count` ranges of about equally many notes, each with at least one. Notes that look alike
+/// have the same words and stay together.
+fn key_ranges(runs: &[Vec<Note>], count: usize) -> Vec<KeyRange<'_>> {
+    /// Below this a thread of its own costs more than it gains.
+    const NOTES_MIN: usize = 4096;
+    let mut rest: Vec<&[Note]> = runs.iter().map(Vec::as_slice).collect();
+    let mut ranges = Vec::new();
+    let mut from = KeyWords::default();
+    for left in (1..=count).rev() {
+        let longest = rest.iter().max_by_key(|run| run.len()).copied().unwrap_or_default();
+        let (mut range, mut after) = (rest.clone(), Vec::new());
+        let mut next = from;
+        if left > 1 && longest.len() >= NOTES_MIN {
+            next = longest[longest.len() / left].key;
+            (range, after) =
+                rest.iter().map(|run| run.split_at(run.partition_point(|n| n.key < next))).unzip();
+        }
+        if range.iter().all(|run| run.is_empty()) {
+            // All keys noted so far look alike up to here: the next range takes them.
+            continue;
+        }
+        ranges.push(KeyRange { from, runs: range });
+        (rest, from) = (after, next);
+        if rest.is_empty() {
+            break;
+        }
+    }
+    ranges
+}
+
+/// The least key whose words, after `prefix`, are `from` or more. `from` is not zero.
+fn fence(prefix: &[u8], from: &KeyWords) -> Vec<u8> {
+    let words = from.map(u64::to_be_bytes);
+    let bytes = words.as_flattened();
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    [prefix, &bytes[..end]].concat()
+}
+
 /// Sorted runs as one. There are as many as there were threads: few enough to look at each.
 struct Merged<'r> {
     runs: Vec<&'r [Note]>,
 }
 
 impl<'r> Merged<'r> {
-    fn new(runs: &'r [Vec<Note>]) -> Merged<'r> {
-        Merged { runs: runs.iter().map(Vec::as_slice).filter(|run| !run.is_empty()).collect() }
+    fn new(runs: &[&'r [Note]]) -> Merged<'r> {
+        Merged { runs: runs.iter().copied().filter(|run| !run.is_empty()).collect() }
     }
 }
 
@@ -449,5 +535,69 @@ impl Iterator for Merged<'_> {
             self.runs[least] = rest;
         }
         Some(*note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(words: KeyWords) -> Note {
+        Note { key: words, sequence: 1, slot: Slot::new(Tag::Row, 0, 32) }
+    }
+
+    #[test]
+    fn ranges_cover_all_notes_and_keep_like_together() {
+        let few = |n: u64| vec![note([n, 0, 0]); 3];
+        let spread = |seed: u64| {
+            let mut run: Vec<Note> = (0..9000).map(|n| note([n * seed % 5000, n % 3, 0])).collect();
+            run.sort_by_key(|n| n.key);
+            run
+        };
+        let same = vec![note([7, 7, 7]); 20_000];
+        for (runs, at_least) in [
+            (vec![], 0),
+            (vec![few(1), few(2)], 1),
+            (vec![same.clone(), same.clone()], 1),
+            (vec![same.clone(), spread(3)], 2),
+            (vec![spread(3), spread(7), few(9)], 4),
+        ] {
+            let ranges = key_ranges(&runs, 4);
+            assert!(ranges.len() >= at_least && ranges.len() <= 4);
+            for (at, run) in runs.iter().enumerate() {
+                let joined: Vec<KeyWords> =
+                    ranges.iter().flat_map(|range| range.runs[at].iter().map(|n| n.key)).collect();
+                assert!(joined.iter().eq(run.iter().map(|n| &n.key)));
+            }
+            for (left, right) in ranges.iter().zip(ranges.iter().skip(1)) {
+                assert!(left.runs.iter().any(|run| !run.is_empty()));
+                assert!(left.runs.iter().flat_map(|run| run.iter()).all(|n| n.key < right.from));
+                assert!(right.runs.iter().flat_map(|run| run.iter()).all(|n| n.key >= right.from));
+            }
+        }
+    }
+
+    #[test]
+    fn a_fence_divides_keys_as_their_words_do() {
+        let words = |bytes: &[u8]| {
+            let mut padded = [0; NOTED_KEY_BYTES];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            std::array::from_fn(|i| u64::from_be_bytes(padded[8 * i..8 * i + 8].try_into().unwrap()))
+        };
+        let tails: Vec<Vec<u8>> = [&b""[..], b"\0", b"a", b"a\0", b"a\0\0b", b"ab", b"b", b"\xff\xff"]
+            .iter()
+            .map(|tail| tail.to_vec())
+            .collect();
+        for from in &tails {
+            let from: KeyWords = words(from);
+            if from == KeyWords::default() {
+                continue;
+            }
+            let fence = fence(b"pre", &from);
+            for tail in &tails {
+                let key = [&b"pre"[..], tail].concat();
+                assert_eq!(words(tail) >= from, key >= fence, "{tail:?} and {fence:?}");
+            }
+        }
     }
 }

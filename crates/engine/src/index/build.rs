@@ -1,7 +1,8 @@
 //! Bulk building: a tree from keys that come in order.
 //!
 //! Owns: packing nodes full, level by level. Promises: the same tree as inserting the keys one by one, but packed to
-//! the fill asked for and without a search per key. Must not know: where the keys come from.
+//! the fill asked for and without a search per key. Several threads can each gather the leaves of a range of keys, which
+//! are then joined. Must not know: where the keys come from.
 #![allow(unsafe_code)]
 
 use super::arena::{IndexFull, NULL, NodeArena};
@@ -30,6 +31,8 @@ pub struct IndexBuilder {
     slots: Vec<Slot>,
     /// The low fence of the leaf being gathered; `None` for the first.
     low: Option<Vec<u8>>,
+    /// The high fence of the last leaf there will be; `None` for no bound.
+    end: Option<Vec<u8>>,
     /// Halves the gathered keys take in a leaf with a prefix of `prefix` bytes.
     prefix: usize,
     halves: usize,
@@ -59,6 +62,22 @@ impl Level {
         self.bytes.extend_from_slice(separator);
         self.ends.push(self.bytes.len());
     }
+
+    /// Adds what is to the right; the separator before it is here already.
+    fn append(&mut self, right: &mut Level) {
+        let before = self.bytes.len();
+        self.ids.append(&mut right.ids);
+        self.bytes.append(&mut right.bytes);
+        self.ends.extend(right.ends.drain(..).map(|end| before + end));
+    }
+}
+
+/// What comes after the keys gathered for a leaf.
+#[derive(Clone, Copy)]
+enum After<'k> {
+    Key(&'k [u8]),
+    /// The end of the builder's range.
+    Fence(Option<&'k [u8]>),
 }
 
 impl IndexBuilder {
@@ -76,12 +95,21 @@ impl IndexBuilder {
             ends: Vec::new(),
             slots: Vec::new(),
             low: None,
+            end: None,
             prefix: 0,
             halves: 0,
             below: Level::default(),
             adopted: 0,
             above: Level::default(),
         }
+    }
+
+    /// The same for the keys from `low` on and below `end`, to be [joined](IndexBuilder::join) with the others.
+    #[must_use]
+    pub fn between(mut self, low: Option<Vec<u8>>, end: Option<Vec<u8>>) -> IndexBuilder {
+        self.prefix = low.as_ref().map_or(0, Vec::len);
+        (self.low, self.end) = (low, end);
+        self
     }
 
     /// Adds a key greater than all before it.
@@ -109,7 +137,7 @@ impl IndexBuilder {
         if self.slots.len() == GATHER_MAX
             || halves + Meta::fixed_halves(0, 0) > self.fill && !self.slots.is_empty()
         {
-            self.flush(Some(key))?;
+            self.flush(After::Key(key))?;
             return self.push(key, slot);
         }
         (self.prefix, self.halves) = (prefix, halves);
@@ -120,14 +148,34 @@ impl IndexBuilder {
         Ok(())
     }
 
+    /// The leaves of this builder, then those of `next`, whose keys begin where this one's end.
+    ///
+    /// # Errors
+    /// `IndexFull` when the budget is used up.
+    ///
+    /// # Panics
+    /// If the ranges do not meet, or one of the two was given no key: a fence would be missing.
+    pub fn join(mut self, mut next: IndexBuilder) -> Result<IndexBuilder, IndexFull> {
+        assert!(self.keys > 0 && next.keys > 0, "an empty range has no leaf");
+        let fence = self.end.take().expect("a range with an end");
+        self.gather_rest(Some(&fence))?;
+        let end = next.end.take();
+        next.gather_rest(end.as_deref())?;
+        self.below.append(&mut next.below);
+        self.end = end;
+        self.low = next.low.take();
+        self.keys += next.keys;
+        self.nodes += next.nodes;
+        self.blob_bytes += next.blob_bytes;
+        Ok(self)
+    }
+
     /// The tree of all keys pushed.
     ///
     /// # Errors
     /// `IndexFull` when the budget is used up.
     pub fn finish(mut self) -> Result<Index, IndexFull> {
-        while !self.slots.is_empty() {
-            self.flush(None)?;
-        }
+        self.gather_rest(None)?;
         let mut level = 0;
         while self.below.ids.len() > 1 {
             level += 1;
@@ -140,6 +188,14 @@ impl IndexBuilder {
         let root = self.below.ids.pop().unwrap_or(NULL);
         let tree = Tree::new(root, self.nodes, self.keys, self.blob_bytes > 0, self.blob_bytes);
         Ok(Index::with_tree(self.arena.clone(), self.epoch.clone(), tree))
+    }
+
+    /// Makes leaves of all keys gathered; `fence` is the high fence of the last.
+    fn gather_rest(&mut self, fence: Option<&[u8]>) -> Result<(), IndexFull> {
+        while !self.slots.is_empty() {
+            self.flush(After::Fence(fence))?;
+        }
+        Ok(())
     }
 
     fn key(&self, i: usize) -> &[u8] {
@@ -158,13 +214,16 @@ impl IndexBuilder {
         Ok(id)
     }
 
-    /// Makes a leaf of the gathered keys, or of the first of them if not all fit; `next` is the key after them.
-    fn flush(&mut self, next: Option<&[u8]>) -> Result<(), IndexFull> {
+    /// Makes a leaf of the gathered keys, or of the first of them if not all fit.
+    fn flush(&mut self, next: After<'_>) -> Result<(), IndexFull> {
         let id = self.allocate()?;
         let mut count = self.slots.len();
         let high = loop {
-            let after = if count < self.slots.len() { Some(self.key(count)) } else { next };
-            let high = after.map(|after| after[..common_prefix(self.key(count - 1), after) + 1].to_vec());
+            let after = if count < self.slots.len() { After::Key(self.key(count)) } else { next };
+            let high = match after {
+                After::Key(key) => Some(key[..common_prefix(self.key(count - 1), key) + 1].to_vec()),
+                After::Fence(fence) => fence.map(<[u8]>::to_vec),
+            };
             let prefix = match (&self.low, &high) {
                 (Some(low), Some(high)) => common_prefix(low, high),
                 _ => 0,

@@ -215,6 +215,46 @@ fn behaves_like_a_sorted_map_for_all_key_families() {
 }
 
 #[test]
+fn joined_of_ranges_it_is_the_same_tree() {
+    for (i, family) in FAMILIES.iter().enumerate() {
+        for (count, parts) in [(2, 2), (40, 3), (3000, 2), (3000, 5)] {
+            let (arena, epoch) = fresh();
+            let mut r = Random(i as u64 + 300);
+            let mut model: Model =
+                (0..count).map(|step| (key_of(family, &mut r, step), slot(step))).collect();
+            let sorted: Vec<(Vec<u8>, Slot)> = model.iter().map(|(key, slot)| (key.clone(), *slot)).collect();
+            let mut whole: Option<IndexBuilder> = None;
+            let mut low: Option<Vec<u8>> = None;
+            for part in 0..parts {
+                let (from, to) = (sorted.len() * part / parts, sorted.len() * (part + 1) / parts);
+                if from == to {
+                    continue;
+                }
+                // Any bytes above the last key of the range, up to the first of the next, will do.
+                let end = sorted.get(to).map(|(next, _)| {
+                    let shared = super::tree::common_prefix(&sorted[to - 1].0, next);
+                    next[..shared + 1 + r.below((next.len() - shared) as u64) as usize].to_vec()
+                });
+                let builder = IndexBuilder::new(arena.clone(), epoch.clone(), 90);
+                let mut builder = builder.between(low.take(), end.clone());
+                low = end;
+                sorted[from..to].iter().for_each(|(key, slot)| builder.push(key, *slot).unwrap());
+                whole = Some(match whole {
+                    None => builder,
+                    Some(left) => left.join(builder).unwrap(),
+                });
+            }
+            let index = whole.unwrap().finish().unwrap();
+            check_whole(&index, &model);
+            run(&index, &mut model, family, &mut r, 2000, 10);
+            drop(index);
+            while epoch.collect() > 0 {}
+            assert_eq!(arena.bytes(), 0);
+        }
+    }
+}
+
+#[test]
 fn built_in_bulk_it_is_the_same_tree() {
     for (i, family) in FAMILIES.iter().enumerate() {
         for (count, fill) in [(0, 90), (1, 90), (30, 100), (400, 50), (2500, 100), (20_000, 90)] {
