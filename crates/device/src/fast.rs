@@ -11,6 +11,9 @@
 //!    writer has published it by some release operation (an index slot, a queue, [`FastTier::store_u64`] elsewhere).
 //! 2. A slice from [`FastTier::read`] is dropped before its bytes are handed to a writer again (epochs see to that).
 //! 3. A word that changes while others look at it is touched only by [`FastTier::load_u64`] and [`FastTier::store_u64`].
+//!
+//! Besides, [`FastTier::patch`] changes bytes that lie under slices of others, word by word. Who may hold such a slice must
+//! be ready to find either version of each word, and believes none of it before a checksum has been compared.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -420,6 +423,27 @@ impl FastTier {
             self.watch_store_u64(offset, word, value);
         } else {
             word.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// Writes `bytes` over those at `offset` in stores of whole words: whoever reads meanwhile, and whatever a crash
+    /// leaves, has every aligned word either old or new. One caller at a time for the words touched. Durable with the
+    /// next `persist`.
+    ///
+    /// # Panics
+    /// As [`FastTier::write`].
+    pub fn patch(&self, offset: u64, bytes: &[u8]) {
+        self.check_writable(offset, bytes.len() as u64);
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let (word, skip) = (at & !7, (at & 7) as usize);
+            let (now, later) = rest.split_at(rest.len().min(8 - skip));
+            let mut merged = self.word(word).load(Ordering::Relaxed).to_ne_bytes();
+            merged[skip..skip + now.len()].copy_from_slice(now);
+            self.store_u64(word, u64::from_le_bytes(merged));
+            at += now.len() as u64;
+            rest = later;
         }
     }
 

@@ -24,6 +24,7 @@ mod row;
 mod scan;
 mod snapshot;
 mod store;
+mod swim;
 mod table;
 mod write;
 

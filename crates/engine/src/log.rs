@@ -69,6 +69,8 @@ pub(crate) struct Log {
     closing: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
+    /// Until recovery has put them right, walks pass on rows up to this sequence that a merge in place may have torn.
+    torn_through: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,11 @@ impl Log {
         Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
+    /// The incarnation of the segment that holds `offset`.
+    pub(crate) fn incarnation_at(&self, offset: u64) -> u64 {
+        self.unit_of(offset).incarnation.load(Ordering::Relaxed)
+    }
+
     /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
     #[inline]
     pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
@@ -143,12 +150,12 @@ impl Log {
     pub(crate) fn prefetch_parts(
         &self,
         offset: u64,
-        (expires, key_bytes): (bool, usize),
+        (flags, key_bytes): (u8, usize),
         body_bytes: usize,
         parts: &[Range<usize>],
     ) {
         for part in parts {
-            let (head, span) = format::span_verified(expires, key_bytes, body_bytes, part);
+            let (head, span) = format::span_verified(flags, key_bytes, body_bytes, part);
             self.tier.prefetch(offset, head as u64);
             self.tier.prefetch(offset + span.start as u64, span.len() as u64);
         }
@@ -258,14 +265,16 @@ impl Log {
         self.sync(&mut commit, note)
     }
 
-    /// Makes everything durable and says so in the root, so that segments up to now may be freed.
-    pub(crate) fn checkpoint(&self) -> Result<()> {
+    /// Makes everything durable and says so in the root, so that segments up to now may be freed. Returns the sequence up
+    /// to which that is so; all up to it have been published.
+    pub(crate) fn checkpoint(&self) -> Result<u64> {
         let mut commit = self.commit.lock();
         self.check_writable()?;
         self.sync(&mut commit, true)?;
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
-        root.store(&self.tier).inspect_err(|_| self.fail())
+        root.store(&self.tier).inspect_err(|_| self.fail())?;
+        Ok(root.watermark)
     }
 
     /// Makes everything durable; with `note`, says so in the segments' headers.
@@ -593,7 +602,8 @@ impl Log {
         let bytes = self.tier.try_read(start, limit as usize)?;
         // Whoever sealed it knows where its records end, whether or not its header does.
         let whole_end = if segment.sealed { segment.end } else { segment.noted.0 };
-        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed))
+        let torn_through = self.torn_through.load(Ordering::Relaxed);
+        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed, torn_through))
     }
 }
 

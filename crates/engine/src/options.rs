@@ -38,6 +38,11 @@ pub struct Options {
     /// Whether rows that are found with deltas, or have a full chain of them, are written whole in the background. Default
     /// true.
     pub merge: bool,
+    /// Whether deltas of fixed fields are merged into their rows in place, where the medium's lines are cheap to flush
+    /// (persistent memory, emulated or not, and DRAM). Needs `merge`. Default true.
+    pub swim: bool,
+    /// Whether merging in place flushes each line once for all that changed in it, not once for each field. Default true.
+    pub line_flush: bool,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
@@ -63,6 +68,8 @@ impl Default for Options {
             verify_reads: true,
             delta_chain_max: 5,
             merge: true,
+            swim: true,
+            line_flush: true,
             create: true,
             index_bytes_max: 64 << 30,
             background: true,

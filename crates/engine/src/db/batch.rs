@@ -12,7 +12,7 @@ use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{
-    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry, row_draft,
+    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry,
 };
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
@@ -288,7 +288,7 @@ impl Store {
         let frame = frame_spec();
         let records = (bytes - frame.record_bytes()) as u32;
         tier.write(start, with_end(start, frame.record_bytes()), |out| {
-            frame.encode(out, |body| body.copy_from_slice(&records.to_le_bytes()));
+            frame.encode(out, incarnation, |body| body.copy_from_slice(&records.to_le_bytes()));
         });
         let sequence = self.log.take_sequence();
         self.seal_with(&frame, start, incarnation, sequence, None);
@@ -296,7 +296,7 @@ impl Store {
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
             tier.write(offset, with_end(offset, bytes), |out| {
-                spec.encode(out, |body| body.copy_from_slice(&part.body));
+                spec.encode(out, incarnation, |body| body.copy_from_slice(&part.body));
             });
             offset += bytes as u64;
         }
@@ -340,7 +340,7 @@ impl Store {
                 let fields = resolved(&schema, fields)?;
                 let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
                 note_expiry(&write.table, *expires_at_ms);
-                let draft = row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
+                let draft = self.row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
                 part(draft, encoded(plan.body_bytes(), |body| plan.encode(body)))
             }
             Op::Update(fields, expiry) => {
@@ -385,7 +385,7 @@ impl Store {
             (Some(expiry), row) if row.is_some() || expiry.of_new_row => expiry.at_ms,
             (_, row) => row.as_ref().and_then(|row| row.expires_at_ms()),
         };
-        let draft = row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
+        let draft = self.row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
         Ok((draft, encoded(merged.body_bytes(), |body| merged.encode(body))))
     }
 }

@@ -20,13 +20,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
-use super::write::{Draft, Edit, Step, row_draft};
+use super::write::{Draft, Edit, Step};
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
+use crate::log::format::{
+    FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind,
+};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{ErrorKind, Result};
 
@@ -63,6 +65,8 @@ pub(crate) struct Collector {
     vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
+    /// Rounds share it; whoever changes records in place has it alone.
+    pub(super) walking: RwLock<()>,
     /// By segment that is not freed yet, in order: the tombstones in it that left the index. No key counts them.
     dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
@@ -142,6 +146,7 @@ impl Store {
         if !self.options.background {
             self.merge_now();
         }
+        let _walking = self.collector.walking.read();
         if self.collector.vanished.swap(false, Ordering::AcqRel) {
             self.recount()?;
         }
@@ -273,9 +278,10 @@ impl Store {
             return self.drop_tombstone(table, unit, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
+        let not_wanted = if self.swims() { 0 } else { FLAG_MERGEABLE };
         let draft = Draft {
             kind: record.kind(),
-            flags: (record.flags() | FLAG_RELOCATED) & !FLAG_BATCHED & !FLAG_EXPIRES,
+            flags: (record.flags() | FLAG_RELOCATED) & !(FLAG_BATCHED | FLAG_EXPIRES | not_wanted),
             schema_version: record.schema_version(),
             expires_at_ms: record.expires_at_ms(),
             body_bytes: body.len(),
@@ -337,7 +343,7 @@ impl Store {
         let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
-        let mut draft = row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+        let mut draft = self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
         let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
@@ -367,9 +373,14 @@ impl Store {
             .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
         let with_end = bytes + reservation.end_bytes;
-        self.log.tier().write(reservation.offset, with_end, |out| spec.encode(out, fill));
         let (offset, incarnation) = (reservation.offset, reservation.incarnation);
-        let sequence = copy.of.sequence();
+        self.log.tier().write(offset, with_end, |out| spec.encode(out, incarnation, fill));
+        if copy.draft.flags & FLAG_MERGEABLE != 0 {
+            // PERSIST: the body is durable before its head can be found whole. The copy's sequence is an old one: were the
+            // body torn, recovery would take it for a durable row that was being merged in place.
+            self.log.persist_range(offset, with_end as u64);
+        }
+        let sequence = copy.of.version();
         let guard = self.pin();
         let stands = table.index.upsert(key, &guard, |now| {
             if now != Some(copy.slot) {

@@ -10,6 +10,9 @@
 //! While a good part of the calls are updates, what readers find is left alone: a row that is changed as often as it is
 //! read would be copied again and again. The merger never takes space that writers may be short of.
 //!
+//! Where the medium allows it, fixed fields are merged in place instead (`swim.rs`). That can only be done some time after
+//! the keys were noted, so they age for a round; what cannot be merged so is copied.
+//!
 //! Nobody waits for it: if the queue is full or somebody else is at it, the key is not noted, and the next caller will.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +55,14 @@ impl Noted {
     }
 }
 
+/// Keys noted a while ago.
+struct Aged {
+    noted: Vec<Noted>,
+    /// Every write up to this sequence is durable, and was visible to all in the epoch.
+    through: u64,
+    epoch: u64,
+}
+
 /// What callers and the merger share.
 pub(crate) struct Merging {
     /// Whether there is room in the queue; looked at before the queue is.
@@ -59,7 +70,10 @@ pub(crate) struct Merging {
     /// Whether readers are to note what they find.
     reads_count: AtomicBool,
     waiting: Mutex<Vec<Noted>>,
+    /// Keys that will be merged in place when nobody can see their rows without their deltas any more.
+    aging: Mutex<Option<Aged>>,
     merged: AtomicU64,
+    in_place: AtomicU64,
 }
 
 impl Merging {
@@ -69,7 +83,9 @@ impl Merging {
             room: AtomicBool::new(wanted),
             reads_count: AtomicBool::new(reads_count),
             waiting: Mutex::new(Vec::with_capacity(if wanted { WAITING_MAX } else { 0 })),
+            aging: Mutex::new(None),
             merged: AtomicU64::new(0),
+            in_place: AtomicU64::new(0),
         }
     }
 
@@ -103,9 +119,18 @@ impl Merging {
         }
     }
 
-    /// Chains merged so far.
-    pub(super) fn merged(&self) -> u64 {
-        self.merged.load(Ordering::Relaxed)
+    /// Puts keys that were taken out back, as far as there is room.
+    fn give_back(&self, noted: &mut Vec<Noted>) {
+        let mut waiting = self.waiting.lock();
+        let room = WAITING_MAX - waiting.len();
+        noted.truncate(room);
+        waiting.append(noted);
+        self.room.store(waiting.len() < WAITING_MAX, Ordering::Relaxed);
+    }
+
+    /// Chains merged so far, and those of them that were merged in place.
+    pub(super) fn merged(&self) -> (u64, u64) {
+        (self.merged.load(Ordering::Relaxed), self.in_place.load(Ordering::Relaxed))
     }
 }
 
@@ -143,24 +168,54 @@ impl Store {
     fn merge_noted(&self, noted: &mut Vec<Noted>) -> usize {
         std::mem::swap(noted, &mut *self.merging.waiting.lock());
         self.merging.room.store(self.options.merge, Ordering::Relaxed);
-        if self.collector.pressure() == 0 {
-            noted.chunks(GROUP).for_each(|group| self.merge_group(group));
-        }
         let count = noted.len();
+        if self.swims() {
+            self.age(noted);
+            return 0;
+        }
+        if self.collector.pressure() == 0 {
+            noted.chunks(GROUP).for_each(|group| self.merge_group(group, None));
+        }
         noted.clear();
         count
     }
 
-    /// [`Store::merge_noted`] for a store without threads.
-    pub(super) fn merge_now(&self) {
-        self.merge_noted(&mut Vec::with_capacity(WAITING_MAX));
+    /// Merges the keys that have aged and lets those in `noted` do so; while some still do, they wait.
+    fn age(&self, noted: &mut Vec<Noted>) {
+        let mut aging = self.merging.aging.lock();
+        if let Some(aged) = &*aging {
+            let snapshot = self.snapshots.oldest().is_some_and(|oldest| oldest < aged.through);
+            if !snapshot && !self.epoch.is_quiescent_since(aged.epoch) {
+                return self.merging.give_back(noted);
+            }
+            // Under an older snapshot rows cannot be merged in place, but they can be copied.
+            let through = Some(aged.through).filter(|_| !snapshot);
+            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, through));
+            *aging = None;
+        }
+        // PERSIST: the deltas are durable, and the root says so, before they are merged: a torn row under the watermark
+        // is one that was being merged, not the end of the log.
+        if !noted.is_empty()
+            && let Ok(through) = self.log.checkpoint()
+        {
+            *aging = Some(Aged { noted: std::mem::take(noted), through, epoch: self.epoch.current() });
+        }
     }
 
-    /// Merges the rows of neighbours in the queue, if they are of one table; else one by one.
-    fn merge_group(&self, group: &[Noted]) {
+    /// [`Store::merge_noted`] for a store without threads.
+    pub(super) fn merge_now(&self) {
+        // The second time what the first has let age.
+        let mut noted = Vec::with_capacity(WAITING_MAX);
+        self.merge_noted(&mut noted);
+        self.merge_noted(&mut noted);
+    }
+
+    /// Merges the rows of neighbours in the queue, if they are of one table; else one by one. In place what can be, if all
+    /// writes up to `through` have aged; the others by copy, unless space is low.
+    fn merge_group(&self, group: &[Noted], through: Option<u64>) {
         let [first, ..] = group else { return };
         if group.iter().any(|noted| noted.table != first.table) {
-            return group.iter().for_each(|noted| self.merge_group(std::slice::from_ref(noted)));
+            return group.iter().for_each(|noted| self.merge_group(std::slice::from_ref(noted), through));
         }
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Noted::key).collect();
@@ -172,8 +227,31 @@ impl Store {
             *slot = slot.filter(|slot| still(*slot, noted));
         }
         self.fetch_chains(found);
-        for slot in found.into_iter().flatten() {
-            if self.chain(slot).and_then(|chain| self.merge_row(&table, slot, &chain)).unwrap_or(false) {
+        let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
+        chains.extend(found.into_iter().flatten().filter_map(|slot| Some((slot, self.chain(slot).ok()?))));
+        let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
+        // A collector is walking: then it will be the copy.
+        if let Some(through) = through
+            && let Some(_alone) = self.collector.walking.try_write()
+        {
+            done = self.merge_in_place(&table, &chains, through);
+            let count = done.iter().filter(|done| **done).count() as u64;
+            self.merging.in_place.fetch_add(count, Ordering::Relaxed);
+            self.merging.merged.fetch_add(count, Ordering::Relaxed);
+        }
+        if self.collector.pressure() != 0 {
+            return;
+        }
+        // A chain that grew while it aged will be noted again, unless it can grow no more.
+        let comes_again = |slot: &Slot, chain: &Chain<'_>| {
+            through.is_some_and(|through| chain.newest().sequence() > through)
+                && slot.depth() < self.options.delta_chain_max
+        };
+        for ((slot, chain), done) in chains.iter().zip(done) {
+            if done || comes_again(slot, chain) {
+                continue;
+            }
+            if self.merge_row(&table, *slot, chain).unwrap_or(false) {
                 self.merging.merged.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -93,6 +93,8 @@ pub struct Metrics {
     pub bytes_collected: u64,
     /// Rows with deltas that reads came upon and that were made whole in the background.
     pub chains_merged: u64,
+    /// Those of them that were merged into their row in place (FOCUS section V-B).
+    pub chains_merged_in_place: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,
     /// Everything up to this sequence is durable.
@@ -105,6 +107,7 @@ impl Store {
         let (used, dead_bytes) = self.log.used_and_dead_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.collector.totals();
+        let (chains_merged, chains_merged_in_place) = self.merging.merged();
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
             tables: tables.len() as u64,
@@ -122,7 +125,8 @@ impl Store {
             syncs: self.log.syncs(),
             segments_collected,
             bytes_collected,
-            chains_merged: self.merging.merged(),
+            chains_merged,
+            chains_merged_in_place,
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
         }

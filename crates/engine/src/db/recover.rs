@@ -6,7 +6,8 @@
 //! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
 //!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
 //!    bottom-up.
-//! 4. Seal every segment where its records end, and take sequences above all that were ever seen.
+//! 4. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
+//! 5. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Note {
             u64::from_be_bytes(word)
         };
         let slot = slot_of(record).with_stale(kept);
-        Note { key: std::array::from_fn(word), sequence: record.sequence(), slot }
+        Note { key: std::array::from_fn(word), sequence: record.version(), slot }
     }
 
     fn is_long(&self) -> bool {
@@ -120,6 +121,8 @@ struct Walked {
     ends: Vec<SegmentEnd>,
     /// Records above the watermark: sequence, unit, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
+    /// Where rows lie that do not verify, most likely because they were being merged in place.
+    torn: Vec<u64>,
     last_sequence: u64,
 }
 
@@ -155,6 +158,9 @@ impl Store {
                 continue;
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
+        }
+        for &offset in &walked.torn {
+            self.settle_torn(&self.log.record(offset)?)?;
         }
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place())
     }
@@ -213,6 +219,9 @@ impl Store {
                         .filter(|_| record.kind() == RecordKind::Delta)
                         .map(Slot::offset),
                 });
+            }
+            if !record.is_verified() {
+                walked.torn.push(record.offset());
             }
             let table = record.table();
             if current.as_ref().is_none_or(|(id, ..)| *id != table) {
@@ -414,6 +423,7 @@ impl Walked {
             self.runs.entry(table).or_default().extend(runs);
         }
         self.ends.extend(other.ends);
+        self.torn.extend(other.torn);
         self.above.extend(other.above);
         self.last_sequence = self.last_sequence.max(other.last_sequence);
     }

@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::RowRef;
+use super::store::Store;
 use super::{Row, Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 use crate::log::Log;
+use crate::log::format::FLAG_EXPIRES;
 use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result};
 
@@ -156,7 +158,7 @@ impl Scan {
         state.finished = more == ScanEnd::Done;
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
-        let fetch = Fetch::new(&schema, ids.as_deref());
+        let fetch = Fetch::new(store, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
         let newest = |i: usize| fetch.newest(&store.log, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
@@ -199,26 +201,30 @@ struct Fetch {
     /// Of a row's body; nothing: all of it.
     parts: SmallVec<[Range<usize>; 4]>,
     body_bytes: usize,
+    /// Of rows written now.
+    flags: u8,
 }
 
 impl Fetch {
     /// For a scan that will ask for the fields `ids`, if it said so.
-    fn new(schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
+    fn new(store: &Store, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
         let layout = schema.current_layout();
+        let flags = store.mergeable_flag(layout);
         let place = |&id| Some(layout.fixed_place(id)?.0);
         let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
         match (layout.body_bytes(), parts) {
-            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes },
-            _ => Fetch { parts: SmallVec::new(), body_bytes: 0 },
+            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes, flags },
+            _ => Fetch { parts: SmallVec::new(), body_bytes: 0, flags },
         }
     }
 
     #[inline]
     fn newest(&self, log: &Log, slot: Slot, key: &[u8]) {
+        let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
         if self.parts.is_empty() || slot.tag() != Tag::Row {
             log.prefetch_record(slot.offset(), slot.bytes());
         } else {
-            log.prefetch_parts(slot.offset(), (slot.expires(), key.len()), self.body_bytes, &self.parts);
+            log.prefetch_parts(slot.offset(), (self.flags | expires, key.len()), self.body_bytes, &self.parts);
         }
     }
 }

@@ -154,7 +154,9 @@ impl Store {
             Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
         };
         let with_end = bytes + reservation.end_bytes;
-        self.log.tier().write(reservation.offset, with_end, |record| spec.encode(record, &fill));
+        self.log.tier().write(reservation.offset, with_end, |record| {
+            spec.encode(record, reservation.incarnation, &fill);
+        });
         let guard = self.pin();
         let published = table.index.upsert(key, &guard, |old| {
             if !accept(old) {
@@ -307,7 +309,7 @@ impl Store {
         self.counters.add(Count::Put);
         self.planned(table, |schema| {
             let plan = RowPlan::new(schema, fields)?;
-            let draft = row_draft(schema, expires_at_ms, plan.body_bytes(), false);
+            let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
             note_expiry(table, expires_at_ms);
             self.write(table, key, &draft, |body| plan.encode(body), |_| true)?;
             Ok(())
@@ -444,7 +446,7 @@ impl Store {
             (Edit::Delete, _) => Ok(self.try_write(table, key, &Draft::tombstone(), |_| (), same)?),
             (Edit::Put(fields, expires_at_ms), _) => {
                 let plan = RowPlan::new(schema, fields)?;
-                let draft = row_draft(schema, expires_at_ms, plan.body_bytes(), false);
+                let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
                 note_expiry(table, expires_at_ms);
                 Ok(self.try_write(table, key, &draft, |body| plan.encode(body), same)?)
             }
@@ -482,7 +484,7 @@ impl Store {
             Some(at_ms) => Some(at_ms).filter(|&ms| ms != 0),
             None => row.and_then(RowRef::expires_at_ms),
         };
-        let draft = row_draft(at.schema, expires_at_ms, plan.body_bytes(), plan.has_field_expiry());
+        let draft = self.row_draft(at.schema, expires_at_ms, plan.body_bytes(), plan.has_field_expiry());
         Ok(self.try_write(at.table, at.key, &draft, |body| plan.encode(body), same)?)
     }
 
@@ -519,14 +521,18 @@ fn pay_debt(ns: u64) {
 /// A delta body that names no field.
 pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
-pub(super) fn row_draft(
-    schema: &TableSchema,
-    expires_at_ms: Option<u64>,
-    body_bytes: usize,
-    has_field_expiry: bool,
-) -> Draft {
-    let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
-    Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+impl Store {
+    pub(super) fn row_draft(
+        &self,
+        schema: &TableSchema,
+        expires_at_ms: Option<u64>,
+        body_bytes: usize,
+        has_field_expiry: bool,
+    ) -> Draft {
+        let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
+        let flags = flags | self.mergeable_flag(schema.current_layout());
+        Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+    }
 }
 
 pub(super) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {

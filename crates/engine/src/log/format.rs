@@ -11,6 +11,7 @@
 //!  40: expiry, 8 bytes, ms since 1970, only with flag EXPIRES (0 in a delta: "the row no longer expires")
 //!      key bytes, then zeros to a multiple of 4
 //!      one crc32c for each block of the body, 4 bytes each, then zeros to a multiple of 8
+//!      merged through, 8 bytes, only with flag MERGEABLE
 //!      body (row and delta bodies: see `schema/layout.rs`), then zeros to a multiple of 8
 //! ```
 //!
@@ -20,6 +21,11 @@
 //!   not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
+//! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by
+//!   those of deltas, see `db/swim.rs`. Then the header crc ends before the blocks' sums, each sum is XORed with the mixed
+//!   incarnation instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
+//!   body whole, under 16 bits of the crc32c of that number, seeded likewise. The number counts as the record's sequence where
+//!   it is the higher.
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
 //!   128 blocks. A partial read verifies the header and the blocks it touches.
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
@@ -43,6 +49,10 @@ pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const END_BYTES: usize = 8;
 /// The most blocks a body is divided into.
 const BLOCKS_MAX: usize = 128;
+/// Bytes of the word that says how far a row was merged.
+const MERGED_BYTES: usize = 8;
+/// Bits of a sequence in that word.
+const MERGED_SEQUENCE_BITS: u32 = 48;
 /// log2 of the smallest block.
 const BLOCK_SHIFT_MIN: u8 = 8;
 
@@ -54,6 +64,9 @@ pub(crate) const FLAG_FIELD_EXPIRY: u8 = 2;
 pub(crate) const FLAG_RELOCATED: u8 = 4;
 /// Part of a batch; counts only if the batch's frame does.
 pub(crate) const FLAG_BATCHED: u8 = 8;
+
+/// A row whose fixed fields may be merged in place.
+pub(crate) const FLAG_MERGEABLE: u8 = 16;
 
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,12 +112,12 @@ fn align(bytes: usize, to: usize) -> usize {
 
 /// Where in a record its head ends, and what a read of `part` of its body verifies apart from the head.
 pub(crate) fn span_verified(
-    expires: bool,
+    flags: u8,
     key_bytes: usize,
     body_bytes: usize,
     part: &Range<usize>,
 ) -> (usize, Range<usize>) {
-    let parts = Parts::new(expires, key_bytes, body_bytes, block_shift(body_bytes));
+    let parts = Parts::new(flags, key_bytes, body_bytes, block_shift(body_bytes));
     let first = part.start >> parts.shift << parts.shift;
     let end = part.end.next_multiple_of(1 << parts.shift).min(body_bytes);
     (parts.body, parts.body + first..parts.body + end)
@@ -117,26 +130,33 @@ struct Parts {
     crcs: usize,
     body: usize,
     record: usize,
+    /// Where the bytes under the header crc end.
+    head: usize,
     shift: u8,
 }
 
 impl Parts {
-    fn new(expires: bool, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
-        let key = HEADER_BYTES + if expires { 8 } else { 0 };
+    #[inline]
+    fn new(flags: u8, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
+        let key = HEADER_BYTES + if flags & FLAG_EXPIRES != 0 { 8 } else { 0 };
         let crcs = key + align(key_bytes, 4);
-        let body = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
-        Parts { key, crcs, body, record: body + align(body_bytes, 8), shift }
+        let sums_end = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
+        let (body, head) = match flags & FLAG_MERGEABLE {
+            0 => (sums_end, sums_end),
+            _ => (sums_end + MERGED_BYTES, crcs),
+        };
+        Parts { key, crcs, body, record: body + align(body_bytes, 8), head, shift }
     }
 }
 
 impl RecordSpec<'_> {
+    /// All flags, those that follow from other parts included.
+    fn all_flags(&self) -> u8 {
+        self.flags | if self.expires_at_ms.is_some() { FLAG_EXPIRES } else { 0 }
+    }
+
     fn parts(&self) -> Parts {
-        Parts::new(
-            self.expires_at_ms.is_some(),
-            self.key.len(),
-            self.body_bytes,
-            block_shift(self.body_bytes),
-        )
+        Parts::new(self.all_flags(), self.key.len(), self.body_bytes, block_shift(self.body_bytes))
     }
 
     /// Bytes of the whole record.
@@ -145,8 +165,8 @@ impl RecordSpec<'_> {
     }
 
     /// Writes everything but what [`seal`] adds. `out` must be `record_bytes` long, or longer by [`END_BYTES`] where the
-    /// segment has room for the end mark; `fill` writes the body.
-    pub(crate) fn encode(&self, out: &mut [u8], fill: impl FnOnce(&mut [u8])) {
+    /// segment has room for the end mark; `incarnation` is that segment's; `fill` writes the body.
+    pub(crate) fn encode(&self, out: &mut [u8], incarnation: u64, fill: impl FnOnce(&mut [u8])) {
         let parts = self.parts();
         let (record, end) = out.split_at_mut(parts.record);
         end.fill(0);
@@ -157,7 +177,7 @@ impl RecordSpec<'_> {
         compiler_fence(Ordering::Release);
         fill(&mut tail[..self.body_bytes]);
         tail[self.body_bytes..].fill(0);
-        let flags = self.flags | if self.expires_at_ms.is_some() { FLAG_EXPIRES } else { 0 };
+        let flags = self.all_flags();
         head[..HEADER_BYTES].fill(0);
         head[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
         head[24..28].copy_from_slice(&self.table.to_le_bytes());
@@ -173,8 +193,9 @@ impl RecordSpec<'_> {
         let mut crcs = [0u32; BLOCKS_MAX];
         let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
         crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
+        let mask = sum_mask(flags, incarnation);
         for (bytes, crc) in head[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
-            bytes.copy_from_slice(&crc.to_le_bytes());
+            bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
         }
     }
 
@@ -184,11 +205,11 @@ impl RecordSpec<'_> {
     }
 }
 
-/// Finishes a record: its sequence, what it replaced, and the checksum over its head (all bytes up to the body).
+/// Finishes a record: its sequence, what it replaced, and the checksum over its head. `head` is all bytes up to the body.
 pub(crate) fn seal(head: &mut [u8], incarnation: u64, sequence: u64, previous: u64) {
     head[8..16].copy_from_slice(&sequence.to_le_bytes());
     head[16..24].copy_from_slice(&previous.to_le_bytes());
-    let crc = crc32c(seed(incarnation), &head[4..]);
+    let crc = crc32c(seed(incarnation), &head[4..summed_end(head)]);
     compiler_fence(Ordering::Release);
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -198,13 +219,35 @@ pub(crate) fn void_word(word: u64) -> u64 {
     word ^ u64::from(u32::MAX)
 }
 
-/// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
-/// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
 /// The slot word in a head that is not verified.
 pub(crate) fn previous_of(head: &[u8]) -> u64 {
     u64_at(head, 16)
 }
 
+/// Where in a head, all bytes up to the body, those under its checksum end.
+#[inline]
+fn summed_end(head: &[u8]) -> usize {
+    match head[37] & FLAG_MERGEABLE {
+        0 => head.len(),
+        _ => Parts::new(head[37], key_bytes(head), 0, 0).head,
+    }
+}
+
+/// What the sums of a record's blocks are XORed with.
+#[inline]
+fn sum_mask(flags: u8, incarnation: u64) -> u32 {
+    if flags & FLAG_MERGEABLE == 0 { 0 } else { seed(incarnation) }
+}
+
+/// The word that says how far a row was merged.
+pub(crate) fn merged_word(sequence: u64, incarnation: u64) -> u64 {
+    debug_assert!(sequence >> MERGED_SEQUENCE_BITS == 0, "sequence {sequence} in 48 bits");
+    let check = crc32c(seed(incarnation), &sequence.to_le_bytes());
+    sequence | u64::from(check) << MERGED_SEQUENCE_BITS
+}
+
+/// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
+/// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
 fn seed(incarnation: u64) -> u32 {
     let mixed = (incarnation ^ incarnation >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -219,8 +262,12 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+/// One load: of a word that is stored at once, never halves of two.
+#[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 /// A record at rest. Its head has been verified; blocks of the body are verified as they are read.
@@ -232,6 +279,7 @@ pub(crate) struct Record<'a> {
     crcs: u32,
     body: u32,
     body_bytes: u32,
+    sum_mask: u32,
     shift: u8,
     kind: RecordKind,
     void: bool,
@@ -270,15 +318,18 @@ impl<'a> Record<'a> {
         if record_bytes > bytes.len() || body_bytes > record_bytes || shift != block_shift(body_bytes) {
             return Err(NotARecord::Lengths);
         }
-        let parts = Parts::new(flags & FLAG_EXPIRES != 0, key_bytes(bytes), body_bytes, shift);
+        let parts = Parts::new(flags, key_bytes(bytes), body_bytes, shift);
         if parts.record != record_bytes {
             return Err(NotARecord::Lengths);
         }
         let mut void = false;
         if verify {
-            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed(incarnation), &bytes[4..parts.body]));
+            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed(incarnation), &bytes[4..parts.head]));
             void = stored == !computed;
             if stored != computed && !void {
+                return Err(NotARecord::Checksum);
+            }
+            if flags & FLAG_MERGEABLE != 0 && !merged_word_fits(bytes, parts.body, incarnation) {
                 return Err(NotARecord::Checksum);
             }
         }
@@ -288,6 +339,7 @@ impl<'a> Record<'a> {
             crcs: parts.crcs as u32,
             body: parts.body as u32,
             body_bytes: body_bytes as u32,
+            sum_mask: sum_mask(flags, incarnation),
             shift,
             kind,
             void,
@@ -326,6 +378,30 @@ impl<'a> Record<'a> {
         u64_at(self.bytes, 8)
     }
 
+    /// Whether fields may be merged in place.
+    pub(crate) fn is_mergeable(&self) -> bool {
+        self.flags() & FLAG_MERGEABLE != 0
+    }
+
+    /// The sequence of the newest write that the record holds: its own, or the last delta's that was merged into it.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        match self.is_mergeable() {
+            true => self.sequence().max(merged_sequence(self.bytes, self.body as usize)),
+            false => self.sequence(),
+        }
+    }
+
+    /// Where in the tier the word lies that says how far the row was merged.
+    pub(crate) fn merged_word_offset(&self) -> u64 {
+        self.offset + u64::from(self.body) - MERGED_BYTES as u64
+    }
+
+    /// Where in the tier the body lies.
+    pub(crate) fn body_offset(&self) -> u64 {
+        self.offset + u64::from(self.body)
+    }
+
     /// The slot word this record replaced.
     pub(crate) fn previous(&self) -> u64 {
         previous_of(self.bytes)
@@ -359,6 +435,46 @@ impl<'a> Record<'a> {
         self.body_bytes as usize
     }
 
+    /// The body, unverified.
+    pub(crate) fn raw_body(&self) -> &'a [u8] {
+        &self.bytes[self.body as usize..][..self.body_bytes as usize]
+    }
+
+    /// The blocks that hold bytes of `part` of the body.
+    pub(crate) fn blocks_of(&self, part: &Range<usize>) -> Range<usize> {
+        part.start >> self.shift..part.end.div_ceil(1 << self.shift)
+    }
+
+    /// The bytes of the body that a block holds.
+    pub(crate) fn block_range(&self, block: usize) -> Range<usize> {
+        block << self.shift..((block + 1) << self.shift).min(self.body_bytes as usize)
+    }
+
+    /// Whether `content` is what the stored sum of `block` is of.
+    pub(crate) fn block_fits(&self, block: usize, content: &[u8]) -> bool {
+        self.sum_of(content) == u32_at(self.bytes, self.crcs as usize + 4 * block)
+    }
+
+    /// The sum to be stored for a block of `content`.
+    pub(crate) fn sum_of(&self, content: &[u8]) -> u32 {
+        crc32c(0, content) ^ self.sum_mask
+    }
+
+    /// Where in the tier the sum of `block` lies.
+    pub(crate) fn sum_offset(&self, block: usize) -> u64 {
+        self.offset + u64::from(self.crcs) + 4 * block as u64
+    }
+
+    /// Whether all blocks have been verified.
+    pub(crate) fn is_verified(&self) -> bool {
+        self.all_verified.get() || self.body_bytes == 0
+    }
+
+    /// The body has been found right in another way than by its sums as they stand.
+    pub(crate) fn set_verified(&self) {
+        self.all_verified.set(true);
+    }
+
     /// Verifies every block of the body.
     pub(crate) fn verify_all(&self) -> Result<()> {
         if self.all_verified.get() || self.body_bytes == 0 {
@@ -375,7 +491,7 @@ impl<'a> Record<'a> {
         let start = self.body as usize + (block << self.shift);
         let end = (start + (1 << self.shift)).min(self.body as usize + self.body_bytes as usize);
         let stored = u32_at(self.bytes, self.crcs as usize + 4 * block);
-        if crc32c(0, &self.bytes[start..end]) != stored {
+        if crc32c(0, &self.bytes[start..end]) ^ self.sum_mask != stored {
             return Err(self.corrupted(start));
         }
         self.verified.set(self.verified.get() | 1 << block);
@@ -393,7 +509,7 @@ impl<'a> Record<'a> {
             let end = ((group + count) << self.shift).min(body.len());
             crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut sums[..count]);
             for (block, sum) in (group..).zip(&sums[..count]) {
-                if u32_at(self.bytes, self.crcs as usize + 4 * block) != *sum {
+                if u32_at(self.bytes, self.crcs as usize + 4 * block) != *sum ^ self.sum_mask {
                     return Err(self.corrupted(self.body as usize + (block << self.shift)));
                 }
             }
@@ -417,6 +533,17 @@ impl<'a> Record<'a> {
             self.key().escape_ascii(),
         ))
     }
+}
+
+/// How far a row was merged, by the word before its body.
+#[inline]
+fn merged_sequence(record: &[u8], body: usize) -> u64 {
+    u64_at(record, body - MERGED_BYTES) & ((1 << MERGED_SEQUENCE_BITS) - 1)
+}
+
+fn merged_word_fits(record: &[u8], body: usize, incarnation: u64) -> bool {
+    let word = u64_at(record, body - MERGED_BYTES);
+    word == 0 || word == merged_word(merged_sequence(record, body), incarnation)
 }
 
 #[inline]
@@ -469,7 +596,7 @@ mod tests {
             body_bytes: body.len(),
         };
         let mut bytes = vec![0xAA; spec.record_bytes()];
-        spec.encode(&mut bytes, |out| out.copy_from_slice(body));
+        spec.encode(&mut bytes, 9, |out| out.copy_from_slice(body));
         seal(&mut bytes[..spec.head_bytes()], 9, 1000, 0x55);
         bytes
     }

@@ -57,6 +57,7 @@ impl Log {
             closing: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
+            torn_through: AtomicU64::new(root.watermark),
             root: Mutex::new(root),
             tier,
         };
@@ -230,6 +231,7 @@ impl Log {
         if self.tier.is_read_only() {
             return Ok(());
         }
+        self.torn_through.store(0, Ordering::Relaxed);
         if found.power_cut || found.clean || settle {
             return self.sync(&mut commit, false);
         }

@@ -11,6 +11,8 @@ pub(crate) struct Walk<'a> {
     start: u64,
     incarnation: u64,
     durable_end: usize,
+    /// Rows with sequences up to this one may have been torn by a merge in place: they are passed on unverified.
+    torn_through: u64,
     sealed: bool,
     position: usize,
     /// Where the record last returned, or the batch it is part of, starts.
@@ -44,6 +46,7 @@ impl<'a> Walk<'a> {
         incarnation: u64,
         durable_end: u64,
         sealed: bool,
+        torn_through: u64,
     ) -> Walk<'a> {
         let position = SEGMENT_HEADER_BYTES as usize;
         Walk {
@@ -51,6 +54,7 @@ impl<'a> Walk<'a> {
             start,
             incarnation,
             durable_end: durable_end as usize,
+            torn_through,
             sealed,
             position,
             unit_start: position,
@@ -60,7 +64,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next record; `None` at the end. What does not parse where all was durable is `Corrupted`.
+    /// The next record; `None` at the end. It is verified, unless a merge may have torn it. What does not parse where all was durable is `Corrupted`.
     pub(crate) fn next_record(&mut self) -> Result<Option<Record<'a>>> {
         while let Some(record) = self.parse_at(self.position)? {
             if record.kind() == RecordKind::Batch && !self.batch_is_whole(&record)? {
@@ -96,7 +100,10 @@ impl<'a> Walk<'a> {
             Record::parse(rest, self.start + position as u64, self.incarnation, true)
         };
         let whole = match parsed {
-            Ok(record) => record.verify_all().map(|()| record),
+            Ok(record) => match record.verify_all() {
+                Err(_) if record.is_mergeable() && record.sequence() <= self.torn_through => Ok(record),
+                verified => verified.map(|()| record),
+            },
             Err(_) => Err(self.corrupted(position)),
         };
         match whole {

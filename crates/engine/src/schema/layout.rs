@@ -158,6 +158,16 @@ impl Layout {
         (self.fixed_slots() == self.slots.len()).then_some(self.fixed_end())
     }
 
+    /// Whether there are fixed fields.
+    pub(crate) fn has_fixed(&self) -> bool {
+        self.fixed_slots > 0
+    }
+
+    /// Bytes of the presence bitmap, with which every row body begins.
+    pub(crate) fn presence_bytes(&self) -> usize {
+        self.bitmap_bytes()
+    }
+
     /// Where in every row body of this version the field with this id lies, and which presence bit is its (byte and mask), if it
     /// is a fixed field: for merging in place.
     pub(crate) fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {

@@ -1,0 +1,296 @@
+//! Merging in place (FOCUS section V-B, "swim"): deltas of fixed fields go into the row they lie over, off the write path,
+//! and the chain is gone without a row being copied. For media whose lines are cheap to flush: in the page cache a hundred
+//! bytes would make four kilobytes dirty.
+//!
+//! A row is merged only when nobody can be harmed:
+//! - every delta of its chain is durable, and the root's watermark says so;
+//! - every reader that may have seen the row without all of them has let go (epochs), and no snapshot is older;
+//! - they set fixed fields that the row has, so that no bit and no place but theirs changes;
+//! - no collector walks meanwhile.
+//!
+//! Then, for a group of rows at once, in the order of their addresses, each line flushed once (Algorithm 1):
+//!
+//! 1. The sums of the blocks as they will be. PERSIST: durable before the first field is touched, so that a torn block shows.
+//! 2. The fields, in whole words. PERSIST: durable before 3.
+//! 3. The word that says how far the row is merged: from then on recovery ignores the deltas. PERSIST: durable before 4.
+//! 4. The slot points at the row, and the deltas are dead. If somebody has written meanwhile it stays as it is, for the
+//!    deltas over a merged row change nothing.
+//!
+//! Between 1 and 2 a block and its sum do not fit. Whoever reads then has the deltas in hand: with them laid over a copy,
+//! oldest first, there comes a point where the block does fit ([`mend`]). The values come from the deltas anyway. After a
+//! crash recovery does the same and writes the block back.
+
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+use smallvec::SmallVec;
+
+use super::read::Chain;
+use super::store::{Store, TableShared, index_full};
+use crate::Result;
+use crate::index::{Decision, Slot, Tag};
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, merged_word};
+use crate::schema::body::DeltaBody;
+use crate::schema::layout::Layout;
+
+/// Bytes of a line, the unit of flushing.
+const LINE_BYTES: u64 = 64;
+
+/// Bytes of a row's body and what takes their place.
+type Piece<'d> = (Range<usize>, &'d [u8]);
+
+/// What `delta` changes in a row body that begins with `bitmap`; `None` if it cannot be merged in place.
+fn pieces<'d>(
+    layout: &Layout,
+    bitmap: &[u8],
+    delta: &'d Record<'_>,
+) -> Result<Option<SmallVec<[Piece<'d>; 4]>>> {
+    if delta.flags() & FLAG_EXPIRES != 0 {
+        return Ok(None);
+    }
+    let mut pieces = SmallVec::new();
+    for entry in DeltaBody::new(delta).entries()? {
+        let entry = entry?;
+        let (Some(raw), None) = (entry.raw, entry.expires_at_ms) else { return Ok(None) };
+        match layout.fixed_place(entry.id) {
+            Some((place, byte, bit))
+                if place.len() == raw.len() && bitmap.get(byte).is_some_and(|b| b & bit != 0) =>
+            {
+                pieces.push((place, raw));
+            }
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(pieces))
+}
+
+/// What the blocks of `row` hold whose sums do not fit because a merge is, or was, under way; `deltas` are those over the
+/// row, newest first. `None` if no merge explains them.
+pub(super) fn mend(
+    row: &Record<'_>,
+    deltas: &[Record<'_>],
+    layout: &Layout,
+) -> Option<Vec<(Range<usize>, Vec<u8>)>> {
+    if !row.is_mergeable() {
+        return None;
+    }
+    let mut body = row.raw_body().to_vec();
+    // The sums are read after the body: they were changed before it.
+    fence(Ordering::Acquire);
+    let blocks = row.blocks_of(&(0..body.len()));
+    let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_fits(b, &body[row.block_range(b)])).collect();
+    let mut mended = Vec::new();
+    for delta in deltas.iter().rev() {
+        let Ok(Some(pieces)) = pieces(layout, body.get(..layout.presence_bytes())?, delta) else { break };
+        for (place, raw) in pieces {
+            body.get_mut(place)?.copy_from_slice(raw);
+        }
+        torn.retain(|&block| {
+            let range = row.block_range(block);
+            let fits = row.block_fits(block, &body[range.clone()]);
+            if fits {
+                mended.push((range.clone(), body[range].to_vec()));
+            }
+            !fits
+        });
+    }
+    torn.is_empty().then_some(mended)
+}
+
+/// A row that is to be merged in place.
+struct Merge<'c> {
+    key: &'c [u8],
+    slot: Slot,
+    row: &'c Record<'c>,
+    /// The sequence of the newest delta.
+    through: u64,
+    /// What is written where in the tier, in the order of the addresses.
+    sums: Vec<(u64, [u8; 4])>,
+    fields: Vec<(u64, Vec<u8>)>,
+}
+
+impl Store {
+    /// Whether rows are written so that they can be merged in place.
+    pub(super) fn swims(&self) -> bool {
+        self.options.swim && self.log.tier().flush_is_cheap()
+    }
+
+    /// The flag for rows under `layout` that are written from now on.
+    pub(super) fn mergeable_flag(&self, layout: &Layout) -> u8 {
+        if layout.has_fixed() && self.swims() { FLAG_MERGEABLE } else { 0 }
+    }
+
+    /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to `through` are known
+    /// durable, and since they were visible to all, every guard and snapshot of that time has gone. While collectors are kept
+    /// from walking.
+    pub(super) fn merge_in_place(
+        &self,
+        table: &TableShared,
+        chains: &[(Slot, Chain<'_>)],
+        through: u64,
+    ) -> SmallVec<[bool; 16]> {
+        let mut done: SmallVec<[bool; 16]> = SmallVec::from_elem(false, chains.len());
+        let mut merges: Vec<(usize, Merge<'_>)> = Vec::with_capacity(chains.len());
+        for (i, (slot, chain)) in chains.iter().enumerate() {
+            // What cannot be read is told to the next who wants to.
+            if let Ok(Some(merge)) = self.plan_merge(table, *slot, chain, through) {
+                merges.push((i, merge));
+            }
+        }
+        merges.sort_unstable_by_key(|(_, merge)| merge.row.offset());
+        let tier = self.log.tier();
+        let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>| {
+            let mut lines = Lines { store: self, from: 0, to: 0 };
+            for (offset, bytes) in writes {
+                tier.patch(offset, bytes);
+                lines.touched(offset, bytes.len() as u64);
+            }
+            lines.flush();
+        };
+        // PERSIST: see the module; each of the three is durable before the next begins.
+        step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))));
+        step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))));
+        let word = |m: &Merge<'_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
+        let words: Vec<(u64, [u8; 8])> =
+            merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
+        step(&mut words.iter().map(|(at, word)| (*at, &word[..])));
+        if self.log.check_writable().is_ok() {
+            for (i, merge) in &merges {
+                done[*i] = self.publish_merged(table, merge, &chains[*i].1).unwrap_or(false);
+            }
+        }
+        done
+    }
+
+    /// What merging a chain in place writes; `None` if it cannot be, or not yet.
+    fn plan_merge<'c>(
+        &self,
+        table: &TableShared,
+        slot: Slot,
+        chain: &'c Chain<'c>,
+        through: u64,
+    ) -> Result<Option<Merge<'c>>> {
+        let (row, deltas) = (chain.row(), chain.deltas());
+        let newest = chain.newest().sequence();
+        let schema = table.schema.load();
+        let layout = schema.layout(row.schema_version());
+        let Some(layout) = layout.filter(|_| {
+            row.is_mergeable() && row.flags() & FLAG_FIELD_EXPIRY == 0 && !deltas.is_empty() && newest <= through
+        }) else {
+            return Ok(None);
+        };
+        row.verify_all()?;
+        let mut body = row.raw_body().to_vec();
+        let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
+        for delta in deltas.iter().rev() {
+            let Some(pieces) = pieces(layout, &row.raw_body()[..layout.presence_bytes()], delta)? else {
+                return Ok(None);
+            };
+            for (place, raw) in pieces {
+                body[place.clone()].copy_from_slice(raw);
+                places.push(place);
+            }
+        }
+        places.sort_unstable_by_key(|place| (place.start, place.end));
+        places.dedup();
+        let mut blocks: Vec<usize> = places.iter().flat_map(|place| row.blocks_of(place)).collect();
+        blocks.dedup();
+        let sum = |block: usize| row.sum_of(&body[row.block_range(block)]).to_le_bytes();
+        Ok(Some(Merge {
+            key: row.key(),
+            slot,
+            row,
+            through: newest,
+            sums: blocks.into_iter().map(|block| (row.sum_offset(block), sum(block))).collect(),
+            fields: places
+                .into_iter()
+                .map(|place| (row.body_offset() + place.start as u64, body[place].to_vec()))
+                .collect(),
+        }))
+    }
+
+    /// Step 4. False if the key was written meanwhile.
+    fn publish_merged(&self, table: &TableShared, merge: &Merge<'_>, chain: &Chain<'_>) -> Result<bool> {
+        let Merge { key, slot, row, .. } = *merge;
+        let merged = Slot::new(Tag::Row, row.offset(), row.record_bytes() as u64)
+            .with_stale(slot.stale())
+            .stale_more(slot.depth())
+            .with_expires(slot.expires());
+        let guard = self.pin();
+        // Clearing the table locks all lanes before it drops the index.
+        let lane = self.log.collector_lane();
+        let stands = table.index.upsert(key, &guard, |now| match now == Some(slot) {
+            true => (Decision::Store(merged), true),
+            false => (Decision::Keep, false),
+        });
+        drop(lane);
+        let stands = stands.map_err(index_full)?;
+        if stands {
+            chain.deltas().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+        }
+        Ok(stands)
+    }
+
+    /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
+    pub(super) fn settle_torn(&self, row: &Record<'_>) -> Result<()> {
+        let guard = self.pin();
+        let table = self.catalog.by_id(row.table());
+        let slot = table.as_ref().and_then(|table| table.index.get(row.key(), &guard));
+        let chain = match slot.filter(|slot| slot.tag() != Tag::Tombstone) {
+            Some(slot) => Some(self.chain(slot)?).filter(|chain| chain.row().offset() == row.offset()),
+            None => None,
+        };
+        let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
+        match (&table, chain) {
+            (Some(table), Some(chain)) => {
+                let schema = table.schema.load();
+                let layout = schema.layout(row.schema_version());
+                let Some(mended) = layout.and_then(|layout| mend(row, chain.deltas(), layout)) else {
+                    return row.verify_all();
+                };
+                writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
+            }
+            // Nobody will read it again. It must still be a whole record to whoever walks by.
+            _ => {
+                let body = row.raw_body();
+                let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
+                writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
+            }
+        }
+        let tier = self.log.tier();
+        if !tier.is_read_only() {
+            for (offset, bytes) in writes {
+                tier.patch(offset, &bytes);
+                // PERSIST: the block is whole before its deltas can be merged once more, or freed.
+                self.log.persist_range(offset, bytes.len() as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lines written and not yet flushed: neighbours are flushed together, none twice (FOCUS, Algorithm 1).
+struct Lines<'s> {
+    store: &'s Store,
+    from: u64,
+    to: u64,
+}
+
+impl Lines<'_> {
+    /// Bytes were written; addresses ascend.
+    fn touched(&mut self, offset: u64, bytes: u64) {
+        let (from, to) = (offset / LINE_BYTES * LINE_BYTES, (offset + bytes).next_multiple_of(LINE_BYTES));
+        if from > self.to || !self.store.options.line_flush {
+            self.flush();
+            self.from = from;
+        }
+        self.to = self.to.max(to);
+    }
+
+    fn flush(&mut self) {
+        if self.to > self.from {
+            self.store.log.persist_range(self.from, self.to - self.from);
+        }
+        (self.from, self.to) = (0, 0);
+    }
+}
