@@ -57,6 +57,8 @@ pub struct SweepCounts {
     pub segments_freed: u64,
     /// Chains of deltas that the script's collections made whole, because reads had noted them.
     pub chains_merged: u64,
+    /// Those of them that were merged in place.
+    pub merged_in_place: u64,
 }
 
 /// Persists that succeed without effect.
@@ -136,7 +138,8 @@ impl Sweep {
         }
         let counts = SweepCounts {
             segments_freed: runner.segments_freed,
-            chains_merged: runner.chains_merged(),
+            chains_merged: runner.chains_merged().0,
+            merged_in_place: runner.chains_merged().1,
             ..SweepCounts::default()
         };
         Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })

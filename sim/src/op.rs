@@ -283,6 +283,8 @@ pub struct Taste {
     pub reopens: bool,
     /// One in so many operations is a `persist`.
     pub persist_one_in: u64,
+    /// Most writes update fixed fields that every row has, so that chains can be merged in place.
+    pub fixed_updates: bool,
 }
 
 impl Default for Taste {
@@ -294,6 +296,7 @@ impl Default for Taste {
             reads: true,
             reopens: true,
             persist_one_in: 60,
+            fixed_updates: false,
         }
     }
 }
@@ -377,6 +380,14 @@ impl Draw<'_, '_> {
         fields
     }
 
+    /// Fields of the first table that are fixed and not nullable.
+    fn fixed_fields(&mut self) -> Vec<Given> {
+        const FIXED: [u8; 4] = [1, 2, 5, 7];
+        let count = 1 + self.source.below(2);
+        let content = Content::Fit { stamp: self.stamp, size: 5 };
+        (0..count).map(|_| Given { field: FIXED[self.source.below(4) as usize], content }).collect()
+    }
+
     fn make_fit(&mut self, fields: &mut [Given]) {
         for given in fields {
             if !matches!(given.content, Content::Fit { .. }) {
@@ -395,6 +406,9 @@ impl Draw<'_, '_> {
 
     fn write(&mut self, at: u64) -> Op {
         let (table, key) = (self.table(), self.key());
+        if self.taste.fixed_updates && !self.source.one_in(6) {
+            return Op::Update { table: 0, key, fields: self.fixed_fields(), only_existing: true };
+        }
         match at {
             0..15 => Op::Put { table, key, fields: self.fields(table, 7), expires_in: self.expires_in() },
             15..32 => {
@@ -460,6 +474,14 @@ impl Draw<'_, '_> {
     }
 
     fn maintain(&mut self) -> Op {
+        if self.taste.fixed_updates {
+            // An old snapshot would keep chains from being merged in place.
+            return match self.source.below(12) {
+                0..9 => Op::Collect,
+                9 if self.source.one_in(4) => Op::SnapshotTake { slot: 0 },
+                _ => Op::SnapshotDrop { slot: 0 },
+            };
+        }
         match self.source.below(12) {
             0..4 => Op::Collect,
             4 | 5 => Op::SnapshotTake { slot: self.source.below(SNAPSHOTS as u64) as u8 },

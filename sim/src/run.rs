@@ -108,7 +108,7 @@ pub struct Runner {
     pub segments_freed: u64,
     collections: u64,
     /// Chains merged before the store was last opened.
-    merged_before: u64,
+    merged_before: (u64, u64),
 }
 
 /// After one collection in so many, the stale counts are compared with the log.
@@ -144,13 +144,16 @@ impl Runner {
             refused_full: 0,
             segments_freed: 0,
             collections: 0,
-            merged_before: 0,
+            merged_before: (0, 0),
         })
     }
 
-    /// Rows that reads found with deltas, and that were made whole.
-    pub fn chains_merged(&self) -> u64 {
-        self.merged_before + self.open.as_ref().map_or(0, |open| open.db.metrics().chains_merged)
+    /// Rows that reads found with deltas, and that were made whole; and those of them that were in place.
+    pub fn chains_merged(&self) -> (u64, u64) {
+        let (all, in_place) = self.merged_before;
+        let Some(open) = &self.open else { return (all, in_place) };
+        let metrics = open.db.metrics();
+        (all + metrics.chains_merged, in_place + metrics.chains_merged_in_place)
     }
 
     /// The medium.

@@ -184,13 +184,12 @@ impl Store {
     fn age(&self, noted: &mut Vec<Noted>) {
         let mut aging = self.merging.aging.lock();
         if let Some(aged) = &*aging {
-            let snapshot = self.snapshots.oldest().is_some_and(|oldest| oldest < aged.through);
-            if !snapshot && !self.epoch.is_quiescent_since(aged.epoch) {
+            if !self.epoch.is_quiescent_since(aged.epoch) {
                 return self.merging.give_back(noted);
             }
-            // Under an older snapshot rows cannot be merged in place, but they can be copied.
-            let through = Some(aged.through).filter(|_| !snapshot);
-            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, through));
+            // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
+            let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(aged.through);
+            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(through)));
             *aging = None;
         }
         // PERSIST: the deltas are durable, and the root says so, before they are merged: a torn row under the watermark

@@ -120,9 +120,9 @@ impl Store {
         if layout.has_fixed() && self.swims() { FLAG_MERGEABLE } else { 0 }
     }
 
-    /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to `through` are known
-    /// durable, and since they were visible to all, every guard and snapshot of that time has gone. While collectors are kept
-    /// from walking.
+    /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to
+    /// `through` are known durable, every guard of the time before they were visible has gone, and no snapshot is older.
+    /// While collectors are kept from walking.
     pub(super) fn merge_in_place(
         &self,
         table: &TableShared,
@@ -259,6 +259,8 @@ impl Store {
         }
         let tier = self.log.tier();
         if !tier.is_read_only() {
+            // PERSIST: a killed process may have left sums in the caches; they are durable before a block that fits them is.
+            self.log.persist_range(row.offset(), row.record_bytes() as u64);
             for (offset, bytes) in writes {
                 tier.patch(offset, &bytes);
                 // PERSIST: the block is whole before its deltas can be merged once more, or freed.

@@ -16,6 +16,11 @@ fn taste() -> Taste {
     }
 }
 
+/// Many chains that can be merged in place.
+fn in_place() -> Taste {
+    Taste { fixed_updates: true, keys: 60, value_bytes_max: 3_000, ..taste() }
+}
+
 /// Sweeps scripts of some seeds. `HEDGEROW_SEED=n` sweeps that one only.
 fn sweep(
     model: CrashModel,
@@ -24,13 +29,25 @@ fn sweep(
     images: usize,
     between: u64,
 ) -> SweepCounts {
+    let counts = sweep_of(&taste(), model, durability, count, images, between);
+    assert!(counts.segments_freed > 0, "the script collected nothing");
+    counts
+}
+
+fn sweep_of(
+    taste: &Taste,
+    model: CrashModel,
+    durability: Durability,
+    count: usize,
+    images: usize,
+    between: u64,
+) -> SweepCounts {
     let seed = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
     let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
-    let mut sweep = Sweep::run(seed, count, setup, &taste()).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
+    let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
     let start = std::time::Instant::now();
     sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
     println!("{model:?}, {durability:?}: {:?} in {:.1?}", sweep.counts, start.elapsed());
-    assert!(sweep.counts.segments_freed > 0, "the script collected nothing");
     assert!(sweep.counts.chains_merged > 0, "the script merged nothing");
     sweep.counts
 }
@@ -59,13 +76,26 @@ fn persistent_memory_durable_at_once() {
     assert!(counts.places > 1_000);
 }
 
+/// Rows merged in place, torn at every step of it.
+#[test]
+fn merging_in_place_survives() {
+    for durability in [Durability::Process, Durability::Immediate] {
+        let counts = sweep_of(&in_place(), CrashModel::CacheLines, durability, 1_500, 3, 15);
+        assert!(counts.merged_in_place > 20, "only {} chains were merged in place", counts.merged_in_place);
+    }
+}
+
 /// With one protection switched off, some crash must show it: else the sweep would prove nothing.
 fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
     // Large writes, so that what was freed is soon written over.
     let taste = Taste { persist_one_in: 40, reads: false, keys: 40, value_bytes_max: 300_000, ..taste() };
+    must_be_noticed_by(&taste, model, durability, lie);
+}
+
+fn must_be_noticed_by(taste: &Taste, model: CrashModel, durability: Durability, lie: Lie) {
+    let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
     for seed in 1..12 {
-        let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, &taste, Some(lie)) else { continue };
+        let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, taste, Some(lie)) else { continue };
         if let Err(violation) = sweep.crash_everywhere(3, 40) {
             let text = violation.to_string();
             println!("seed {seed}: {}", text.split(": ").skip(2).collect::<Vec<_>>().join(": "));
@@ -97,6 +127,15 @@ fn without_the_persist_of_each_record_the_sweep_fails() {
     let lie =
         Lie { during: |_| true, ranges: |offset, len| offset >= SEGMENT && !is_everything(offset, len) };
     must_be_noticed(CrashModel::CacheLines, Durability::Immediate, lie);
+}
+
+/// Merging in place: the sums before the fields, the fields before the word that says so, the word before the deltas go.
+#[test]
+fn without_the_persists_of_merging_in_place_the_sweep_fails() {
+    // Everything smaller than a header, in the segments, during collections: the lines of merges.
+    let merge = |offset: u64, len: u64| offset >= SEGMENT && len.is_multiple_of(64) && !offset.is_multiple_of(SEGMENT);
+    let lie = Lie { during: |op| *op == Op::Collect, ranges: merge };
+    must_be_noticed_by(&in_place(), CrashModel::CacheLines, Durability::Process, lie);
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn the_store_answers_like_its_model() {
     let taste_of = |seed: u64| Taste {
         keys: [24, 96, 400][(seed % 3) as usize],
         value_bytes_max: [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
+        fixed_updates: seed % 4 == 1,
         ..Taste::default()
     };
     if let Ok(seed) = std::env::var("HEDGEROW_SEED") {
@@ -50,17 +51,19 @@ fn the_store_answers_like_its_model() {
     }
     let seconds = std::env::var("HEDGEROW_SECONDS").map_or(15, |s| s.parse().unwrap());
     let (start, mut seed, mut operations) = (Instant::now(), 0, 0u64);
-    let (mut freed, mut refused, mut merged) = (0, 0, 0);
+    let (mut freed, mut refused, mut merged, mut in_place) = (0, 0, 0, 0);
     while start.elapsed() < Duration::from_secs(seconds) {
         let runner = run(seed, 3_000, setup_of(seed), &taste_of(seed));
         (freed, refused) = (freed + runner.segments_freed, refused + runner.refused_full);
-        merged += runner.chains_merged();
+        let chains = runner.chains_merged();
+        (merged, in_place) = (merged + chains.0, in_place + chains.1);
         operations += 3_000;
         seed += 1;
     }
     println!(
-        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {refused} times full"
+        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {in_place} of them in place, {refused} times full"
     );
     assert!(freed > 0, "the seeds never collected a segment");
     assert!(merged > 0, "the seeds never merged a chain");
+    assert!(in_place > 0, "the seeds never merged a chain in place");
 }
