@@ -91,7 +91,7 @@ pub struct Metrics {
     pub segments_collected: u64,
     /// Bytes of live records copied by the collector.
     pub bytes_collected: u64,
-    /// Rows with deltas that reads came upon and that were made whole in the background.
+    /// Rows made whole in the background: those that reads met with deltas, and those whose chain a write filled.
     pub chains_merged: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,

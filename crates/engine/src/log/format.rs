@@ -15,9 +15,9 @@
 //! ```
 //!
 //! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
-//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`), so that a record
-//!   of the segment's earlier life is never taken for a live one. Its complement marks a **void** record: whole, but
-//!   not to be replayed. One 8-byte store turns a record void.
+//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`),
+//!   so that a record of the segment's earlier life is never taken for a live one. Its complement marks a **void** record:
+//!   whole, but not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
@@ -198,13 +198,13 @@ pub(crate) fn void_word(word: u64) -> u64 {
     word ^ u64::from(u32::MAX)
 }
 
-/// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
-/// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
 /// The slot word in a head that is not verified.
 pub(crate) fn previous_of(head: &[u8]) -> u64 {
     u64_at(head, 16)
 }
 
+/// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
+/// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
 fn seed(incarnation: u64) -> u32 {
     let mixed = (incarnation ^ incarnation >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
