@@ -437,6 +437,7 @@ impl Log {
             noted: (SEGMENT_HEADER_BYTES, false),
             next_copy: 1,
             in_collection: false,
+            unreadable: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
         self.write_end(unit);
@@ -506,10 +507,10 @@ impl Log {
         !self.space_freed.wait_for(&mut pool, timeout).timed_out()
     }
 
-    /// Sealed segments that are not being collected: first unit, segment, dead bytes.
+    /// Sealed segments that can be collected and are not being: first unit, segment, dead bytes.
     pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
         sealed.map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
     }
 
@@ -552,6 +553,18 @@ impl Log {
         if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
             segment.in_collection = false;
         }
+    }
+
+    /// Leaves a segment with corruption in it out of [`Log::candidates`] from now on, for as long as the store is open.
+    pub(crate) fn leave_out(&self, unit: u32) {
+        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
+            segment.unreadable = true;
+        }
+    }
+
+    /// Segments that are left out.
+    pub(crate) fn segments_unreadable(&self) -> u64 {
+        self.pool.lock().used.values().filter(|segment| segment.unreadable).count() as u64
     }
 
     /// Marks a collected segment free, durably. Its units are not reused before [`Log::reuse`].

@@ -28,7 +28,7 @@ use super::write::{Draft, Edit, Step, row_draft};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Victims of one round, at most.
 const VICTIMS_MAX: usize = 8;
@@ -130,14 +130,16 @@ impl Store {
         while self.housekeeping.sleep(Duration::from_millis(2)) {
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
             let requested = self.collector.requested.swap(false, Ordering::SeqCst);
-            // What it failed at, whoever reads or syncs next is told.
-            let _ = self.collect(requested);
+            // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
+            // next write. Neither keeps the next round from going on.
+            drop(self.collect(requested));
             self.set_pressure();
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// One round; returns how many segments were given back.
+    /// One round; returns how many segments were given back. Corruption is reported when all else is done, once: the
+    /// segment is left out of the rounds to come.
     pub(super) fn collect(&self, needed: bool) -> Result<usize> {
         if !self.options.background {
             self.merge_now();
@@ -150,32 +152,39 @@ impl Store {
         if victims.is_empty() {
             return Ok(freed);
         }
-        let mut emptied = Vec::new();
-        for unit in victims {
-            if !self.log.begin_collection(unit) {
-                continue;
-            }
-            match self.empty_segment(unit) {
-                Ok(()) => emptied.push(unit),
-                Err(error) => {
-                    self.log.abandon_collection(unit);
-                    // Out of room half-way: what was copied is dead here now, and the next one may do with less.
-                    if error.kind() == ErrorKind::Full {
-                        continue;
-                    }
-                    if emptied.is_empty() {
-                        return Err(error);
-                    }
-                    break;
-                }
-            }
-        }
+        let (emptied, failure) = self.empty_all(victims);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
-        Ok(freed + self.free_pending()?)
+        let freed = freed + self.free_pending()?;
+        failure.map_or(Ok(freed), Err)
+    }
+
+    /// Step 2; returns the victims with nothing live in them, and what was wrong with others.
+    fn empty_all(&self, victims: Vec<u32>) -> (Vec<u32>, Option<Error>) {
+        let (mut emptied, mut failure) = (Vec::new(), None);
+        for unit in victims {
+            if !self.log.begin_collection(unit) {
+                continue;
+            }
+            let Err(error) = self.empty_segment(unit) else {
+                emptied.push(unit);
+                continue;
+            };
+            if error.kind() == ErrorKind::Corrupted {
+                self.log.leave_out(unit);
+            }
+            self.log.abandon_collection(unit);
+            match error.kind() {
+                // Out of room half-way: what was copied is dead here now, and the next one may do with less.
+                ErrorKind::Full => {}
+                ErrorKind::Corrupted => failure = failure.or(Some(error)),
+                _ => return (emptied, Some(error)),
+            }
+        }
+        (emptied, failure)
     }
 
     /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
@@ -405,7 +414,11 @@ impl Store {
             }
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
             self.log.free_segment(victim.unit)?;
-            self.uncount(victim.unit)?;
+            match self.uncount(victim.unit) {
+                // What lies behind is counted for ever: its keys keep their tombstones. Nothing in the segment is live.
+                Err(error) if error.kind() == ErrorKind::Corrupted => {}
+                outcome => outcome?,
+            }
             self.log.reuse(victim.unit)?;
             self.collector.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;

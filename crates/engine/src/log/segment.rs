@@ -171,6 +171,8 @@ pub(crate) struct Segment {
     pub(crate) next_copy: u8,
     /// The collector is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_collection: bool,
+    /// The collector came upon corruption in it, or under a record in it: it is left as it is.
+    pub(crate) unreadable: bool,
 }
 
 /// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.

@@ -88,3 +88,64 @@ fn a_close_does_not_bring_freed_segments_back() {
     assert_eq!(flat.len(), 132);
     db.check_counts().unwrap();
 }
+
+/// The place of a row's record.
+fn place(flat: &Table, key: &[u8]) -> u64 {
+    let store = flat.store();
+    let guard = store.pin();
+    flat.shared().index.get(key, &guard).unwrap().offset()
+}
+
+/// One corrupted record costs its segment, and not the space of all others.
+#[test]
+fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (1..=4).for_each(|group| fill(&flat, group));
+    (1..=4).for_each(|group| empty(&flat, group));
+    // The first victim of all: nothing but the spoiled record is live in it.
+    (0..66u8).filter(|&i| i != 50).for_each(|i| put(&flat, &[b'f', 2, i], b"small"));
+    let spoiled = [b'f', 2, 50];
+    let offset = place(&flat, &spoiled);
+    sim.corrupt(offset + 8_000, 0x10);
+    let store = flat.store();
+    assert_eq!(store.choose(true)[0], (offset >> 20) as u32, "the spoiled one ranks first");
+    assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
+    let metrics = db.metrics();
+    assert_eq!((metrics.segments_unreadable, metrics.segments_collected), (1, 3));
+    // From now on it is in nobody's way, whatever else dies in it.
+    fill(&flat, 5);
+    empty(&flat, 5);
+    assert!(db.collect().unwrap() > 0);
+    assert_eq!(flat.get(&spoiled).unwrap_err().kind(), ErrorKind::Corrupted);
+    for key in (1..=5).flat_map(|group| (0..66).map(move |i| [b'f', group, i])).filter(|key| *key != spoiled)
+    {
+        assert!(flat.get(&key).unwrap().is_some(), "{key:?}");
+    }
+    put(&flat, &spoiled, b"anew");
+    assert!(flat.get(&spoiled).unwrap().is_some());
+    db.collect().unwrap();
+    let metrics = db.metrics();
+    assert_eq!(metrics.segments_unreadable, 1);
+    assert!(flat.store().log.segments().iter().any(|(unit, ..)| *unit == (offset >> 20) as u32));
+}
+
+/// What rots after a segment was emptied takes nothing with it: the space comes back.
+#[test]
+fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    fill(&flat, 1);
+    let offset = place(&flat, &[b'f', 1, 50]);
+    empty(&flat, 1);
+    let snapshot = db.snapshot();
+    put(&flat, b"later", b"x");
+    assert_eq!(db.collect().unwrap(), 0, "the snapshot may need it");
+    sim.corrupt(offset + 8_000, 0x10);
+    drop(snapshot);
+    assert_eq!(db.collect().unwrap(), 1);
+    assert_eq!(flat.scan().count(), 67);
+    assert_eq!(db.metrics().segments_unreadable, 0);
+}
