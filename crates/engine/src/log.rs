@@ -217,6 +217,13 @@ impl Log {
         add_dead(self.unit_of(offset), bytes);
     }
 
+    /// Notes of `bytes` in the unit at `offset` that their table is gone, and counts those of them as dead that were not:
+    /// `newly_dead`.
+    pub(crate) fn vanished(&self, offset: u64, bytes: u64, newly_dead: u64) {
+        self.unit_of(offset).vanished_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.died(offset, newly_dead);
+    }
+
     /// `Err` once a sync has failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
@@ -426,6 +433,7 @@ impl Log {
             let unit = &self.units[u as usize];
             unit.incarnation.store(incarnation, Ordering::Relaxed);
             unit.dead_bytes.store(0, Ordering::Relaxed);
+            unit.vanished_bytes.store(0, Ordering::Relaxed);
         }
         let segment = Segment {
             units,
@@ -437,6 +445,7 @@ impl Log {
             noted: (SEGMENT_HEADER_BYTES, false),
             next_copy: 1,
             in_collection: false,
+            miscounted: false,
             unreadable: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
@@ -515,9 +524,12 @@ impl Log {
     }
 
     fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {
-        let units = &self.units[unit as usize..(unit + segment.units) as usize];
-        let dead: u64 = units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
+        let dead: u64 = self.units_of(unit, segment).map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
         dead.min(segment.end - SEGMENT_HEADER_BYTES)
+    }
+
+    fn units_of(&self, unit: u32, segment: &Segment) -> impl Iterator<Item = &Unit> {
+        self.units[unit as usize..(unit + segment.units) as usize].iter()
     }
 
     /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
@@ -536,6 +548,27 @@ impl Log {
         (u64::from(pool.grown) << self.unit_shift, u64::from(pool.grown_max) << self.unit_shift)
     }
 
+    /// A table is gone: there may be rows of it in any segment of today. Call with every lane locked.
+    pub(crate) fn rows_vanished(&self) {
+        self.pool.lock().used.values_mut().for_each(|segment| segment.miscounted = true);
+    }
+
+    /// Sealed segments that may hold rows of tables that are gone, not counted as dead.
+    pub(crate) fn miscounted(&self) -> Vec<u32> {
+        let pool = self.pool.lock();
+        pool.used.iter().filter(|(_, s)| s.is_miscounted()).map(|(&unit, _)| unit).collect()
+    }
+
+    /// Takes a miscounted segment to count it anew, as [`Log::begin_collection`] takes a victim: the bytes of its records,
+    /// those of them that are dead, and those that were counted so because their table was gone.
+    pub(crate) fn begin_recount(&self, unit: u32) -> Option<(u64, u64, u64)> {
+        let mut pool = self.pool.lock();
+        let segment = pool.used.get_mut(&unit).filter(|s| s.is_miscounted())?;
+        (segment.miscounted, segment.in_collection) = (false, true);
+        let vanished = self.units_of(unit, segment).map(|u| u.vanished_bytes.load(Ordering::Relaxed)).sum();
+        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(unit, segment), vanished))
+    }
+
     /// Marks a segment as being collected; false if it is gone or not sealed.
     pub(crate) fn begin_collection(&self, unit: u32) -> bool {
         let mut pool = self.pool.lock();
@@ -548,7 +581,7 @@ impl Log {
         }
     }
 
-    /// Gives a segment up for collection after all.
+    /// Lets go of a segment that was taken for collection, or to be counted anew.
     pub(crate) fn abandon_collection(&self, unit: u32) {
         if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
             segment.in_collection = false;

@@ -24,8 +24,9 @@ use parking_lot::Mutex;
 
 use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
-use super::write::{Draft, Edit, Step, row_draft};
+use super::write::{Draft, Edit, Step, is_row, row_draft};
 use crate::index::{Decision, Slot, Tag};
+use crate::log::Walk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{Error, ErrorKind, Result};
@@ -60,7 +61,6 @@ pub(crate) struct Collector {
     bytes: AtomicU64,
     /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
     pressure: AtomicU64,
-    vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
     /// By segment that is not freed yet, in order: the tombstones in it that left the index. No key counts them.
@@ -103,11 +103,6 @@ impl Collector {
         self.rounds() % 2 == 1
     }
 
-    /// A whole table's rows died at once: their segments do not know yet.
-    pub(super) fn rows_vanished(&self) {
-        self.vanished.store(true, Ordering::Release);
-    }
-
     /// The tombstones in a segment that left the index, by offset.
     pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
         self.dropped.lock().get(&unit).cloned().unwrap_or_default()
@@ -144,9 +139,7 @@ impl Store {
         if !self.options.background {
             self.merge_now();
         }
-        if self.collector.vanished.swap(false, Ordering::AcqRel) {
-            self.recount()?;
-        }
+        self.recount();
         let freed = self.free_pending()?;
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
@@ -189,9 +182,7 @@ impl Store {
 
     /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
     pub(super) fn may_gain_space(&self) -> bool {
-        self.collector.vanished.load(Ordering::Acquire)
-            || self.waits_for_readers()
-            || !self.choose(true).is_empty()
+        !self.log.miscounted().is_empty() || self.waits_for_readers() || !self.choose(true).is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
@@ -454,17 +445,35 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the rows of tables that are gone as dead.
-    fn recount(&self) -> Result<()> {
-        for (unit, ..) in self.log.candidates() {
-            let Some(mut walk) = self.log.walk(unit) else { continue };
-            while let Some(record) = walk.next_record()? {
-                if self.catalog.by_id(record.table()).is_none() {
-                    self.log.died(record.offset(), record.record_bytes() as u64);
+    /// Counts the rows of tables that are gone as dead, each once: in the segments that were sealed when the table went,
+    /// and in the others when they have been.
+    fn recount(&self) {
+        for unit in self.log.miscounted() {
+            let Some((filled, dead, counted)) = self.log.begin_recount(unit) else { continue };
+            match self.vanished_bytes(unit) {
+                Ok(vanished) => {
+                    let new = vanished.saturating_sub(counted);
+                    // Some of them were written over before the table went, and counted then. How many is not known: as
+                    // many, it is taken, as of all that is not counted yet.
+                    let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
+                    let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
+                    self.log.vanished(u64::from(unit) * self.log.unit_bytes(), new, newly_dead);
                 }
+                Err(_) => self.log.leave_out(unit),
+            }
+            self.log.abandon_collection(unit);
+        }
+    }
+
+    /// Bytes in a segment of tables that are gone.
+    fn vanished_bytes(&self, unit: u32) -> Result<u64> {
+        let (mut walk, mut bytes) = (self.log.walk(unit), 0);
+        while let Some(record) = walk.as_mut().map_or(Ok(None), Walk::next_record)? {
+            if self.catalog.by_id(record.table()).is_none() {
+                bytes += record.record_bytes() as u64;
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Deletes rows that have expired, a bounded number of slots at a time, going on from `position`.
@@ -481,11 +490,9 @@ impl Store {
             let unbounded = std::ops::Bound::Unbounded;
             table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
-            for (key, slot) in batch.iter() {
-                if slot.expires()
-                    && super::write::is_row(Some(slot))
-                    && self.row_at(&schema, Some(slot))?.is_none()
-                {
+            for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
+                // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
+                if matches!(self.row_at(&schema, Some(slot)), Ok(None)) {
                     expired.push(key.to_vec());
                 }
             }
@@ -497,7 +504,7 @@ impl Store {
         for key in expired {
             let deleted = self.with_row(table, &key, |at| {
                 // Written anew, or deleted, since it was found: leave it.
-                if at.row.is_some() || !super::write::is_row(at.slot) {
+                if at.row.is_some() || !is_row(at.slot) {
                     return Ok(Step::Done(false));
                 }
                 Ok(self.apply(at, Edit::<&str>::Delete)?.then(true))

@@ -137,7 +137,8 @@ impl Store {
         for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                runs.iter().flatten().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
+                let gone = |slot: Slot| self.log.vanished(slot.offset(), slot.bytes(), slot.bytes());
+                runs.iter().flatten().for_each(|note| gone(note.slot));
                 continue;
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice))?;

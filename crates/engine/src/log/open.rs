@@ -136,6 +136,7 @@ impl Log {
                     noted: (header.durable_end, sealed),
                     next_copy: decoded.copy ^ 1,
                     in_collection: false,
+                    miscounted: false,
                     unreadable: false,
                 },
             );

@@ -146,11 +146,14 @@ pub(crate) struct Unit {
     pub(crate) incarnation: AtomicU64,
     /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: AtomicU64,
+    /// Bytes of records of tables that are gone, as far as they have been counted among the dead.
+    pub(crate) vanished_bytes: AtomicU64,
 }
 
 impl Unit {
     pub(crate) fn new() -> Unit {
-        Unit { incarnation: AtomicU64::new(0), dead_bytes: AtomicU64::new(0) }
+        let [incarnation, dead_bytes, vanished_bytes] = [0; 3].map(AtomicU64::new);
+        Unit { incarnation, dead_bytes, vanished_bytes }
     }
 }
 
@@ -171,8 +174,17 @@ pub(crate) struct Segment {
     pub(crate) next_copy: u8,
     /// The collector is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_collection: bool,
+    /// A table went while it was in use: it may hold rows of it that are not counted as dead.
+    pub(crate) miscounted: bool,
     /// The collector came upon corruption in it, or under a record in it: it is left as it is.
     pub(crate) unreadable: bool,
+}
+
+impl Segment {
+    /// To be counted anew, and nobody is at work on it.
+    pub(crate) fn is_miscounted(&self) -> bool {
+        self.miscounted && self.sealed && !self.in_collection && !self.unreadable
+    }
 }
 
 /// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.

@@ -149,3 +149,88 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
     assert_eq!(flat.scan().count(), 67);
     assert_eq!(db.metrics().segments_unreadable, 0);
 }
+
+/// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.
+fn dead_and_vanished(store: &Store) -> Vec<(u64, u64)> {
+    let both = |(unit, _, dead)| (dead, store.vanished_bytes(unit).unwrap());
+    store.log.candidates().into_iter().map(both).collect()
+}
+
+/// However often tables go, the rows of each are counted as dead once, those in segments that were still open too.
+#[test]
+fn rows_of_dropped_tables_are_counted_once() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let tables = ["a", "b", "c"].map(|name| db.create_table(name, Schema::flat()).unwrap());
+    let write = |count: u8, table: &dyn Fn(u8) -> usize| {
+        (0..count).for_each(|i| put(&tables[table(i)], &[b'k', i], &[i; 16_000]));
+    };
+    write(240, &|i| usize::from(i % 3));
+    let store = tables[0].store();
+    let sealed = dead_and_vanished(store);
+    assert!(sealed.len() > 2 && sealed.iter().all(|both| *both == (0, 0)), "{sealed:?}");
+    for dropped in ["b", "c"] {
+        assert!(db.drop_table(dropped).unwrap());
+        for _ in 0..2 {
+            store.recount();
+            let counted = dead_and_vanished(store);
+            assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 0), "{counted:?}");
+            assert!(store.log.miscounted().is_empty());
+        }
+    }
+    // The segment that was open when the tables went is sealed now.
+    let before = store.log.candidates().len();
+    (100..=165).for_each(|i| put(&tables[0], &[b'n', i], &[i; 16_000]));
+    assert_eq!(store.log.miscounted().len(), 1);
+    store.recount();
+    let counted = dead_and_vanished(store);
+    assert!(counted.len() > before && counted.iter().filter(|(dead, _)| *dead > 0).count() > before);
+    assert!(counted.iter().all(|(dead, vanished)| dead == vanished), "{counted:?}");
+    // Opening counts the same.
+    db.close().unwrap();
+    let db = open(&CrashSim::from_image(&sim.process_kill()));
+    let store = db.table("a").unwrap().store().clone();
+    let opened = dead_and_vanished(&store);
+    db.create_table("d", Schema::flat()).unwrap();
+    db.drop_table("d").unwrap();
+    store.recount();
+    for (before, after) in opened.iter().zip(dead_and_vanished(&store)) {
+        assert!(after.0 - before.0 <= before.1 / 8, "counted again: {before:?}, {after:?}");
+    }
+}
+
+/// Rows that were dead already when their table went are not counted in full a second time.
+#[test]
+fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let [kept, gone] = ["kept", "gone"].map(|name| db.create_table(name, Schema::flat()).unwrap());
+    for i in 0..66u8 {
+        put(if i % 2 == 0 { &kept } else { &gone }, &[i], &[i; 16_000]);
+    }
+    (0..66u8).filter(|i| i % 4 == 1).for_each(|i| put(&gone, &[i], b"small"));
+    let store = kept.store();
+    let (_, segment, overwritten) = store.log.candidates().remove(0);
+    let filled = segment.end - SEGMENT_HEADER_BYTES;
+    assert!(overwritten > filled / 5 && overwritten < filled / 3);
+    db.drop_table("gone").unwrap();
+    store.recount();
+    let (dead, vanished) = dead_and_vanished(store)[0];
+    assert!(dead >= vanished && dead - vanished < overwritten / 2 + filled / 50, "{dead}, {vanished}");
+}
+
+/// A corrupted row does not keep the ones behind it from expiring.
+#[test]
+fn the_sweeper_passes_over_a_corrupted_row() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    for i in 0..3u8 {
+        flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], 500).unwrap();
+    }
+    sim.corrupt(place(&flat, &[1]) + 20, 0x10);
+    let mut position = Vec::new();
+    flat.store().sweep(flat.shared(), &mut position).unwrap();
+    assert_eq!(db.metrics().expired, 2);
+    assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
+}
