@@ -217,13 +217,6 @@ impl Log {
         add_dead(self.unit_of(offset), bytes);
     }
 
-    /// Notes of `bytes` in the unit at `offset` that their table is gone, and counts those of them as dead that were not:
-    /// `newly_dead`.
-    pub(crate) fn vanished(&self, offset: u64, bytes: u64, newly_dead: u64) {
-        self.unit_of(offset).vanished_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.died(offset, newly_dead);
-    }
-
     /// `Err` once a sync has failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
@@ -433,7 +426,6 @@ impl Log {
             let unit = &self.units[u as usize];
             unit.incarnation.store(incarnation, Ordering::Relaxed);
             unit.dead_bytes.store(0, Ordering::Relaxed);
-            unit.vanished_bytes.store(0, Ordering::Relaxed);
         }
         let segment = Segment {
             units,
@@ -446,6 +438,7 @@ impl Log {
             next_copy: 1,
             in_collection: false,
             miscounted: false,
+            vanished: 0,
             unreadable: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
@@ -524,12 +517,9 @@ impl Log {
     }
 
     fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {
-        let dead: u64 = self.units_of(unit, segment).map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
+        let units = &self.units[unit as usize..(unit + segment.units) as usize];
+        let dead: u64 = units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
         dead.min(segment.end - SEGMENT_HEADER_BYTES)
-    }
-
-    fn units_of(&self, unit: u32, segment: &Segment) -> impl Iterator<Item = &Unit> {
-        self.units[unit as usize..(unit + segment.units) as usize].iter()
     }
 
     /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
@@ -565,8 +555,14 @@ impl Log {
         let mut pool = self.pool.lock();
         let segment = pool.used.get_mut(&unit).filter(|s| s.is_miscounted())?;
         (segment.miscounted, segment.in_collection) = (false, true);
-        let vanished = self.units_of(unit, segment).map(|u| u.vanished_bytes.load(Ordering::Relaxed)).sum();
-        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(unit, segment), vanished))
+        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(unit, segment), segment.vanished))
+    }
+
+    /// Notes that `bytes` in the segment which the unit is part of were counted as dead because their table was gone.
+    pub(crate) fn note_vanished(&self, unit: u32, bytes: u64) {
+        if let Some((_, segment)) = self.pool.lock().used.range_mut(..=unit).next_back() {
+            segment.vanished += bytes;
+        }
     }
 
     /// Marks a segment as being collected; false if it is gone or not sealed.

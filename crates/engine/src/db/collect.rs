@@ -457,7 +457,8 @@ impl Store {
                     // many, it is taken, as of all that is not counted yet.
                     let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
                     let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
-                    self.log.vanished(u64::from(unit) * self.log.unit_bytes(), new, newly_dead);
+                    self.log.died(u64::from(unit) * self.log.unit_bytes(), newly_dead);
+                    self.log.note_vanished(unit, new);
                 }
                 Err(_) => self.log.leave_out(unit),
             }

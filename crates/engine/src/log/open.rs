@@ -137,6 +137,7 @@ impl Log {
                     next_copy: decoded.copy ^ 1,
                     in_collection: false,
                     miscounted: false,
+                    vanished: 0,
                     unreadable: false,
                 },
             );

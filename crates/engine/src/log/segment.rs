@@ -146,14 +146,11 @@ pub(crate) struct Unit {
     pub(crate) incarnation: AtomicU64,
     /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: AtomicU64,
-    /// Bytes of records of tables that are gone, as far as they have been counted among the dead.
-    pub(crate) vanished_bytes: AtomicU64,
 }
 
 impl Unit {
     pub(crate) fn new() -> Unit {
-        let [incarnation, dead_bytes, vanished_bytes] = [0; 3].map(AtomicU64::new);
-        Unit { incarnation, dead_bytes, vanished_bytes }
+        Unit { incarnation: AtomicU64::new(0), dead_bytes: AtomicU64::new(0) }
     }
 }
 
@@ -176,6 +173,8 @@ pub(crate) struct Segment {
     pub(crate) in_collection: bool,
     /// A table went while it was in use: it may hold rows of it that are not counted as dead.
     pub(crate) miscounted: bool,
+    /// Bytes of records of tables that are gone, as far as they have been counted among the dead.
+    pub(crate) vanished: u64,
     /// The collector came upon corruption in it, or under a record in it: it is left as it is.
     pub(crate) unreadable: bool,
 }
