@@ -13,6 +13,9 @@
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the units back.
 //!
+//! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
+//! is left out from then on, and holds up none of the others.
+//!
 //! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
 //! round unless there is no free segment at all.
 
