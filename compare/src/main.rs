@@ -5,7 +5,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod mapping;
 mod peers;
 mod race;
 mod results;

@@ -17,10 +17,9 @@ use hedgerow::{Durability, Options};
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::store::BenchStore;
 use hedgerow_tool::bench::store::hedgerow::HedgerowStore;
+use hedgerow_tool::bench::store::mapping::{FlatStore, Mapped, Mapping};
 use hedgerow_tool::bench::store::null::NullStore;
 use serde::{Deserialize, Serialize};
-
-use crate::mapping::Mapping;
 
 /// Bytes of cache for the engines that have one.
 const CACHE_BYTES: u64 = 500 << 20;
@@ -69,15 +68,30 @@ impl Engine {
 
     /// Whether it was built in.
     pub(crate) fn is_built(self) -> bool {
+        matches!(self, Engine::Null | Engine::Hedgerow) || self.opener().is_some()
+    }
+
+    /// How a peer is opened, if it was built in.
+    fn opener(self) -> Option<Opener> {
         match self {
-            Engine::Null | Engine::Hedgerow => true,
-            Engine::RocksDb => cfg!(feature = "rocksdb"),
-            Engine::Lmdb => cfg!(feature = "lmdb"),
-            Engine::LevelDb => cfg!(all(feature = "leveldb", leveldb_installed)),
-            Engine::Fjall => cfg!(feature = "fjall"),
+            #[cfg(feature = "rocksdb")]
+            Engine::RocksDb => {
+                Some(|opening, mapping| mapped(rocksdb::RocksDb::open(opening)?, opening, mapping))
+            }
+            #[cfg(feature = "lmdb")]
+            Engine::Lmdb => Some(|opening, mapping| mapped(lmdb::Lmdb::open(opening)?, opening, mapping)),
+            #[cfg(all(feature = "leveldb", leveldb_installed))]
+            Engine::LevelDb => {
+                Some(|opening, mapping| mapped(leveldb::LevelDb::open(opening)?, opening, mapping))
+            }
+            #[cfg(feature = "fjall")]
+            Engine::Fjall => Some(|opening, mapping| mapped(fjall::Fjall::open(opening)?, opening, mapping)),
+            _ => None,
         }
     }
 }
+
+type Opener = fn(Opening<'_>, Mapping) -> Result<Box<dyn BenchStore>, String>;
 
 /// What a write survives when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -114,29 +128,19 @@ pub(crate) fn open(
             let options = Options::new().durability(durability);
             Ok(Box::new(HedgerowStore::open(opening.directory, opening.shape, options)?))
         }
-        peer => open_peer(peer, mapping.ok_or("a peer needs a mapping")?, opening),
+        peer => {
+            let opener = peer.opener().ok_or_else(|| format!("built without {}", peer.name()))?;
+            opener(opening, mapping.ok_or("a peer needs a mapping")?)
+        }
     }
 }
 
-#[allow(unused_variables)]
-fn open_peer(engine: Engine, mapping: Mapping, opening: Opening<'_>) -> Result<Box<dyn BenchStore>, String> {
-    #[allow(unused_macros)]
-    macro_rules! mapped {
-        ($store:ty) => {
-            Ok(Box::new(crate::mapping::Mapped::new(<$store>::open(opening)?, opening.shape, mapping)))
-        };
-    }
-    match engine {
-        #[cfg(feature = "rocksdb")]
-        Engine::RocksDb => mapped!(rocksdb::RocksDb),
-        #[cfg(feature = "lmdb")]
-        Engine::Lmdb => mapped!(lmdb::Lmdb),
-        #[cfg(all(feature = "leveldb", leveldb_installed))]
-        Engine::LevelDb => mapped!(leveldb::LevelDb),
-        #[cfg(feature = "fjall")]
-        Engine::Fjall => mapped!(fjall::Fjall),
-        other => Err(format!("built without {}", other.name())),
-    }
+fn mapped<S: FlatStore + 'static>(
+    store: S,
+    opening: Opening<'_>,
+    mapping: Mapping,
+) -> Result<Box<dyn BenchStore>, String> {
+    Ok(Box::new(Mapped::new(store, opening.shape, mapping)?))
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::{FIELDS, Workload};
 use hedgerow_tool::bench::{advance, driver::Progress, phase_bar};
 
-use crate::mapping::Mapping;
 use crate::peers::{Engine, Safety};
 use crate::results::{self, Run};
 use crate::worker::{ARGUMENT, Answer, Assignment, Command};

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hedgerow_tool::bench::report::{PhaseReport, count, latency, table};
+use hedgerow_tool::bench::store::mapping::Mapping;
 use serde::Serialize;
 
-use crate::mapping::Mapping;
 use crate::peers::Engine;
 
 /// One phase of one engine in one round.

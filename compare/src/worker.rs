@@ -10,10 +10,10 @@ use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_pha
 use hedgerow_tool::bench::process::{self, Memory};
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-use crate::mapping::Mapping;
 use crate::peers::{self, Engine, Opening, Safety};
 
 /// The first argument of a worker process.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
 use super::{BLOOM_BITS, CACHE_BYTES, MEMTABLE_BYTES, Opening, Safety};
-use crate::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
 pub(crate) struct Fjall {
     directory: PathBuf,
@@ -32,7 +32,7 @@ impl Fjall {
         };
         let rows = database.keyspace("rows", options).map_err(text)?;
         let directory = opening.directory.to_path_buf();
-        Ok(Fjall { directory, database, rows, stripes: Stripes::new(), safety: opening.safety })
+        Ok(Fjall { directory, database, rows, stripes: Stripes::default(), safety: opening.safety })
     }
 
     /// A write has reached the operating system when it returns; on disk it is after this.

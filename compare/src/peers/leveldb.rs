@@ -8,8 +8,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
+
 use super::{BLOOM_BITS, CACHE_BYTES, MEMTABLE_BYTES, Opening, Safety};
-use crate::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
 /// `leveldb/c.h` of LevelDB 1.23, as far as it is used. All handles are opaque.
 mod c {
@@ -146,7 +147,7 @@ impl LevelDb {
             c::leveldb_writeoptions_set_sync(write, (opening.safety == Safety::Immediate).into());
             let read = c::leveldb_readoptions_create();
             let directory = opening.directory.to_path_buf();
-            LevelDb { directory, db, cache, filter, read, write, stripes: Stripes::new() }
+            LevelDb { directory, db, cache, filter, read, write, stripes: Stripes::default() }
         };
         taken(error)?;
         Ok(store)

@@ -6,11 +6,11 @@
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
+use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
 
 use super::{Opening, Safety};
-use crate::mapping::{Cell, FlatSession, FlatStore};
 
 pub(crate) struct Lmdb {
     directory: PathBuf,

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, Options, ReadOptions, WaitForCompactOptions, WriteBatch,
     WriteOptions,
 };
 
 use super::{BLOOM_BITS, CACHE_BYTES, MEMTABLE_BYTES, Opening, Safety};
-use crate::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
 pub(crate) struct RocksDb {
     directory: PathBuf,
@@ -33,7 +33,7 @@ impl RocksDb {
         options.set_write_buffer_size(MEMTABLE_BYTES as usize);
         let db = DB::open(&options, opening.directory).map_err(text)?;
         let directory = opening.directory.to_path_buf();
-        Ok(RocksDb { directory, db, stripes: Stripes::new(), safety: opening.safety })
+        Ok(RocksDb { directory, db, stripes: Stripes::default(), safety: opening.safety })
     }
 }
 

@@ -187,7 +187,8 @@ impl Db {
     /// the segments freed.
     ///
     /// # Errors
-    /// `Corrupted`, `Io`, `Closed`.
+    /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is left out
+    /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.collect(true)
     }

@@ -446,6 +446,9 @@ impl Log {
             noted: (SEGMENT_HEADER_BYTES, false),
             next_copy: 1,
             in_collection: false,
+            miscounted: false,
+            vanished: 0,
+            unreadable: false,
         };
         // Whoever is killed before the first record leaves an end mark there.
         self.write_end(unit);
@@ -515,10 +518,10 @@ impl Log {
         !self.space_freed.wait_for(&mut pool, timeout).timed_out()
     }
 
-    /// Sealed segments that are not being collected: first unit, segment, dead bytes.
+    /// Sealed segments that can be collected and are not being: first unit, segment, dead bytes.
     pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
         sealed.map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
     }
 
@@ -544,6 +547,33 @@ impl Log {
         (u64::from(pool.grown) << self.unit_shift, u64::from(pool.grown_max) << self.unit_shift)
     }
 
+    /// A table is gone: there may be rows of it in any segment of today. Call with every lane locked.
+    pub(crate) fn rows_vanished(&self) {
+        self.pool.lock().used.values_mut().for_each(|segment| segment.miscounted = true);
+    }
+
+    /// Sealed segments that may hold rows of tables that are gone, not counted as dead.
+    pub(crate) fn miscounted(&self) -> Vec<u32> {
+        let pool = self.pool.lock();
+        pool.used.iter().filter(|(_, s)| s.is_miscounted()).map(|(&unit, _)| unit).collect()
+    }
+
+    /// Takes a miscounted segment to count it anew, as [`Log::begin_collection`] takes a victim: the bytes of its records,
+    /// those of them that are dead, and those that were counted so because their table was gone.
+    pub(crate) fn begin_recount(&self, unit: u32) -> Option<(u64, u64, u64)> {
+        let mut pool = self.pool.lock();
+        let segment = pool.used.get_mut(&unit).filter(|s| s.is_miscounted())?;
+        (segment.miscounted, segment.in_collection) = (false, true);
+        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(unit, segment), segment.vanished))
+    }
+
+    /// Notes that `bytes` in the segment which the unit is part of were counted as dead because their table was gone.
+    pub(crate) fn note_vanished(&self, unit: u32, bytes: u64) {
+        if let Some((_, segment)) = self.pool.lock().used.range_mut(..=unit).next_back() {
+            segment.vanished += bytes;
+        }
+    }
+
     /// Marks a segment as being collected; false if it is gone or not sealed.
     pub(crate) fn begin_collection(&self, unit: u32) -> bool {
         let mut pool = self.pool.lock();
@@ -556,11 +586,23 @@ impl Log {
         }
     }
 
-    /// Gives a segment up for collection after all.
+    /// Lets go of a segment that was taken for collection, or to be counted anew.
     pub(crate) fn abandon_collection(&self, unit: u32) {
         if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
             segment.in_collection = false;
         }
+    }
+
+    /// Leaves a segment with corruption in it out of [`Log::candidates`] from now on, for as long as the store is open.
+    pub(crate) fn leave_out(&self, unit: u32) {
+        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
+            segment.unreadable = true;
+        }
+    }
+
+    /// Segments that are left out.
+    pub(crate) fn segments_unreadable(&self) -> u64 {
+        self.pool.lock().used.values().filter(|segment| segment.unreadable).count() as u64
     }
 
     /// Marks a collected segment free, durably. Its units are not reused before [`Log::reuse`].

@@ -47,9 +47,9 @@ pub struct Options {
     pub create: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
     pub index_bytes_max: u64,
-    /// Whether to run the background threads: syncing, collecting, sweeping expired rows, touching memory ahead of its
-    /// use. Default true; without them [`Db::collect`](crate::Db::collect) and [`Db::persist`](crate::Db::persist) do the
-    /// first two by hand, and a full store says so at once.
+    /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
+    /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)
+    /// collects and merges by hand, and a full store says so at once.
     pub background: bool,
     /// Whether a write that finds no room waits while the collector may make some (about a second at most without
     /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once

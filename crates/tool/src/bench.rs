@@ -20,9 +20,7 @@ pub mod store;
 pub mod workload;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use hedgerow::{Durability, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -31,7 +29,7 @@ use driver::{Plan, Population, Progress};
 use process::Memory;
 use report::PhaseReport;
 use row::RowShape;
-use setting::Setting;
+use setting::EngineArgs;
 use store::hedgerow::HedgerowStore;
 use store::null::NullStore;
 use store::{BenchStore, StoreUrl};
@@ -100,31 +98,14 @@ pub struct Settings {
     /// Operations a second, begun on schedule, late ones charged with their wait [default: as fast as it goes].
     #[arg(long)]
     rate: Option<f64>,
-    /// process, interval:MILLISECONDS or immediate.
-    #[arg(long, default_value = "process", value_parser = parse_durability)]
-    durability: Durability,
-    /// Switches a technique of the engine off, or sets it otherwise: NAME=VALUE, more than once. A wrong name lists all.
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<Setting>,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 42)]
     seed: u64,
     /// Writes the results there.
     #[arg(long)]
     json: Option<PathBuf>,
-}
-
-/// Reads a durability mode as the command line writes it.
-pub fn parse_durability(text: &str) -> Result<Durability, String> {
-    match text.split_once(':') {
-        None if text == "process" => Ok(Durability::Process),
-        None if text == "immediate" => Ok(Durability::Immediate),
-        Some(("interval", milliseconds)) => match milliseconds.parse() {
-            Ok(milliseconds @ 1..=3_600_000) => Ok(Durability::Interval(Duration::from_millis(milliseconds))),
-            _ => Err(format!("the interval must be 1 to 3600000 milliseconds, not {milliseconds}")),
-        },
-        _ => Err(format!("{text} is no durability: give process, interval:MILLISECONDS or immediate")),
-    }
 }
 
 /// Runs the benchmark.
@@ -138,8 +119,7 @@ pub fn run(args: Args) -> Result<(), String> {
     let shape = RowShape::new(settings.fields, settings.field_bytes)?;
     let reports = match &settings.store {
         StoreUrl::Hedgerow(medium, directory) => {
-            let mut options = Options::new().durability(settings.durability);
-            settings.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
+            let options = settings.engine.options()?;
             let mut store = HedgerowStore::open_on(*medium, directory, shape, options)?;
             let reports = run_phases(&mut store, shape, &workloads, &settings)?;
             store.close()?;
@@ -182,8 +162,8 @@ impl Settings {
             "field_bytes": self.field_bytes,
             "distribution": self.distribution.map(|d| format!("{d:?}").to_lowercase()),
             "rate": self.rate,
-            "durability": format!("{:?}", self.durability).to_lowercase(),
-            "set": self.set.iter().map(Setting::to_string).collect::<Vec<_>>(),
+            "durability": self.engine.durability_name(),
+            "set": self.engine.set_names(),
             "seed": self.seed,
         })
     }

@@ -1,8 +1,8 @@
 //! The Redis-protocol server: `hedgerow serve`.
 //!
 //! Owns: its command line, opening the store, binding, the banner, signals. One event loop serves all clients
-//! ([`event_loop`]); one thread syncs ([`persister`]). Promises: a wrong setting, a busy port or a locked directory is one clear
-//! sentence; SIGTERM and SIGINT stop it with everything persisted.
+//! ([`event_loop`]); beside it one thread syncs ([`persister`]) and one waits for space ([`waiter`]). Promises: a wrong
+//! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;

@@ -11,9 +11,7 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{
-    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry,
-};
+use super::write::{Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};

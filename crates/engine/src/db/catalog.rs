@@ -160,7 +160,7 @@ impl Store {
         self.catalog.tables.store(Arc::new(tables));
         table.index.clear();
         table.tombstones.store(0, Ordering::Relaxed);
-        self.collector.rows_vanished();
+        self.log.rows_vanished();
         Ok(true)
     }
 
@@ -180,7 +180,7 @@ impl Store {
         self.catalog.tables.store(Arc::new(tables));
         table.index.clear();
         table.tombstones.store(0, Ordering::Relaxed);
-        self.collector.rows_vanished();
+        self.log.rows_vanished();
         Ok(())
     }
 

@@ -13,6 +13,9 @@
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the units back.
 //!
+//! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
+//! is left out from then on, and holds up none of the others.
+//!
 //! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
 //! round unless there is no free segment at all.
 
@@ -24,13 +27,12 @@ use parking_lot::{Mutex, RwLock};
 
 use super::read::{Bodies, Chain};
 use super::store::{Store, TableShared, index_full};
-use super::write::{Draft, Edit, Step};
+use super::write::{Draft, Edit, Step, is_row};
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{
-    FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind,
-};
+use crate::log::Walk;
+use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Victims of one round, at most.
 const VICTIMS_MAX: usize = 8;
@@ -62,7 +64,6 @@ pub(crate) struct Collector {
     bytes: AtomicU64,
     /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
     pressure: AtomicU64,
-    vanished: AtomicBool,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
     /// Rounds share it; whoever changes records in place has it alone.
@@ -107,11 +108,6 @@ impl Collector {
         self.rounds() % 2 == 1
     }
 
-    /// A whole table's rows died at once: their segments do not know yet.
-    pub(super) fn rows_vanished(&self) {
-        self.vanished.store(true, Ordering::Release);
-    }
-
     /// The tombstones in a segment that left the index, by offset.
     pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
         self.dropped.lock().get(&unit).cloned().unwrap_or_default()
@@ -134,60 +130,65 @@ impl Store {
         while self.housekeeping.sleep(Duration::from_millis(2)) {
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
             let requested = self.collector.requested.swap(false, Ordering::SeqCst);
-            // What it failed at, whoever reads or syncs next is told.
-            let _ = self.collect(requested);
+            // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
+            // next write. Neither keeps the next round from going on.
+            drop(self.collect(requested));
             self.set_pressure();
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// One round; returns how many segments were given back.
+    /// One round; returns how many segments were given back. Corruption is reported when all else is done, once: the
+    /// segment is left out of the rounds to come.
     pub(super) fn collect(&self, needed: bool) -> Result<usize> {
         if !self.options.background {
             self.merge_now();
         }
         let _walking = self.collector.walking.read();
-        if self.collector.vanished.swap(false, Ordering::AcqRel) {
-            self.recount()?;
-        }
+        self.recount();
         let freed = self.free_pending()?;
         let victims = self.choose(needed || self.space_is_low());
         if victims.is_empty() {
             return Ok(freed);
         }
-        let mut emptied = Vec::new();
-        for unit in victims {
-            if !self.log.begin_collection(unit) {
-                continue;
-            }
-            match self.empty_segment(unit) {
-                Ok(()) => emptied.push(unit),
-                Err(error) => {
-                    self.log.abandon_collection(unit);
-                    // Out of room half-way: what was copied is dead here now, and the next one may do with less.
-                    if error.kind() == ErrorKind::Full {
-                        continue;
-                    }
-                    if emptied.is_empty() {
-                        return Err(error);
-                    }
-                    break;
-                }
-            }
-        }
+        let (emptied, failure) = self.empty_all(victims);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
-        Ok(freed + self.free_pending()?)
+        let freed = freed + self.free_pending()?;
+        failure.map_or(Ok(freed), Err)
+    }
+
+    /// Step 2; returns the victims with nothing live in them, and what was wrong with others.
+    fn empty_all(&self, victims: Vec<u32>) -> (Vec<u32>, Option<Error>) {
+        let (mut emptied, mut failure) = (Vec::new(), None);
+        for unit in victims {
+            if !self.log.begin_collection(unit) {
+                continue;
+            }
+            let Err(error) = self.empty_segment(unit) else {
+                emptied.push(unit);
+                continue;
+            };
+            if error.kind() == ErrorKind::Corrupted {
+                self.log.leave_out(unit);
+            }
+            self.log.abandon_collection(unit);
+            match error.kind() {
+                // Out of room half-way: what was copied is dead here now, and the next one may do with less.
+                ErrorKind::Full => {}
+                ErrorKind::Corrupted => failure = failure.or(Some(error)),
+                _ => return (emptied, Some(error)),
+            }
+        }
+        (emptied, failure)
     }
 
     /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
     pub(super) fn may_gain_space(&self) -> bool {
-        self.collector.vanished.load(Ordering::Acquire)
-            || self.waits_for_readers()
-            || !self.choose(true).is_empty()
+        !self.log.miscounted().is_empty() || self.waits_for_readers() || !self.choose(true).is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
@@ -343,7 +344,8 @@ impl Store {
         let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
-        let mut draft = self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+        let mut draft =
+            self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
         let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
@@ -416,7 +418,11 @@ impl Store {
             }
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
             self.log.free_segment(victim.unit)?;
-            self.uncount(victim.unit)?;
+            match self.uncount(victim.unit) {
+                // What lies behind is counted for ever: its keys keep their tombstones. Nothing in the segment is live.
+                Err(error) if error.kind() == ErrorKind::Corrupted => {}
+                outcome => outcome?,
+            }
             self.log.reuse(victim.unit)?;
             self.collector.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;
@@ -452,17 +458,36 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the rows of tables that are gone as dead.
-    fn recount(&self) -> Result<()> {
-        for (unit, ..) in self.log.candidates() {
-            let Some(mut walk) = self.log.walk(unit) else { continue };
-            while let Some(record) = walk.next_record()? {
-                if self.catalog.by_id(record.table()).is_none() {
-                    self.log.died(record.offset(), record.record_bytes() as u64);
+    /// Counts the rows of tables that are gone as dead, each once: in the segments that were sealed when the table went,
+    /// and in the others when they have been.
+    fn recount(&self) {
+        for unit in self.log.miscounted() {
+            let Some((filled, dead, counted)) = self.log.begin_recount(unit) else { continue };
+            match self.vanished_bytes(unit) {
+                Ok(vanished) => {
+                    let new = vanished.saturating_sub(counted);
+                    // Some of them were written over before the table went, and counted then. How many is not known: as
+                    // many, it is taken, as of all that is not counted yet.
+                    let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
+                    let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
+                    self.log.died(u64::from(unit) * self.log.unit_bytes(), newly_dead);
+                    self.log.note_vanished(unit, new);
                 }
+                Err(_) => self.log.leave_out(unit),
+            }
+            self.log.abandon_collection(unit);
+        }
+    }
+
+    /// Bytes in a segment of tables that are gone.
+    fn vanished_bytes(&self, unit: u32) -> Result<u64> {
+        let (mut walk, mut bytes) = (self.log.walk(unit), 0);
+        while let Some(record) = walk.as_mut().map_or(Ok(None), Walk::next_record)? {
+            if self.catalog.by_id(record.table()).is_none() {
+                bytes += record.record_bytes() as u64;
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Deletes rows that have expired, a bounded number of slots at a time, going on from `position`.
@@ -479,11 +504,9 @@ impl Store {
             let unbounded = std::ops::Bound::Unbounded;
             table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
-            for (key, slot) in batch.iter() {
-                if slot.expires()
-                    && super::write::is_row(Some(slot))
-                    && self.row_at(&schema, Some(slot))?.is_none()
-                {
+            for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
+                // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
+                if matches!(self.row_at(&schema, Some(slot)), Ok(None)) {
                     expired.push(key.to_vec());
                 }
             }
@@ -495,7 +518,7 @@ impl Store {
         for key in expired {
             let deleted = self.with_row(table, &key, |at| {
                 // Written anew, or deleted, since it was found: leave it.
-                if at.row.is_some() || !super::write::is_row(at.slot) {
+                if at.row.is_some() || !is_row(at.slot) {
                     return Ok(Step::Done(false));
                 }
                 Ok(self.apply(at, Edit::<&str>::Delete)?.then(true))

@@ -89,9 +89,12 @@ pub struct Metrics {
     pub syncs: u64,
     /// Segments collected.
     pub segments_collected: u64,
+    /// Segments left out of collection because it met corruption, in them or under a delta in them. They keep their space;
+    /// reading what is corrupted says where it is.
+    pub segments_unreadable: u64,
     /// Bytes of live records copied by the collector.
     pub bytes_collected: u64,
-    /// Rows with deltas that reads came upon and that were made whole in the background.
+    /// Rows made whole in the background: those that reads met with deltas, and those whose chain a write filled.
     pub chains_merged: u64,
     /// Those of them that were merged into their row in place (FOCUS section V-B).
     pub chains_merged_in_place: u64,
@@ -124,6 +127,7 @@ impl Store {
             expired: self.counters.sum(Count::Expired),
             syncs: self.log.syncs(),
             segments_collected,
+            segments_unreadable: self.log.segments_unreadable(),
             bytes_collected,
             chains_merged,
             chains_merged_in_place,

@@ -154,7 +154,13 @@ impl Store {
         for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                runs.iter().flatten().for_each(|n| self.log.died(n.slot.offset(), n.slot.bytes()));
+                let mut by_unit: HashMap<u32, u64> = HashMap::new();
+                for slot in runs.iter().flatten().map(|note| note.slot) {
+                    self.log.died(slot.offset(), slot.bytes());
+                    *by_unit.entry((slot.offset() / self.log.unit_bytes()) as u32).or_default() +=
+                        slot.bytes();
+                }
+                by_unit.into_iter().for_each(|(unit, bytes)| self.log.note_vanished(unit, bytes));
                 continue;
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;

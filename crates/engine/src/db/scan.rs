@@ -224,7 +224,12 @@ impl Fetch {
         if self.parts.is_empty() || slot.tag() != Tag::Row {
             log.prefetch_record(slot.offset(), slot.bytes());
         } else {
-            log.prefetch_parts(slot.offset(), (self.flags | expires, key.len()), self.body_bytes, &self.parts);
+            log.prefetch_parts(
+                slot.offset(),
+                (self.flags | expires, key.len()),
+                self.body_bytes,
+                &self.parts,
+            );
         }
     }
 }

@@ -209,7 +209,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Starts the threads of an open store: syncing, preparing units and index memory, sweeping, collecting.
+    /// Starts the threads of an open store: preparing units and index memory, collecting, merging, sweeping, syncing.
     pub(super) fn start(store: &Arc<Store>) -> Result<()> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot start a background thread: {error}"))

@@ -150,7 +150,8 @@ impl Store {
         // PERSIST: see the module; each of the three is durable before the next begins.
         step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))));
         step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))));
-        let word = |m: &Merge<'_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
+        let word =
+            |m: &Merge<'_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         step(&mut words.iter().map(|(at, word)| (*at, &word[..])));
@@ -175,7 +176,10 @@ impl Store {
         let schema = table.schema.load();
         let layout = schema.layout(row.schema_version());
         let Some(layout) = layout.filter(|_| {
-            row.is_mergeable() && row.flags() & FLAG_FIELD_EXPIRY == 0 && !deltas.is_empty() && newest <= through
+            row.is_mergeable()
+                && row.flags() & FLAG_FIELD_EXPIRY == 0
+                && !deltas.is_empty()
+                && newest <= through
         }) else {
             return Ok(None);
         };
@@ -248,13 +252,16 @@ impl Store {
                 let Some(mended) = layout.and_then(|layout| mend(row, chain.deltas(), layout)) else {
                     return row.verify_all();
                 };
-                writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
+                writes.extend(
+                    mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)),
+                );
             }
             // Nobody will read it again. It must still be a whole record to whoever walks by.
             _ => {
                 let body = row.raw_body();
                 let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-                writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
+                writes
+                    .extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
             }
         }
         let tier = self.log.tier();
@@ -296,3 +303,6 @@ impl Lines<'_> {
         (self.from, self.to) = (0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests;

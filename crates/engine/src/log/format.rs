@@ -16,9 +16,9 @@
 //! ```
 //!
 //! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
-//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`), so that a record
-//!   of the segment's earlier life is never taken for a live one. Its complement marks a **void** record: whole, but
-//!   not to be replayed. One 8-byte store turns a record void.
+//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`),
+//!   so that a record of the segment's earlier life is never taken for a live one. Its complement marks a **void** record:
+//!   whole, but not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
 //! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by

@@ -137,6 +137,9 @@ impl Log {
                     noted: (header.durable_end, sealed),
                     next_copy: decoded.copy ^ 1,
                     in_collection: false,
+                    miscounted: false,
+                    vanished: 0,
+                    unreadable: false,
                 },
             );
             segments.push(unit);

@@ -171,6 +171,19 @@ pub(crate) struct Segment {
     pub(crate) next_copy: u8,
     /// The collector is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_collection: bool,
+    /// A table went while it was in use: it may hold rows of it that are not counted as dead.
+    pub(crate) miscounted: bool,
+    /// Bytes of records of tables that are gone, as far as they have been counted among the dead.
+    pub(crate) vanished: u64,
+    /// The collector came upon corruption in it, or under a record in it: it is left as it is.
+    pub(crate) unreadable: bool,
+}
+
+impl Segment {
+    /// To be counted anew, and nobody is at work on it.
+    pub(crate) fn is_miscounted(&self) -> bool {
+        self.miscounted && self.sealed && !self.in_collection && !self.unreadable
+    }
 }
 
 /// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.

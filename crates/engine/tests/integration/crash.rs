@@ -133,7 +133,9 @@ fn without_the_persist_of_each_record_the_sweep_fails() {
 #[test]
 fn without_the_persists_of_merging_in_place_the_sweep_fails() {
     // Everything smaller than a header, in the segments, during collections: the lines of merges.
-    let merge = |offset: u64, len: u64| offset >= SEGMENT && len.is_multiple_of(64) && !offset.is_multiple_of(SEGMENT);
+    let merge = |offset: u64, len: u64| {
+        offset >= SEGMENT && len.is_multiple_of(64) && !offset.is_multiple_of(SEGMENT)
+    };
     let lie = Lie { during: |op| *op == Op::Collect, ranges: merge };
     must_be_noticed_by(&in_place(), CrashModel::CacheLines, Durability::Process, lie);
 }

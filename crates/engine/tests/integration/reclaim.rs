@@ -485,3 +485,68 @@ fn counts_are_right_after_all_threads_met() {
     db.clone().close().unwrap();
     db.check_counts().unwrap();
 }
+
+/// Readers of rows that are merged in place under their eyes: whole, and never older than what was read before.
+#[test]
+fn rows_merged_in_place_are_read_whole() {
+    const KEYS: u64 = 64;
+    let seconds = std::env::var("HEDGEROW_SECONDS").map_or(2, |s| s.parse().unwrap());
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 64 << 20, reserve_bytes: 64 << 20 }).unwrap();
+    let db = Db::open_on(tier, Options { background: true, ..options(Durability::Process) }).unwrap();
+    // The two numbers lie in the first block, what repeats them in the next two.
+    let schema = Schema::new()
+        .field("a", Type::U64)
+        .field("b", Type::U64)
+        .field("c", Type::FixedBytes(400))
+        .field("still", Type::FixedBytes(300));
+    let table = db.create_table("t", schema).unwrap();
+    for key in 0..KEYS {
+        let first = row! { a: 0u64, b: 0u64, c: &[0u8; 400][..], still: &[5u8; 300][..] };
+        table.put(&key.to_be_bytes(), &first).unwrap();
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let table = table.clone();
+            scope.spawn(move || {
+                let mut random = Random::from_seed(writer);
+                for n in 1.. {
+                    if std::time::Instant::now() >= end {
+                        break;
+                    }
+                    let key = random.below(KEYS / 2) * 2 + writer;
+                    table.update(&key.to_be_bytes(), &row! { a: n, b: n, c: &[n as u8; 400][..] }).unwrap();
+                    // Rest now and then, so that chains age.
+                    if n % 64 == 0 {
+                        std::thread::sleep(std::time::Duration::from_millis(3));
+                    }
+                }
+            });
+        }
+        for reader in 0..2u64 {
+            let table = table.clone();
+            scope.spawn(move || {
+                let mut random = Random::from_seed(100 + reader);
+                let mut seen = vec![0; KEYS as usize];
+                while std::time::Instant::now() < end {
+                    let key = random.below(KEYS);
+                    let fields: &[&str] = [&["a", "b", "c", "still"][..], &["b", "c"]][key as usize % 2];
+                    let row = table.get_fields(&key.to_be_bytes(), fields).unwrap().unwrap();
+                    let n = row.get("b").as_u64().unwrap();
+                    assert!(n >= seen[key as usize], "key {key} went back from {} to {n}", seen[key as usize]);
+                    seen[key as usize] = n;
+                    assert!(row.get("c").as_bytes().unwrap().iter().all(|byte| *byte == n as u8));
+                    if fields.len() == 4 {
+                        assert_eq!(row.get("a"), Value::UInt(n));
+                        assert_eq!(row.get("still"), Value::Bytes(&[5; 300]));
+                    }
+                }
+            });
+        }
+    });
+    let metrics = db.metrics();
+    println!("{} of {} chains merged in place", metrics.chains_merged_in_place, metrics.chains_merged);
+    assert!(metrics.chains_merged_in_place > 0);
+    db.clone().close().unwrap();
+    db.check_counts().unwrap();
+}

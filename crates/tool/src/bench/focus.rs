@@ -19,12 +19,11 @@ mod ycsb;
 
 use std::path::{Path, PathBuf};
 
-use hedgerow::Durability;
 use hedgerow_device::PersistentMemoryModel;
 use serde_json::{Value, json};
 
 use super::report;
-use super::setting::Setting;
+use super::setting::EngineArgs;
 use super::store::{Medium, StoreUrl};
 use finding::{Experiment, Finding, Result};
 use rig::Rig;
@@ -63,12 +62,8 @@ pub struct Args {
     /// Numbers of threads to scale over; the other experiments use the first.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// process, interval:MILLISECONDS or immediate.
-    #[arg(long, default_value = "process", value_parser = super::parse_durability)]
-    durability: Durability,
-    /// Sets the engine otherwise in every experiment: NAME=VALUE, more than once. A wrong name lists all.
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<Setting>,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -154,8 +149,8 @@ impl Args {
             "records": self.records,
             "seconds": self.seconds,
             "threads": self.threads,
-            "durability": format!("{:?}", self.durability).to_lowercase(),
-            "set": self.set.iter().map(Setting::to_string).collect::<Vec<_>>(),
+            "durability": self.engine.durability_name(),
+            "set": self.engine.set_names(),
             "seed": self.seed,
             "machine": page::machine(),
             "version": env!("CARGO_PKG_VERSION"),

@@ -1,8 +1,57 @@
-//! `--set NAME=VALUE`: the engine with one of its techniques switched off or set otherwise, for ablations.
+//! How the engine under measurement is opened: `--durability`, and `--set NAME=VALUE` for one with a technique switched off
+//! or set otherwise, for ablations.
 //!
 //! Owns the names. Promises that a wrong one is answered with all that there are. Must not know what is measured.
 
-use hedgerow::Options;
+use std::time::Duration;
+
+use hedgerow::{Durability, Options};
+
+/// How the engine is opened.
+#[derive(Debug, Clone, clap::Args)]
+pub struct EngineArgs {
+    /// process, interval:MILLISECONDS or immediate.
+    #[arg(long, default_value = "process", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Switches a technique of the engine off, or sets it otherwise: NAME=VALUE, more than once. A wrong name lists all.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<Setting>,
+}
+
+impl EngineArgs {
+    /// The engine's options.
+    ///
+    /// # Errors
+    /// As [`Setting::apply`].
+    pub fn options(&self) -> Result<Options, String> {
+        let mut options = Options::new().durability(self.durability);
+        self.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
+        Ok(options)
+    }
+
+    /// The durability mode, for reports.
+    pub fn durability_name(&self) -> String {
+        format!("{:?}", self.durability).to_lowercase()
+    }
+
+    /// What is set otherwise, for reports.
+    pub fn set_names(&self) -> Vec<String> {
+        self.set.iter().map(Setting::to_string).collect()
+    }
+}
+
+/// Reads a durability mode as the command line writes it.
+pub fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text.split_once(':') {
+        None if text == "process" => Ok(Durability::Process),
+        None if text == "immediate" => Ok(Durability::Immediate),
+        Some(("interval", milliseconds)) => match milliseconds.parse() {
+            Ok(milliseconds @ 1..=3_600_000) => Ok(Durability::Interval(Duration::from_millis(milliseconds))),
+            _ => Err(format!("the interval must be 1 to 3600000 milliseconds, not {milliseconds}")),
+        },
+        _ => Err(format!("{text} is no durability: give process, interval:MILLISECONDS or immediate")),
+    }
+}
 
 /// One thing that can be set: its name, what its value may be, what it does, and how.
 struct Known {
@@ -121,5 +170,15 @@ mod tests {
         assert!("swum=on".parse::<Setting>().unwrap_err().contains("delta_chain_max=1..7"));
         assert!("merge=maybe".parse::<Setting>().unwrap_err().contains("on|off"));
         assert!("merge".parse::<Setting>().unwrap_err().contains("NAME=VALUE"));
+    }
+
+    #[test]
+    fn durability_is_read_from_the_command_line() {
+        assert_eq!(parse_durability("process"), Ok(Durability::Process));
+        assert_eq!(parse_durability("immediate"), Ok(Durability::Immediate));
+        assert_eq!(parse_durability("interval:250"), Ok(Durability::Interval(Duration::from_millis(250))));
+        for wrong in ["", "interval", "interval:0", "interval:x", "sync"] {
+            assert!(parse_durability(wrong).is_err(), "{wrong}");
+        }
     }
 }

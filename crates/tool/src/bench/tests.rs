@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::driver::{Outcome, run_phase, run_phase_by_window};
 use super::row::{Key, RowSink};
@@ -180,16 +181,6 @@ fn a_stall_is_charged_to_all_that_waited_when_there_is_a_rate() {
         elapsed >= Duration::from_millis(1990),
         "400 operations at 200 a second take 2 s, not {elapsed:?}"
     );
-}
-
-#[test]
-fn durability_is_read_from_the_command_line() {
-    assert_eq!(parse_durability("process"), Ok(Durability::Process));
-    assert_eq!(parse_durability("immediate"), Ok(Durability::Immediate));
-    assert_eq!(parse_durability("interval:250"), Ok(Durability::Interval(Duration::from_millis(250))));
-    for wrong in ["", "interval", "interval:0", "interval:x", "sync"] {
-        assert!(parse_durability(wrong).is_err(), "{wrong}");
-    }
 }
 
 #[test]

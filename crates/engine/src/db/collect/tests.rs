@@ -88,3 +88,149 @@ fn a_close_does_not_bring_freed_segments_back() {
     assert_eq!(flat.len(), 132);
     db.check_counts().unwrap();
 }
+
+/// The place of a row's record.
+fn place(flat: &Table, key: &[u8]) -> u64 {
+    let store = flat.store();
+    let guard = store.pin();
+    flat.shared().index.get(key, &guard).unwrap().offset()
+}
+
+/// One corrupted record costs its segment, and not the space of all others.
+#[test]
+fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (1..=4).for_each(|group| fill(&flat, group));
+    (1..=4).for_each(|group| empty(&flat, group));
+    // The first victim of all: nothing but the spoiled record is live in it.
+    (0..66u8).filter(|&i| i != 50).for_each(|i| put(&flat, &[b'f', 2, i], b"small"));
+    let spoiled = [b'f', 2, 50];
+    let offset = place(&flat, &spoiled);
+    sim.corrupt(offset + 8_000, 0x10);
+    let store = flat.store();
+    assert_eq!(store.choose(true)[0], (offset >> 20) as u32, "the spoiled one ranks first");
+    assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
+    let metrics = db.metrics();
+    assert_eq!((metrics.segments_unreadable, metrics.segments_collected), (1, 3));
+    // From now on it is in nobody's way, whatever else dies in it.
+    fill(&flat, 5);
+    empty(&flat, 5);
+    assert!(db.collect().unwrap() > 0);
+    assert_eq!(flat.get(&spoiled).unwrap_err().kind(), ErrorKind::Corrupted);
+    for key in (1..=5).flat_map(|group| (0..66).map(move |i| [b'f', group, i])).filter(|key| *key != spoiled)
+    {
+        assert!(flat.get(&key).unwrap().is_some(), "{key:?}");
+    }
+    put(&flat, &spoiled, b"anew");
+    assert!(flat.get(&spoiled).unwrap().is_some());
+    db.collect().unwrap();
+    let metrics = db.metrics();
+    assert_eq!(metrics.segments_unreadable, 1);
+    assert!(flat.store().log.segments().iter().any(|(unit, ..)| *unit == (offset >> 20) as u32));
+}
+
+/// What rots after a segment was emptied takes nothing with it: the space comes back.
+#[test]
+fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    fill(&flat, 1);
+    let offset = place(&flat, &[b'f', 1, 50]);
+    empty(&flat, 1);
+    let snapshot = db.snapshot();
+    put(&flat, b"later", b"x");
+    assert_eq!(db.collect().unwrap(), 0, "the snapshot may need it");
+    sim.corrupt(offset + 8_000, 0x10);
+    drop(snapshot);
+    assert_eq!(db.collect().unwrap(), 1);
+    assert_eq!(flat.scan().count(), 67);
+    assert_eq!(db.metrics().segments_unreadable, 0);
+}
+
+/// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.
+fn dead_and_vanished(store: &Store) -> Vec<(u64, u64)> {
+    let both = |(unit, _, dead)| (dead, store.vanished_bytes(unit).unwrap());
+    store.log.candidates().into_iter().map(both).collect()
+}
+
+/// However often tables go, the rows of each are counted as dead once, those in segments that were still open too.
+#[test]
+fn rows_of_dropped_tables_are_counted_once() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let tables = ["a", "b", "c"].map(|name| db.create_table(name, Schema::flat()).unwrap());
+    let write = |count: u8, table: &dyn Fn(u8) -> usize| {
+        (0..count).for_each(|i| put(&tables[table(i)], &[b'k', i], &[i; 16_000]));
+    };
+    write(240, &|i| usize::from(i % 3));
+    let store = tables[0].store();
+    let sealed = dead_and_vanished(store);
+    assert!(sealed.len() > 2 && sealed.iter().all(|both| *both == (0, 0)), "{sealed:?}");
+    for dropped in ["b", "c"] {
+        assert!(db.drop_table(dropped).unwrap());
+        for _ in 0..2 {
+            store.recount();
+            let counted = dead_and_vanished(store);
+            assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 0), "{counted:?}");
+            assert!(store.log.miscounted().is_empty());
+        }
+    }
+    // The segment that was open when the tables went is sealed now.
+    let before = store.log.candidates().len();
+    (100..=165).for_each(|i| put(&tables[0], &[b'n', i], &[i; 16_000]));
+    assert_eq!(store.log.miscounted().len(), 1);
+    store.recount();
+    let counted = dead_and_vanished(store);
+    assert!(counted.len() > before && counted.iter().filter(|(dead, _)| *dead > 0).count() > before);
+    assert!(counted.iter().all(|(dead, vanished)| dead == vanished), "{counted:?}");
+    // Opening counts the same.
+    db.close().unwrap();
+    let db = open(&CrashSim::from_image(&sim.process_kill()));
+    let store = db.table("a").unwrap().store().clone();
+    let opened = dead_and_vanished(&store);
+    db.create_table("d", Schema::flat()).unwrap();
+    db.drop_table("d").unwrap();
+    store.recount();
+    for (before, after) in opened.iter().zip(dead_and_vanished(&store)) {
+        assert!(after.0 - before.0 <= before.1 / 8, "counted again: {before:?}, {after:?}");
+    }
+}
+
+/// Rows that were dead already when their table went are not counted in full a second time.
+#[test]
+fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let [kept, gone] = ["kept", "gone"].map(|name| db.create_table(name, Schema::flat()).unwrap());
+    for i in 0..66u8 {
+        put(if i % 2 == 0 { &kept } else { &gone }, &[i], &[i; 16_000]);
+    }
+    (0..66u8).filter(|i| i % 4 == 1).for_each(|i| put(&gone, &[i], b"small"));
+    let store = kept.store();
+    let (_, segment, overwritten) = store.log.candidates().remove(0);
+    let filled = segment.end - SEGMENT_HEADER_BYTES;
+    assert!(overwritten > filled / 5 && overwritten < filled / 3);
+    db.drop_table("gone").unwrap();
+    store.recount();
+    let (dead, vanished) = dead_and_vanished(store)[0];
+    assert!(dead >= vanished && dead - vanished < overwritten / 2 + filled / 50, "{dead}, {vanished}");
+}
+
+/// A corrupted row does not keep the ones behind it from expiring.
+#[test]
+fn the_sweeper_passes_over_a_corrupted_row() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    for i in 0..3u8 {
+        flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], 500).unwrap();
+    }
+    sim.corrupt(place(&flat, &[1]) + 20, 0x10);
+    let mut position = Vec::new();
+    flat.store().sweep(flat.shared(), &mut position).unwrap();
+    assert_eq!(db.metrics().expired, 2);
+    assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
+}

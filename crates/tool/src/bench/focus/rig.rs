@@ -98,9 +98,7 @@ impl Rig<'_> {
 
     /// The engine's options: the command line's.
     pub(super) fn options(&self) -> Result<Options, String> {
-        let mut options = Options::new().durability(self.args.durability);
-        self.args.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
-        Ok(options)
+        self.args.engine.options()
     }
 
     /// What a figure was measured with, in words.
@@ -122,8 +120,8 @@ impl Rig<'_> {
                 format!("{} threads", threads.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
             }
         };
-        let set: String = self.args.set.iter().map(|setting| format!("; {setting}")).collect();
-        let durability = format!("{:?}", self.args.durability).to_lowercase();
+        let set: String = self.args.engine.set_names().iter().map(|setting| format!("; {setting}")).collect();
+        let durability = self.args.engine.durability_name();
         let seconds = self.args.seconds;
         format!("{medium}; {data}; {keys}; {threads}; {seconds} s a phase; durability {durability}{set}")
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hedgerow::Durability;
+
 use super::*;
 
 fn args(directory: &Path, media: Vec<Medium>) -> Args {
@@ -12,8 +14,7 @@ fn args(directory: &Path, media: Vec<Medium>) -> Args {
         records: 3000,
         seconds: 0.05,
         threads: vec![1, 2],
-        durability: Durability::Process,
-        set: vec![],
+        engine: EngineArgs { durability: Durability::Process, set: vec![] },
         seed: 7,
         html: directory.join("focus.html"),
         json: directory.join("focus.json"),
@@ -114,7 +115,8 @@ fn a_failure_is_told_and_fails_the_command() {
     std::fs::create_dir_all(&directory).unwrap();
     let bounded = vec!["fast_tier_bytes_max=8388608".parse().unwrap()];
     let experiments = vec!["hotspot".into()];
-    let args = Args { set: bounded, records: 30_000, experiments, ..args(&directory, vec![Medium::File]) };
+    let engine = EngineArgs { durability: Durability::Process, set: bounded };
+    let args = Args { engine, records: 30_000, experiments, ..args(&directory, vec![Medium::File]) };
     let failure = run(args.clone()).unwrap_err();
     let page = std::fs::read_to_string(&args.html).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
@@ -139,7 +141,8 @@ fn stores_and_lists_that_cannot_be_are_refused() {
     let wrong = Args { store: StoreUrl::Null, ..args(&directory, vec![Medium::File]) };
     assert!(run(wrong).unwrap_err().contains("tiered:DIRECTORY"));
     assert!(run(args(&directory, vec![])).unwrap_err().contains("--media"));
-    let settings =
-        Args { durability: Durability::Interval(Duration::from_millis(5)), ..args(&directory, vec![]) };
+    let interval = Durability::Interval(Duration::from_millis(5));
+    let engine = EngineArgs { durability: interval, set: vec![] };
+    let settings = Args { engine, ..args(&directory, vec![]) };
     assert!(settings.to_json()["durability"].as_str().unwrap().contains("interval"));
 }

@@ -161,6 +161,11 @@ fn field_range(shape: RowShape, value: &[u8], field: usize) -> std::ops::Range<u
     base + from..base + end(field)
 }
 
+fn set_field(shape: RowShape, value: &mut [u8], field: usize, new: &[u8]) {
+    let range = field_range(shape, value, field);
+    value[range].copy_from_slice(new);
+}
+
 fn deliver(shape: RowShape, value: &[u8], columns: Columns<'_>, sink: &mut RowSink) {
     match columns {
         Columns::All => {
@@ -193,18 +198,14 @@ impl<F: FlatSession> Session for Consolidated<F> {
 
     fn update(&mut self, key: &Key, field: usize, new: &[u8]) -> Result<(), String> {
         let shape = self.shape;
-        self.flat.change(key, |value| {
-            let range = field_range(shape, value, field);
-            value[range].copy_from_slice(new);
-        })
+        self.flat.change(key, |value| set_field(shape, value, field, new))
     }
 
     fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
         let shape = self.shape;
         self.flat.change(key, |value| {
             for (&field, new) in fields.iter().zip(values.chunks_exact(shape.field_bytes)) {
-                let range = field_range(shape, value, field);
-                value[range].copy_from_slice(new);
+                set_field(shape, value, field, new);
             }
         })
     }
@@ -220,8 +221,7 @@ impl<F: FlatSession> Session for Consolidated<F> {
         self.flat.change(key, |value| {
             sink.begin_row(key);
             deliver(shape, value, Columns::All, sink);
-            let range = field_range(shape, value, field);
-            value[range].copy_from_slice(new);
+            set_field(shape, value, field, new);
         })
     }
 

@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 19] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 20] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -202,6 +202,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 19] {
         ("scans", metrics.scans),
         ("syncs", metrics.syncs),
         ("segments_collected", metrics.segments_collected),
+        ("segments_unreadable", metrics.segments_unreadable),
         ("bytes_collected", metrics.bytes_collected),
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),

@@ -1,0 +1,188 @@
+//! Merges caught half-way: what a test from outside cannot time.
+
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+use super::*;
+use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
+
+const KEY: &[u8] = b"key";
+
+fn open(sim: &CrashSim) -> Db {
+    let options = Options {
+        segment_bytes: 1 << 20,
+        background: false,
+        recovery_threads: 1,
+        index_bytes_max: 16 << 20,
+        ..Options::default()
+    };
+    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()
+}
+
+fn sim() -> CrashSim {
+    CrashSim::new(CrashModel::CacheLines, 32 << 20)
+}
+
+/// A table with a row of three blocks, under two deltas that change two of them.
+fn table_of(db: &Db) -> Table {
+    let schema = Schema::new()
+        .field("n", Type::U64)
+        .field("m", Type::U64)
+        .field("wide", Type::FixedBytes(300))
+        .field("other", Type::FixedBytes(300))
+        .nullable("note", Type::String);
+    let table = db.create_table("t", schema).unwrap();
+    let fields = [
+        ("n", Value::UInt(1)),
+        ("m", Value::UInt(1)),
+        ("wide", Value::Bytes(&[1; 300])),
+        ("other", Value::Bytes(&[7; 300])),
+    ];
+    table.put(KEY, &fields).unwrap();
+    table.update(KEY, &[("n", Value::UInt(2)), ("wide", Value::Bytes(&[2; 300]))]).unwrap();
+    table.update(KEY, &[("n", Value::UInt(3))]).unwrap();
+    table
+}
+
+fn check(table: &Table) {
+    for field in ["n", "m", "wide", "other"] {
+        let row = table.get_fields(KEY, &[field]).unwrap().unwrap();
+        match field {
+            "n" => assert_eq!(row.get(field), Value::UInt(3)),
+            "m" => assert_eq!(row.get(field), Value::UInt(1)),
+            "wide" => assert_eq!(row.get(field), Value::Bytes(&[2; 300])),
+            _ => assert_eq!(row.get(field), Value::Bytes(&[7; 300])),
+        }
+    }
+    let row = table.get(KEY).unwrap().unwrap();
+    assert_eq!((row.get("n"), row.get("other")), (Value::UInt(3), Value::Bytes(&[7; 300])));
+    assert_eq!(row.get("note"), Value::Null);
+}
+
+/// What merging the row would write: sums, fields.
+type Writes = (Vec<(u64, [u8; 4])>, Vec<(u64, Vec<u8>)>);
+
+fn writes_of(table: &Table) -> Writes {
+    let (store, shared) = (table.store(), table.shared());
+    let through = store.log.checkpoint().unwrap();
+    let guard = store.pin();
+    let slot = shared.index.get(KEY, &guard).unwrap();
+    let chain = store.chain(slot).unwrap();
+    let merge = store.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
+    (merge.sums, merge.fields)
+}
+
+#[test]
+fn a_merged_row_is_one_record() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let version = table.get(KEY).unwrap().unwrap().version();
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged_in_place, 1);
+    let slot = table.shared().index.get(KEY, &table.store().pin()).unwrap();
+    assert_eq!((slot.tag(), slot.stale(), slot.depth()), (Tag::Row, 2, 0));
+    assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
+    check(&table);
+    db.check_counts().unwrap();
+    // Deltas that are in the row already must not come back over it.
+    let db = open(&CrashSim::from_image(&sim.process_kill()));
+    let table = db.table("t").unwrap();
+    assert_eq!(table.shared().index.get(KEY, &table.store().pin()).unwrap().tag(), Tag::Row);
+    assert_eq!(table.get(KEY).unwrap().unwrap().version(), version);
+    check(&table);
+    db.check_counts().unwrap();
+}
+
+#[test]
+fn a_row_is_read_at_every_step_of_a_merge() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let (sums, fields) = writes_of(&table);
+    assert_eq!((sums.len(), fields.len()), (2, 2), "two blocks, two fields");
+    let tier = table.store().log.tier();
+    let mut steps: Vec<(u64, Vec<u8>)> = sums.into_iter().map(|(at, sum)| (at, sum.to_vec())).collect();
+    // Fields torn between words.
+    for (at, bytes) in fields {
+        let middle = bytes.len() / 2 & !7;
+        steps.push((at, bytes[..middle].to_vec()));
+        steps.push((at + middle as u64, bytes[middle..].to_vec()));
+    }
+    for (at, bytes) in steps {
+        tier.patch(at, &bytes);
+        check(&table);
+        // And so after a kill at this moment.
+        let db = open(&CrashSim::from_image(&sim.process_kill()));
+        let table = db.table("t").unwrap();
+        check(&table);
+        db.collect().unwrap();
+        check(&table);
+        db.check_counts().unwrap();
+    }
+}
+
+#[test]
+fn no_merge_explains_a_byte_that_changed() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let (sums, _) = writes_of(&table);
+    let tier = table.store().log.tier();
+    let (slot, body) = {
+        let guard = table.store().pin();
+        let slot = table.shared().index.get(KEY, &guard).unwrap();
+        (slot, table.store().chain(slot).unwrap().row().body_offset())
+    };
+    assert_eq!(slot.depth(), 2);
+    sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
+    // A byte of `m`, which no delta names.
+    tier.patch(body + 8 + 8, &[9]);
+    assert_eq!(table.get_fields(KEY, &["m"]).unwrap_err().kind(), ErrorKind::Corrupted);
+    assert_eq!(table.get(KEY).unwrap_err().kind(), ErrorKind::Corrupted);
+    assert_eq!(table.get_fields(KEY, &["n"]).unwrap().unwrap().get("n"), Value::UInt(3), "from the delta");
+}
+
+#[test]
+fn what_cannot_be_merged_in_place_is_not() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let plan = |what: &str, through: u64| {
+        let (store, shared) = (table.store(), table.shared());
+        let guard = store.pin();
+        let slot = shared.index.get(KEY, &guard).unwrap();
+        let chain = store.chain(slot).unwrap();
+        assert!(store.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
+    };
+    let last = table.store().log.last_sequence();
+    plan("a delta that is not known durable", last - 1);
+    table.update(KEY, &[("note", Value::Str("a text"))]).unwrap();
+    plan("a variable field", u64::MAX);
+    db.create_table("nullable", Schema::new().nullable("x", Type::U64).nullable("y", Type::U64)).unwrap();
+    let table = db.table("nullable").unwrap();
+    table.put(KEY, &[("x", Value::UInt(1))]).unwrap();
+    table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
+    let (store, shared) = (table.store(), table.shared());
+    let guard = store.pin();
+    let slot = shared.index.get(KEY, &guard).unwrap();
+    let chain = store.chain(slot).unwrap();
+    assert!(store.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
+}
+
+/// Under an older snapshot the row stays as it was.
+#[test]
+fn a_snapshot_sees_what_it_saw() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let snapshot = db.snapshot();
+    table.update(KEY, &[("n", Value::UInt(4))]).unwrap();
+    let seen = || snapshot.get(&table, KEY).unwrap().unwrap().get("n").as_u64();
+    assert_eq!(seen(), Some(3));
+    drop(table.get(KEY).unwrap());
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged_in_place, 0);
+    assert_eq!(seen(), Some(3));
+    let row = table.get(KEY).unwrap().unwrap();
+    assert_eq!(row.get("n"), Value::UInt(4));
+}
