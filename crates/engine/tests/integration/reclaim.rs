@@ -533,7 +533,11 @@ fn rows_merged_in_place_are_read_whole() {
                     let fields: &[&str] = [&["a", "b", "c", "still"][..], &["b", "c"]][key as usize % 2];
                     let row = table.get_fields(&key.to_be_bytes(), fields).unwrap().unwrap();
                     let n = row.get("b").as_u64().unwrap();
-                    assert!(n >= seen[key as usize], "key {key} went back from {} to {n}", seen[key as usize]);
+                    assert!(
+                        n >= seen[key as usize],
+                        "key {key} went back from {} to {n}",
+                        seen[key as usize]
+                    );
                     seen[key as usize] = n;
                     assert!(row.get("c").as_bytes().unwrap().iter().all(|byte| *byte == n as u8));
                     if fields.len() == 4 {

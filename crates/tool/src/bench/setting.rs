@@ -61,12 +61,24 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 5] = [
+const KNOWN: [Known; 7] = [
     Known {
         name: "merge",
         values: "on|off",
         what: "a thread that makes whole the rows found with deltas",
         set: |options, value| switch(&mut options.merge, value),
+    },
+    Known {
+        name: "swim",
+        values: "on|off",
+        what: "fixed fields merged in place where the medium's lines are cheap to flush, not by copying the row",
+        set: |options, value| switch(&mut options.swim, value),
+    },
+    Known {
+        name: "line_flush",
+        values: "on|off",
+        what: "each line flushed once for all that merging in place changed in it, not once for each field",
+        set: |options, value| switch(&mut options.line_flush, value),
     },
     Known {
         name: "delta_chain_max",

@@ -104,7 +104,7 @@ fn a_row_is_read_at_every_step_of_a_merge() {
     let mut steps: Vec<(u64, Vec<u8>)> = sums.into_iter().map(|(at, sum)| (at, sum.to_vec())).collect();
     // Fields torn between words.
     for (at, bytes) in fields {
-        let middle = bytes.len() / 2 & !7;
+        let middle = (bytes.len() / 2) & !7;
         steps.push((at, bytes[..middle].to_vec()));
         steps.push((at + middle as u64, bytes[middle..].to_vec()));
     }

@@ -3,10 +3,11 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::finding::{Experiment, Factor, Figure, Finding, Measured};
-use super::rig::{LAYOUTS, Rig, Run};
+use super::rig::{LAYOUTS, Layout, Rig, Run};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::row::RowShape;
+use crate::bench::setting::Setting;
 use crate::bench::workload::RATIOS;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -18,16 +19,23 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
+/// Rows with merging done otherwise.
+const VARIANTS: [(&str, &str); 2] =
+    [("rows, merged by copy", "swim=off"), ("rows, fields flushed one by one", "line_flush=off")];
 /// 256 bytes: the granule of persistent memory.
 const SHAPE: RowShape = RowShape { fields: 8, field_bytes: 32 };
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
-    for layout in LAYOUTS {
+    let layouts = LAYOUTS.map(|layout| (layout, layout.name(), None));
+    let variants = VARIANTS.map(|(name, setting)| (Layout::Rows, name, Some(setting)));
+    for (layout, name, setting) in layouts.into_iter().chain(variants) {
         // The log is counted by the segment: small ones count it finer.
         let mut options = rig.options()?;
         options.segment_bytes = 1 << 20;
+        setting.map_or(Ok(()), |setting| setting.parse::<Setting>()?.apply(&mut options))?;
         let mut subject = rig.open(layout, SHAPE, options)?;
+        subject.call(name);
         subject.load(&mut finding)?;
         for workload in RATIOS {
             let run = Run { distribution: Some(Distribution::Zipfian), ..Run::default() };
@@ -46,6 +54,8 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
 }
 
 fn figure(finding: &Finding, settings: String) -> Figure {
+    let [rows, flat, scattered] = LAYOUTS.map(Layout::name);
+    let names = [rows, flat, scattered, VARIANTS[0].0, VARIANTS[1].0];
     let chart = |title: &str, y_label: &str, unit, number: fn(&Measured) -> f64| {
         let line = |layout: &str| {
             let numbers = RATIOS.iter().map(|workload| finding.phase(layout, workload.name).map(number));
@@ -59,7 +69,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
             unit,
             scale: Scale::Linear,
             shape: Shape::Lines,
-            series: LAYOUTS.map(|layout| line(layout.name())).into(),
+            series: names.map(line).into(),
             marks: vec![],
             width: 480,
             height: 260,
@@ -71,7 +81,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
               whole row from the first field on; rows lie where the lower of the two would be."
             .into(),
         settings,
-        paper: Some("up to 13.6x from cache-line-aware merging, which needs merging in place"),
+        paper: Some("up to 13.6x from cache-line-aware merging"),
         charts: vec![
             chart("Throughput", "updates/s", Unit::Rate, |m| m.report.ops_per_s),
             chart("Log written per update, background merging included", "bytes an update", Unit::Bytes, |m| {

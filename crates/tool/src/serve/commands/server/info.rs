@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 20] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 21] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -206,6 +206,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 20] {
         ("bytes_collected", metrics.bytes_collected),
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
+        ("chains_merged_in_place", metrics.chains_merged_in_place),
         ("sequence", metrics.sequence),
         ("durable_sequence", metrics.durable_sequence),
     ]
