@@ -586,9 +586,13 @@ mod tests {
     use super::*;
 
     fn sample(body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
+        sample_of(0, body, expires_at_ms)
+    }
+
+    fn sample_of(flags: u8, body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
         let spec = RecordSpec {
             kind: RecordKind::Row,
-            flags: 0,
+            flags,
             table: 7,
             schema_version: 2,
             key: b"ada",
@@ -615,9 +619,40 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_a_mergeable_row() {
+        let mut bytes = sample_of(FLAG_MERGEABLE, b"hello", None);
+        let at = Record::parse(&bytes, 0, 9, true).unwrap().merged_word_offset() as usize;
+        bytes[at..at + 8].copy_from_slice(&merged_word(0x7071, 9).to_le_bytes());
+        let record = Record::parse(&bytes, 0, 9, true).unwrap();
+        record.verify_all().unwrap();
+        assert_eq!((record.sequence(), record.version()), (1000, 0x7071));
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "ab45378240000000e803000000000000550000000000000007000000050000000200020001100800",
+                "616461009be1ace5717000000000a73d68656c6c6f000000"
+            )
+        );
+    }
+
+    #[test]
     fn every_flipped_bit_is_noticed() {
+        every_flip_is_noticed(0);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_mergeable_row_is_noticed() {
+        every_flip_is_noticed(FLAG_MERGEABLE);
+    }
+
+    fn every_flip_is_noticed(flags: u8) {
         let body: Vec<u8> = (0..700).map(|i| (i * 7) as u8).collect();
-        let good = sample(&body, None);
+        let mut good = sample_of(flags, &body, None);
+        if flags == FLAG_MERGEABLE {
+            let at = Record::parse(&good, 0, 9, true).unwrap().merged_word_offset() as usize;
+            good[at..at + 8].copy_from_slice(&merged_word(2000, 9).to_le_bytes());
+        }
         let parsed = Record::parse(&good, 0, 9, true).unwrap();
         assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
         assert_eq!((parsed.key(), parsed.sequence(), parsed.previous()), (&b"ada"[..], 1000, 0x55));
