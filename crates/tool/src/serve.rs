@@ -17,6 +17,7 @@ pub mod failure;
 pub mod glob;
 pub mod keyspace;
 pub mod limits;
+pub mod lookahead;
 pub mod number;
 pub mod persister;
 pub mod reply;

@@ -144,6 +144,16 @@ impl Store {
         }
     }
 
+    /// Brings rows into the processor's caches; the look-ups overlap.
+    pub(super) fn fetch_rows(&self, table: &TableShared, keys: &[&[u8]]) {
+        for group in keys.chunks(GROUP) {
+            let mut found = [None; GROUP];
+            let guard = self.pin();
+            table.index.multi_get(group, &guard, &mut found);
+            found.iter().flatten().for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
+        }
+    }
+
     /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.
     pub(super) fn read_many<K: AsRef<[u8]>>(
         &self,

@@ -202,6 +202,12 @@ impl Table {
         self.store.read(&self.shared, key, None, read)
     }
 
+    /// Brings the rows of these keys into the processor's caches, as far as they lie in the log: for reads and updates that
+    /// follow at once, one by one. Their misses overlap. Tells nothing and changes nothing.
+    pub fn fetch(&self, keys: &[&[u8]]) {
+        self.store.fetch_rows(&self.shared, keys);
+    }
+
     /// Whole rows, one answer for each key, in order. The look-ups overlap.
     ///
     /// # Errors

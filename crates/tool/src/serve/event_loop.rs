@@ -16,6 +16,7 @@ use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
 use super::limits;
+use super::lookahead;
 use super::persister::Persister;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
@@ -462,11 +463,16 @@ fn execute_all(connection: &mut Connection, server: &mut Server, key: usize, poo
     connection.prepare_output(pool);
     let mut started = Instant::now();
     server.sessions[key].active_ms = server.keyspace.now_ms();
+    let mut fetched = 0;
     loop {
         let session = &server.sessions[key];
         if session.is_closing || server.shutdown.is_some() {
             return Executed::Waits;
         }
+        if fetched == 0 && session.authenticated && connection.parser.is_between_commands() {
+            fetched = lookahead::fetch(&server.keyspace, session.db, connection.input.bytes());
+        }
+        fetched = fetched.saturating_sub(1);
         let (limits, output_max) = match session.authenticated {
             true => (RequestLimits::AUTHENTICATED, server.settings.output.hard),
             false => (RequestLimits::UNAUTHENTICATED, limits::UNAUTHENTICATED_OUTPUT_BYTES_MAX),
