@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::RowRef;
+use super::store::Store;
 use super::{Row, Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::log::Log;
 use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result};
 
@@ -158,7 +158,7 @@ impl Scan {
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let fetch = Fetch::new(&schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        let newest = |i: usize| fetch.newest(&store.log, slots[i], state.batch.key(i));
+        let newest = |i: usize| fetch.newest(store, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {
@@ -214,11 +214,16 @@ impl Fetch {
     }
 
     #[inline]
-    fn newest(&self, log: &Log, slot: Slot, key: &[u8]) {
+    fn newest(&self, store: &Store, slot: Slot, key: &[u8]) {
         if self.parts.is_empty() || slot.tag() != Tag::Row {
-            log.prefetch_record(slot.offset(), slot.bytes());
+            store.prefetch(slot);
         } else {
-            log.prefetch_parts(slot.offset(), (slot.expires(), key.len()), self.body_bytes, &self.parts);
+            store.log.prefetch_parts(
+                slot.offset(),
+                (slot.expires(), key.len()),
+                self.body_bytes,
+                &self.parts,
+            );
         }
     }
 }
