@@ -196,7 +196,7 @@ fn collection_under_a_cached_row_keeps_row_and_counts() {
         cache(&db, &table, b"k");
         (0..120).for_each(|n| table.put(&filler(n), &row! { a: round, text: big.as_str() }).unwrap());
         assert!(slot(&table, b"k").is_cached());
-        (0..3).for_each(|_| drop(db.collect().unwrap()));
+        (0..3).for_each(|_| assert!(db.collect().is_ok()));
         assert_eq!(a_of(&table, b"k"), Some(7));
         db.check_counts().unwrap();
     }
