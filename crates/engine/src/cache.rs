@@ -28,6 +28,7 @@
 //! | `cache/ring.rs` | the lock-free queue from readers to the worker |
 //! | `cache/policy.rs` | hit ratios, admission, lifetimes, RW |
 //! | `cache/gain.rs` | whether it pays |
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod gain;
 mod page;
@@ -108,6 +109,8 @@ pub(crate) struct Books {
     /// Places that no slot leads to any more, by the epoch they must wait for.
     retired: VecDeque<Batch>,
     pub(crate) tick: u32,
+    /// The tick at which the tables' traffic was last looked at.
+    pub(crate) observed: u32,
     /// When the tick was last moved on, on the monotonic clock.
     pub(crate) ticked_ns: u64,
     /// When the gain is to be looked at again.
@@ -147,6 +150,7 @@ impl Cache {
             policy: Policy::new(options.cache_policy, threshold, rw, seed),
             retired: VecDeque::new(),
             tick: 1,
+            observed: 0,
             ticked_ns: 0,
             look_at_ns: 0,
             worth_it: false,
@@ -157,7 +161,7 @@ impl Cache {
         };
         Cache {
             tick: Padded(AtomicU32::new(u32::from(memory.is_some() && options.cache_mode == CacheMode::On))),
-            ring: Ring::new(if memory.is_some() { RING_CAPACITY } else { 1 }),
+            ring: Ring::new(if memory.is_some() { RING_CAPACITY } else { 2 }),
             marks: Marks::new(pages),
             memory,
             sample_all: !options.background,

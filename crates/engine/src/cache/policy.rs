@@ -7,6 +7,9 @@
 //! comes in. Then: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
 //! is 0 would never come in again; so the probability does not fall below [`ADMISSION_MIN`].
 //!
+//! Rows that were cached when they were written come back without being read again, where at least three of four calls
+//! on their table are reads; elsewhere the copy would be in vain too often.
+//!
 //! **Lifetime.** `2^-N * H * (1 - RO) * RW` since the last read, where N counts the attempts in a row that did not free
 //! enough and RO is the share of occupied slots in the row's page list.
 //!
@@ -19,7 +22,7 @@ use std::collections::HashMap;
 use hedgerow_device::Random;
 
 use crate::options::CachePolicy;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The least probability of admission.
 const ADMISSION_MIN: f64 = 1.0 / 16.0;
@@ -27,6 +30,8 @@ const ADMISSION_MIN: f64 = 1.0 / 16.0;
 const WEIGHT: f64 = 0.25;
 /// A window with fewer sampled calls says nothing yet and goes on.
 const WINDOW_MIN: u64 = 32;
+/// From this share of reads on, rows that were cached when they were written come back at once.
+const MOSTLY_READ: f64 = 0.75;
 /// Ticks of the cache's clock in a second.
 pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -44,6 +49,8 @@ pub(crate) struct Traffic {
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) writes: AtomicU64,
+    /// Most calls are reads: a cached row that was written is to come back at once. Set by the worker.
+    pub(crate) mostly_read: AtomicBool,
 }
 
 /// One table, as the policy knows it.
@@ -66,6 +73,10 @@ impl Profile {
         }
         self.seen = now;
         average(&mut self.reads, reads as f64 / (reads + writes) as f64);
+        let mostly_read = self.reads.is_some_and(|share| share >= MOSTLY_READ);
+        if traffic.mostly_read.load(Ordering::Relaxed) != mostly_read {
+            traffic.mostly_read.store(mostly_read, Ordering::Relaxed);
+        }
         if reads > 0 {
             average(&mut self.ratio, hits as f64 / reads as f64);
         }

@@ -52,9 +52,9 @@ pub(crate) struct Ring {
 struct Padded(AtomicU64);
 
 impl Ring {
-    /// An empty ring of `capacity` requests, a power of two.
+    /// An empty ring of `capacity` requests, a power of two from 2 on: with one cell, full and free would look alike.
     pub(crate) fn new(capacity: usize) -> Ring {
-        assert!(capacity.is_power_of_two(), "a capacity of {capacity}");
+        assert!(capacity.is_power_of_two() && capacity > 1, "a capacity of {capacity}");
         let cell = |turn| Cell {
             turn: AtomicU64::new(turn),
             head: AtomicU64::new(0),

@@ -6,7 +6,7 @@
 //! the log. Promises that a cached slot stands for the very version its home slot leads to: it is published over that slot
 //! alone, and gone with the first change. Must not know what a page is.
 //!
-//! The worker's round, every 10 ms while the cache is in use:
+//! The worker's round, every 4 ms while the cache is in use:
 //!
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
 //! 2. Every few seconds, unless told always to cache: look whether it pays (`cache/gain.rs`). If not, let everything go.
@@ -38,15 +38,15 @@ use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
 /// Between two rounds of the worker.
-const PACE: Duration = Duration::from_millis(10);
+const PACE: Duration = Duration::from_millis(4);
 /// Between two looks whether the cache pays.
 const LOOK: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
 const LOOK_SOON: Duration = Duration::from_millis(200);
-/// Rounds between two looks at the tables' traffic.
+/// Ticks between two looks at the tables' traffic.
 const OBSERVE_EVERY: u32 = 10;
 /// Rows copied in one round, at most.
-const ADMIT_MAX: usize = 1024;
+const ADMIT_MAX: usize = 512;
 /// Rows evicted in one round, at most.
 const EVICT_MAX: usize = 4096;
 /// Attempts to evict enough in one round, at most.
@@ -113,6 +113,9 @@ impl Store {
         // Not before another slot stands in its place, and under the guard from before.
         if let Some(place) = replaced {
             self.cache.kill(place);
+            if table.traffic.mostly_read.load(Ordering::Relaxed) {
+                self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
+            }
         }
         Ok(result)
     }
@@ -195,7 +198,8 @@ impl Store {
         };
         if wanted {
             self.cache.set_tick(books.tick);
-            if books.tick.is_multiple_of(OBSERVE_EVERY) {
+            if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
+                books.observed = books.tick;
                 self.observe_tables(books);
             }
             self.make_room(books, &mut gone);
@@ -429,7 +433,11 @@ impl Store {
             tables.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
             for id in tables {
                 let Some(table) = self.catalog.by_id(id) else { continue };
-                for page in books.pages.of_table(id) {
+                let mut pages = books.pages.of_table(id);
+                // Not always the same ones first: the eviction may end half-way.
+                let first = books.random.below(pages.len() as u64) as usize;
+                pages.rotate_left(first);
+                for page in pages {
                     let lifetime = books.policy.lifetime(id, books.failed, books.pages.occupancy(page));
                     let outlived = |age: u32| f64::from(age) > lifetime;
                     self.evict_from(books, gone, (&table, page), outlived, &mut left);

@@ -149,11 +149,13 @@ fn every_write_replaces_the_cached_row() {
 /// A cached row is whole, what is at home may be a full chain: deltas over it must not make it longer.
 #[test]
 fn chains_under_cached_rows_stay_bounded() {
-    let (db, table) = open();
-    put(&table, b"k", 0);
-    for n in 1..40 {
+    for (kind, n) in (0..3).flat_map(|kind| (1..20).map(move |n| (kind, n))) {
+        let (db, table) = open();
+        put(&table, b"k", 0);
+        (1..n).for_each(|n| drop(table.update(b"k", &row! { a: n - 1 })));
+        table.update(b"k", &row! { a: n - 1 }).unwrap();
         cache(&db, &table, b"k");
-        match n % 3 {
+        match kind {
             0 => table.update(b"k", &row! { a: n }).unwrap(),
             1 => assert_eq!(table.increment(b"k", "a", 1).unwrap(), n as i64),
             _ => {
@@ -221,6 +223,43 @@ fn a_stale_count_is_that_of_the_cached_slot() {
     let mut books = store.cache.books.lock();
     assert!(store.evict(&mut books, table.shared(), cached.offset()));
     assert_eq!(index.get(b"k", &guard).unwrap().stale(), 1);
+}
+
+/// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.
+#[test]
+fn an_eviction_leaves_the_rows_next_entry_alone() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    let store = table.store();
+    let guard = store.pin();
+    let first = cache(&db, &table, b"k");
+    put(&table, b"k", 2);
+    let second = cache(&db, &table, b"k");
+    assert_ne!(first, second, "the first is not free while the guard lives");
+    let mut books = store.cache.books.lock();
+    assert!(!store.evict(&mut books, table.shared(), first));
+    assert!(!store.move_row(&mut books, table.shared(), first));
+    assert_eq!(slot(&table, b"k").offset(), second);
+    drop(guard);
+}
+
+/// A table that is read more than written gets its rows back without another read of them.
+#[test]
+fn a_written_row_comes_back_where_most_calls_are_reads() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    for writes in [0, 2_000u64] {
+        // A few times, since it is an average that moves.
+        for _ in 0..8 {
+            (0..writes).for_each(|n| put(&table, b"w", n));
+            (0..1_000).for_each(|_| assert!(a_of(&table, b"k").is_some()));
+            (0..20).for_each(|_| db.tend_cache());
+        }
+        assert!(slot(&table, b"k").is_cached());
+        put(&table, b"k", writes);
+        db.tend_cache();
+        assert_eq!(slot(&table, b"k").is_cached(), writes == 0, "{writes} writes");
+    }
 }
 
 /// Fills the cache to the last slot with other rows.
