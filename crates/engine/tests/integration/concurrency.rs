@@ -352,6 +352,50 @@ fn scans_see_what_stays_while_neighbours_come_and_go() {
     assert!(scans > 2);
 }
 
+const WRITERS: u64 = 2;
+const ROWS: u64 = 600;
+
+/// Writes rising values to the rows of one writer.
+fn keep_writing(table: &Table, writer: u64, stop: &AtomicBool) {
+    let mut random = Random::from_seed(writer);
+    let mut stamp = 0;
+    while !stop.load(Ordering::Relaxed) {
+        stamp += 1;
+        let key = key_of(random.below(ROWS) / WRITERS * WRITERS + writer);
+        let filler = vec![stamp as u8; random.below(3_000) as usize];
+        let done = match random.below(3) {
+            0 => table.put(&key, &row! { value: stamp, echo: stamp, filler: &filler }),
+            1 => table.update(&key, &row! { value: stamp, echo: stamp }),
+            _ => table.modify(&key, |_| Ok((change(stamp), ()))),
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Full => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Reads rows, a few of them most of the time; none may be older than it was. Returns how many.
+fn keep_reading(table: &Table, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = Random::from_seed(seed);
+    let mut seen = vec![0; ROWS as usize];
+    let mut reads = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let n = if random.below(4) > 0 { random.below(ROWS / 10) } else { random.below(ROWS) };
+        let key = key_of(n);
+        let now = table.read(&key, |row| {
+            assert_eq!(row.key(), key, "the row of another key");
+            Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?))
+        });
+        let now = now.unwrap().unwrap_or(0);
+        assert!(now >= seen[n as usize], "row {n}: {now} after {}", seen[n as usize]);
+        seen[n as usize] = now;
+        reads += 1;
+    }
+    reads
+}
+
 /// Writers, readers, the collector and the cache's worker at once, all of them as fast as they can. Each key has one writer
 /// and its values rise, so a reader may see the same or more, never less; and every row must be whole.
 #[test]
@@ -365,53 +409,12 @@ fn readers_never_see_an_older_row_through_the_cache() {
     };
     let db = db_with(options, 48);
     let table = registers(&db);
-    const WRITERS: u64 = 2;
-    const ROWS: u64 = 600;
     let stop = AtomicBool::new(false);
-    let write = |writer: u64| {
-        let mut random = Random::from_seed(writer);
-        let mut stamp = 0;
-        while !stop.load(Ordering::Relaxed) {
-            stamp += 1;
-            let key = key_of(random.below(ROWS) / WRITERS * WRITERS + writer);
-            let filler = vec![stamp as u8; random.below(3_000) as usize];
-            let done = match random.below(3) {
-                0 => table.put(&key, &row! { value: stamp, echo: stamp, filler: &filler }),
-                1 => table.update(&key, &row! { value: stamp, echo: stamp }),
-                _ => table.modify(&key, |_| Ok((change(stamp), ()))),
-            };
-            match done {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Full => std::thread::yield_now(),
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
-    let read = |reader: u64| {
-        let mut random = Random::from_seed(100 + reader);
-        let mut seen = vec![0; ROWS as usize];
-        let mut reads = 0u64;
-        while !stop.load(Ordering::Relaxed) {
-            // Most reads of a few rows.
-            let n = if random.below(4) > 0 { random.below(ROWS / 10) } else { random.below(ROWS) };
-            let key = key_of(n);
-            let now = table
-                .read(&key, |row| {
-                    assert_eq!(row.key(), key, "the row of another key");
-                    Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?))
-                })
-                .unwrap();
-            let now = now.unwrap_or(0);
-            assert!(now >= seen[n as usize], "row {n}: {now} after {}", seen[n as usize]);
-            seen[n as usize] = now;
-            reads += 1;
-        }
-        reads
-    };
     std::thread::scope(|scope| {
-        (0..WRITERS).for_each(|writer| drop(scope.spawn(move || write(writer))));
-        let readers: Vec<_> = (0..2).map(|reader| scope.spawn(move || read(reader))).collect();
-        let (db, stop) = (&db, &stop);
+        let (db, table, stop) = (&db, &table, &stop);
+        (0..WRITERS).for_each(|writer| drop(scope.spawn(move || keep_writing(table, writer, stop))));
+        let readers: Vec<_> =
+            (0..2).map(|reader| scope.spawn(move || keep_reading(table, 100 + reader, stop))).collect();
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 db.collect().unwrap();
