@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::Bound;
 
 use hedgerow::{
-    Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Snapshot, Table, Value,
+    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Snapshot,
+    Table, Value,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
@@ -35,6 +36,8 @@ pub struct Setup {
     pub durability: Durability,
     /// Default 5.
     pub delta_chain_max: u8,
+    /// Default 0: no cache. Else rows are cached, whether it pays or not.
+    pub cache_bytes: u64,
     /// Bytes of stores that the medium remembers; a crash sweep needs all.
     pub log_bytes: usize,
 }
@@ -46,6 +49,7 @@ impl Default for Setup {
             tier_bytes: 12 << 20,
             durability: Durability::Process,
             delta_chain_max: 5,
+            cache_bytes: 0,
             log_bytes: 1 << 20,
         }
     }
@@ -58,6 +62,8 @@ impl Setup {
             durability: self.durability,
             segment_bytes: 1 << 20,
             delta_chain_max: self.delta_chain_max,
+            cache_bytes: self.cache_bytes,
+            cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },
             index_bytes_max: 64 << 20,
             background: false,
             recovery_threads: 1,
@@ -109,7 +115,13 @@ pub struct Runner {
     collections: u64,
     /// Chains merged before the store was last opened.
     merged_before: (u64, u64),
+    /// Reads of cached rows before the store was last opened.
+    hits_before: u64,
+    steps: u64,
 }
+
+/// After one operation in so many, the cache's worker has its round.
+const CACHE_ROUNDS: u64 = 4;
 
 /// After one collection in so many, the stale counts are compared with the log.
 const CHECKED_COLLECTIONS: u64 = 16;
@@ -145,6 +157,8 @@ impl Runner {
             segments_freed: 0,
             collections: 0,
             merged_before: (0, 0),
+            hits_before: 0,
+            steps: 0,
         })
     }
 
@@ -154,6 +168,11 @@ impl Runner {
         let Some(open) = &self.open else { return (all, in_place) };
         let metrics = open.db.metrics();
         (all + metrics.chains_merged, in_place + metrics.chains_merged_in_place)
+    }
+
+    /// Reads of rows that were in the cache.
+    pub fn cache_hits(&self) -> u64 {
+        self.hits_before + self.open.as_ref().map_or(0, |open| open.db.metrics().cache_hits)
     }
 
     /// The medium.
@@ -172,6 +191,10 @@ impl Runner {
     pub fn step(&mut self, op: &Op) -> std::result::Result<bool, Divergence> {
         let describe = |d: Divergence| Divergence(format!("{op:?}: {d}"));
         let mut given_up_snapshots = false;
+        self.steps += 1;
+        if self.setup.cache_bytes > 0 && self.steps.is_multiple_of(CACHE_ROUNDS) {
+            self.parts()?.db.tend_cache();
+        }
         loop {
             match self.attempt(op).map_err(describe)? {
                 Attempted::Done => return Ok(true),
@@ -360,6 +383,7 @@ impl Runner {
 
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
         self.merged_before = self.chains_merged();
+        self.hits_before = self.cache_hits();
         let Open { db, tables, snapshots } = self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);
         let image = match how {

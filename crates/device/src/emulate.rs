@@ -152,6 +152,18 @@ impl Emulation {
         });
     }
 
+    /// Takes the range out of this thread's cache.
+    pub(crate) fn forget(&self, address: u64, len: u64) {
+        self.with_cache(|cache| {
+            for unit in units(address, len) {
+                let slot = &mut cache[unit as usize & (self.slots - 1)];
+                if slot.unit == unit {
+                    slot.unit = NO_UNIT;
+                }
+            }
+        });
+    }
+
     /// Waits as long as the media need before they can take the `len` bytes just stored at `address`.
     #[cold]
     pub(crate) fn write(&self, address: u64, len: u64) {

@@ -364,6 +364,20 @@ impl FastTier {
         }
     }
 
+    /// Drops the `len` bytes at `offset` from the processor's caches, real or emulated, so that this thread's next read of
+    /// them is a read of the medium: for measuring it. Best effort; bytes that do not exist are left out.
+    pub fn cool(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if offset >= end {
+            return;
+        }
+        let address = self.base.as_ptr() as u64 + offset;
+        flush::evict(address, end - offset);
+        if let Some(emulation) = &self.emulation {
+            emulation.forget(address, end - offset);
+        }
+    }
+
     /// Hands the `len` bytes at `offset` to `fill`, to be written in place; they hold whatever was there. The caller owns
     /// the range (rule 1 of the module) and publishes it after `write` has returned. Durable with the next `persist`.
     ///

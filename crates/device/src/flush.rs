@@ -1,6 +1,6 @@
 //! Cache-line write-back and the fence that waits for it.
 //!
-//! Owns the instructions `clwb`, `clflushopt`, `clflush` (x86-64) and `dc cvap` (aarch64). Promises that after
+//! Owns the instructions `clwb`, `clflushopt`, `clflush` (x86-64) and `dc cvap`, `dc civac` (aarch64). Promises that after
 //! [`write_back`] and then [`fence`], the lines are in the persistence domain of the memory they map. Must not know which
 //! memory that is.
 #![allow(unsafe_code)]
@@ -17,6 +17,11 @@ pub(crate) fn can_write_back() -> bool {
 /// An address that is not mapped traps as a load from it would; contents never change.
 pub(crate) fn write_back(address: u64, len: u64) {
     imp::write_back(address, len);
+}
+
+/// Drops every line that the `len` mapped bytes at `address` touch from the processor's caches, where it can be done.
+pub(crate) fn evict(address: u64, len: u64) {
+    imp::evict(address, len);
 }
 
 /// Waits until every write-back this thread started has reached the persistence domain.
@@ -83,6 +88,16 @@ mod imp {
         }
     }
 
+    pub(super) fn evict(address: u64, len: u64) {
+        for line in (address & !(LINE_BYTES - 1)..address + len).step_by(LINE_BYTES as usize) {
+            // SAFETY: the line holds a byte the caller says is mapped; every x86-64 has the instruction, and it changes no
+            // contents.
+            unsafe { asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags)) }
+        }
+        // SAFETY: a barrier, of SSE2, which every x86-64 has: loads after it find the lines gone.
+        unsafe { std::arch::x86_64::_mm_mfence() };
+    }
+
     #[inline]
     pub(super) fn fence() {
         // PERSIST: clwb and clflushopt are ordered only by a fence; after it the lines are in the persistence domain (ADR).
@@ -118,6 +133,14 @@ mod imp {
         }
     }
 
+    pub(super) fn evict(address: u64, len: u64) {
+        for line in (address & !(LINE_BYTES - 1)..address + len).step_by(LINE_BYTES as usize) {
+            // SAFETY: the line is mapped; Linux lets programs clean and invalidate lines by address, and no contents change.
+            unsafe { asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) };
+        }
+        fence();
+    }
+
     #[inline]
     pub(super) fn fence() {
         // PERSIST: DSB waits for the cleans before it to reach the point of persistence.
@@ -133,6 +156,8 @@ mod imp {
     }
 
     pub(super) fn write_back(_address: u64, _len: u64) {}
+
+    pub(super) fn evict(_address: u64, _len: u64) {}
 
     pub(super) fn fence() {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);

@@ -7,12 +7,14 @@
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
 //! | `db/merge.rs` | rows in pieces made whole |
+//! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
 //! | `db/inspect.rs` | looking without changing |
 //! | `db/store.rs` | what they share, and the background threads |
 
 mod batch;
+mod cached;
 mod catalog;
 mod collect;
 pub mod inspect;
@@ -191,6 +193,12 @@ impl Db {
     /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.collect(true)
+    }
+
+    /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.
+    #[doc(hidden)]
+    pub fn tend_cache(&self) {
+        self.store.tend_cache();
     }
 
     /// Waits until the collector has made room, at most `timeout`; then repeat what failed with `Busy`. False if

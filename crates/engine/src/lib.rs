@@ -13,6 +13,7 @@
 //! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
 //! | `log` | where every row's bytes are written once: records, segments, lanes, the root |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
+//! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`inspect`] | looking into a store without changing it |
 //! | `options`, `error` | each option declared once; what the caller should do about an error |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
@@ -28,6 +29,7 @@
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
+mod cache;
 mod db;
 mod error;
 mod index;
@@ -39,7 +41,7 @@ mod sync;
 pub use db::inspect;
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Metrics, Row, RowRef, Scan, Snapshot, Table};
 pub use error::{Error, ErrorKind, Result};
-pub use options::{Durability, Options};
+pub use options::{CacheMode, CachePolicy, Durability, Options};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
 
 /// The limits of one row.

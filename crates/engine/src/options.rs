@@ -21,6 +21,26 @@ pub enum Durability {
     Process,
 }
 
+/// Whether rows are cached in DRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Never; no memory is set aside.
+    Off,
+    /// While reads of the fast tier are found to be slower than reads of DRAM. The default.
+    Auto,
+    /// Always, gain or not: for experiments and tests.
+    On,
+}
+
+/// Which rows the cache takes in and lets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CachePolicy {
+    /// By the hit ratio of their table, with a lifetime (FOCUS section V-C). The default.
+    Focus,
+    /// Every row that is read comes in, the one that was not read for longest goes: for comparison.
+    Lru,
+}
+
 /// How to open a store. All have defaults; see each setter.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -43,6 +63,19 @@ pub struct Options {
     pub swim: bool,
     /// Whether merging in place flushes each line once for all that changed in it, not once for each field. Default true.
     pub line_flush: bool,
+    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache stands aside. Below
+    /// 1 MiB there is no cache.
+    pub cache_bytes: u64,
+    /// Default `Auto`.
+    pub cache_mode: CacheMode,
+    /// Default `Focus`.
+    pub cache_policy: CachePolicy,
+    /// Hit ratio of a table from which on every row read is cached; below, the fewer the lower it is (FOCUS section V-C).
+    /// 0 to 1, default 0.5.
+    pub cache_hit_threshold: f64,
+    /// Seconds that a row of a table with a hit ratio of 1 outlives its last read in a cache that is nearly empty: the
+    /// paper's RW. More than 0, up to 3600. Default: none, found at run time for each hit ratio.
+    pub cache_rw: Option<f64>,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
@@ -70,6 +103,11 @@ impl Default for Options {
             merge: true,
             swim: true,
             line_flush: true,
+            cache_bytes: 64 << 20,
+            cache_mode: CacheMode::Auto,
+            cache_policy: CachePolicy::Focus,
+            cache_hit_threshold: 0.5,
+            cache_rw: None,
             create: true,
             index_bytes_max: 64 << 30,
             background: true,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use crate::{Random, crc32c};
+use crate::{Clock, Random, crc32c};
 
 const MIB: u64 = 1 << 20;
 
@@ -503,4 +503,24 @@ fn writing_back_lines_leaves_their_contents() {
     flush::write_back(bytes.as_ptr() as u64 + 3, 700);
     flush::fence();
     assert!(bytes.iter().enumerate().all(|(n, &byte)| byte == n as u8));
+}
+
+#[test]
+fn cooled_bytes_are_read_from_the_medium_again() {
+    let model = PersistentMemoryModel { read_latency_ns: 50_000_000, ..PersistentMemoryModel::optane() };
+    let tier = FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap();
+    tier.grow(1 << 20).unwrap();
+    tier.write(4096, 256, |bytes| bytes.fill(7));
+    let clock = Clock::system();
+    let timed = || {
+        let began = clock.monotonic_ns();
+        assert_eq!(tier.read(4096, 256), [7; 256]);
+        clock.monotonic_ns() - began
+    };
+    assert!(timed() < 40_000_000, "just written: in the cache");
+    tier.cool(4096, 256);
+    assert!(timed() > 40_000_000);
+    tier.cool(1 << 19, 1 << 30);
+    tier.cool(1 << 30, 1);
+    assert_eq!(tier.read(4096, 256), [7; 256]);
 }

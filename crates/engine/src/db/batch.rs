@@ -303,7 +303,7 @@ impl Store {
         offset = start + frame.record_bytes() as u64;
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
-            let old = part.write.table.index.upsert(&part.write.key, &guard, |old| {
+            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
                 self.seal_with(spec, offset, incarnation, sequence, old);
                 (Decision::Store(part.draft.slot(offset, bytes, old)), old)
             });
@@ -346,8 +346,13 @@ impl Store {
                 let fields = resolved(&schema, fields)?;
                 let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
                 let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
-                let (draft, body) =
-                    self.with_delta(&write.table, &schema, self.row_at(&schema, slot)?, delta, *expiry)?;
+                let (draft, body) = self.with_delta(
+                    &write.table,
+                    &schema,
+                    (slot, self.row_at(&schema, slot)?),
+                    delta,
+                    *expiry,
+                )?;
                 part(draft, body)
             }
             Op::Expire(at_ms) => {
@@ -355,7 +360,7 @@ impl Store {
                 let Some(row) = self.row_at(&schema, slot)? else { return Ok(None) };
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
                 let (draft, body) =
-                    self.with_delta(&write.table, &schema, Some(row), EMPTY_DELTA.to_vec(), expiry)?;
+                    self.with_delta(&write.table, &schema, (slot, Some(row)), EMPTY_DELTA.to_vec(), expiry)?;
                 part(draft, body)
             }
         }
@@ -366,13 +371,13 @@ impl Store {
         &self,
         table: &TableShared,
         schema: &Arc<TableSchema>,
-        row: Option<RowRef<'_>>,
+        (slot, row): (Option<Slot>, Option<RowRef<'_>>),
         delta: Vec<u8>,
         expiry: Option<NewExpiry>,
     ) -> Result<(Draft, Vec<u8>)> {
         note_expiry(table, expiry.and_then(|expiry| expiry.at_ms));
-        let chain_max = usize::from(self.options.delta_chain_max);
-        if row.as_ref().is_some_and(|row| row.chain().depth() < chain_max) {
+        // The slot's depth: a cached row is whole, but the delta goes over what is at home.
+        if row.is_some() && slot.map_or(0, Slot::depth) < self.options.delta_chain_max {
             // In a delta's header 0 takes the row's expiry away.
             let expires_at_ms = expiry.map(|expiry| expiry.at_ms.unwrap_or(0));
             return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));

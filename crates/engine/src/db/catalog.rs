@@ -67,6 +67,11 @@ impl Catalog {
         self.tables.load().by_id.get(&id).cloned()
     }
 
+    /// Waits until a change of the catalog that is under way is done.
+    pub(super) fn wait_for_change(&self) {
+        drop(self.changing.lock());
+    }
+
     pub(super) fn by_name(&self, name: &str) -> Option<Arc<TableShared>> {
         self.tables.load().by_name.get(name).cloned()
     }

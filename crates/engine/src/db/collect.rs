@@ -143,6 +143,7 @@ impl Store {
     pub(super) fn collect(&self, needed: bool) -> Result<usize> {
         if !self.options.background {
             self.merge_now();
+            self.tend_cache();
         }
         let _walking = self.collector.walking.read();
         self.recount();
@@ -269,6 +270,7 @@ impl Store {
     fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.index.get(record.key(), &guard) else { return Ok(true) };
+        let slot = self.home(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot);
         }
@@ -384,7 +386,7 @@ impl Store {
         }
         let sequence = copy.of.version();
         let guard = self.pin();
-        let stands = table.index.upsert(key, &guard, |now| {
+        let stands = self.publish(table, key, &guard, |now| {
             if now != Some(copy.slot) {
                 return (Decision::Keep, false);
             }
@@ -446,6 +448,7 @@ impl Store {
                 let Some(slot) = slot.filter(|slot| same_table && slot.stale() > 0) else {
                     return (Decision::Keep, None);
                 };
+                // Of a cached slot, too: its own count is the one that counts.
                 let fewer = slot.stale_fewer(1);
                 (Decision::Store(fewer), Some(fewer))
             });

@@ -261,7 +261,7 @@ impl Store {
     }
 
     /// Fetches the records of all chains, one level of all at a time: their misses overlap.
-    fn fetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
+    pub(super) fn fetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
         for _ in 0..=Slot::DEPTH_MAX {
             let slots = level.iter().flatten();
             slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));

@@ -16,9 +16,11 @@ pub(super) enum Count {
     Delete,
     Scan,
     Expired,
+    CacheHit,
+    CacheMiss,
 }
 
-const COUNTS: usize = 6;
+const COUNTS: usize = 8;
 
 /// The counters of a store. A stripe belongs to one thread, unless there are more than 64: then a few counts are lost.
 #[derive(Debug)]
@@ -98,6 +100,24 @@ pub struct Metrics {
     pub chains_merged: u64,
     /// Those of them that were merged into their row in place (FOCUS section V-B).
     pub chains_merged_in_place: u64,
+    /// Reads of rows that were in the cache, while it was in use.
+    pub cache_hits: u64,
+    /// Reads of rows that were not, while it was in use.
+    pub cache_misses: u64,
+    /// Rows copied into the cache.
+    pub cache_admissions: u64,
+    /// Rows evicted from it; those that were changed or deleted are not counted.
+    pub cache_evictions: u64,
+    /// Rows in the cache.
+    pub cache_rows: u64,
+    /// Bytes of DRAM that its pages take.
+    pub cache_bytes: u64,
+    /// Bytes it may take.
+    pub cache_bytes_max: u64,
+    /// Whether it is in use. Not while it stands aside because rows are read from their home about as fast.
+    pub cache_active: bool,
+    /// How many times longer a read of a row's home takes than one of DRAM, in percent, as last measured; 0 if never.
+    pub cache_gain_percent: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,
     /// Everything up to this sequence is durable.
@@ -111,6 +131,7 @@ impl Store {
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.collector.totals();
         let (chains_merged, chains_merged_in_place) = self.merging.merged();
+        let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
             tables: tables.len() as u64,
@@ -131,6 +152,15 @@ impl Store {
             bytes_collected,
             chains_merged,
             chains_merged_in_place,
+            cache_hits: self.counters.sum(Count::CacheHit),
+            cache_misses: self.counters.sum(Count::CacheMiss),
+            cache_admissions: of_cache.admissions.load(Ordering::Relaxed),
+            cache_evictions: of_cache.evictions.load(Ordering::Relaxed),
+            cache_rows: of_cache.rows.load(Ordering::Relaxed),
+            cache_bytes: of_cache.bytes.load(Ordering::Relaxed),
+            cache_bytes_max: self.cache.bytes_max(),
+            cache_active: self.cache.tick() != 0,
+            cache_gain_percent: of_cache.gain_percent.load(Ordering::Relaxed),
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
         }

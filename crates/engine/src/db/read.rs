@@ -2,7 +2,7 @@
 //!
 //! 1. **Pin** the epoch: what is reachable now stays where it is until the read ends. Nothing shared is written.
 //! 2. **Look up** the key's slot in the table's index. No slot, or a tombstone: there is no row.
-//! 3. **Walk** from the newest record down the chain of deltas to the row; verify each record's head. For a snapshot, go
+//! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the row; verify each record's head. For a snapshot, go
 //!    on down `previous` to the first version that is not younger than it.
 //! 4. **Answer** fields from the newest delta that names them, else from the row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
@@ -77,9 +77,10 @@ impl<'a> Chain<'a> {
 }
 
 impl Store {
-    /// The records that `slot`, which is no tombstone, leads to. Under a guard pinned before the slot was read.
+    /// The records that `slot`, a home slot and no tombstone, leads to. Under a guard pinned before the slot was read.
     #[inline]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
+        debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
         let mut deltas = Vec::new();
         let mut record = self.log.record(slot.offset())?;
         while record.kind() == RecordKind::Delta {
@@ -102,7 +103,11 @@ impl Store {
         slot: Option<Slot>,
     ) -> Result<Option<RowRef<'a>>> {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
-        let chain = self.chain(slot)?;
+        let chain = match slot.is_cached() {
+            false => self.chain(slot)?,
+            // The whole row; `Vec::new` takes no memory.
+            true => Chain { row: self.cache.record(slot.offset())?, deltas: Vec::new() },
+        };
         let row = RowRef { schema, chain, now_ms: self.clock.now_ms() };
         Ok(Some(row).filter(|row| !row.has_expired()))
     }
@@ -114,7 +119,7 @@ impl Store {
         slot: Option<Slot>,
         sequence: u64,
     ) -> Result<Option<RowRef<'a>>> {
-        let mut slot = slot;
+        let mut slot = slot.map(|slot| self.home(slot));
         while let Some(version) = slot {
             let record = self.log.record(version.offset())?;
             if record.sequence() <= sequence {
@@ -150,7 +155,7 @@ impl Store {
             let mut found = [None; GROUP];
             let guard = self.pin();
             table.index.multi_get(group, &guard, &mut found);
-            found.iter().flatten().for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
+            found.iter().flatten().for_each(|&slot| self.prefetch(slot));
         }
     }
 
@@ -167,13 +172,14 @@ impl Store {
             let guard = self.pin();
             table.index.multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
-            slots.iter().flatten().for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
+            slots.iter().flatten().for_each(|&slot| self.prefetch(slot));
             let schema = table.schema.load();
-            for &slot in slots {
+            for (&slot, key) in slots.iter().zip(&keys) {
                 self.counters.add(Count::Get);
                 let row = self.row_at(&schema, slot)?;
                 if let Some(row) = &row {
                     self.note_pieces(table, row);
+                    self.note_read(table, key, slot);
                 }
                 read(row.as_ref())?;
             }
@@ -194,7 +200,7 @@ impl Store {
         let guard = self.pin();
         let slot = table.index.get(key, &guard);
         if let Some(slot) = slot {
-            self.log.prefetch_record(slot.offset(), slot.bytes());
+            self.prefetch(slot);
         }
         let schema = table.schema.load();
         let row = match before {
@@ -203,6 +209,9 @@ impl Store {
         };
         if let Some(row) = &row {
             self.note_pieces(table, row);
+            if before.is_none() {
+                self.note_read(table, key, slot);
+            }
         }
         row.map(|row| read(&row)).transpose()
     }

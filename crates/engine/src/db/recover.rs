@@ -361,7 +361,7 @@ impl Store {
             Tag::Delta => self.chain_below(&mut chain)?,
             // Nothing older is left for it to hide. The collector drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
-            Tag::Row | Tag::Tombstone | Tag::Reserved => {}
+            Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
         }
         let mut expires = newest.expires();
         for older in &versions[1..] {

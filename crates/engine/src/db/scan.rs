@@ -14,7 +14,6 @@ use super::read::RowRef;
 use super::store::Store;
 use super::{Row, Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::log::Log;
 use crate::log::format::FLAG_EXPIRES;
 use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result};
@@ -160,7 +159,7 @@ impl Scan {
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let fetch = Fetch::new(store, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        let newest = |i: usize| fetch.newest(&store.log, slots[i], state.batch.key(i));
+        let newest = |i: usize| fetch.newest(store, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {
@@ -219,12 +218,12 @@ impl Fetch {
     }
 
     #[inline]
-    fn newest(&self, log: &Log, slot: Slot, key: &[u8]) {
+    fn newest(&self, store: &Store, slot: Slot, key: &[u8]) {
         let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
         if self.parts.is_empty() || slot.tag() != Tag::Row {
-            log.prefetch_record(slot.offset(), slot.bytes());
+            store.prefetch(slot);
         } else {
-            log.prefetch_parts(
+            store.log.prefetch_parts(
                 slot.offset(),
                 (self.flags | expires, key.len()),
                 self.body_bytes,

@@ -9,10 +9,12 @@ use arc_swap::ArcSwap;
 use hedgerow_device::{Clock, FastTier};
 use parking_lot::{Condvar, Mutex};
 
+use super::cached::check_options;
 use super::catalog::Catalog;
 use super::collect::Collector;
 use super::merge::Merging;
 use super::metrics::Counters;
+use crate::cache::{Cache, Traffic};
 use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
 use crate::log::{Found, Log};
 use crate::schema::table::TableSchema;
@@ -33,6 +35,7 @@ pub(crate) struct Store {
     pub(super) snapshots: Snapshots,
     pub(super) collector: Collector,
     pub(super) merging: Merging,
+    pub(super) cache: Cache,
     pub(super) housekeeping: Housekeeping,
 }
 
@@ -48,6 +51,8 @@ pub(crate) struct TableShared {
     /// Some row was written with an expiry, so there is something to sweep.
     pub(super) expiring: AtomicBool,
     pub(super) dropped: AtomicBool,
+    /// For the cache's policy.
+    pub(super) traffic: Traffic,
 }
 
 impl TableShared {
@@ -60,6 +65,7 @@ impl TableShared {
             tombstones: AtomicU64::new(0),
             expiring: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
+            traffic: Traffic::default(),
         }
     }
 
@@ -101,6 +107,8 @@ impl Store {
                 Slot::DEPTH_MAX
             )));
         }
+        check_options(&options)?;
+        let cache = Cache::new(&options, !tier.is_read_only());
         let (log, found) = Log::open(tier, &options)?;
         let epoch = Arc::new(Epoch::new());
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
@@ -121,6 +129,7 @@ impl Store {
             snapshots: Snapshots::default(),
             collector: Collector::default(),
             merging,
+            cache,
             housekeeping: Housekeeping::default(),
         };
         Ok((store, found))
@@ -222,6 +231,10 @@ impl Housekeeping {
         if store.options.merge {
             let merge = Arc::clone(store);
             threads.push(hedgerow_device::spawn("merge", move || merge.keep_merged()).map_err(failed)?);
+        }
+        if store.cache.exists() {
+            let cache = Arc::clone(store);
+            threads.push(hedgerow_device::spawn("cache", move || cache.keep_cached()).map_err(failed)?);
         }
         let sweep = Arc::clone(store);
         threads.push(hedgerow_device::spawn("sweep", move || sweep.keep_swept()).map_err(failed)?);

@@ -158,7 +158,7 @@ impl Store {
             spec.encode(record, reservation.incarnation, &fill);
         });
         let guard = self.pin();
-        let published = table.index.upsert(key, &guard, |old| {
+        let published = self.publish(table, key, &guard, |old| {
             if !accept(old) {
                 return (Decision::Keep, None);
             }
@@ -171,6 +171,7 @@ impl Store {
         drop(lane);
         self.count_replaced(draft.kind, old);
         drop(guard);
+        self.note_write(table);
         self.make_durable(sequence)?;
         self.pay(bytes);
         Ok(Outcome::Published(old))
@@ -212,6 +213,7 @@ impl Store {
         sequence: u64,
         old: Option<Slot>,
     ) {
+        debug_assert!(old.is_none_or(|old| !old.is_cached()), "a place in DRAM in the log: {old:?}");
         self.log.tier().write(offset, spec.head_bytes(), |head| {
             seal(head, incarnation, sequence, old.map_or(0, Slot::raw));
         });
@@ -228,7 +230,7 @@ impl Store {
         }
     }
 
-    /// Counts the records of a version as dead. Call with a guard that was pinned while the version was current.
+    /// Counts the records of a version, by its home slot, as dead. Call with a guard that was pinned while the version was current.
     pub(super) fn count_dead(&self, old: Slot) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
             return self.log.died(old.offset(), old.bytes());
@@ -370,7 +372,7 @@ pub(super) struct At<'r, 's> {
     pub(super) table: &'r TableShared,
     pub(super) key: &'r [u8],
     pub(super) schema: &'s Arc<TableSchema>,
-    /// What the index says.
+    /// What the index says: the home slot.
     pub(super) slot: Option<Slot>,
     /// The row, unless it is absent or has expired.
     pub(super) row: Option<&'r RowRef<'s>>,
@@ -420,10 +422,11 @@ impl Store {
         loop {
             let step = self.planned(table, |_| {
                 let guard = self.pin();
-                let slot = table.index.get(key, &guard);
+                let found = table.index.get(key, &guard);
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
-                let row = self.row_at(&schema, slot)?;
+                let row = self.row_at(&schema, found)?;
+                let slot = found.map(|slot| self.home(slot));
                 decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
             })?;
             match step {
@@ -472,8 +475,9 @@ impl Store {
         fill: &dyn Fn(&mut [u8]),
     ) -> Result<Outcome, PlanError> {
         let same = |now: Option<Slot>| now == at.slot;
-        let chain_max = usize::from(self.options.delta_chain_max);
-        if row.is_some_and(|row| row.chain().depth() < chain_max) {
+        // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is at home.
+        let depth = at.slot.map_or(0, Slot::depth);
+        if row.is_some() && depth < self.options.delta_chain_max {
             return Ok(self.try_write(at.table, at.key, draft, fill, same)?);
         }
         let mut newest = SmallVec::<[u8; 512]>::from_elem(0, draft.body_bytes);

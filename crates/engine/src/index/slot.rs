@@ -10,13 +10,17 @@
 //! |  3   |  1  |   3   |     7      |     8     |                 42                   |
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
-//! - `tag`: 1 row, 2 delta, 3 tombstone; 0 never; 4 to 7 reserved for the cache and the lower levels.
+//! - `tag`: 1 row, 2 delta, 3 tombstone, 4 cached; 0 never; 5 to 7 reserved for the lower levels.
 //! - `exp`: the newest row may carry an expiry; readers must look.
 //! - `depth`: deltas from the newest record down to its row, 0 to 7.
 //! - `size class`: bytes of the newest record, rounded up, as 4 bits of exponent and 3 of mantissa:
 //!   `(8 + m) * 4 << e`, from 32 bytes to 1,966,080; the largest class stands for everything above as well.
 //! - `stale`: older physical records of this key still in the log; 255 stands for "many" and stays.
 //! - offset: 42 bits of 8-byte units, so 32 TiB of log.
+//!
+//! A *cached* slot stands for the *home* slot of the same key, which is kept in the cache's entry (`cache.rs`): its offset
+//! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `stale` are
+//! those of the home slot, and of the stale count it alone is up to date.
 //!
 //! The word lives in DRAM only; no file holds it.
 
@@ -30,6 +34,8 @@ const DEPTH_AT: u32 = 57;
 const EXPIRES_AT: u32 = 60;
 const TAG_AT: u32 = 61;
 const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
+/// The tag of a cached slot.
+const CACHED: u64 = 4;
 
 /// What the newest record of a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +46,8 @@ pub enum Tag {
     Delta,
     /// The key was deleted.
     Tombstone,
+    /// A row whose merged copy is in the cache.
+    Cached,
     /// A value this build gives no meaning to; never made by a constructor.
     Reserved,
 }
@@ -63,10 +71,26 @@ impl Slot {
         let tag: u64 = match tag {
             Tag::Row => 1,
             Tag::Delta => 2,
-            Tag::Tombstone | Tag::Reserved => 3,
+            Tag::Tombstone | Tag::Cached | Tag::Reserved => 3,
         };
         let word = tag << TAG_AT | u64::from(class_of(bytes)) << CLASS_AT | (offset >> 3 & ADDR_MASK);
         Slot(NonZeroU64::new(word).expect("the tag is not zero"))
+    }
+
+    /// The slot of the row of `home`, a row or delta, once the cache holds it at `place` in a record of `bytes` bytes.
+    pub fn cached(home: Slot, place: u64, bytes: u64) -> Slot {
+        debug_assert!(matches!(home.tag(), Tag::Row | Tag::Delta), "{home:?} is not to be cached");
+        debug_assert!(place.is_multiple_of(8) && place < Self::OFFSET_END, "place {place} in a slot");
+        let kept = home.raw() & (1 << EXPIRES_AT | 7 << DEPTH_AT | 0xff << STALE_AT);
+        let word =
+            CACHED << TAG_AT | kept | u64::from(class_of(bytes)) << CLASS_AT | (place >> 3 & ADDR_MASK);
+        Slot(NonZeroU64::new(word).expect("the tag is not zero"))
+    }
+
+    /// Whether the slot's offset is a place in the cache, not in the log.
+    #[inline]
+    pub fn is_cached(self) -> bool {
+        self.raw() >> TAG_AT == CACHED
     }
 
     /// The word, for the tree.
@@ -85,11 +109,12 @@ impl Slot {
             1 => Tag::Row,
             2 => Tag::Delta,
             3 => Tag::Tombstone,
+            CACHED => Tag::Cached,
             _ => Tag::Reserved,
         }
     }
 
-    /// Log offset of the newest record, in bytes.
+    /// Log offset of the newest record, in bytes; of a cached slot, the place in the cache.
     pub fn offset(self) -> u64 {
         (self.raw() & ADDR_MASK) << 3
     }
@@ -218,6 +243,17 @@ mod tests {
     fn the_word_is_as_documented() {
         let slot = Slot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_stale(3).with_expires(true);
         assert_eq!(slot.raw(), 2 << 61 | 1 << 60 | 5 << 57 | 3 << 42 | 0x247);
+    }
+
+    #[test]
+    fn a_cached_slot_keeps_what_callers_look_at() {
+        let home = Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_stale(3).with_expires(true);
+        let cached = Slot::cached(home, 0x40, 1_200);
+        assert_eq!(cached.raw() >> 61, 4);
+        assert!(cached.is_cached() && !home.is_cached());
+        assert_eq!((cached.tag(), cached.offset()), (Tag::Cached, 0x40));
+        assert_eq!((cached.depth(), cached.stale(), cached.expires()), (5, 3, true));
+        assert!((1_200..1_350).contains(&cached.bytes()));
     }
 
     proptest! {

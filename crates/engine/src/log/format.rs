@@ -67,6 +67,8 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 
 /// A row whose fixed fields may be merged in place.
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
+/// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
+pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
 
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -525,6 +527,12 @@ impl<'a> Record<'a> {
 
     #[cold]
     fn corrupted(&self, at: usize) -> Error {
+        if self.offset & CACHED_OFFSET != 0 {
+            let (place, key) = (self.offset ^ CACHED_OFFSET, self.key().escape_ascii());
+            return Error::corrupted(format!(
+                "the cached row at byte {place} of the cache (key {key}) does not match its checksum at its byte {at}"
+            ));
+        }
         Error::corrupted(format!(
             "the log is corrupted in the {}-byte block at byte {} of the fast tier (record at {}, key {}): its checksum does not match",
             1 << self.shift,

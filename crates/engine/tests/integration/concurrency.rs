@@ -5,19 +5,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hedgerow::{
-    Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+    Batch, CacheMode, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
 };
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_sim::{Call, Effect, History};
 
 fn db(durability: Durability, megabytes: u64) -> Db {
-    let options = Options {
-        segment_bytes: 1 << 20,
-        durability,
-        index_bytes_max: 64 << 20,
-        delta_chain_max: 3,
-        ..Options::default()
-    };
+    db_with(Options { durability, ..Options::default() }, megabytes)
+}
+
+/// With rows of most sizes that the cache takes, and little room for them.
+fn cached_db(megabytes: u64) -> Db {
+    let durability = Durability::Process;
+    let options =
+        Options { durability, cache_mode: CacheMode::On, cache_bytes: 1 << 20, ..Options::default() };
+    db_with(options, megabytes)
+}
+
+fn db_with(options: Options, megabytes: u64) -> Db {
+    let options =
+        Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, delta_chain_max: 3, ..options };
     let tier = FastTierOptions { bytes_max: megabytes << 20, ..FastTierOptions::default() };
     Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
 }
@@ -149,9 +156,8 @@ fn key_of(key: u64) -> Vec<u8> {
     format!("register/{key:04}").into_bytes()
 }
 
-fn linearizable(durability: Durability) {
-    let db = db(durability, 24);
-    let table = registers(&db);
+fn linearizable(db: &Db) {
+    let table = registers(db);
     let (clock, stop, start) = (AtomicU64::new(0), AtomicBool::new(false), Instant::now());
     let (mut rounds, mut calls) = (0, 0);
     // In rounds on keys of their own, so that no search gets long.
@@ -163,7 +169,7 @@ fn linearizable(durability: Durability) {
                 let random = Random::from_seed(rounds * 100 + thread);
                 let stamp = thread << 32;
                 let mut recorder =
-                    Recorder { table: &table, db: &db, clock: &clock, random, history: Vec::new(), stamp };
+                    Recorder { table: &table, db, clock: &clock, random, history: Vec::new(), stamp };
                 (0..1_500).for_each(|_| recorder.one());
                 recorder.history
             };
@@ -182,12 +188,20 @@ fn linearizable(durability: Durability) {
 
 #[test]
 fn calls_on_a_key_are_linearizable() {
-    linearizable(Durability::Process);
+    linearizable(&db(Durability::Process, 24));
 }
 
 #[test]
 fn calls_on_a_key_are_linearizable_when_durable_at_once() {
-    linearizable(Durability::Immediate);
+    linearizable(&db(Durability::Immediate, 24));
+}
+
+#[test]
+fn calls_on_a_key_are_linearizable_through_the_cache() {
+    let db = cached_db(24);
+    linearizable(&db);
+    let metrics = db.metrics();
+    assert!(metrics.cache_hits > 0 && metrics.cache_admissions > 0, "{metrics:?}");
 }
 
 const ACCOUNTS: u64 = 200;
@@ -336,4 +350,88 @@ fn scans_see_what_stays_while_neighbours_come_and_go() {
     });
     println!("{scans} scans");
     assert!(scans > 2);
+}
+
+const WRITERS: u64 = 2;
+const ROWS: u64 = 600;
+
+/// Writes rising values to the rows of one writer.
+fn keep_writing(table: &Table, writer: u64, stop: &AtomicBool) {
+    let mut random = Random::from_seed(writer);
+    let mut stamp = 0;
+    while !stop.load(Ordering::Relaxed) {
+        stamp += 1;
+        let key = key_of(random.below(ROWS) / WRITERS * WRITERS + writer);
+        let filler = vec![stamp as u8; random.below(3_000) as usize];
+        let done = match random.below(3) {
+            0 => table.put(&key, &row! { value: stamp, echo: stamp, filler: &filler }),
+            1 => table.update(&key, &row! { value: stamp, echo: stamp }),
+            _ => table.modify(&key, |_| Ok((change(stamp), ()))),
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Full => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Reads rows, a few of them most of the time; none may be older than it was. Returns how many.
+fn keep_reading(table: &Table, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = Random::from_seed(seed);
+    let mut seen = vec![0; ROWS as usize];
+    let mut reads = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let n = if random.below(4) > 0 { random.below(ROWS / 10) } else { random.below(ROWS) };
+        let key = key_of(n);
+        let now = table.read(&key, |row| {
+            assert_eq!(row.key(), key, "the row of another key");
+            Ok(checked(row.get("value")?, row.get("echo")?, row.get("filler")?))
+        });
+        let now = now.unwrap().unwrap_or(0);
+        assert!(now >= seen[n as usize], "row {n}: {now} after {}", seen[n as usize]);
+        seen[n as usize] = now;
+        reads += 1;
+    }
+    reads
+}
+
+/// Writers, readers, the collector and the cache's worker at once, all of them as fast as they can. Each key has one writer
+/// and its values rise, so a reader may see the same or more, never less; and every row must be whole.
+#[test]
+fn readers_never_see_an_older_row_through_the_cache() {
+    let options = Options {
+        durability: Durability::Process,
+        cache_mode: CacheMode::On,
+        cache_bytes: 1 << 20,
+        background: false,
+        ..Options::default()
+    };
+    let db = db_with(options, 48);
+    let table = registers(&db);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (db, table, stop) = (&db, &table, &stop);
+        (0..WRITERS).for_each(|writer| drop(scope.spawn(move || keep_writing(table, writer, stop))));
+        let readers: Vec<_> =
+            (0..2).map(|reader| scope.spawn(move || keep_reading(table, 100 + reader, stop))).collect();
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                db.collect().unwrap();
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                db.tend_cache();
+            }
+        });
+        std::thread::sleep(seconds());
+        stop.store(true, Ordering::Relaxed);
+        let reads: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        println!("{reads} reads; {:?}", db.metrics());
+    });
+    let metrics = db.metrics();
+    assert!(metrics.cache_hits > 1_000 && metrics.cache_evictions > 0, "{metrics:?}");
+    assert!(metrics.segments_collected > 0, "{metrics:?}");
+    db.check_counts().unwrap();
 }

@@ -31,6 +31,8 @@ fn setup_of(seed: u64) -> Setup {
         tier_bytes: [12, 16, 24, 64][(seed / 2 % 4) as usize] << 20,
         durability: if seed.is_multiple_of(5) { Durability::Immediate } else { Durability::Process },
         delta_chain_max: [5, 1, 7, 2][(seed / 8 % 4) as usize],
+        // None, one that always overflows, one that does not.
+        cache_bytes: [0, 1, 1, 16][(seed % 4) as usize] << 20,
         ..Setup::default()
     }
 }
@@ -51,19 +53,22 @@ fn the_store_answers_like_its_model() {
     }
     let seconds = std::env::var("HEDGEROW_SECONDS").map_or(15, |s| s.parse().unwrap());
     let (start, mut seed, mut operations) = (Instant::now(), 0, 0u64);
-    let (mut freed, mut refused, mut merged, mut in_place) = (0, 0, 0, 0);
+    let (mut freed, mut refused, mut merged, mut in_place, mut hits) = (0, 0, 0, 0, 0);
     while start.elapsed() < Duration::from_secs(seconds) {
         let runner = run(seed, 3_000, setup_of(seed), &taste_of(seed));
         (freed, refused) = (freed + runner.segments_freed, refused + runner.refused_full);
         let chains = runner.chains_merged();
         (merged, in_place) = (merged + chains.0, in_place + chains.1);
+        hits += runner.cache_hits();
         operations += 3_000;
         seed += 1;
     }
     println!(
-        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {in_place} of them in place, {refused} times full"
+        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {refused} times full, \
+         {hits} cache hits"
     );
     assert!(freed > 0, "the seeds never collected a segment");
     assert!(merged > 0, "the seeds never merged a chain");
     assert!(in_place > 0, "the seeds never merged a chain in place");
+    assert!(hits > 0, "the seeds never read a cached row");
 }

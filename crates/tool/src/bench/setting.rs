@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hedgerow::{Durability, Options};
+use hedgerow::{CacheMode, CachePolicy, Durability, Options};
 
 /// How the engine is opened.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,7 +61,7 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 12] = [
     Known {
         name: "merge",
         values: "on|off",
@@ -104,6 +104,49 @@ const KNOWN: [Known; 7] = [
         what: "the most the fast tier may take",
         set: |options, value| number(&mut options.fast_tier_bytes_max, value),
     },
+    Known {
+        name: "cache",
+        values: "bytes",
+        what: "the most DRAM the row cache may take; 0 is none",
+        set: |options, value| number(&mut options.cache_bytes, value),
+    },
+    Known {
+        name: "cache-mode",
+        values: "off|auto|on",
+        what: "whether rows are cached: never, where it pays, always",
+        set: |options, value| {
+            let modes = [("off", CacheMode::Off), ("auto", CacheMode::Auto), ("on", CacheMode::On)];
+            one_of(&mut options.cache_mode, &modes, value)
+        },
+    },
+    Known {
+        name: "cache-policy",
+        values: "focus|lru",
+        what: "which rows the cache takes in and lets go",
+        set: |options, value| {
+            let policies = [("focus", CachePolicy::Focus), ("lru", CachePolicy::Lru)];
+            one_of(&mut options.cache_policy, &policies, value)
+        },
+    },
+    Known {
+        name: "hit-threshold",
+        values: "0..1",
+        what: "hit ratio of a table from which on every row read is cached",
+        set: |options, value| {
+            number(&mut options.cache_hit_threshold, value)?;
+            (0.0..=1.0).contains(&options.cache_hit_threshold).then_some(())
+        },
+    },
+    Known {
+        name: "cache-rw",
+        values: "seconds up to 3600, or auto",
+        what: "the lifetime of cached rows at a hit ratio of 1 in an empty cache",
+        set: |options, value| {
+            let seconds = if value == "auto" { None } else { Some(value.parse().ok()?) };
+            options.cache_rw = seconds.filter(|rw| *rw > 0.0 && *rw <= 3600.0);
+            (options.cache_rw.is_some() || value == "auto").then_some(())
+        },
+    },
 ];
 
 fn switch(option: &mut bool, value: &str) -> Option<()> {
@@ -117,6 +160,11 @@ fn switch(option: &mut bool, value: &str) -> Option<()> {
 
 fn number<N: std::str::FromStr>(option: &mut N, value: &str) -> Option<()> {
     *option = value.parse().ok()?;
+    Some(())
+}
+
+fn one_of<T: Copy>(option: &mut T, known: &[(&str, T)], value: &str) -> Option<()> {
+    *option = known.iter().find(|(name, _)| *name == value)?.1;
     Some(())
 }
 
@@ -175,6 +223,25 @@ mod tests {
         }
         assert!(!options.merge && !options.verify_reads);
         assert_eq!(options.delta_chain_max, 2);
+    }
+
+    #[test]
+    fn the_cache_can_be_set() {
+        let mut options = Options::new();
+        for text in
+            ["cache=1048576", "cache-mode=on", "cache-policy=lru", "hit-threshold=0.25", "cache-rw=2.5"]
+        {
+            text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
+        }
+        assert_eq!((options.cache_bytes, options.cache_mode), (1 << 20, CacheMode::On));
+        assert_eq!((options.cache_policy, options.cache_hit_threshold), (CachePolicy::Lru, 0.25));
+        assert_eq!(options.cache_rw, Some(2.5));
+        "cache-rw=auto".parse::<Setting>().unwrap().apply(&mut options).unwrap();
+        assert_eq!(options.cache_rw, None);
+        for wrong in ["cache-mode=maybe", "hit-threshold=2", "hit-threshold=NaN", "cache-rw=0", "cache-rw=x"]
+        {
+            assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

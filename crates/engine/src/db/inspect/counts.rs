@@ -68,6 +68,7 @@ impl Store {
             let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             table.index.scan_forward(from, Bound::Unbounded, STEP, &guard, &mut batch);
             for (key, slot) in batch.iter() {
+                let slot = self.home(slot);
                 tombstones += u64::from(slot.tag() == Tag::Tombstone);
                 self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)?;
             }

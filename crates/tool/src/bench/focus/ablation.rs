@@ -22,8 +22,13 @@ const PHASES: [(&str, &str); 4] =
     [("c", "C"), ("a", "A"), ("update", "update"), ("read-full", "read after updates")];
 /// What the variant that changes nothing is called.
 const BASE: &str = "as it is";
-const SWITCHES: [(&str, &str); 3] =
-    [("no merge", "merge=off"), ("merge by copy", "swim=off"), ("no checksums on reads", "verify_reads=off")];
+const SWITCHES: [(&str, &str); 5] = [
+    ("no merge", "merge=off"),
+    ("merge by copy", "swim=off"),
+    ("no checksums on reads", "verify_reads=off"),
+    ("no row cache", "cache-mode=off"),
+    ("row cache by LRU", "cache-policy=lru"),
+];
 const CHAINS: std::ops::RangeInclusive<u8> = 1..=7;
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {

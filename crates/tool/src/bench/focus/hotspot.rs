@@ -13,7 +13,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "hotspot",
     title: "The hot spot moves",
     paper: "Section VI-C, figure 14: after other rows become the hot ones, SeaCache needs 0.5 s to a hit ratio above 0.6 and \
-            2.0 s to a steady one. There is no such cache here yet: what moves is what the processor's caches hold.",
+            2.0 s to a steady one. On a plain file the row cache stands aside: what moves there is what the processor's caches hold.",
     run,
 };
 

@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 21] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 30] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -207,6 +207,15 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 21] {
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
         ("chains_merged_in_place", metrics.chains_merged_in_place),
+        ("cache_active", metrics.cache_active.into()),
+        ("cache_gain_percent", metrics.cache_gain_percent),
+        ("cache_rows", metrics.cache_rows),
+        ("cache_bytes", metrics.cache_bytes),
+        ("cache_bytes_max", metrics.cache_bytes_max),
+        ("cache_hits", metrics.cache_hits),
+        ("cache_misses", metrics.cache_misses),
+        ("cache_admissions", metrics.cache_admissions),
+        ("cache_evictions", metrics.cache_evictions),
         ("sequence", metrics.sequence),
         ("durable_sequence", metrics.durable_sequence),
     ]

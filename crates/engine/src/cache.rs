@@ -1,0 +1,369 @@
+//! SeaCache: whole rows in DRAM, found through the index's own slots (FOCUS section V-C).
+//!
+//! Owns the cache's memory, what is in it, who asks for what, and the rules by which rows come and go. Promises that its
+//! memory stays within its budget, that what it holds of a row is a record in the log's own format, and that a row whose
+//! place was freed is not overwritten while somebody may read it: freeing waits for the epoch, and the callers see to it
+//! that nothing is retired before no slot leads to it. Must not know tables, trees, or where homes are; `db/cached.rs`
+//! joins it with the index.
+//!
+//! **A cached row** is an entry in DRAM and a *cached* slot in the index (`index/slot.rs`) that says where it is. So a read
+//! that misses has lost nothing: the slot it found is the way home. The entry keeps the *home slot*, the word that stood in
+//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Store::home`).
+//! No place in DRAM ever gets into the log.
+//!
+//! ```text
+//!  0          8             16
+//!  +----------+-------------+------------------------------------------------+
+//!  | home     | last access | the merged row: a record (log/format.rs) under |
+//!  | slot     | (tick)      | the newest version's sequence, previous 0      |
+//!  +----------+-------------+------------------------------------------------+
+//! ```
+//!
+//! The home word never changes (its stale count does not count; that in the cached slot does). A change of the row, or its
+//! move, puts another slot in the place of the cached one and marks the entry ([`Cache::kill`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `cache/page.rs` | pages of equal slots, bitmaps, the pool; marks of replaced rows |
+//! | `cache/ring.rs` | the lock-free queue from readers to the worker |
+//! | `cache/policy.rs` | hit ratios, admission, lifetimes, RW |
+//! | `cache/gain.rs` | whether it pays |
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod gain;
+mod page;
+mod policy;
+mod ring;
+
+#[cfg(all(test, shuttle))]
+mod shuttle;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use hedgerow_device::{FastTier, FastTierOptions, Random};
+use parking_lot::Mutex;
+
+use crate::index::Slot;
+use crate::log::format::{self, CACHED_OFFSET, Record, RecordSpec};
+use crate::options::{CacheMode, Options};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::{Error, Result};
+
+use page::{Marks, PAGE_BYTES};
+use page::{Pages, SLOT_BYTES_MAX};
+use policy::Policy;
+pub(crate) use policy::{TICKS_PER_SECOND, Traffic};
+pub(crate) use ring::Request;
+use ring::Ring;
+
+/// Bytes of an entry before its record.
+const ENTRY_HEADER_BYTES: u64 = 16;
+/// Seeds the checksums of cached records, in place of a segment's incarnation.
+const INCARNATION: u64 = u64::MAX;
+/// Requests that can wait.
+const RING_CAPACITY: usize = 2048;
+/// Of a cached row, so much is fetched at once.
+const PREFETCH_BYTES_MAX: u64 = 1280;
+/// A cache of fewer bytes is none.
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+/// One call in so many is counted for its table, and asks for its row.
+const SAMPLED: u32 = 4;
+
+/// The cache of one store; see the module.
+pub(crate) struct Cache {
+    /// The tick of the clock that rows' last accesses are told in; 0 while the cache stands aside.
+    tick: Padded<AtomicU32>,
+    memory: Option<FastTier>,
+    ring: Ring,
+    marks: Marks,
+    /// Every call is sampled: a store without threads must do the same again.
+    sample_all: bool,
+    verify_reads: bool,
+    pub(crate) mode: CacheMode,
+    pub(crate) numbers: Numbers,
+    /// The worker's own.
+    pub(crate) books: Mutex<Books>,
+}
+
+/// A cache line that is read all the time and seldom written.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// What the metrics show, kept by the worker.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    pub(crate) admissions: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) rows: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Time at home over time in DRAM, in percent.
+    pub(crate) gain_percent: AtomicU64,
+}
+
+/// What only the worker touches.
+pub(crate) struct Books {
+    pub(crate) pages: Pages,
+    pub(crate) policy: Policy,
+    /// Places that no slot leads to any more, by the epoch they must wait for.
+    retired: VecDeque<Batch>,
+    pub(crate) tick: u32,
+    /// The tick at which the tables' traffic was last looked at.
+    pub(crate) observed: u32,
+    /// When the tick was last moved on, on the monotonic clock.
+    pub(crate) ticked_ns: u64,
+    /// When the gain is to be looked at again.
+    pub(crate) look_at_ns: u64,
+    pub(crate) worth_it: bool,
+    /// An eviction has begun and not yet freed enough.
+    pub(crate) evicting: bool,
+    /// Attempts of it that freed too little: the paper's N.
+    pub(crate) failed: u32,
+    /// A row found no place since the last eviction.
+    pub(crate) starved: bool,
+    pub(crate) random: Random,
+}
+
+/// What waits for one epoch.
+struct Batch {
+    epoch: u64,
+    places: Vec<u64>,
+    pages: Vec<u32>,
+}
+
+impl Cache {
+    /// The cache that the options ask for. Nothing of its memory is touched yet. Where the address space cannot be had,
+    /// there is no cache: it is a gain, and not needed.
+    pub(crate) fn new(options: &Options, wanted: bool) -> Cache {
+        let wanted = wanted && options.cache_mode != CacheMode::Off && options.cache_bytes >= CACHE_BYTES_MIN;
+        let pages = if wanted { (options.cache_bytes / PAGE_BYTES).min(u64::from(u32::MAX)) } else { 0 };
+        let tier = FastTierOptions { bytes_max: pages * PAGE_BYTES, ..FastTierOptions::default() };
+        let reserved = (pages > 0).then(|| FastTier::dram(&tier)).and_then(std::result::Result::ok);
+        let memory = reserved.filter(|memory| memory.grow(pages * PAGE_BYTES).is_ok());
+        // The last page is what home is measured against.
+        let pages = if memory.is_some() { pages as u32 - 1 } else { 0 };
+        let seed = if options.background { Random::from_entropy().next_u64() } else { 1 };
+        let (threshold, rw) = (options.cache_hit_threshold, options.cache_rw);
+        let books = Books {
+            pages: Pages::new(pages),
+            policy: Policy::new(options.cache_policy, threshold, rw, seed),
+            retired: VecDeque::new(),
+            tick: 1,
+            observed: 0,
+            ticked_ns: 0,
+            look_at_ns: 0,
+            worth_it: false,
+            evicting: false,
+            failed: 0,
+            starved: false,
+            random: Random::from_seed(seed),
+        };
+        Cache {
+            tick: Padded(AtomicU32::new(u32::from(memory.is_some() && options.cache_mode == CacheMode::On))),
+            ring: Ring::new(if memory.is_some() { RING_CAPACITY } else { 2 }),
+            marks: Marks::new(pages),
+            memory,
+            sample_all: !options.background,
+            verify_reads: options.verify_reads,
+            mode: options.cache_mode,
+            numbers: Numbers::default(),
+            books: Mutex::new(books),
+        }
+    }
+
+    /// Whether there is one at all.
+    pub(crate) fn exists(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Bytes of its budget.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.memory.as_ref().map_or(0, FastTier::bytes)
+    }
+
+    /// The tick that it is; 0 while the cache stands aside. One load of a line that all share.
+    #[inline]
+    pub(crate) fn tick(&self) -> u32 {
+        self.tick.0.load(Ordering::Relaxed)
+    }
+
+    /// Tells everybody the tick, or with 0 that there is nothing to tell the cache.
+    pub(crate) fn set_tick(&self, tick: u32) {
+        self.tick.0.store(tick, Ordering::Relaxed);
+    }
+
+    fn memory(&self) -> &FastTier {
+        self.memory.as_ref().expect("a cached slot was made by a cache with memory")
+    }
+
+    /// The slot at home that a cached slot stands for. Under a guard pinned before `slot` was read.
+    pub(crate) fn home(&self, slot: Slot) -> Slot {
+        let word = self.memory().load_u64(slot.offset());
+        Slot::from_raw(word).expect("an entry holds a home slot").with_stale(slot.stale())
+    }
+
+    /// The row at `place`. Under a guard pinned before the slot that says so was read.
+    #[inline]
+    pub(crate) fn record(&self, place: u64) -> Result<Record<'_>> {
+        self.parse(place, self.verify_reads)
+    }
+
+    fn parse(&self, place: u64, verify: bool) -> Result<Record<'_>> {
+        let start = place + ENTRY_HEADER_BYTES;
+        let memory = self.memory();
+        let head = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
+        let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
+        Record::parse(bytes, CACHED_OFFSET | place, INCARNATION, verify).map_err(|_| broken(place))
+    }
+
+    /// Fetches the row of a cached slot.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: Slot) {
+        let bytes = slot.bytes().min(PREFETCH_BYTES_MAX) + ENTRY_HEADER_BYTES;
+        if let Some(memory) = &self.memory {
+            memory.prefetch(slot.offset(), bytes);
+        }
+    }
+
+    /// Notes that the row at `place` was read in `tick`. Stores only if it was not before, so that readers of one row do
+    /// not take its line from each other.
+    #[inline]
+    pub(crate) fn touch(&self, place: u64, tick: u32) {
+        let at = place + 8;
+        if self.memory().load_u64(at) != u64::from(tick) {
+            self.memory().store_u64(at, u64::from(tick));
+        }
+    }
+
+    /// The tick of the last read of the row at `place`.
+    pub(crate) fn last_access(&self, place: u64) -> u32 {
+        self.memory().load_u64(place + 8) as u32
+    }
+
+    /// Fetches what [`Cache::last_access`] reads.
+    pub(crate) fn prefetch_access(&self, place: u64) {
+        self.memory().prefetch(place + 8, 8);
+    }
+
+    /// Tells the worker that no slot leads to `place` any more. Call it after another slot was published in its place, and
+    /// under the guard that was pinned before: then whoever can still see the place holds a guard that is older than the
+    /// mark.
+    #[inline]
+    pub(crate) fn kill(&self, place: u64) {
+        self.marks.set(place);
+    }
+
+    /// Whether this call is in the sample.
+    #[inline]
+    pub(crate) fn is_sampled(&self) -> bool {
+        thread_local!(static STATE: Cell<u32> = const { Cell::new(1) });
+        self.sample_all
+            || STATE.with(|state| {
+                // Knuth's linear congruential generator; the upper bits are the random ones.
+                state.set(state.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+                state.get() < u32::MAX / SAMPLED
+            })
+    }
+
+    /// Asks for a row. Never waits; the request may be lost.
+    #[inline]
+    pub(crate) fn request(&self, table: u32, key: &[u8]) {
+        self.ring.push(table, key);
+    }
+
+    /// The oldest request. For the worker.
+    pub(crate) fn next_request(&self) -> Option<Request> {
+        self.ring.pop()
+    }
+
+    /// Bytes of the entry for a record.
+    pub(crate) fn entry_bytes(record_bytes: usize) -> u64 {
+        record_bytes as u64 + ENTRY_HEADER_BYTES
+    }
+
+    /// Whether an entry of so many bytes is not too large for a slot.
+    pub(crate) fn fits(bytes: u64) -> bool {
+        bytes <= SLOT_BYTES_MAX
+    }
+
+    /// Writes an entry at a place that is the caller's and that no slot leads to.
+    pub(crate) fn fill(
+        &self,
+        place: u64,
+        tick: u32,
+        home: Slot,
+        spec: &RecordSpec<'_>,
+        sequence: u64,
+        body: impl FnOnce(&mut [u8]),
+    ) {
+        let bytes = Cache::entry_bytes(spec.record_bytes()) as usize;
+        self.memory().write(place, bytes, |entry| {
+            let (head, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
+            head[..8].copy_from_slice(&home.raw().to_le_bytes());
+            head[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
+            spec.encode(record, INCARNATION, body);
+            format::seal(&mut record[..spec.head_bytes()], INCARNATION, sequence, 0);
+        });
+    }
+
+    /// Copies the entry at `from` to `to`, a place that is the caller's and that no slot leads to.
+    pub(crate) fn copy(&self, from: u64, to: u64) -> Result<()> {
+        let record = self.parse(from, false)?;
+        let memory = self.memory();
+        let bytes = memory.read(from + ENTRY_HEADER_BYTES, record.record_bytes());
+        memory.write(to + ENTRY_HEADER_BYTES, bytes.len(), |out| out.copy_from_slice(bytes));
+        // Words that others look at, so one by one.
+        for at in [0, 8] {
+            memory.store_u64(to + at, memory.load_u64(from + at));
+        }
+        Ok(())
+    }
+
+    /// The table and key of the row at `place`.
+    pub(crate) fn owner(&self, place: u64) -> Result<Record<'_>> {
+        self.parse(place, false)
+    }
+
+    /// Adds the places that were marked since the last call to `out`.
+    pub(crate) fn take_marked(&self, out: &mut Vec<u64>) {
+        self.marks.take(out);
+    }
+
+    /// How many times longer reads at `places` of the home tier take than reads of the cache's memory.
+    pub(crate) fn gain(&self, home: &FastTier, places: &[u64; gain::SAMPLES]) -> f64 {
+        let memory = self.memory();
+        let last = memory.bytes() - PAGE_BYTES;
+        let stride = PAGE_BYTES / gain::SAMPLES as u64;
+        let others = std::array::from_fn(|i| last + i as u64 * stride);
+        // Pages of zeros that were never written are all the same one.
+        others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
+        gain::measure(home, places, memory, &others)
+    }
+}
+
+pub(crate) use gain::{NOT_WORTH_IT, SAMPLE_BYTES, SAMPLES, WORTH_IT};
+
+impl Books {
+    /// Has what no slot leads to any more freed once nobody can see it: `epoch` is that of a moment after the last of it
+    /// was unlinked.
+    pub(crate) fn retire(&mut self, epoch: u64, places: Vec<u64>, pages: Vec<u32>) {
+        if !places.is_empty() || !pages.is_empty() {
+            self.retired.push_back(Batch { epoch, places, pages });
+        }
+    }
+
+    /// Frees what has waited long enough, in the order it was retired.
+    pub(crate) fn free_retired(&mut self, is_over: impl Fn(u64) -> bool) {
+        while let Some(batch) = self.retired.pop_front_if(|batch| is_over(batch.epoch)) {
+            batch.places.into_iter().for_each(|place| self.pages.free(place));
+            batch.pages.into_iter().for_each(|page| self.pages.give_back(page));
+        }
+    }
+}
+
+#[cold]
+fn broken(place: u64) -> Error {
+    Error::corrupted(format!("the cached row at byte {place} of the cache does not match its checksum"))
+}

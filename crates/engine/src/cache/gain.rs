@@ -1,0 +1,82 @@
+//! Whether the cache is worth having: how long a row takes to arrive from its home, against DRAM.
+//!
+//! Owns one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
+//! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
+//! well under a millisecond on memory. Must not know rows.
+
+use std::hint::black_box;
+
+use hedgerow_device::{Clock, FastTier};
+
+/// Places read in one go, one after the other.
+pub(crate) const SAMPLES: usize = 16;
+/// Bytes read at each.
+pub(crate) const SAMPLE_BYTES: u64 = 1024;
+/// Goes at either side; the quickest counts, since others on the machine can only make it longer.
+const GOES: usize = 4;
+const LINE_BYTES: usize = 64;
+
+/// Where the cache begins to pay, as time at home over time in DRAM.
+pub(crate) const WORTH_IT: f64 = 1.3;
+/// Where a cache that is in use no longer does.
+pub(crate) const NOT_WORTH_IT: f64 = 1.15;
+
+/// How many times longer reads at `places` of `home` take than reads at `others` of `memory`.
+pub(crate) fn measure(
+    home: &FastTier,
+    places: &[u64; SAMPLES],
+    memory: &FastTier,
+    others: &[u64; SAMPLES],
+) -> f64 {
+    let clock = Clock::system();
+    let (mut at_home, mut in_memory) = (u64::MAX, u64::MAX);
+    for _ in 0..GOES {
+        at_home = at_home.min(time(&clock, home, places));
+        in_memory = in_memory.min(time(&clock, memory, others));
+    }
+    at_home as f64 / in_memory.max(1) as f64
+}
+
+fn time(clock: &Clock, tier: &FastTier, places: &[u64; SAMPLES]) -> u64 {
+    places.iter().for_each(|&place| tier.cool(place, SAMPLE_BYTES));
+    let zero = black_box(0u64);
+    let began = clock.monotonic_ns();
+    let mut sum = 0u64;
+    for &place in places {
+        // The next place depends on what was read, so that no two reads overlap.
+        let place = place + sum * zero;
+        tier.prefetch(place, SAMPLE_BYTES);
+        let bytes = tier.try_read(place, SAMPLE_BYTES as usize).unwrap_or_default();
+        sum = bytes.iter().step_by(LINE_BYTES).fold(sum, |sum, &byte| sum.wrapping_add(u64::from(byte)));
+    }
+    black_box(sum);
+    clock.monotonic_ns() - began
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use hedgerow_device::{EmulatedBase, FastTierOptions, PersistentMemoryModel};
+
+    use super::*;
+
+    fn filled(tier: FastTier) -> FastTier {
+        tier.grow(1 << 20).unwrap();
+        tier.write(0, 1 << 20, |bytes| bytes.fill(1));
+        tier
+    }
+
+    #[test]
+    fn slow_memory_is_told_from_fast() {
+        let options = FastTierOptions { bytes_max: 1 << 20, ..FastTierOptions::default() };
+        let dram = || filled(FastTier::dram(&options).unwrap());
+        let model = PersistentMemoryModel { read_latency_ns: 2_000, ..PersistentMemoryModel::optane() };
+        let slow = filled(FastTier::emulated(EmulatedBase::Dram, model, &options).unwrap());
+        let places = std::array::from_fn(|i| i as u64 * 40_000 / 8 * 8);
+        let others = std::array::from_fn(|i| i as u64 * 8_192);
+        let (memory, home) = (dram(), dram());
+        assert!(measure(&slow, &places, &memory, &others) > WORTH_IT);
+        // One of a few: a busy machine may spoil one.
+        let alike = |_| measure(&home, &places, &memory, &others) < WORTH_IT;
+        assert!((0..20).any(alike), "DRAM against DRAM");
+    }
+}

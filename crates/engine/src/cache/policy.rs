@@ -1,0 +1,296 @@
+//! Which rows come into the cache, and how long they stay (FOCUS section V-C2).
+//!
+//! Owns each table's *hit ratio*, a moving average over sampled reads; the rule of admission; the lifetime of rows; and
+//! the table of RW, the paper's priority parameter. Promises nothing about memory. Must not know rows or pages.
+//!
+//! **Admission.** Before a table has a hit ratio, or before the cache was full for the first time, every row that was read
+//! comes in. Then: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
+//! is 0 would never come in again; so the probability does not fall below [`ADMISSION_MIN`].
+//!
+//! Rows that were cached when they were written come back without being read again, where at least three of four calls
+//! on their table are reads; elsewhere the copy would be in vain too often.
+//!
+//! **Lifetime.** `2^-N * H * (1 - RO) * RW` since the last read, where N counts the attempts in a row that did not free
+//! enough and RO is the share of occupied slots in the row's page list.
+//!
+//! **RW** is a time for each tenth of the hit ratio, long in the middle and short at both ends (the paper's figure 16b). It
+//! is kept up to date: rows that come back soon after they were evicted make it longer, attempts that freed too little
+//! make it shorter. Of a table that is written to, the share of reads counts: a write ends a cached row's life anyway.
+
+use std::collections::HashMap;
+
+use hedgerow_device::Random;
+
+use crate::options::CachePolicy;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The least probability of admission.
+const ADMISSION_MIN: f64 = 1.0 / 16.0;
+/// Weight of the newest window in a moving average.
+const WEIGHT: f64 = 0.25;
+/// A window with fewer sampled calls says nothing yet and goes on.
+const WINDOW_MIN: u64 = 32;
+/// From this share of reads on, rows that were cached when they were written come back at once.
+const MOSTLY_READ: f64 = 0.75;
+/// Ticks of the cache's clock in a second.
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
+
+/// RW in seconds for each tenth of the hit ratio, to begin with.
+const RW_SECONDS: [f64; 10] = [2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 24.0, 16.0, 8.0, 4.0];
+const RW_SECONDS_MIN: f64 = 0.25;
+const RW_SECONDS_MAX: f64 = 256.0;
+/// Evicted rows that are remembered; 2^n.
+const GHOSTS: usize = 1 << 13;
+
+/// What callers did to one table, a sample of it. Shared; on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Traffic {
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    /// Most calls are reads: a cached row that was written is to come back at once. Set by the worker.
+    pub(crate) mostly_read: AtomicBool,
+}
+
+/// One table, as the policy knows it.
+#[derive(Debug, Default)]
+struct Profile {
+    ratio: Option<f64>,
+    /// Reads as a share of all calls.
+    reads: Option<f64>,
+    seen: [u64; 3],
+}
+
+impl Profile {
+    fn observe(&mut self, traffic: &Traffic) {
+        let now =
+            [&traffic.hits, &traffic.misses, &traffic.writes].map(|count| count.load(Ordering::Relaxed));
+        let [hits, misses, writes] = std::array::from_fn(|i| now[i] - self.seen[i]);
+        let reads = hits + misses;
+        if reads + writes < WINDOW_MIN {
+            return;
+        }
+        self.seen = now;
+        average(&mut self.reads, reads as f64 / (reads + writes) as f64);
+        let mostly_read = self.reads.is_some_and(|share| share >= MOSTLY_READ);
+        if traffic.mostly_read.load(Ordering::Relaxed) != mostly_read {
+            traffic.mostly_read.store(mostly_read, Ordering::Relaxed);
+        }
+        if reads > 0 {
+            average(&mut self.ratio, hits as f64 / reads as f64);
+        }
+    }
+}
+
+fn average(average: &mut Option<f64>, newest: f64) {
+    *average = Some(average.map_or(newest, |old| old + WEIGHT * (newest - old)));
+}
+
+/// The rules, and what they go by.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    kind: CachePolicy,
+    threshold: f64,
+    /// RW in seconds, if it was given.
+    fixed_rw: Option<f64>,
+    rw: [f64; 10],
+    /// Evicted and come back, by tenth of the hit ratio, since RW was last adjusted.
+    evicted: [u32; 10],
+    came_back: [u32; 10],
+    ghosts: Box<[u64]>,
+    /// The cache has been full.
+    settled: bool,
+    profiles: HashMap<u32, Profile>,
+    random: Random,
+}
+
+impl Policy {
+    /// The rules as the options say; `seed` is for chance.
+    pub(crate) fn new(kind: CachePolicy, threshold: f64, fixed_rw: Option<f64>, seed: u64) -> Policy {
+        Policy {
+            kind,
+            threshold,
+            fixed_rw,
+            rw: RW_SECONDS,
+            evicted: [0; 10],
+            came_back: [0; 10],
+            ghosts: vec![0; GHOSTS].into_boxed_slice(),
+            settled: false,
+            profiles: HashMap::new(),
+            random: Random::from_seed(seed),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> CachePolicy {
+        self.kind
+    }
+
+    /// Takes in what happened to a table since the last call.
+    pub(crate) fn observe(&mut self, table: u32, traffic: &Traffic) {
+        self.profiles.entry(table).or_default().observe(traffic);
+    }
+
+    /// Forgets all tables but these.
+    pub(crate) fn keep_tables(&mut self, exists: impl Fn(u32) -> bool) {
+        self.profiles.retain(|&table, _| exists(table));
+    }
+
+    /// A table's hit ratio, if there is one yet.
+    pub(crate) fn ratio(&self, table: u32) -> Option<f64> {
+        self.profiles.get(&table)?.ratio
+    }
+
+    /// Whether a row that was read, and whose key hashes to `hash`, comes in.
+    pub(crate) fn admits(&mut self, table: u32, hash: u64) -> bool {
+        let ratio = self.ratio(table).filter(|_| self.settled);
+        let tenth = tenth(self.ratio(table).unwrap_or(0.0));
+        let ghost = &mut self.ghosts[hash as usize % GHOSTS];
+        if *ghost == hash {
+            *ghost = 0;
+            self.came_back[tenth] += 1;
+        }
+        match (self.kind, ratio) {
+            (CachePolicy::Lru, _) | (_, None) => true,
+            (CachePolicy::Focus, Some(ratio)) if ratio >= self.threshold => true,
+            (CachePolicy::Focus, Some(ratio)) => {
+                let probability = (ratio / self.threshold).max(ADMISSION_MIN);
+                (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 <= probability
+            }
+        }
+    }
+
+    /// How many ticks a row of `table` outlives its last read, after `failed` attempts in a row that freed too little.
+    pub(crate) fn lifetime(&self, table: u32, failed: u32, occupancy: f64) -> f64 {
+        let profile = self.profiles.get(&table);
+        let ratio = profile.and_then(|profile| profile.ratio).unwrap_or(0.0);
+        let reads = profile.and_then(|profile| profile.reads).unwrap_or(1.0);
+        let rw = self.fixed_rw.unwrap_or(self.rw[tenth(ratio)] * reads);
+        0.5f64.powi(failed as i32) * ratio * (1.0 - occupancy).max(0.0) * rw * TICKS_PER_SECOND
+    }
+
+    /// A row of `table` was evicted.
+    pub(crate) fn evicted(&mut self, table: u32, hash: u64) {
+        self.evicted[tenth(self.ratio(table).unwrap_or(0.0))] += 1;
+        self.ghosts[hash as usize % GHOSTS] = hash;
+    }
+
+    /// The cache is full: from now on the hit ratios count.
+    pub(crate) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// Brings RW up to date after an eviction of which `failed` attempts freed too little.
+    pub(crate) fn adjust(&mut self, failed: u32) {
+        for tenth in 0..self.rw.len() {
+            let (evicted, came_back) = (self.evicted[tenth], self.came_back[tenth]);
+            if evicted < WINDOW_MIN as u32 {
+                continue;
+            }
+            let factor = match came_back * 100 / evicted {
+                _ if failed > 1 => 0.8,
+                20.. => 1.25,
+                0..5 => 0.9,
+                5..20 => 1.0,
+            };
+            self.rw[tenth] = (self.rw[tenth] * factor).clamp(RW_SECONDS_MIN, RW_SECONDS_MAX);
+            (self.evicted[tenth], self.came_back[tenth]) = (0, 0);
+        }
+    }
+}
+
+fn tenth(ratio: f64) -> usize {
+    ((ratio * 10.0) as usize).min(9)
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn policy(kind: CachePolicy) -> Policy {
+        Policy::new(kind, 0.5, None, 1)
+    }
+
+    fn see(policy: &mut Policy, table: u32, traffic: &Traffic, hits: u64, misses: u64, writes: u64) {
+        traffic.hits.fetch_add(hits, Ordering::Relaxed);
+        traffic.misses.fetch_add(misses, Ordering::Relaxed);
+        traffic.writes.fetch_add(writes, Ordering::Relaxed);
+        policy.observe(table, traffic);
+    }
+
+    fn admitted(policy: &mut Policy, table: u32) -> f64 {
+        (1..=10_000).filter(|&hash| policy.admits(table, hash)).count() as f64 / 10_000.0
+    }
+
+    #[test]
+    fn hit_ratios_are_moving_averages() {
+        let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
+        see(&mut policy, 1, &traffic, 10, 10, 0);
+        assert_eq!(policy.ratio(1), None, "too few to tell");
+        see(&mut policy, 1, &traffic, 20, 0, 0);
+        assert_eq!(policy.ratio(1), Some(0.75));
+        see(&mut policy, 1, &traffic, 0, 100, 0);
+        assert_eq!(policy.ratio(1), Some(0.75 * 0.75));
+        policy.keep_tables(|table| table != 1);
+        assert_eq!(policy.ratio(1), None);
+    }
+
+    #[test]
+    fn admission_follows_the_ratio_once_the_cache_was_full() {
+        let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
+        see(&mut policy, 1, &traffic, 25, 75, 0);
+        assert_eq!(admitted(&mut policy, 1), 1.0, "there is room");
+        policy.settle();
+        assert!(
+            (0.47..0.53).contains(&admitted(&mut policy, 1)),
+            "a ratio of a quarter, a threshold of a half"
+        );
+        assert_eq!(admitted(&mut policy, 2), 1.0, "a table without a ratio");
+        (0..40).for_each(|_| see(&mut policy, 1, &traffic, 0, 100, 0));
+        assert!((0.05..0.08).contains(&admitted(&mut policy, 1)), "never nothing");
+        (0..40).for_each(|_| see(&mut policy, 1, &traffic, 60, 40, 0));
+        assert_eq!(admitted(&mut policy, 1), 1.0);
+        let mut lru = self::policy(CachePolicy::Lru);
+        lru.settle();
+        see(&mut lru, 1, &traffic, 0, 1_000, 0);
+        assert_eq!(admitted(&mut lru, 1), 1.0);
+    }
+
+    #[test]
+    fn lifetime_is_the_papers_product() {
+        let mut policy = Policy::new(CachePolicy::Focus, 0.5, Some(10.0), 1);
+        let traffic = Traffic::default();
+        assert_eq!(policy.lifetime(1, 0, 0.0), 0.0, "no hits, no life");
+        see(&mut policy, 1, &traffic, 80, 20, 300);
+        assert_eq!(policy.lifetime(1, 0, 0.5), 0.8 * 0.5 * 10.0 * TICKS_PER_SECOND);
+        assert_eq!(policy.lifetime(1, 3, 0.5), 0.8 * 0.5 * 10.0 * TICKS_PER_SECOND / 8.0);
+        assert_eq!(policy.lifetime(1, 0, 1.0), 0.0);
+    }
+
+    #[test]
+    fn writes_shorten_the_lifetime_unless_rw_is_given() {
+        let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
+        see(&mut policy, 1, &traffic, 50, 50, 0);
+        let before = policy.lifetime(1, 0, 0.5);
+        (0..30).for_each(|_| see(&mut policy, 1, &traffic, 50, 50, 300));
+        let after = policy.lifetime(1, 0, 0.5);
+        assert!((0.2..0.35).contains(&(after / before)), "{before} {after}");
+    }
+
+    #[test]
+    fn rw_is_learned_from_what_comes_back() {
+        let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
+        see(&mut policy, 1, &traffic, 50, 50, 0);
+        let before = policy.lifetime(1, 0, 0.5);
+        (1..=100).for_each(|hash| policy.evicted(1, hash));
+        assert!((1..=50).all(|hash| policy.admits(1, hash)));
+        policy.adjust(0);
+        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25, "half came back");
+        (1..=100).for_each(|hash| policy.evicted(1, hash));
+        policy.adjust(0);
+        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25 * 0.9, "none came back");
+        (1..=100).for_each(|hash| policy.evicted(1, hash));
+        policy.adjust(4);
+        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25 * 0.9 * 0.8, "it took four attempts");
+    }
+}

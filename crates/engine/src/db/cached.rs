@@ -1,0 +1,603 @@
+//! The cache and the index together: home slots, and the worker that fills and empties the cache.
+//!
+//! Owns the rule by which the rest of `db` lives with cached slots: who reads a row takes the slot as it is
+//! ([`Store::row_at`]); who wants anything else of it takes its *home* ([`Store::home`]); who replaces it does so through
+//! [`Store::publish`], which shows it the home slot and sees to the entry. So a place in DRAM is never mistaken for one in
+//! the log. Promises that a cached slot stands for the very version its home slot leads to: it is published over that slot
+//! alone, and gone with the first change. Must not know what a page is.
+//!
+//! The worker's round, every 4 ms while the cache is in use:
+//!
+//! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
+//! 2. Every few seconds, unless told always to cache: look whether it pays (`cache/gain.rs`). If not, let everything go.
+//! 3. Where the cache is nearly full, evict by lifetime, the table with the lowest hit ratio first, until it is down to
+//!    80 % (FOCUS section V-C3). A cached slot goes back to its home slot.
+//! 4. Take requests out of the ring; copy the rows that the policy admits, each chain merged into one record; publish the
+//!    cached slot over the home slot, if that is still there.
+//! 5. Retire what steps 3 and 4 unlinked, under an epoch read after all of it.
+//!
+//! Reads of single rows fill the cache; scans use it but do not fill it: they fetch their rows ahead, so that it gains
+//! them little, and one long scan would drive out what is read again and again.
+
+use std::time::Duration;
+
+use hedgerow_device::crc32c;
+use smallvec::SmallVec;
+
+use super::metrics::Count;
+use super::read::{Bodies, Chain};
+use super::store::{Store, TableShared};
+use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, WORTH_IT};
+use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
+use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
+use crate::log::segment::SEGMENT_HEADER_BYTES;
+use crate::options::{CacheMode, CachePolicy};
+use crate::schema::body::BodyBytes;
+use crate::sync::atomic::Ordering;
+use crate::{Error, Options, Result};
+
+/// Between two rounds of the worker.
+const PACE: Duration = Duration::from_millis(4);
+/// Between two looks whether the cache pays.
+const LOOK: Duration = Duration::from_secs(3);
+/// The same while the store is too small to tell.
+const LOOK_SOON: Duration = Duration::from_millis(200);
+/// Ticks between two looks at the tables' traffic.
+const OBSERVE_EVERY: u32 = 10;
+/// Rows copied in one round, at most.
+const ADMIT_MAX: usize = 512;
+/// Rows evicted in one round, at most.
+const EVICT_MAX: usize = 4096;
+/// Attempts to evict enough in one round, at most.
+const ATTEMPTS_MAX: u32 = 4;
+/// More failed attempts in a row shorten no lifetime: it is below a tick by then.
+const FAILED_MAX: u32 = 16;
+/// Eviction begins where so much of the cache is taken,
+const USAGE_HIGH: f64 = 0.95;
+/// and ends here (the paper's `page_usage`).
+const USAGE_TARGET: f64 = 0.8;
+/// Rows looked up together.
+const GROUP: usize = 16;
+/// Ages that the comparison policy tells apart, in ticks.
+const AGES: usize = 4096;
+
+/// What a round unlinked.
+#[derive(Default)]
+struct Gone {
+    places: Vec<u64>,
+    pages: Vec<u32>,
+}
+
+/// Checks the cache's options.
+pub(super) fn check_options(options: &Options) -> Result<()> {
+    let threshold = options.cache_hit_threshold;
+    if !(0.0..=1.0).contains(&threshold) {
+        return Err(Error::invalid(format!("cache_hit_threshold is {threshold}; it must be from 0 to 1")));
+    }
+    if let Some(rw) = options.cache_rw.filter(|rw| !(rw > &0.0 && rw <= &3600.0)) {
+        return Err(Error::invalid(format!("cache_rw is {rw} s; it must be more than 0, up to 3600")));
+    }
+    Ok(())
+}
+
+/// What callers need.
+impl Store {
+    /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
+    /// `slot` was read.
+    #[inline]
+    pub(super) fn home(&self, slot: Slot) -> Slot {
+        if slot.is_cached() { self.cache.home(slot) } else { slot }
+    }
+
+    /// [`Index::upsert`](crate::index::Index::upsert) in terms of home slots: `decide` sees the key's home slot, and what
+    /// it stores is one. If that replaces a cached slot, its entry is marked.
+    #[inline]
+    pub(super) fn publish<R>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        guard: &Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        let mut replaced = None;
+        let result = table.index.upsert(key, guard, |now| {
+            let (decision, result) = decide(now.map(|slot| self.home(slot)));
+            if let Some(cached) = now.filter(|now| now.is_cached())
+                && decision != Decision::Keep
+            {
+                replaced = Some(cached.offset());
+            }
+            (decision, result)
+        })?;
+        // Not before another slot stands in its place, and under the guard from before.
+        if let Some(place) = replaced {
+            self.cache.kill(place);
+            if table.traffic.mostly_read.load(Ordering::Relaxed) {
+                self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Fetches the newest record of a row, or its cached copy.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: Slot) {
+        if slot.is_cached() {
+            self.cache.prefetch(slot);
+        } else {
+            self.log.prefetch_record(slot.offset(), slot.bytes());
+        }
+    }
+
+    /// Lets the cache know of a row that was read through `slot`.
+    #[inline]
+    pub(super) fn note_read(&self, table: &TableShared, key: &[u8], slot: Option<Slot>) {
+        let tick = self.cache.tick();
+        if let Some(slot) = slot
+            && tick != 0
+        {
+            self.note_read_at(table, key, slot, tick);
+        }
+    }
+
+    #[inline(never)]
+    fn note_read_at(&self, table: &TableShared, key: &[u8], slot: Slot, tick: u32) {
+        let sampled = self.cache.is_sampled();
+        if slot.is_cached() {
+            self.counters.add(Count::CacheHit);
+            self.cache.touch(slot.offset(), tick);
+            if sampled {
+                table.traffic.hits.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.counters.add(Count::CacheMiss);
+        if sampled {
+            table.traffic.misses.fetch_add(1, Ordering::Relaxed);
+            self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
+        }
+    }
+
+    /// Lets the cache know of a write to a table.
+    #[inline]
+    pub(super) fn note_write(&self, table: &TableShared) {
+        if self.cache.tick() != 0 && self.cache.is_sampled() {
+            table.traffic.writes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The worker.
+impl Store {
+    /// The worker's thread.
+    pub(super) fn keep_cached(&self) {
+        let mut pace = PACE;
+        while self.housekeeping.sleep(pace) {
+            pace = self.tend_cache();
+        }
+    }
+
+    /// One round; returns how long until the next.
+    pub(super) fn tend_cache(&self) -> Duration {
+        if !self.cache.exists() {
+            return LOOK;
+        }
+        let mut books = self.cache.books.lock();
+        let books = &mut *books;
+        let now_ns = self.advance_tick(books);
+        self.free_retired(books);
+        let mut gone = Gone::default();
+        self.forget_tables(books, &mut gone);
+        self.take_replaced(books, &mut gone);
+        let wanted = match self.cache.mode {
+            CacheMode::On => true,
+            // Without threads there is nobody to measure: the same calls must do the same again.
+            CacheMode::Auto => self.options.background && self.is_worth_it(books, now_ns),
+            CacheMode::Off => false,
+        };
+        if wanted {
+            self.cache.set_tick(books.tick);
+            if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
+                books.observed = books.tick;
+                self.observe_tables(books);
+            }
+            self.make_room(books, &mut gone);
+            self.admit_requested(books);
+        } else {
+            self.cache.set_tick(0);
+            std::iter::from_fn(|| self.cache.next_request()).for_each(drop);
+            self.let_all_go(books, &mut gone);
+        }
+        let rows_left = books.pages.rows() > 0 || !gone.places.is_empty();
+        books.retire(self.epoch.current(), gone.places, gone.pages);
+        self.free_retired(books);
+        self.cache.numbers.rows.store(books.pages.rows(), Ordering::Relaxed);
+        self.cache.numbers.bytes.store(books.pages.used_bytes(), Ordering::Relaxed);
+        if wanted || rows_left {
+            return PACE;
+        }
+        Duration::from_nanos(books.look_at_ns.saturating_sub(now_ns)).max(PACE)
+    }
+
+    /// Moves the tick on with time, or in a store without threads by one.
+    fn advance_tick(&self, books: &mut Books) -> u64 {
+        let now_ns = self.clock.monotonic_ns();
+        let tick_ns = (1e9 / TICKS_PER_SECOND) as u64;
+        let passed = now_ns.saturating_sub(books.ticked_ns) / tick_ns;
+        let passed = if books.ticked_ns == 0 || !self.options.background { 1 } else { passed };
+        if passed > 0 {
+            books.ticked_ns = now_ns;
+            // It wraps after more than a year; then some rows leave early or late.
+            books.tick = books.tick.wrapping_add(passed as u32).max(1);
+        }
+        now_ns
+    }
+
+    fn free_retired(&self, books: &mut Books) {
+        books.free_retired(|epoch| self.epoch.is_quiescent_since(epoch));
+    }
+
+    /// Rows whose slots were replaced by writers.
+    fn take_replaced(&self, books: &mut Books, gone: &mut Gone) {
+        let before = gone.places.len();
+        self.cache.take_marked(&mut gone.places);
+        gone.places[before..].iter().for_each(|&place| books.pages.leave(place));
+    }
+
+    /// The pages of tables that were dropped or cleared: their trees went with all slots in them.
+    fn forget_tables(&self, books: &mut Books, gone: &mut Gone) {
+        for table in books.pages.tables() {
+            if self.catalog.by_id(table).is_none() {
+                // The table goes out of the catalog before its tree is exchanged. Only after that nobody new can find an
+                // entry.
+                self.catalog.wait_for_change();
+                gone.pages.extend(books.pages.detach(table));
+            }
+        }
+    }
+
+    fn observe_tables(&self, books: &mut Books) {
+        for table in self.catalog.all() {
+            let id = table.id.load(std::sync::atomic::Ordering::Relaxed);
+            books.policy.observe(id, &table.traffic);
+        }
+        books.policy.keep_tables(|table| self.catalog.by_id(table).is_some());
+    }
+
+    /// Whether home is slow enough, by a look that is at most a few seconds old.
+    fn is_worth_it(&self, books: &mut Books, now_ns: u64) -> bool {
+        if now_ns < books.look_at_ns {
+            return books.worth_it;
+        }
+        let Some(places) = self.sample_places(books) else {
+            books.look_at_ns = now_ns + LOOK_SOON.as_nanos() as u64;
+            return false;
+        };
+        let gain = self.cache.gain(self.log.tier(), &places);
+        books.worth_it = gain >= if books.worth_it { NOT_WORTH_IT } else { WORTH_IT };
+        books.look_at_ns = now_ns + LOOK.as_nanos() as u64;
+        self.cache.numbers.gain_percent.store((gain * 100.0) as u64, Ordering::Relaxed);
+        books.worth_it
+    }
+
+    /// Random places in segments.
+    fn sample_places(&self, books: &mut Books) -> Option<[u64; SAMPLES]> {
+        let segments = self.log.segments();
+        let mut place = || {
+            let (unit, segment, _) = &segments[books.random.below(segments.len() as u64) as usize];
+            let bytes = u64::from(segment.units) * self.log.unit_bytes();
+            let within = books.random.below(bytes - SEGMENT_HEADER_BYTES - SAMPLE_BYTES);
+            u64::from(*unit) * self.log.unit_bytes() + SEGMENT_HEADER_BYTES + within / 64 * 64
+        };
+        if segments.is_empty() { None } else { Some(std::array::from_fn(|_| place())) }
+    }
+}
+
+/// Admission.
+impl Store {
+    fn admit_requested(&self, books: &mut Books) {
+        let mut taken = 0;
+        let mut group: SmallVec<[Request; GROUP]> = SmallVec::new();
+        while taken < ADMIT_MAX {
+            let next = self.cache.next_request();
+            let is_end = next.is_none();
+            if is_end
+                || group.len() == GROUP
+                || next.is_some_and(|r| group.iter().any(|o| o.table != r.table))
+            {
+                self.admit_group(books, &group);
+                group.clear();
+            }
+            let Some(request) = next else { break };
+            taken += 1;
+            group.push(request);
+        }
+        self.admit_group(books, &group);
+    }
+
+    /// Admits rows of one table; their misses overlap.
+    fn admit_group(&self, books: &mut Books, group: &[Request]) {
+        let Some(first) = group.first() else { return };
+        let Some(table) = self.catalog.by_id(first.table) else { return };
+        let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
+        let mut found = [None; GROUP];
+        let guard = self.pin();
+        table.index.multi_get(&keys, &guard, &mut found);
+        for (slot, key) in found.iter_mut().zip(&keys) {
+            let admits = |slot: &Slot| {
+                matches!(slot.tag(), Tag::Row | Tag::Delta)
+                    && books.policy.admits(first.table, hash(first.table, key))
+            };
+            *slot = slot.filter(admits);
+        }
+        self.fetch_chains(found);
+        for slot in found.into_iter().flatten() {
+            // What cannot be read is for the reader who meets it.
+            if self.admit(books, &table, first.table, slot, &guard).unwrap_or(false) {
+                self.cache.numbers.admissions.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Copies the row under a home slot into the cache, and publishes it.
+    fn admit(
+        &self,
+        books: &mut Books,
+        table: &TableShared,
+        id: u32,
+        home: Slot,
+        guard: &Guard<'_>,
+    ) -> Result<bool> {
+        let chain = self.chain(home)?;
+        let newest = chain.newest();
+        if newest.table() != id || chain.expires_at_ms().is_some_and(|ms| ms <= self.clock.now_ms()) {
+            return Ok(false);
+        }
+        let schema = table.schema.load();
+        if chain.depth() > 0 {
+            let bodies = Bodies::new(&schema, Some(&chain), None)?;
+            let plan = bodies.merge(&schema, self.clock.now_ms())?;
+            let mut draft = self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+            // Nobody merges in the cache.
+            draft.flags &= FLAG_FIELD_EXPIRY;
+            let spec = draft.spec(id, newest.key());
+            return Ok(self.admit_as(books, table, home, &chain, &spec, guard, |body| plan.encode(body)));
+        }
+        let body = BodyBytes::slice(&newest, 0..newest.body_len())?;
+        let spec = RecordSpec {
+            kind: RecordKind::Row,
+            flags: newest.flags() & FLAG_FIELD_EXPIRY,
+            table: id,
+            schema_version: newest.schema_version(),
+            key: newest.key(),
+            expires_at_ms: newest.expires_at_ms(),
+            body_bytes: body.len(),
+        };
+        Ok(self.admit_as(books, table, home, &chain, &spec, guard, |out| out.copy_from_slice(body)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two ends of one step")]
+    fn admit_as(
+        &self,
+        books: &mut Books,
+        table: &TableShared,
+        home: Slot,
+        chain: &Chain<'_>,
+        spec: &RecordSpec<'_>,
+        guard: &Guard<'_>,
+        body: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let bytes = Cache::entry_bytes(spec.record_bytes());
+        let Some(place) = books.pages.allocate(spec.table, bytes) else {
+            books.starved |= Cache::fits(bytes);
+            return false;
+        };
+        let cached = Slot::cached(home, place, spec.record_bytes() as u64);
+        self.cache.fill(place, books.tick, home, spec, chain.newest().version(), body);
+        // The entry was written before the slot that leads to it is stored, with release.
+        let stands = table.index.upsert(spec.key, guard, |now| match now == Some(home) {
+            true => (Decision::Store(cached), true),
+            false => (Decision::Keep, false),
+        });
+        let stands = stands.unwrap_or(false);
+        if !stands {
+            books.pages.leave(place);
+            books.pages.free(place);
+        }
+        stands
+    }
+}
+
+/// Eviction.
+impl Store {
+    fn make_room(&self, books: &mut Books, gone: &mut Gone) {
+        if books.evicting || books.pages.usage() > USAGE_HIGH {
+            books.evicting = true;
+            books.policy.settle();
+            match books.policy.kind() {
+                CachePolicy::Focus => self.evict_outlived(books, gone),
+                CachePolicy::Lru => self.evict_oldest(books, gone),
+            }
+        } else if books.starved && books.pages.free_pages() == 0 {
+            self.make_page(books, gone);
+        }
+        books.starved = false;
+    }
+
+    /// Evicts rows that were not read for longer than their lifetime, until enough is free.
+    fn evict_outlived(&self, books: &mut Books, gone: &mut Gone) {
+        let mut left = EVICT_MAX;
+        let attempts = if books.failed < FAILED_MAX { ATTEMPTS_MAX } else { 1 };
+        for _ in 0..attempts {
+            let mut tables = books.pages.tables();
+            let ratio = |&table: &u32| books.policy.ratio(table).unwrap_or(0.0);
+            tables.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+            for id in tables {
+                let Some(table) = self.catalog.by_id(id) else { continue };
+                let mut pages = books.pages.of_table(id);
+                // Not always the same ones first: the eviction may end half-way.
+                let first = books.random.below(pages.len() as u64) as usize;
+                pages.rotate_left(first);
+                for page in pages {
+                    let lifetime = books.policy.lifetime(id, books.failed, books.pages.occupancy(page));
+                    let outlived = |age: u32| f64::from(age) > lifetime;
+                    self.evict_from(books, gone, (&table, page), outlived, &mut left);
+                    if books.pages.usage() <= USAGE_TARGET {
+                        books.policy.adjust(books.failed);
+                        (books.failed, books.evicting) = (0, false);
+                        return;
+                    }
+                    if left == 0 {
+                        // The next round goes on, with the same lifetimes.
+                        return;
+                    }
+                }
+            }
+            books.failed = (books.failed + 1).min(FAILED_MAX);
+        }
+    }
+
+    /// Evicts the rows that were not read for longest, whatever their table, until enough is free.
+    fn evict_oldest(&self, books: &mut Books, gone: &mut Gone) {
+        let mut ages = vec![0u64; AGES];
+        let pages: Vec<(u32, u32)> = (books.pages.tables().into_iter())
+            .flat_map(|table| books.pages.of_table(table).into_iter().map(move |page| (table, page)))
+            .collect();
+        for &(_, page) in &pages {
+            for place in books.pages.rows_in(page) {
+                ages[self.age_of(books, place).min(AGES as u32 - 1) as usize] += 1;
+            }
+        }
+        let surplus = (1.0 - USAGE_TARGET / books.pages.usage()).max(0.0) * books.pages.rows() as f64;
+        let mut older = 0;
+        let oldest = ages.iter().rposition(|&rows| {
+            older += rows;
+            older as f64 >= surplus
+        });
+        let cut = oldest.unwrap_or(0) as u32;
+        let mut left = EVICT_MAX;
+        for (id, page) in pages {
+            let Some(table) = self.catalog.by_id(id) else { continue };
+            self.evict_from(books, gone, (&table, page), |age| age >= cut, &mut left);
+            if left == 0 || books.pages.usage() <= USAGE_TARGET {
+                break;
+            }
+        }
+        // Not reached: the next round goes on.
+        books.evicting = books.pages.usage() > USAGE_TARGET;
+    }
+
+    fn age_of(&self, books: &Books, place: u64) -> u32 {
+        books.tick.wrapping_sub(self.cache.last_access(place))
+    }
+
+    /// Evicts the rows of a page that are old enough, `left` at most.
+    fn evict_from(
+        &self,
+        books: &mut Books,
+        gone: &mut Gone,
+        (table, page): (&TableShared, u32),
+        is_due: impl Fn(u32) -> bool,
+        left: &mut usize,
+    ) {
+        const AHEAD: usize = 8;
+        let rows = books.pages.rows_in(page);
+        for (i, &place) in rows.iter().enumerate() {
+            if let Some(&ahead) = rows.get(i + AHEAD) {
+                self.cache.prefetch_access(ahead);
+            }
+            if *left > 0 && is_due(self.age_of(books, place)) && self.evict(books, table, place) {
+                gone.places.push(place);
+                *left -= 1;
+            }
+        }
+    }
+
+    /// Puts the home slot back in the place of a cached one. False if that was replaced already: then its entry is or will
+    /// be marked.
+    fn evict(&self, books: &mut Books, table: &TableShared, place: u64) -> bool {
+        let Ok(record) = self.cache.owner(place) else { return false };
+        let guard = self.pin();
+        let evicted = table.index.upsert(record.key(), &guard, |now| match now {
+            Some(slot) if slot.is_cached() && slot.offset() == place => {
+                (Decision::Store(self.home(slot)), true)
+            }
+            _ => (Decision::Keep, false),
+        });
+        let evicted = evicted.unwrap_or(false);
+        if evicted {
+            books.policy.evicted(record.table(), hash(record.table(), record.key()));
+            books.pages.leave(place);
+            self.cache.numbers.evictions.fetch_add(1, Ordering::Relaxed);
+        }
+        evicted
+    }
+
+    /// Lets rows go until none is left, a bounded number at a time.
+    fn let_all_go(&self, books: &mut Books, gone: &mut Gone) {
+        let mut left = EVICT_MAX;
+        for id in books.pages.tables() {
+            let Some(table) = self.catalog.by_id(id) else { continue };
+            for page in books.pages.of_table(id) {
+                self.evict_from(books, gone, (&table, page), |_| true, &mut left);
+                if left == 0 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// There is room, but none for rows of some table and size: empties a page. Its rows move into other pages of their
+    /// list if they can.
+    fn make_page(&self, books: &mut Books, gone: &mut Gone) {
+        let (page, moves) = match books.pages.spare() {
+            Some(page) => (page, true),
+            None => match books.pages.least() {
+                Some(page) => (page, false),
+                None => return,
+            },
+        };
+        let Some(id) = books.pages.table_of(page) else { return };
+        let Some(table) = self.catalog.by_id(id) else { return };
+        books.pages.close(page);
+        for place in books.pages.rows_in(page) {
+            if moves && self.move_row(books, &table, place) || self.evict(books, &table, place) {
+                gone.places.push(place);
+            }
+        }
+    }
+
+    /// Moves a row to another page of its list; false if there is none, or the row was replaced.
+    fn move_row(&self, books: &mut Books, table: &TableShared, from: u64) -> bool {
+        let Ok(record) = self.cache.owner(from) else { return false };
+        let bytes = Cache::entry_bytes(record.record_bytes());
+        let Some(to) = books.pages.allocate(record.table(), bytes) else { return false };
+        let elsewhere = !books.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
+        let guard = self.pin();
+        let moved = elsewhere
+            && table
+                .index
+                .upsert(record.key(), &guard, |now| match now {
+                    Some(slot) if slot.is_cached() && slot.offset() == from => {
+                        (Decision::Store(slot.with_offset(to)), true)
+                    }
+                    _ => (Decision::Keep, false),
+                })
+                .unwrap_or(false);
+        if moved {
+            books.pages.leave(from);
+        } else {
+            books.pages.leave(to);
+            books.pages.free(to);
+        }
+        moved
+    }
+}
+
+/// Of a table's key; never 0.
+fn hash(table: u32, key: &[u8]) -> u64 {
+    1 << 32 | u64::from(crc32c(table, key))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,443 @@
+//! The cache joined with the index: what a test from outside cannot time. Each protection has a test that fails without it.
+
+use hedgerow_device::{Clock, FastTierOptions};
+
+use super::*;
+use crate::log::segment::{Claim, SegmentKind};
+use crate::{Batch, Db, Schema, Table, Type, Value, row};
+
+fn options() -> Options {
+    Options {
+        segment_bytes: 1 << 20,
+        background: false,
+        recovery_threads: 1,
+        index_bytes_max: 16 << 20,
+        cache_bytes: 1 << 20,
+        cache_mode: CacheMode::On,
+        ..Options::default()
+    }
+}
+
+fn open_with(options: Options) -> Db {
+    let tier = FastTierOptions { bytes_max: 64 << 20, ..FastTierOptions::default() };
+    Db::open_at(hedgerow_device::FastTier::dram(&tier).unwrap(), options, Clock::manual(1_000)).unwrap()
+}
+
+fn open() -> (Db, Table) {
+    let db = open_with(options());
+    let schema = Schema::new().field("a", Type::U64).nullable("b", Type::U64).nullable("text", Type::String);
+    let table = db.create_table("rows", schema).unwrap();
+    (db, table)
+}
+
+fn put(table: &Table, key: &[u8], a: u64) {
+    let text = "t".repeat(a as usize % 50);
+    table.put(key, &row! { a: a, b: a, text: text.as_str() }).unwrap();
+}
+
+fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
+    table.read(key, |row| Ok(row.get("a")?.as_u64().unwrap())).unwrap()
+}
+
+/// The key's slot in the index, as it is.
+fn slot(table: &Table, key: &[u8]) -> Slot {
+    table.shared().index.get(key, &table.store().pin()).unwrap()
+}
+
+/// Reads the row and has it cached.
+fn cache(db: &Db, table: &Table, key: &[u8]) -> u64 {
+    table.get(key).unwrap();
+    db.tend_cache();
+    let slot = slot(table, key);
+    assert!(slot.is_cached(), "{} is not cached", key.escape_ascii());
+    slot.offset()
+}
+
+fn rounds(db: &Db) {
+    (0..4).for_each(|_| db.tend_cache());
+}
+
+#[test]
+fn a_row_that_was_read_is_cached_and_reads_the_same() {
+    let (db, table) = open();
+    put(&table, b"k", 7);
+    table.update(b"k", &row! { b: 8 }).unwrap();
+    table.update(b"k", &row! { text: "new" }).unwrap();
+    let (home, before) = (slot(&table, b"k"), table.get(b"k").unwrap().unwrap());
+    assert_eq!(home.depth(), 2);
+    cache(&db, &table, b"k");
+    let after = table.get(b"k").unwrap().unwrap();
+    assert_eq!(before.version(), after.version());
+    assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
+    let store = table.store();
+    let guard = store.pin();
+    let cached = table.shared().index.get(b"k", &guard).unwrap();
+    assert_eq!(store.home(cached), home);
+    assert_eq!((cached.depth(), cached.expires()), (2, false));
+    drop(guard);
+    let metrics = db.metrics();
+    assert_eq!((metrics.cache_rows, metrics.cache_admissions, metrics.cache_hits), (1, 1, 1));
+    assert!(metrics.cache_active && metrics.cache_bytes > 0 && metrics.cache_bytes_max == 1 << 20);
+    assert!(table.exists(b"k").unwrap());
+    assert_eq!(table.multi_get(&[b"k"]).unwrap()[0].as_ref().unwrap().get("text"), Value::Str("new"));
+    assert_eq!(table.scan().map(|row| row.unwrap().get("b") == Value::UInt(8)).collect::<Vec<_>>(), [true]);
+    db.check_counts().unwrap();
+}
+
+/// Every way to change a row, over a cached one: the new version is seen at once, the entry goes, the counts stay right,
+/// and the record written last leads to the log.
+#[test]
+fn every_write_replaces_the_cached_row() {
+    type Write = fn(&Db, &Table);
+    let writes: [(&str, Write, Option<u64>); 8] = [
+        ("put", |_, t| put(t, b"k", 9), Some(9)),
+        ("update", |_, t| t.update(b"k", &row! { a: 9 }).unwrap(), Some(9)),
+        ("delete", |_, t| assert!(t.delete(b"k").unwrap()), None),
+        ("increment", |_, t| assert_eq!(t.increment(b"k", "a", 2).unwrap(), 9), Some(9)),
+        (
+            "compare_and_set",
+            |_, t| assert!(t.compare_and_set(b"k", "a", Value::UInt(7), Value::UInt(9)).unwrap()),
+            Some(9),
+        ),
+        ("expire", |_, t| assert!(t.expire(b"k", Some(5_000)).unwrap()), Some(7)),
+        (
+            "batch",
+            |db, t| {
+                let mut batch = Batch::new();
+                batch.require_version(t, b"k", t.version(b"k").unwrap()).unwrap();
+                batch.update(t, b"k", &row! { a: 9 }).unwrap();
+                db.write(batch).unwrap();
+            },
+            Some(9),
+        ),
+        (
+            "merge",
+            |_, t| {
+                let (store, guard) = (t.store(), t.store().pin());
+                let home = store.home(t.shared().index.get(b"k", &guard).unwrap());
+                let chain = store.chain(home).unwrap();
+                assert!(
+                    store.write_merged(t.shared(), home, &chain, SegmentKind::Row, Claim::Write).unwrap()
+                );
+            },
+            Some(7),
+        ),
+    ];
+    for (name, write, wanted) in writes {
+        let (db, table) = open();
+        put(&table, b"k", 7);
+        table.update(b"k", &row! { b: 1 }).unwrap();
+        let place = cache(&db, &table, b"k");
+        write(&db, &table);
+        assert_eq!(a_of(&table, b"k"), wanted, "{name}");
+        let now = slot(&table, b"k");
+        assert!(!now.is_cached(), "{name}");
+        let record = table.store().log.record(now.offset()).unwrap();
+        let previous = Slot::from_raw(record.previous()).unwrap();
+        assert!(!previous.is_cached() && previous.offset() != place, "{name}: {previous:?}");
+        std::iter::from_fn(|| table.store().cache.next_request()).for_each(drop);
+        rounds(&db);
+        assert_eq!(
+            (db.metrics().cache_rows, db.metrics().cache_bytes),
+            (0, 0),
+            "{name}: the entry is left over"
+        );
+        db.check_counts().unwrap();
+    }
+}
+
+/// A cached row is whole, what is at home may be a full chain: deltas over it must not make it longer.
+#[test]
+fn chains_under_cached_rows_stay_bounded() {
+    for (kind, n) in (0..3).flat_map(|kind| (1..20).map(move |n| (kind, n))) {
+        let (db, table) = open();
+        put(&table, b"k", 0);
+        (1..n).for_each(|n| drop(table.update(b"k", &row! { a: n - 1 })));
+        table.update(b"k", &row! { a: n - 1 }).unwrap();
+        cache(&db, &table, b"k");
+        match kind {
+            0 => table.update(b"k", &row! { a: n }).unwrap(),
+            1 => assert_eq!(table.increment(b"k", "a", 1).unwrap(), n as i64),
+            _ => {
+                let mut batch = Batch::new();
+                batch.update(&table, b"k", &row! { a: n }).unwrap();
+                db.write(batch).unwrap();
+            }
+        }
+        assert_eq!(a_of(&table, b"k"), Some(n));
+        assert!(slot(&table, b"k").depth() <= 5, "{:?}", slot(&table, b"k"));
+        db.check_counts().unwrap();
+    }
+}
+
+#[test]
+fn snapshots_see_through_cached_rows() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    let old = db.snapshot();
+    table.update(b"k", &row! { a: 2 }).unwrap();
+    let new = db.snapshot();
+    cache(&db, &table, b"k");
+    let seen = |snapshot: &crate::Snapshot| snapshot.get(&table, b"k").unwrap().unwrap().get("a").as_u64();
+    assert_eq!((seen(&old), seen(&new)), (Some(1), Some(2)));
+    table.update(b"k", &row! { a: 3 }).unwrap();
+    cache(&db, &table, b"k");
+    assert_eq!((seen(&old), seen(&new), a_of(&table, b"k")), (Some(1), Some(2), Some(3)));
+}
+
+/// The collector moves the row under the cached slot, and takes its dead records off its stale count.
+#[test]
+fn collection_under_a_cached_row_keeps_row_and_counts() {
+    let (db, table) = open();
+    let filler = |n: u32| format!("filler{n}").into_bytes();
+    let big = "x".repeat(15_000);
+    put(&table, b"k", 7);
+    (0..120).for_each(|n| table.put(&filler(n), &row! { a: 1, text: big.as_str() }).unwrap());
+    for round in 0..6u64 {
+        table.update(b"k", &row! { b: round }).unwrap();
+        cache(&db, &table, b"k");
+        (0..120).for_each(|n| table.put(&filler(n), &row! { a: round, text: big.as_str() }).unwrap());
+        assert!(slot(&table, b"k").is_cached());
+        (0..3).for_each(|_| assert!(db.collect().is_ok()));
+        assert_eq!(a_of(&table, b"k"), Some(7));
+        db.check_counts().unwrap();
+    }
+    assert!(db.metrics().segments_collected > 0);
+}
+
+#[test]
+fn a_stale_count_is_that_of_the_cached_slot() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    put(&table, b"k", 2);
+    put(&table, b"k", 3);
+    cache(&db, &table, b"k");
+    let (store, guard) = (table.store(), table.store().pin());
+    let index = &table.shared().index;
+    let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().stale_fewer(1)), ());
+    assert_eq!(store.home(index.get(b"k", &guard).unwrap()).stale(), 2);
+    index.upsert(b"k", &guard, fewer).unwrap();
+    let cached = index.get(b"k", &guard).unwrap();
+    assert!(cached.is_cached());
+    assert_eq!(store.home(cached).stale(), 1);
+    let mut books = store.cache.books.lock();
+    assert!(store.evict(&mut books, table.shared(), cached.offset()));
+    assert_eq!(index.get(b"k", &guard).unwrap().stale(), 1);
+}
+
+/// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.
+#[test]
+fn an_eviction_leaves_the_rows_next_entry_alone() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    let store = table.store();
+    let guard = store.pin();
+    let first = cache(&db, &table, b"k");
+    put(&table, b"k", 2);
+    let second = cache(&db, &table, b"k");
+    assert_ne!(first, second, "the first is not free while the guard lives");
+    let mut books = store.cache.books.lock();
+    assert!(!store.evict(&mut books, table.shared(), first));
+    assert!(!store.move_row(&mut books, table.shared(), first));
+    assert_eq!(slot(&table, b"k").offset(), second);
+    drop(guard);
+}
+
+/// A table that is read more than written gets its rows back without another read of them.
+#[test]
+fn a_written_row_comes_back_where_most_calls_are_reads() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    for writes in [0, 2_000u64] {
+        // A few times, since it is an average that moves.
+        for _ in 0..8 {
+            (0..writes).for_each(|n| put(&table, b"w", n));
+            (0..1_000).for_each(|_| assert!(a_of(&table, b"k").is_some()));
+            (0..20).for_each(|_| db.tend_cache());
+        }
+        assert!(slot(&table, b"k").is_cached());
+        put(&table, b"k", writes);
+        db.tend_cache();
+        assert_eq!(slot(&table, b"k").is_cached(), writes == 0, "{writes} writes");
+    }
+}
+
+/// Fills the cache to the last slot with other rows.
+fn crowd(db: &Db, table: &Table) {
+    for n in 0..3_000u64 {
+        let key = n.to_be_bytes();
+        put(table, &key, 3);
+        table.get(&key).unwrap();
+        if n % 100 == 0 {
+            db.tend_cache();
+        }
+    }
+    db.tend_cache();
+}
+
+/// A reader that found the cached row before it was replaced goes on reading it.
+#[test]
+fn an_entry_outlives_the_guards_that_may_see_it() {
+    for end in ["overwritten", "evicted", "cleared", "dropped"] {
+        let (db, table) = open();
+        let other = db
+            .create_table(
+                "others",
+                Schema::new().field("a", Type::U64).nullable("b", Type::U64).nullable("text", Type::String),
+            )
+            .unwrap();
+        put(&table, b"k", 7);
+        cache(&db, &table, b"k");
+        let store = table.store();
+        let guard = store.pin();
+        let found = table.shared().index.get(b"k", &guard);
+        let place = found.unwrap().offset();
+        match end {
+            "overwritten" => put(&table, b"k", 8),
+            "evicted" => assert!({
+                let mut books = store.cache.books.lock();
+                let evicted = store.evict(&mut books, table.shared(), place);
+                let epoch = store.epoch.current();
+                books.retire(epoch, vec![place], Vec::new());
+                evicted
+            }),
+            "cleared" => table.clear().unwrap(),
+            _ => assert!(db.drop_table("rows").unwrap()),
+        }
+        crowd(&db, &other);
+        let schema = table.shared().schema.load();
+        let row = store.row_at(&schema, found).unwrap().unwrap();
+        assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
+        assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
+        assert_eq!(store.home(found.unwrap()).tag(), Tag::Row);
+        drop(guard);
+        rounds(&db);
+        crowd(&db, &other);
+        let reused = store.cache.owner(place).unwrap();
+        assert_ne!(reused.key(), b"k", "{end}: the entry was never freed");
+    }
+}
+
+/// A reader reads, the row changes, and only then the worker comes by the request: what it copies must be the new version.
+#[test]
+fn a_late_admission_loses_to_a_write() {
+    let (db, table) = open();
+    put(&table, b"k", 1);
+    let store = table.store();
+    let guard = store.pin();
+    let home = table.shared().index.get(b"k", &guard).unwrap();
+    put(&table, b"k", 2);
+    let mut books = store.cache.books.lock();
+    let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!store.admit(&mut books, table.shared(), id, home, &guard).unwrap());
+    assert_eq!((books.pages.rows(), books.pages.used_bytes()), (0, 0));
+    drop(books);
+    assert_eq!(a_of(&table, b"k"), Some(2));
+    drop(db);
+}
+
+#[test]
+fn expired_rows_are_absent_and_not_admitted() {
+    let clock = Clock::manual(1_000);
+    let tier = hedgerow_device::FastTier::dram(&FastTierOptions {
+        bytes_max: 64 << 20,
+        ..FastTierOptions::default()
+    });
+    let db = Db::open_at(tier.unwrap(), options(), clock.clone()).unwrap();
+    let table = db.create_table("rows", Schema::new().field("a", Type::U64)).unwrap();
+    table.put_expiring(b"k", &row! { a: 1 }, 2_000).unwrap();
+    cache(&db, &table, b"k");
+    assert_eq!(a_of(&table, b"k"), Some(1));
+    clock.advance_ms(1_000);
+    assert_eq!(a_of(&table, b"k"), None);
+    assert!(!table.exists(b"k").unwrap());
+    assert_eq!(table.increment(b"k", "a", 1).unwrap(), 1, "a new row");
+    db.check_counts().unwrap();
+}
+
+/// More rows than fit, of three sizes and two tables: rows are evicted, pages change hands, the budget holds.
+#[test]
+fn a_cache_that_overflows_stays_within_its_budget() {
+    for policy in [CachePolicy::Focus, CachePolicy::Lru] {
+        let db = open_with(Options { cache_policy: policy, ..options() });
+        let schema = || Schema::new().field("a", Type::U64).nullable("text", Type::String);
+        let tables = ["one", "two"].map(|name| db.create_table(name, schema()).unwrap());
+        let texts = [100, 1_000, 7_000].map(|bytes| "x".repeat(bytes));
+        let key = |n: u64| n.to_be_bytes();
+        for n in 0..2_000u64 {
+            let text = texts[(n % 3) as usize].as_str();
+            tables[(n % 2) as usize].put(&key(n), &row! { a: n, text: text }).unwrap();
+        }
+        for round in 0..6u64 {
+            for n in 0..2_000u64 {
+                // A hot tenth among the rest.
+                let n = if n % 2 == 0 { n / 2 % 200 } else { n };
+                let row = tables[(n % 2) as usize].get(&key(n)).unwrap().unwrap();
+                assert_eq!(
+                    (row.get("a"), row.get("text")),
+                    (Value::UInt(n), Value::Str(&texts[(n % 3) as usize]))
+                );
+                if (n + round) % 40 == 0 {
+                    db.tend_cache();
+                    assert!(db.metrics().cache_bytes <= db.metrics().cache_bytes_max);
+                }
+            }
+        }
+        let metrics = db.metrics();
+        assert!(metrics.cache_evictions > 100 && metrics.cache_hits > 1_000, "{policy:?}: {metrics:?}");
+        assert!(metrics.cache_rows > 50, "{policy:?}: {metrics:?}");
+        db.check_counts().unwrap();
+    }
+}
+
+/// Rows of a size for which there is no page move others together, or push them out.
+#[test]
+fn pages_are_found_for_another_size() {
+    let (db, table) = open();
+    for n in 0..900u64 {
+        put(&table, &n.to_be_bytes(), 40);
+        table.get(&n.to_be_bytes()).unwrap();
+        db.tend_cache();
+    }
+    let text = "x".repeat(20_000);
+    for n in 0..40u64 {
+        let key = [b'l', n as u8];
+        table.put(&key, &row! { a: n, text: text.as_str() }).unwrap();
+        (0..4).for_each(|_| {
+            table.get(&key).unwrap();
+            db.tend_cache();
+        });
+    }
+    let large = (0..40u8).filter(|&n| slot(&table, &[b'l', n]).is_cached()).count();
+    assert!(large > 10, "{large} large rows are cached");
+    db.check_counts().unwrap();
+}
+
+#[test]
+fn a_cache_switched_off_takes_no_memory_and_one_without_gain_lets_go() {
+    let db = open_with(Options { cache_mode: CacheMode::Off, ..options() });
+    assert_eq!((db.metrics().cache_bytes_max, db.metrics().cache_active), (0, false));
+    let (db, table) = open();
+    put(&table, b"k", 7);
+    cache(&db, &table, b"k");
+    let store = table.store();
+    let (mut books, mut gone) = (store.cache.books.lock(), Gone::default());
+    store.let_all_go(&mut books, &mut gone);
+    assert_eq!((gone.places.len(), books.pages.rows()), (1, 0));
+    assert!(!slot(&table, b"k").is_cached());
+    assert_eq!(a_of(&table, b"k"), Some(7));
+}
+
+#[test]
+fn options_out_of_bounds_are_refused() {
+    for options in [
+        Options { cache_hit_threshold: 1.5, ..options() },
+        Options { cache_hit_threshold: f64::NAN, ..options() },
+        Options { cache_rw: Some(0.0), ..options() },
+        Options { cache_rw: Some(f64::INFINITY), ..options() },
+    ] {
+        let error = check_options(&options).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Invalid);
+        assert!(error.message().contains("cache_"), "{error}");
+    }
+}
