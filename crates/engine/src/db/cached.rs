@@ -357,7 +357,8 @@ impl Store {
         if chain.depth() > 0 {
             let bodies = Bodies::new(&schema, Some(&chain), None)?;
             let plan = bodies.merge(&schema, self.clock.now_ms())?;
-            let mut draft = self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+            let mut draft =
+                self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
             // Nobody merges in the cache.
             draft.flags &= FLAG_FIELD_EXPIRY;
             let spec = draft.spec(id, newest.key());
