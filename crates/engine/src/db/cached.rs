@@ -350,7 +350,7 @@ impl Store {
     ) -> Result<bool> {
         let chain = self.chain(home)?;
         let newest = chain.newest();
-        if newest.table() != id || chain.expires_at_ms().is_some_and(|ms| ms <= self.clock.now_ms()) {
+        if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);
         }
         let schema = table.schema.load();
@@ -358,7 +358,7 @@ impl Store {
             let bodies = Bodies::new(&schema, Some(&chain), None)?;
             let plan = bodies.merge(&schema, self.clock.now_ms())?;
             let mut draft =
-                self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+                self.row_draft(&schema, chain.expires_at_ms()?, plan.body_bytes(), plan.has_field_expiry());
             // Nobody merges in the cache.
             draft.flags &= FLAG_FIELD_EXPIRY;
             let spec = draft.spec(id, newest.key());

@@ -325,7 +325,7 @@ impl Store {
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
     fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
         let chain = self.chain(slot)?;
-        if chain.records().all(|part| part.offset() != record.offset()) {
+        if chain.records()?.all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
         // A whole row for a delta: that may take more room than the segment gives.
@@ -347,7 +347,7 @@ impl Store {
         let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
         let mut draft =
-            self.row_draft(&schema, chain.expires_at_ms(), plan.body_bytes(), plan.has_field_expiry());
+            self.row_draft(&schema, chain.expires_at_ms()?, plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
         let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
@@ -355,7 +355,7 @@ impl Store {
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
-            chain.records().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            chain.records()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
         Ok(done)
     }

@@ -227,7 +227,9 @@ impl Store {
         }
         self.fetch_chains(found);
         let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
-        chains.extend(found.into_iter().flatten().filter_map(|slot| Some((slot, self.chain(slot).ok()?))));
+        chains.extend(
+            found.into_iter().flatten().filter_map(|slot| Some((slot, self.whole_chain(slot).ok()?))),
+        );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
         // A collector is walking: then it will be the copy.
         if let Some(through) = through

@@ -4,6 +4,7 @@
 //! 2. **Look up** the key's slot in the table's index. No slot, or a tombstone: there is no row.
 //! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the row; verify each record's head. For a snapshot, go
 //!    on down `previous` to the first version that is not younger than it.
+//!    What lies below the newest record is only touched once it is asked for.
 //! 4. **Answer** fields from the newest delta that names them, else from the row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
@@ -14,6 +15,7 @@
 //! row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to records that
 //! the collector keeps for it (`collect.rs`).
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ use super::metrics::Count;
 use super::store::{Store, TableShared};
 use super::swim::mend;
 use crate::index::{Slot, Tag};
+use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
 use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
@@ -34,45 +37,117 @@ use crate::{Error, FieldName, Result, Schema, Value};
 /// Keys looked up together.
 const GROUP: usize = 16;
 
-/// The records of one version of a row.
+/// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
+/// miss, and a field that the newest delta names needs none of them.
 #[derive(Debug, Clone)]
 pub(super) struct Chain<'a> {
-    row: Record<'a>,
-    /// Newest first. Not inline: a row without deltas should be cheap to move, and one with them costs a miss for each.
-    deltas: Vec<Record<'a>>,
+    newest: Record<'a>,
+    log: &'a Log,
+    /// Newest first, the row last. Not inline: a row without deltas should be cheap to move.
+    below: OnceCell<Vec<Record<'a>>>,
+    depth: u8,
+    /// Some record may have a word on the row's expiry.
+    may_expire: bool,
 }
 
 impl<'a> Chain<'a> {
-    /// Deltas in the chain.
-    pub(super) fn depth(&self) -> usize {
-        self.deltas.len()
+    #[inline]
+    fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
+        let (depth, whole) = match newest.kind() {
+            RecordKind::Row => (0, true),
+            RecordKind::Delta => (slot.depth(), false),
+            RecordKind::Tombstone | RecordKind::Batch => return Err(broken_chain(&newest)),
+        };
+        let may_expire = slot.expires() || whole && newest.expires_at_ms().is_some();
+        Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire })
     }
 
-    /// Newest first, the row last.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record<'a>> {
-        self.deltas.iter().chain([&self.row])
+    /// Deltas in the chain.
+    pub(super) fn depth(&self) -> usize {
+        self.depth.into()
     }
 
     pub(super) fn newest(&self) -> &Record<'a> {
-        self.deltas.first().unwrap_or(&self.row)
+        &self.newest
     }
 
-    pub(super) fn row(&self) -> &Record<'a> {
-        &self.row
+    /// The records below the newest.
+    #[inline]
+    pub(super) fn below(&self) -> Result<&[Record<'a>]> {
+        match self.below.get() {
+            Some(below) => Ok(below),
+            None if self.newest.kind() == RecordKind::Row => Ok(&[]),
+            None => {
+                let below = self.walk()?;
+                Ok(self.below.get_or_init(|| below))
+            }
+        }
     }
 
-    pub(super) fn deltas(&self) -> &[Record<'a>] {
-        &self.deltas
+    fn walk(&self) -> Result<Vec<Record<'a>>> {
+        let mut below = Vec::with_capacity(self.depth());
+        let mut previous = self.newest.previous();
+        loop {
+            let slot = Slot::from_raw(previous).filter(|_| below.len() < Slot::DEPTH_MAX.into());
+            let Some(slot) = slot else { return Err(broken_chain(&self.newest)) };
+            let record = self.log.record(slot.offset())?;
+            previous = record.previous();
+            let kind = record.kind();
+            below.push(record);
+            match kind {
+                RecordKind::Delta => {}
+                RecordKind::Row => return Ok(below),
+                RecordKind::Tombstone | RecordKind::Batch => return Err(broken_chain(&self.newest)),
+            }
+        }
+    }
+
+    /// Newest first, the row last.
+    pub(super) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
+        Ok([&self.newest].into_iter().chain(self.below()?))
+    }
+
+    pub(super) fn row(&self) -> Result<&Record<'a>> {
+        Ok(self.below()?.last().unwrap_or(&self.newest))
+    }
+
+    /// Newest first.
+    pub(super) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
+        let below = self.below()?;
+        let newest = Some(&self.newest).filter(|_| !below.is_empty());
+        Ok(newest.into_iter().chain(&below[..below.len().saturating_sub(1)]))
+    }
+
+    /// What `look` finds in the deltas, the newest first; those after it are not touched.
+    #[inline]
+    fn find_in_deltas<T>(&self, mut look: impl FnMut(&Record<'a>) -> Result<Option<T>>) -> Result<Option<T>> {
+        if self.newest.kind() == RecordKind::Row {
+            return Ok(None);
+        }
+        if let Some(found) = look(&self.newest)? {
+            return Ok(Some(found));
+        }
+        let below = self.below()?;
+        for delta in &below[..below.len().saturating_sub(1)] {
+            if let Some(found) = look(delta)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     #[inline]
-    fn base<'b>(&'b self, schema: &'b TableSchema) -> Base<'b, 'a> {
-        Base { chain: self, schema }
+    fn base<'b>(&'b self, schema: &'b TableSchema) -> Result<Base<'b, 'a>> {
+        Ok(Base { chain: self, row: self.row()?, schema })
     }
 
     /// The newest word on the row's expiry.
-    pub(super) fn expires_at_ms(&self) -> Option<u64> {
-        self.records().find_map(Record::expires_at_ms).filter(|&ms| ms != 0)
+    #[inline]
+    pub(super) fn expires_at_ms(&self) -> Result<Option<u64>> {
+        if !self.may_expire {
+            return Ok(None);
+        }
+        Ok(self.records()?.find_map(Record::expires_at_ms).filter(|&ms| ms != 0))
     }
 }
 
@@ -81,18 +156,14 @@ impl Store {
     #[inline]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
         debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
-        let mut deltas = Vec::new();
-        let mut record = self.log.record(slot.offset())?;
-        while record.kind() == RecordKind::Delta {
-            let below = Slot::from_raw(record.previous()).filter(|_| deltas.len() < Slot::DEPTH_MAX.into());
-            let Some(below) = below else { return Err(broken_chain(&record)) };
-            deltas.push(record);
-            record = self.log.record(below.offset())?;
-        }
-        if record.kind() != RecordKind::Row {
-            return Err(broken_chain(&record));
-        }
-        Ok(Chain { row: record, deltas })
+        Chain::new(&self.log, self.log.record(slot.offset())?, slot)
+    }
+
+    /// [`Store::chain`] with all its records walked: what follows does not fail for want of one.
+    pub(super) fn whole_chain(&self, slot: Slot) -> Result<Chain<'_>> {
+        let chain = self.chain(slot)?;
+        chain.below()?;
+        Ok(chain)
     }
 
     /// The row that `slot` stands for now; `None` if it is absent or has expired.
@@ -105,11 +176,10 @@ impl Store {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
         let chain = match slot.is_cached() {
             false => self.chain(slot)?,
-            // The whole row; `Vec::new` takes no memory.
-            true => Chain { row: self.cache.record(slot.offset())?, deltas: Vec::new() },
+            true => Chain::new(&self.log, self.cache.record(slot.offset())?, slot)?,
         };
         let row = RowRef { schema, chain, now_ms: self.clock.now_ms() };
-        Ok(Some(row).filter(|row| !row.has_expired()))
+        Ok(if row.has_expired()? { None } else { Some(row) })
     }
 
     /// The row that `slot` stood for when `sequence` was the last: the first version down the chain that is not younger.
@@ -275,12 +345,12 @@ impl<'a> RowRef<'a> {
         let fields = self.schema.fields();
         let Some(position) = field.find(fields) else { return Err(unknown_field(field)) };
         let id = fields.fields()[position].id();
-        for delta in self.chain.deltas() {
-            if let Some((sets, expires_at_ms)) = DeltaBody::new(delta).sets(id)? {
-                return Ok(sets && !is_past(expires_at_ms, self.now_ms));
-            }
+        if let Some((sets, expires_at_ms)) =
+            self.chain.find_in_deltas(|delta| DeltaBody::new(delta).sets(id))?
+        {
+            return Ok(sets && !is_past(expires_at_ms, self.now_ms));
         }
-        let row = row_body(self.schema, self.chain.row(), self.chain.base(self.schema))?;
+        let row = self.base()?;
         Ok(row.is_present(self.schema, position)?
             && !is_past(row.expiry(self.schema, position)?, self.now_ms))
     }
@@ -298,8 +368,8 @@ impl<'a> RowRef<'a> {
     pub(super) fn for_each_position(&self, mut visit: impl FnMut(usize, Value<'_>)) -> Result<()> {
         if self.chain.depth() == 0 {
             // All blocks at once: their checksums interleave.
-            self.chain.row().verify_all()?;
-            let body = row_body(self.schema, self.chain.row(), self.chain.row())?;
+            self.chain.newest().verify_all()?;
+            let body = self.base()?;
             return body.for_each(self.schema, |position, field| {
                 let value = field.at(self.now_ms);
                 if !value.is_null() {
@@ -313,7 +383,8 @@ impl<'a> RowRef<'a> {
 
     /// When the row expires, in ms since 1970, if it does.
     pub fn expires_at_ms(&self) -> Option<u64> {
-        self.chain.expires_at_ms()
+        // Looked at before the row was handed out: it cannot fail now.
+        self.chain.expires_at_ms().ok().flatten()
     }
 
     /// When the field expires, in ms since 1970, if it is there and does.
@@ -336,8 +407,8 @@ impl<'a> RowRef<'a> {
     }
 
     #[inline]
-    fn has_expired(&self) -> bool {
-        self.chain.expires_at_ms().is_some_and(|ms| ms <= self.now_ms)
+    fn has_expired(&self) -> Result<bool> {
+        Ok(self.chain.expires_at_ms()?.is_some_and(|ms| ms <= self.now_ms))
     }
 
     /// Copies the row.
@@ -358,17 +429,38 @@ impl<'a> RowRef<'a> {
 
     /// Bytes of the row's body, deltas left out.
     pub(super) fn body_bytes(&self) -> usize {
-        self.chain.row().body_len()
+        self.chain.row().map_or(0, Record::body_len)
+    }
+
+    #[inline]
+    fn base(&self) -> Result<RowBody<'_, Base<'_, 'a>>> {
+        let base = self.chain.base(self.schema)?;
+        row_body(self.schema, base.row, base)
     }
 
     #[inline]
     pub(super) fn read(&self, position: usize) -> Result<FieldRead<'_>> {
-        for delta in self.chain.deltas() {
-            if let Some(field) = DeltaBody::new(delta).find(self.schema, position)? {
-                return Ok(field);
+        if self.chain.depth() > 0
+            && let Some(field) = self.read_delta(position)?
+        {
+            return Ok(field);
+        }
+        self.base()?.read(self.schema, position)
+    }
+
+    /// What the deltas say of a field.
+    #[inline(never)]
+    fn read_delta(&self, position: usize) -> Result<Option<FieldRead<'_>>> {
+        let (newest, schema) = (self.chain.newest(), self.schema);
+        if let Some(field) = DeltaBody::new(newest).find(schema, position)? {
+            return Ok(Some(field));
+        }
+        for delta in self.chain.deltas()?.skip(1) {
+            if let Some(field) = DeltaBody::new(delta).find(schema, position)? {
+                return Ok(Some(field));
             }
         }
-        row_body(self.schema, self.chain.row(), self.chain.base(self.schema))?.read(self.schema, position)
+        Ok(None)
     }
 
     /// The field's value as of now.
@@ -391,6 +483,7 @@ fn row_body<'b, B: BodyBytes<'b>>(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base<'b, 'r> {
     chain: &'b Chain<'r>,
+    row: &'b Record<'r>,
     schema: &'b TableSchema,
 }
 
@@ -398,11 +491,11 @@ impl Base<'_, '_> {
     /// Whether the row's blocks fit their sums with some of the deltas laid over them: then they are as good as verified.
     #[cold]
     fn is_being_merged(&self) -> bool {
-        let (row, deltas) = (self.chain.row(), self.chain.deltas());
-        let layout = self.schema.layout(row.schema_version());
-        let explained = layout.is_some_and(|layout| mend(row, deltas, layout).is_some());
+        let Some(layout) = self.schema.layout(self.row.schema_version()) else { return false };
+        let Ok(deltas) = self.chain.deltas() else { return false };
+        let explained = mend(self.row, deltas, layout).is_some();
         if explained {
-            row.set_verified();
+            self.row.set_verified();
         }
         explained
     }
@@ -410,13 +503,13 @@ impl Base<'_, '_> {
 
 impl<'b, 'r: 'b> BodyBytes<'b> for Base<'b, 'r> {
     fn len(&self) -> usize {
-        self.chain.row().body_len()
+        self.row.body_len()
     }
 
     #[inline]
     fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
-        match self.chain.row().slice(range.clone()) {
-            Err(_) if self.is_being_merged() => self.chain.row().slice(range),
+        match self.row.slice(range.clone()) {
+            Err(_) if self.is_being_merged() => self.row.slice(range),
             read => read,
         }
     }
@@ -465,8 +558,9 @@ impl<'b, 'r: 'b> Bodies<'b, 'r> {
         let mut deltas: SmallVec<[_; 8]> =
             newest.into_iter().map(|bytes| DeltaBody::new(Body::Bytes(bytes))).collect();
         let Some(chain) = chain else { return Ok(Bodies { row: None, deltas }) };
-        deltas.extend(chain.deltas().iter().map(|record| DeltaBody::new(Body::Record(record))));
-        let row = row_body(schema, chain.row(), Body::Base(chain.base(schema)))?;
+        deltas.extend(chain.deltas()?.map(|record| DeltaBody::new(Body::Record(record))));
+        let base = chain.base(schema)?;
+        let row = row_body(schema, base.row, Body::Base(base))?;
         Ok(Bodies { row: Some(row), deltas })
     }
 

@@ -66,9 +66,9 @@ fn pieces<'d>(
 
 /// What the blocks of `row` hold whose sums do not fit because a merge is, or was, under way; `deltas` are those over the
 /// row, newest first. `None` if no merge explains them.
-pub(super) fn mend(
+pub(super) fn mend<'d, 'a: 'd>(
     row: &Record<'_>,
-    deltas: &[Record<'_>],
+    deltas: impl DoubleEndedIterator<Item = &'d Record<'a>>,
     layout: &Layout,
 ) -> Option<Vec<(Range<usize>, Vec<u8>)>> {
     if !row.is_mergeable() {
@@ -80,7 +80,7 @@ pub(super) fn mend(
     let blocks = row.blocks_of(&(0..body.len()));
     let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_fits(b, &body[row.block_range(b)])).collect();
     let mut mended = Vec::new();
-    for delta in deltas.iter().rev() {
+    for delta in deltas.rev() {
         let Ok(Some(pieces)) = pieces(layout, body.get(..layout.presence_bytes())?, delta) else { break };
         for (place, raw) in pieces {
             body.get_mut(place)?.copy_from_slice(raw);
@@ -98,10 +98,10 @@ pub(super) fn mend(
 }
 
 /// A row that is to be merged in place.
-struct Merge<'c> {
+struct Merge<'c, 'r> {
     key: &'c [u8],
     slot: Slot,
-    row: &'c Record<'c>,
+    row: &'c Record<'r>,
     /// The sequence of the newest delta.
     through: u64,
     /// What is written where in the tier, in the order of the addresses.
@@ -130,7 +130,7 @@ impl Store {
         through: u64,
     ) -> SmallVec<[bool; 16]> {
         let mut done: SmallVec<[bool; 16]> = SmallVec::from_elem(false, chains.len());
-        let mut merges: Vec<(usize, Merge<'_>)> = Vec::with_capacity(chains.len());
+        let mut merges: Vec<(usize, Merge<'_, '_>)> = Vec::with_capacity(chains.len());
         for (i, (slot, chain)) in chains.iter().enumerate() {
             // What cannot be read is told to the next who wants to.
             if let Ok(Some(merge)) = self.plan_merge(table, *slot, chain, through) {
@@ -151,7 +151,7 @@ impl Store {
         step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))));
         step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))));
         let word =
-            |m: &Merge<'_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
+            |m: &Merge<'_, '_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         step(&mut words.iter().map(|(at, word)| (*at, &word[..])));
@@ -164,21 +164,21 @@ impl Store {
     }
 
     /// What merging a chain in place writes; `None` if it cannot be, or not yet.
-    fn plan_merge<'c>(
+    fn plan_merge<'c, 'r>(
         &self,
         table: &TableShared,
         slot: Slot,
-        chain: &'c Chain<'c>,
+        chain: &'c Chain<'r>,
         through: u64,
-    ) -> Result<Option<Merge<'c>>> {
-        let (row, deltas) = (chain.row(), chain.deltas());
+    ) -> Result<Option<Merge<'c, 'r>>> {
+        let (row, deltas) = (chain.row()?, chain.deltas()?);
         let newest = chain.newest().sequence();
         let schema = table.schema.load();
         let layout = schema.layout(row.schema_version());
         let Some(layout) = layout.filter(|_| {
             row.is_mergeable()
                 && row.flags() & FLAG_FIELD_EXPIRY == 0
-                && !deltas.is_empty()
+                && chain.depth() > 0
                 && newest <= through
         }) else {
             return Ok(None);
@@ -186,7 +186,7 @@ impl Store {
         row.verify_all()?;
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
-        for delta in deltas.iter().rev() {
+        for delta in deltas.rev() {
             let Some(pieces) = pieces(layout, &row.raw_body()[..layout.presence_bytes()], delta)? else {
                 return Ok(None);
             };
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Step 4. False if the key was written meanwhile.
-    fn publish_merged(&self, table: &TableShared, merge: &Merge<'_>, chain: &Chain<'_>) -> Result<bool> {
+    fn publish_merged(&self, table: &TableShared, merge: &Merge<'_, '_>, chain: &Chain<'_>) -> Result<bool> {
         let Merge { key, slot, row, .. } = *merge;
         let merged = Slot::new(Tag::Row, row.offset(), row.record_bytes() as u64)
             .with_stale(slot.stale())
@@ -230,7 +230,7 @@ impl Store {
         drop(lane);
         let stands = stands.map_err(index_full)?;
         if stands {
-            chain.deltas().iter().for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            chain.deltas()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
         }
         Ok(stands)
     }
@@ -241,15 +241,20 @@ impl Store {
         let table = self.catalog.by_id(row.table());
         let slot = table.as_ref().and_then(|table| table.index.get(row.key(), &guard));
         let chain = match slot.filter(|slot| slot.tag() != Tag::Tombstone) {
-            Some(slot) => Some(self.chain(slot)?).filter(|chain| chain.row().offset() == row.offset()),
+            Some(slot) => Some(self.chain(slot)?),
             None => None,
+        };
+        let chain = match chain {
+            Some(chain) if chain.row()?.offset() == row.offset() => Some(chain),
+            _ => None,
         };
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
         match (&table, chain) {
             (Some(table), Some(chain)) => {
                 let schema = table.schema.load();
                 let layout = schema.layout(row.schema_version());
-                let Some(mended) = layout.and_then(|layout| mend(row, chain.deltas(), layout)) else {
+                let deltas = chain.deltas()?;
+                let Some(mended) = layout.and_then(|layout| mend(row, deltas, layout)) else {
                     return row.verify_all();
                 };
                 writes.extend(

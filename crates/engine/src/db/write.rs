@@ -237,7 +237,8 @@ impl Store {
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
         let Ok(chain) = self.chain(old) else { return };
-        for record in chain.records() {
+        let Ok(records) = chain.records() else { return };
+        for record in records {
             self.log.died(record.offset(), record.record_bytes() as u64);
         }
     }

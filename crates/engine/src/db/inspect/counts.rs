@@ -97,7 +97,7 @@ impl Store {
         places: &HashSet<u64>,
     ) -> Result<()> {
         let version: Vec<u64> = match slot.tag() {
-            Tag::Delta => self.chain(slot)?.records().map(|record| record.offset()).collect(),
+            Tag::Delta => self.chain(slot)?.records()?.map(|record| record.offset()).collect(),
             _ => vec![slot.offset()],
         };
         if version.len() != usize::from(slot.depth()) + 1 {

@@ -131,7 +131,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (slot, body) = {
         let guard = table.store().pin();
         let slot = table.shared().index.get(KEY, &guard).unwrap();
-        (slot, table.store().chain(slot).unwrap().row().body_offset())
+        (slot, table.store().chain(slot).unwrap().row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
