@@ -6,7 +6,7 @@
 //! the log. Promises that a cached slot stands for the very version its home slot leads to: it is published over that slot
 //! alone, and gone with the first change. Must not know what a page is.
 //!
-//! The worker's round, every 4 ms while the cache is in use:
+//! The worker's round, every 4 ms while there is work:
 //!
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
 //! 2. Every few seconds, unless told always to cache: look whether it pays (`cache/gain.rs`). If not, let everything go.
@@ -36,8 +36,10 @@ use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
-/// Between two rounds of the worker.
+/// Between two rounds of the worker while there is work; twice as long after each round without,
 const PACE: Duration = Duration::from_millis(4);
+/// up to this.
+const PACE_IDLE: Duration = Duration::from_millis(64);
 /// Between two looks whether the cache pays.
 const LOOK: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
@@ -60,6 +62,16 @@ const USAGE_TARGET: f64 = 0.8;
 const GROUP: usize = 16;
 /// Ages that the comparison policy tells apart, in ticks.
 const AGES: usize = 4096;
+
+/// What a round was like.
+pub(super) enum Round {
+    /// There was work.
+    Busy,
+    /// There was none.
+    Quiet,
+    /// The cache is not in use; it is looked at again after this time.
+    Aside(Duration),
+}
 
 /// What a round unlinked.
 #[derive(Default)]
@@ -173,20 +185,25 @@ impl Store {
     pub(super) fn keep_cached(&self) {
         let mut pace = PACE;
         while self.housekeeping.sleep(pace) {
-            pace = self.tend_cache();
+            pace = match self.tend_cache() {
+                Round::Busy => PACE,
+                Round::Quiet => (pace * 2).min(PACE_IDLE),
+                Round::Aside(until_look) => until_look.max(PACE),
+            };
         }
     }
 
-    /// One round; returns how long until the next.
-    pub(super) fn tend_cache(&self) -> Duration {
+    /// One round.
+    pub(super) fn tend_cache(&self) -> Round {
         if !self.cache.exists() {
-            return LOOK;
+            return Round::Aside(LOOK);
         }
         let mut books = self.cache.books.lock();
         let books = &mut *books;
         let now_ns = self.advance_tick(books);
         self.free_retired(books);
         let mut gone = Gone::default();
+        let mut taken = 0;
         self.forget_tables(books, &mut gone);
         self.take_replaced(books, &mut gone);
         let wanted = match self.cache.mode {
@@ -202,21 +219,22 @@ impl Store {
                 self.observe_tables(books);
             }
             self.make_room(books, &mut gone);
-            self.admit_requested(books);
+            taken = self.admit_requested(books);
         } else {
             self.cache.set_tick(0);
             std::iter::from_fn(|| self.cache.next_request()).for_each(drop);
             self.let_all_go(books, &mut gone);
         }
-        let rows_left = books.pages.rows() > 0 || !gone.places.is_empty();
+        let busy = taken > 0 || !gone.places.is_empty() || !gone.pages.is_empty();
         books.retire(self.epoch.current(), gone.places, gone.pages);
         self.free_retired(books);
         self.cache.numbers.rows.store(books.pages.rows(), Ordering::Relaxed);
         self.cache.numbers.bytes.store(books.pages.used_bytes(), Ordering::Relaxed);
-        if wanted || rows_left {
-            return PACE;
+        match (busy, wanted) {
+            (true, _) => Round::Busy,
+            (false, true) => Round::Quiet,
+            (false, false) => Round::Aside(Duration::from_nanos(books.look_at_ns.saturating_sub(now_ns))),
         }
-        Duration::from_nanos(books.look_at_ns.saturating_sub(now_ns)).max(PACE)
     }
 
     /// Moves the tick on with time, or in a store without threads by one.
@@ -295,7 +313,8 @@ impl Store {
 
 /// Admission.
 impl Store {
-    fn admit_requested(&self, books: &mut Books) {
+    /// Returns how many requests there were.
+    fn admit_requested(&self, books: &mut Books) -> usize {
         let mut taken = 0;
         let mut group: SmallVec<[Request; GROUP]> = SmallVec::new();
         while taken < ADMIT_MAX {
@@ -313,6 +332,7 @@ impl Store {
             group.push(request);
         }
         self.admit_group(books, &group);
+        taken
     }
 
     /// Admits rows of one table; their misses overlap.
