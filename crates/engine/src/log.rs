@@ -481,21 +481,24 @@ impl Log {
         Ok(())
     }
 
-    /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper.
-    pub(crate) fn prepare_units(&self) {
+    /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper. False if there
+    /// was none to touch.
+    pub(crate) fn prepare_units(&self) -> bool {
+        let mut prepared = false;
         loop {
             let mut pool = self.pool.lock();
             let unit = match pool.next_to_prepare() {
-                None => return,
+                None => return prepared,
                 Some(Ok(unit)) => unit,
                 Some(Err(_)) => {
                     if self.grow(&mut pool, 1).is_err() {
-                        return;
+                        return prepared;
                     }
                     continue;
                 }
             };
             drop(pool);
+            prepared = true;
             // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
             const STEP: u64 = 512 << 10;
             for step in 0..self.unit_bytes().div_ceil(STEP) {

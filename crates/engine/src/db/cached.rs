@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::{Bodies, Chain};
-use super::store::{Store, TableShared};
+use super::store::{Pace, Store, TableShared};
 use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, WORTH_IT};
 use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
@@ -36,10 +36,8 @@ use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
-/// Between two rounds of the worker while there is work; twice as long after each round without,
+/// Between two rounds of the worker while there is work.
 const PACE: Duration = Duration::from_millis(4);
-/// up to this.
-const PACE_IDLE: Duration = Duration::from_millis(64);
 /// Between two looks whether the cache pays.
 const LOOK: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
@@ -183,13 +181,14 @@ impl Store {
 impl Store {
     /// The worker's thread.
     pub(super) fn keep_cached(&self) {
-        let mut pace = PACE;
-        while self.housekeeping.sleep(pace) {
-            pace = match self.tend_cache() {
-                Round::Busy => PACE,
-                Round::Quiet => (pace * 2).min(PACE_IDLE),
-                Round::Aside(until_look) => until_look.max(PACE),
-            };
+        let mut pace = Pace::new(PACE);
+        let mut round = Round::Busy;
+        while match round {
+            Round::Aside(until_look) => self.housekeeping.sleep(until_look.max(PACE)),
+            Round::Busy => self.housekeeping.pace(&mut pace, || true),
+            Round::Quiet => self.housekeeping.pace(&mut pace, || false),
+        } {
+            round = self.tend_cache();
         }
     }
 

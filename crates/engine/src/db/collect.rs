@@ -26,7 +26,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::read::{Bodies, Chain};
-use super::store::{Store, TableShared, index_full};
+use super::store::{Pace, Store, TableShared, index_full};
 use super::write::{Draft, Edit, Step, is_row};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::Walk;
@@ -94,11 +94,6 @@ struct Copy<'r, 'a> {
 }
 
 impl Collector {
-    /// Asks for a round.
-    pub(super) fn request(&self) {
-        self.requested.store(true, Ordering::Release);
-    }
-
     /// A number that changes whenever a round begins or ends; odd while one is under way.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::SeqCst)
@@ -125,9 +120,20 @@ impl Collector {
 }
 
 impl Store {
+    /// Asks for a round of the collector.
+    pub(super) fn request_round(&self) {
+        self.collector.requested.store(true, Ordering::SeqCst);
+        self.housekeeping.wake();
+    }
+
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
-        while self.housekeeping.sleep(Duration::from_millis(2)) {
+        let (mut pace, mut seen) = (Pace::new(Duration::from_millis(2)), 0);
+        let anything_new = |seen: &mut u64| {
+            let before = std::mem::replace(seen, self.log.last_sequence());
+            before != *seen || self.collector.requested.load(Ordering::SeqCst)
+        };
+        while self.housekeeping.pace(&mut pace, || anything_new(&mut seen)) {
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
             let requested = self.collector.requested.swap(false, Ordering::SeqCst);
             // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::Chain;
-use super::store::{Store, TableShared};
+use super::store::{Pace, Store, TableShared};
 use crate::Result;
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
@@ -154,12 +154,18 @@ impl Store {
     pub(super) fn keep_merged(&self) {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());
         let mut noted = Vec::with_capacity(WAITING_MAX);
-        while self.housekeeping.sleep(PACE) {
+        let (mut pace, mut worked) = (Pace::new(PACE), true);
+        while self.housekeeping.pace(&mut pace, || worked) {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));
             self.merging.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
-            while self.merge_noted(&mut noted) == WAITING_MAX && !self.housekeeping.is_stopped() {}
+            let mut count = self.merge_noted(&mut noted);
+            worked = count > 0;
+            // Keys merged in place have to age first: another round finds nothing to do.
+            while count == WAITING_MAX && !self.swims() && !self.housekeeping.is_stopped() {
+                count = self.merge_noted(&mut noted);
+            }
         }
     }
 
@@ -171,7 +177,7 @@ impl Store {
         let count = noted.len();
         if self.swims() {
             self.age(noted);
-            return 0;
+            return count;
         }
         if self.collector.pressure() == 0 {
             noted.chunks(GROUP).for_each(|group| self.merge_group(group, None));

@@ -209,6 +209,27 @@ impl Snapshots {
     }
 }
 
+/// How long a background thread rests between two rounds: `busy` after one that found work, twice as long after each
+/// that found none. An idle store uses no processor to speak of, and a busy one is looked after at once.
+pub(super) struct Pace {
+    busy: Duration,
+    next: Duration,
+}
+
+impl Pace {
+    /// The longest rest of a thread with nothing to do.
+    const IDLE: Duration = Duration::from_millis(32);
+
+    pub(super) fn new(busy: Duration) -> Pace {
+        Pace { busy, next: busy }
+    }
+
+    fn rest(&mut self, worked: bool) -> Duration {
+        self.next = if worked { self.busy } else { (self.next * 2).min(Self::IDLE) };
+        self.next
+    }
+}
+
 /// Stopping and waking the background threads.
 #[derive(Default)]
 pub(crate) struct Housekeeping {
@@ -264,10 +285,27 @@ impl Housekeeping {
         *self.stopped.lock()
     }
 
-    /// Sleeps for `duration` or until stopped; false once stopped.
+    /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
     pub(super) fn sleep(&self, duration: Duration) -> bool {
+        self.rest(|| duration)
+    }
+
+    /// Sleeps at a thread's own pace; false once stopped. What `worked` looks at and [`Housekeeping::wake`] was called for
+    /// after is never slept over.
+    pub(super) fn pace(&self, pace: &mut Pace, worked: impl FnOnce() -> bool) -> bool {
+        self.rest(|| pace.rest(worked()))
+    }
+
+    /// Ends everybody's rest.
+    pub(super) fn wake(&self) {
+        let _stopped = self.stopped.lock();
+        self.wake.notify_all();
+    }
+
+    fn rest(&self, duration: impl FnOnce() -> Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {
+            let duration = duration();
             self.wake.wait_for(&mut stopped, duration);
         }
         !*stopped
@@ -276,10 +314,11 @@ impl Housekeeping {
 
 impl Store {
     fn keep_prepared(&self) {
-        while self.housekeeping.sleep(Duration::from_millis(1)) {
+        let (mut pace, mut worked) = (Pace::new(Duration::from_millis(1)), true);
+        while self.housekeeping.pace(&mut pace, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
-            drop(self.arena.populate_ahead(INDEX_LEAD_BYTES));
-            self.log.prepare_units();
+            let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
+            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0);
         }
     }
 

@@ -262,7 +262,7 @@ impl Store {
             return Err(no_space.into_error(&self.log));
         }
         if !self.options.wait_for_space {
-            self.collector.request();
+            self.request_round();
             let full = no_space.into_error(&self.log);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
@@ -274,7 +274,7 @@ impl Store {
     /// happened: none was freed, and no round was under way.
     pub(super) fn await_round(&self, timeout: Duration) -> bool {
         let busy = self.collector.is_busy();
-        self.collector.request();
+        self.request_round();
         self.log.wait_for_space(timeout) || busy
     }
 }
