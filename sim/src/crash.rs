@@ -14,7 +14,7 @@ use hedgerow_device::{Clock, CrashSim, CrashWalk, FastTier, Image, Survivors};
 
 use crate::model::{Model, OPEN_TABLE, ReadRow};
 use crate::op::{Op, TABLES, Taste, generate};
-use crate::run::{Divergence, Runner, Setup, same_row, table_name};
+use crate::run::{Divergence, Merged, Runner, Setup, same_row, table_name};
 use crate::source::Source;
 
 /// A script that has run, ready to be cut off.
@@ -55,10 +55,8 @@ pub struct SweepCounts {
     pub lost: u64,
     /// Segments that the script's own collections freed.
     pub segments_freed: u64,
-    /// Chains of deltas that the script's collections made whole, because reads had noted them.
-    pub chains_merged: u64,
-    /// Those of them that were merged in place.
-    pub merged_in_place: u64,
+    /// What the script's collections merged.
+    pub merged: Merged,
 }
 
 /// Persists that succeed without effect.
@@ -138,8 +136,7 @@ impl Sweep {
         }
         let counts = SweepCounts {
             segments_freed: runner.segments_freed,
-            chains_merged: runner.chains_merged().0,
-            merged_in_place: runner.chains_merged().1,
+            merged: runner.merged(),
             ..SweepCounts::default()
         };
         Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })

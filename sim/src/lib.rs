@@ -19,5 +19,5 @@ pub use op::{
     Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,
     key,
 };
-pub use run::{Divergence, Runner, Setup};
+pub use run::{Divergence, Merged, Runner, Setup};
 pub use source::Source;

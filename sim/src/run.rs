@@ -98,6 +98,25 @@ pub(crate) fn table_name(table: usize) -> &'static str {
     ["typed", "open", "flat"][table]
 }
 
+/// What a store's merger has done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Merged {
+    /// Chains of deltas made whole, because reads had noted them or writes had filled them.
+    pub chains: u64,
+    /// Those of them that were merged in place.
+    pub in_place: u64,
+    /// Rows copied into the order of their keys.
+    pub clustered: u64,
+}
+
+impl std::ops::AddAssign for Merged {
+    fn add_assign(&mut self, more: Merged) {
+        self.chains += more.chains;
+        self.in_place += more.in_place;
+        self.clustered += more.clustered;
+    }
+}
+
 /// Runs operations on a store and on its model, and compares.
 pub struct Runner {
     setup: Setup,
@@ -114,7 +133,7 @@ pub struct Runner {
     pub segments_freed: u64,
     collections: u64,
     /// Chains merged before the store was last opened.
-    merged_before: (u64, u64),
+    merged_before: Merged,
     /// Reads of cached rows before the store was last opened.
     hits_before: u64,
     steps: u64,
@@ -156,18 +175,24 @@ impl Runner {
             refused_full: 0,
             segments_freed: 0,
             collections: 0,
-            merged_before: (0, 0),
+            merged_before: Merged::default(),
             hits_before: 0,
             steps: 0,
         })
     }
 
-    /// Rows that reads found with deltas, and that were made whole; and those of them that were in place.
-    pub fn chains_merged(&self) -> (u64, u64) {
-        let (all, in_place) = self.merged_before;
-        let Some(open) = &self.open else { return (all, in_place) };
-        let metrics = open.db.metrics();
-        (all + metrics.chains_merged, in_place + metrics.chains_merged_in_place)
+    /// What the merger has done so far.
+    pub fn merged(&self) -> Merged {
+        let mut merged = self.merged_before;
+        if let Some(open) = &self.open {
+            let metrics = open.db.metrics();
+            merged += Merged {
+                chains: metrics.chains_merged,
+                in_place: metrics.chains_merged_in_place,
+                clustered: metrics.rows_clustered,
+            };
+        }
+        merged
     }
 
     /// Reads of rows that were in the cache.
@@ -382,7 +407,7 @@ impl Runner {
     }
 
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
-        self.merged_before = self.chains_merged();
+        self.merged_before = self.merged();
         self.hits_before = self.cache_hits();
         let Open { db, tables, snapshots } = self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);

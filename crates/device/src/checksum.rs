@@ -60,18 +60,22 @@ macro_rules! chains {
         #[inline]
         #[target_feature(enable = $feature)]
         fn several<const N: usize>(bytes: &[u8], block_bytes: usize, out: &mut [u32]) {
-            let block = |n: usize| &bytes[n * block_bytes..((n + 1) * block_bytes).min(bytes.len())];
-            let blocks: [&[u8]; N] = std::array::from_fn(block);
+            let mut blocks = [bytes; N];
+            for (n, block) in blocks.iter_mut().enumerate() {
+                *block = &bytes[n * block_bytes..((n + 1) * block_bytes).min(bytes.len())];
+            }
             // In step as far as the last one goes, by lines of eight words: bounds are checked once a line, and the steps
             // of a line are unrolled.
-            let lines: [_; N] = std::array::from_fn(|n| blocks[n].as_chunks::<64>().0);
-            let in_step = lines[N - 1].len();
+            let in_step = blocks[N - 1].len() / 64;
             let mut sums = [!0u32; N];
+            let mut lines: [&[[u8; 8]]; N] = [&[]; N];
             for l in 0..in_step {
-                let line: [&[[u8; 8]]; N] = std::array::from_fn(|n| lines[n][l].as_chunks::<8>().0);
+                for n in 0..N {
+                    lines[n] = blocks[n][l * 64..][..64].as_chunks::<8>().0;
+                }
                 for i in 0..8 {
                     for n in 0..N {
-                        sums[n] = $word(sums[n], u64::from_le_bytes(line[n][i]));
+                        sums[n] = $word(sums[n], u64::from_le_bytes(lines[n][i]));
                     }
                 }
             }
@@ -101,14 +105,61 @@ macro_rules! chains {
 
 #[cfg(target_arch = "x86_64")]
 mod imp {
-    use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
+    use std::arch::x86_64::{
+        __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64,
+        _mm_xor_si128,
+    };
 
     chains!("sse4.2", |sum: u32, word: u64| _mm_crc32_u64(u64::from(sum), word) as u32, _mm_crc32_u8);
 
     #[inline]
     pub(super) fn short(seed: u32, bytes: &[u8]) -> Option<u32> {
+        if let Ok(block) = bytes.try_into()
+            && is_x86_feature_detected!("sse4.2")
+            && is_x86_feature_detected!("pclmulqdq")
+        {
+            // SAFETY: the features were just found.
+            return Some(unsafe { block_of_256(seed, block) });
+        }
         // SAFETY: the feature was just found.
         is_x86_feature_detected!("sse4.2").then(|| unsafe { one(seed, bytes) })
+    }
+
+    /// A lone block, by four chains over a quarter each: 40 steps of latency, not 96. Sums are linear: those of the first
+    /// three are moved over the bytes behind them, by a product with a power of x, into the last word of the fourth.
+    #[target_feature(enable = "sse4.2,pclmulqdq")]
+    fn block_of_256(seed: u32, block: &[u8; 256]) -> u32 {
+        /// x^(8n - 33) modulo the polynomial, bits reversed, for the n bytes behind a quarter: 33 for the width of the
+        /// product and the step that reduces it.
+        const BEHIND: [i64; 3] = [POWERS[0] as i64, POWERS[1] as i64, POWERS[2] as i64];
+        const POWERS: [u32; 3] =
+            [power_of_x(8 * 192 - 33), power_of_x(8 * 128 - 33), power_of_x(8 * 64 - 33)];
+        let (words, _) = block.as_chunks::<8>();
+        let word = |i: usize| u64::from_le_bytes(words[i]);
+        let mut sums = [u64::from(!seed), 0, 0, 0];
+        for i in 0..7 {
+            for (quarter, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm_crc32_u64(*sum, word(quarter * 8 + i));
+            }
+        }
+        let moved = |quarter: usize| -> __m128i {
+            let sum = _mm_crc32_u64(sums[quarter], word(quarter * 8 + 7));
+            _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(sum as i64), _mm_cvtsi64_si128(BEHIND[quarter]))
+        };
+        let all = _mm_xor_si128(_mm_xor_si128(moved(0), moved(1)), moved(2));
+        !(_mm_crc32_u64(sums[3], word(31) ^ _mm_cvtsi128_si64(all) as u64) as u32)
+    }
+
+    /// x^n modulo the polynomial, bits reversed.
+    const fn power_of_x(n: u32) -> u32 {
+        /// Castagnoli's, bits reversed.
+        const POLYNOMIAL: u32 = 0x82F6_3B78;
+        let (mut power, mut i) = (0x8000_0000u32, 0);
+        while i < n {
+            power = (power >> 1) ^ (POLYNOMIAL * (power & 1));
+            i += 1;
+        }
+        power
     }
 
     #[inline]

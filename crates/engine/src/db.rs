@@ -7,6 +7,7 @@
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
 //! | `db/merge.rs` | rows in pieces made whole |
+//! | `db/cluster.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
@@ -16,6 +17,7 @@
 mod batch;
 mod cached;
 mod catalog;
+mod cluster;
 mod collect;
 pub mod inspect;
 mod merge;

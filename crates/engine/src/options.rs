@@ -63,6 +63,9 @@ pub struct Options {
     pub swim: bool,
     /// Whether merging in place flushes each line once for all that changed in it, not once for each field. Default true.
     pub line_flush: bool,
+    /// Whether ranges that are scanned repeatedly, and whose rows were not written in the order of their keys, are copied into
+    /// that order while reads prevail. Needs `merge`. Default true.
+    pub cluster: bool,
     /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache stands aside. Below
     /// 1 MiB there is no cache.
     pub cache_bytes: u64,
@@ -103,6 +106,7 @@ impl Default for Options {
             merge: true,
             swim: true,
             line_flush: true,
+            cluster: true,
             cache_bytes: 64 << 20,
             cache_mode: CacheMode::Auto,
             cache_policy: CachePolicy::Focus,

@@ -60,6 +60,8 @@ pub(crate) struct Collector {
     requested: AtomicBool,
     /// Rounds that began and rounds that ended: odd while one is under way.
     rounds: AtomicU64,
+    /// The last round emptied no victim: there was less room than it seemed.
+    stuck: AtomicBool,
     segments: AtomicU64,
     bytes: AtomicU64,
     /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
@@ -79,6 +81,34 @@ struct Pending {
     /// Snapshots older than this may need it.
     sequence: u64,
     epoch: u64,
+}
+
+/// A segment worth collecting.
+struct Candidate {
+    unit: u32,
+    /// Its share of bytes that would be free.
+    percent: u64,
+    /// What copying its rows writes at most, about.
+    written: u64,
+    /// `written` is no estimate.
+    certain: bool,
+}
+
+/// The victims of a round.
+struct Chosen {
+    victims: Vec<u32>,
+    /// For the space that their copies take.
+    claim: Claim,
+}
+
+/// The first of `candidates` whose copies fit into `room` bytes together.
+fn fitting(candidates: &[Candidate], mut room: u64) -> Vec<u32> {
+    let fits = |candidate: &&Candidate| {
+        let fits = candidate.written <= room;
+        room -= if fits { candidate.written } else { 0 };
+        fits
+    };
+    candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.unit).collect()
 }
 
 /// What takes a version's place without changing it.
@@ -154,11 +184,12 @@ impl Store {
         let _walking = self.collector.walking.read();
         self.recount();
         let freed = self.free_pending()?;
-        let victims = self.choose(needed || self.space_is_low());
-        if victims.is_empty() {
+        let chosen = self.choose(needed || self.space_is_low());
+        if chosen.victims.is_empty() {
             return Ok(freed);
         }
-        let (emptied, failure) = self.empty_all(victims);
+        let (emptied, failure) = self.empty_all(&chosen);
+        self.collector.stuck.store(emptied.is_empty(), Ordering::Relaxed);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
@@ -169,13 +200,13 @@ impl Store {
     }
 
     /// Step 2; returns the victims with nothing live in them, and what was wrong with others.
-    fn empty_all(&self, victims: Vec<u32>) -> (Vec<u32>, Option<Error>) {
+    fn empty_all(&self, chosen: &Chosen) -> (Vec<u32>, Option<Error>) {
         let (mut emptied, mut failure) = (Vec::new(), None);
-        for unit in victims {
+        for &unit in &chosen.victims {
             if !self.log.begin_collection(unit) {
                 continue;
             }
-            let Err(error) = self.empty_segment(unit) else {
+            let Err(error) = self.empty_segment(unit, chosen.claim) else {
                 emptied.push(unit);
                 continue;
             };
@@ -195,7 +226,7 @@ impl Store {
 
     /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
     pub(super) fn may_gain_space(&self) -> bool {
-        !self.log.miscounted().is_empty() || self.waits_for_readers() || !self.choose(true).is_empty()
+        !self.log.miscounted().is_empty() || self.waits_for_readers() || !self.choose(true).victims.is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
@@ -220,14 +251,14 @@ impl Store {
         self.collector.pressure.store(pressure, Ordering::Relaxed);
     }
 
-    /// The units of the segments most worth collecting.
-    fn choose(&self, needed: bool) -> Vec<u32> {
+    /// The segments most worth collecting.
+    fn choose(&self, needed: bool) -> Chosen {
         let (used, dead_in_all) = self.log.used_and_dead_bytes();
         if !needed && (dead_in_all < IDLE_DEAD_BYTES || dead_in_all * 2 < used) {
-            return Vec::new();
+            return Chosen { victims: Vec::new(), claim: Claim::Collector };
         }
         let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
-        let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
+        let mut candidates = Vec::new();
         let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
         let mean_row = (used - dead_in_all) / rows.max(1);
         for (unit, segment, dead) in self.log.candidates() {
@@ -245,40 +276,43 @@ impl Store {
                 SegmentKind::Row | SegmentKind::Relocated => live,
             };
             if percent >= threshold {
-                candidates.push((percent, written, unit));
+                let certain = segment.kind != SegmentKind::Delta || live == 0;
+                candidates.push(Candidate { unit, percent, written, certain });
             }
         }
-        candidates.sort_unstable_by_key(|&(percent, ..)| std::cmp::Reverse(percent));
+        candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.percent));
         // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
         let (available, _) = self.log.space();
         let begun = self.log.collector_lane().room(SegmentKind::Relocated);
-        let mut room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes() + begun;
-        let fits = |&(_, written, _): &(u64, u64, u32)| {
-            let fits = written <= room;
-            room -= if fits { written } else { 0 };
-            fits
-        };
-        candidates.into_iter().filter(fits).take(VICTIMS_MAX).map(|(.., unit)| unit).collect()
+        let room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes() + begun;
+        let victims = fitting(&candidates, room);
+        let enough = !victims.is_empty() && !self.collector.stuck.load(Ordering::Relaxed);
+        if enough || available != 1 || self.snapshots.oldest().is_some() {
+            return Chosen { victims, claim: Claim::Collector };
+        }
+        // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
+        candidates.retain(|candidate| candidate.certain);
+        Chosen { victims: fitting(&candidates, self.log.unit_bytes() / 4 * 3), claim: Claim::LastUnit }
     }
 
     /// Step 2, for one segment.
-    fn empty_segment(&self, unit: u32) -> Result<()> {
+    fn empty_segment(&self, unit: u32, claim: Claim) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         while let Some(record) = walk.next_record()? {
             let Some(table) = self.catalog.by_id(record.table()) else { continue };
-            while !self.relocate(&table, unit, &record)? {}
+            while !self.relocate(&table, unit, &record, claim)? {}
         }
         Ok(())
     }
 
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
-    fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>) -> Result<bool> {
+    fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.index.get(record.key(), &guard) else { return Ok(true) };
         let slot = self.home(slot);
         if slot.tag() == Tag::Delta {
-            return self.merge_chain(table, record, slot);
+            return self.merge_chain(table, record, slot, claim);
         }
         if slot.offset() != record.offset() {
             return Ok(true);
@@ -297,8 +331,7 @@ impl Store {
         };
         // Snapshots go on down from here to what its original replaced.
         let previous = Slot::from_raw(record.previous());
-        let (kind, claim) = (SegmentKind::Relocated, Claim::Collector);
-        let copy = Copy { of: record, draft, kind, claim, slot, previous };
+        let copy = Copy { of: record, draft, kind: SegmentKind::Relocated, claim, slot, previous };
         // The original is one more stale record until its segment is freed.
         let moved = |offset, _| slot.with_offset(offset).stale_more(1);
         self.republish(table, &copy, |out| out.copy_from_slice(body), moved)
@@ -329,13 +362,19 @@ impl Store {
     }
 
     /// If `record` is part of the chain under `slot`, writes the whole row in its place.
-    fn merge_chain(&self, table: &TableShared, record: &Record<'_>, slot: Slot) -> Result<bool> {
+    fn merge_chain(
+        &self,
+        table: &TableShared,
+        record: &Record<'_>,
+        slot: Slot,
+        claim: Claim,
+    ) -> Result<bool> {
         let chain = self.chain(slot)?;
         if chain.records()?.all(|part| part.offset() != record.offset()) {
             return Ok(true);
         }
         // A whole row for a delta: that may take more room than the segment gives.
-        let claim = if record.kind() == RecordKind::Delta { Claim::Merge } else { Claim::Collector };
+        let claim = if record.kind() == RecordKind::Delta { Claim::Merge } else { claim };
         self.write_merged(table, slot, &chain, SegmentKind::Relocated, claim)
     }
 

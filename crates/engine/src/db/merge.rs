@@ -38,7 +38,7 @@ const READS_PER_UPDATE: u64 = 8;
 /// A scan counts as this many reads.
 const READS_PER_SCAN: u64 = 16;
 /// Rows looked at together.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 
 /// A key whose row has at least `depth` deltas.
 #[derive(Clone, Copy)]
@@ -105,6 +105,11 @@ impl Merging {
         }
     }
 
+    /// Whether rows are read far more often than updated.
+    pub(super) fn reads_prevail(&self) -> bool {
+        self.reads_count.load(Ordering::Relaxed)
+    }
+
     fn note(&self, table: &TableShared, key: &[u8], depth: u8) {
         let Some(mut waiting) = self.waiting.try_lock() else { return };
         if key.len() > KEY_BYTES_MAX || waiting.len() == WAITING_MAX {
@@ -161,7 +166,7 @@ impl Store {
             let updates = updates.advance(self.counters.sum(Count::Update));
             self.merging.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
             let mut count = self.merge_noted(&mut noted);
-            worked = count > 0;
+            worked = self.cluster_noted() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
             while count == WAITING_MAX && !self.swims() && !self.housekeeping.is_stopped() {
                 count = self.merge_noted(&mut noted);
@@ -207,12 +212,13 @@ impl Store {
         }
     }
 
-    /// [`Store::merge_noted`] for a store without threads.
+    /// A round for a store without threads.
     pub(super) fn merge_now(&self) {
         // The second time what the first has let age.
         let mut noted = Vec::with_capacity(WAITING_MAX);
         self.merge_noted(&mut noted);
         self.merge_noted(&mut noted);
+        self.cluster_noted();
     }
 
     /// Merges the rows of neighbours in the queue, if they are of one table; else one by one. In place what can be, if all
@@ -264,7 +270,7 @@ impl Store {
         }
     }
 
-    fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
+    pub(super) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
         self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
     }
 

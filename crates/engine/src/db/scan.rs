@@ -155,6 +155,7 @@ impl Scan {
             true => shared.index.scan_reverse(low, high, wanted, &guard, &mut state.batch),
         };
         state.finished = more == ScanEnd::Done;
+        store.note_scattered(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let fetch = Fetch::new(store, &schema, ids.as_deref());

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::cached::check_options;
 use super::catalog::Catalog;
+use super::cluster::Clustering;
 use super::collect::Collector;
 use super::merge::Merging;
 use super::metrics::Counters;
@@ -35,6 +36,7 @@ pub(crate) struct Store {
     pub(super) snapshots: Snapshots,
     pub(super) collector: Collector,
     pub(super) merging: Merging,
+    pub(super) clustering: Clustering,
     pub(super) cache: Cache,
     pub(super) housekeeping: Housekeeping,
 }
@@ -118,6 +120,7 @@ impl Store {
         let arena = Arc::new(arena);
         let catalog = Catalog::load(&log, &arena, &epoch)?;
         let merging = Merging::new(options.merge, !options.background);
+        let clustering = Clustering::new(options.merge && options.cluster);
         let store = Store {
             log,
             epoch,
@@ -129,6 +132,7 @@ impl Store {
             snapshots: Snapshots::default(),
             collector: Collector::default(),
             merging,
+            clustering,
             cache,
             housekeeping: Housekeeping::default(),
         };

@@ -194,6 +194,9 @@ pub(crate) enum Claim {
     Merge,
     Delete,
     Collector,
+    /// The collector's, for what surely fits one unit and frees one at least: it must not be without any when the process
+    /// ends, for what is open then is closed for good.
+    LastUnit,
 }
 
 impl Claim {
@@ -203,7 +206,8 @@ impl Claim {
             Claim::Write => 4,
             Claim::Merge => 2,
             Claim::Delete => 1,
-            Claim::Collector => 0,
+            Claim::Collector => 1,
+            Claim::LastUnit => 0,
         }
     }
 }
@@ -400,8 +404,10 @@ mod tests {
         assert_eq!(pool.take(2, Claim::Write), Ok(7));
         assert_eq!(pool.take(1, Claim::Write), Err(NoUnit::Full));
         assert_eq!(pool.take(1, Claim::Delete), Ok(3));
-        assert_eq!(pool.take(3, Claim::Collector), Ok(9));
+        assert_eq!(pool.take(3, Claim::Collector), Err(NoUnit::Full));
+        assert_eq!(pool.take(2, Claim::Collector), Ok(9));
         assert_eq!(pool.take(1, Claim::Collector), Err(NoUnit::Full));
+        assert_eq!(pool.take(1, Claim::LastUnit), Ok(11));
     }
 
     #[test]

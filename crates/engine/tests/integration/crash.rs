@@ -48,7 +48,7 @@ fn sweep_of(
     let start = std::time::Instant::now();
     sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
     println!("{model:?}, {durability:?}: {:?} in {:.1?}", sweep.counts, start.elapsed());
-    assert!(sweep.counts.chains_merged > 0, "the script merged nothing");
+    assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
     sweep.counts
 }
 
@@ -81,7 +81,7 @@ fn persistent_memory_durable_at_once() {
 fn merging_in_place_survives() {
     for durability in [Durability::Process, Durability::Immediate] {
         let counts = sweep_of(&in_place(), CrashModel::CacheLines, durability, 1_500, 3, 15);
-        assert!(counts.merged_in_place > 20, "only {} chains were merged in place", counts.merged_in_place);
+        assert!(counts.merged.in_place > 20, "only {} chains were merged in place", counts.merged.in_place);
     }
 }
 

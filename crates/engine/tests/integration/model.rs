@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow::Durability;
 use hedgerow_device::CrashModel;
-use hedgerow_sim::{Op, Runner, Setup, Source, Taste, generate};
+use hedgerow_sim::{Merged, Op, Runner, Setup, Source, Taste, generate};
 
 /// Runs `count` operations of a seed; on failure says how to repeat it.
 fn run(seed: u64, count: u32, setup: Setup, taste: &Taste) -> Runner {
@@ -53,22 +53,22 @@ fn the_store_answers_like_its_model() {
     }
     let seconds = std::env::var("HEDGEROW_SECONDS").map_or(15, |s| s.parse().unwrap());
     let (start, mut seed, mut operations) = (Instant::now(), 0, 0u64);
-    let (mut freed, mut refused, mut merged, mut in_place, mut hits) = (0, 0, 0, 0, 0);
+    let (mut freed, mut refused, mut hits, mut merged) = (0, 0, 0, Merged::default());
     while start.elapsed() < Duration::from_secs(seconds) {
         let runner = run(seed, 3_000, setup_of(seed), &taste_of(seed));
         (freed, refused) = (freed + runner.segments_freed, refused + runner.refused_full);
-        let chains = runner.chains_merged();
-        (merged, in_place) = (merged + chains.0, in_place + chains.1);
+        merged += runner.merged();
         hits += runner.cache_hits();
         operations += 3_000;
         seed += 1;
     }
     println!(
-        "{operations} operations in {seed} seeds: {freed} segments freed, {merged} chains merged, {refused} times full, \
+        "{operations} operations in {seed} seeds: {freed} segments freed, {merged:?}, {refused} times full, \
          {hits} cache hits"
     );
     assert!(freed > 0, "the seeds never collected a segment");
-    assert!(merged > 0, "the seeds never merged a chain");
-    assert!(in_place > 0, "the seeds never merged a chain in place");
+    assert!(merged.chains > 0, "the seeds never merged a chain");
+    assert!(merged.in_place > 0, "the seeds never merged a chain in place");
+    assert!(merged.clustered > 0, "the seeds never clustered a row");
     assert!(hits > 0, "the seeds never read a cached row");
 }

@@ -61,7 +61,7 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 12] = [
+const KNOWN: [Known; 13] = [
     Known {
         name: "merge",
         values: "on|off",
@@ -79,6 +79,12 @@ const KNOWN: [Known; 12] = [
         values: "on|off",
         what: "each line flushed once for all that merging in place changed in it, not once for each field",
         set: |options, value| switch(&mut options.line_flush, value),
+    },
+    Known {
+        name: "cluster",
+        values: "on|off",
+        what: "rows that are scanned together and lie apart copied into the order of their keys",
+        set: |options, value| switch(&mut options.cluster, value),
     },
     Known {
         name: "delta_chain_max",

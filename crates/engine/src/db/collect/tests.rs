@@ -69,11 +69,11 @@ fn a_close_does_not_bring_freed_segments_back() {
     empty(&flat, 1);
     empty(&flat, 2);
     let store = flat.store();
-    let victims = store.choose(true);
+    let victims = store.choose(true).victims;
     assert_eq!(victims.len(), 2);
     for &unit in &victims {
         assert!(store.log.begin_collection(unit));
-        store.empty_segment(unit).unwrap();
+        store.empty_segment(unit, Claim::Collector).unwrap();
     }
     store.log.checkpoint().unwrap();
     store.log.free_segment(victims[0]).unwrap();
@@ -110,7 +110,7 @@ fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
     let offset = place(&flat, &spoiled);
     sim.corrupt(offset + 8_000, 0x10);
     let store = flat.store();
-    assert_eq!(store.choose(true)[0], (offset >> 20) as u32, "the spoiled one ranks first");
+    assert_eq!(store.choose(true).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
     let metrics = db.metrics();
     assert_eq!((metrics.segments_unreadable, metrics.segments_collected), (1, 3));

@@ -185,7 +185,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 30] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 31] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -207,6 +207,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 30] {
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
         ("chains_merged_in_place", metrics.chains_merged_in_place),
+        ("rows_clustered", metrics.rows_clustered),
         ("cache_active", metrics.cache_active.into()),
         ("cache_gain_percent", metrics.cache_gain_percent),
         ("cache_rows", metrics.cache_rows),

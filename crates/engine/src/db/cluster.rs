@@ -1,0 +1,187 @@
+//! Clustering: rows that are scanned together are brought together.
+//!
+//! Owns: which ranges are worth it, and their copying. Promises: a row is copied as the merger copies it, so readers, snapshots
+//! and recovery see nothing new; no more than half of the log is dead because of it. Must not know how a copy is published.
+//!
+//! The log keeps rows in the order in which they were written. A scan over rows that were not written in the order of their
+//! keys pays a random access for each: several times what the same rows cost one after the other, in DRAM too, and far more where
+//! they come from a disk. So a scan looks at the slots it was given, which costs it nothing more, and where most rows lie apart
+//! it leaves the range's first key behind. The merger's thread then copies the rows of the range into the log in the order of
+//! their keys, and the collector frees what they leave.
+//!
+//! A copy pays only if the range is scanned again. One row in 16, chosen by its place so that all scans choose the same, is
+//! remembered in a bitmap by each scan that meets it, and a range is noted only where a scan meets one that was remembered. A
+//! single pass over a table copies nothing.
+//!
+//! WiscKey (FAST 2016) named the price of values in the order of writing; DiffKV (ATC 2021) orders what scans meet. Here nothing
+//! has to be sorted: the index has the order.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::merge::GROUP;
+use super::store::{Store, TableShared};
+use crate::index::{ScanBatch, Slot, Tag};
+
+/// Ranges that can wait. With [`ROWS`] it bounds what a round of the merger copies.
+const WAITING_MAX: usize = 4;
+/// Rows of a range.
+const ROWS: usize = 128;
+/// Scans of fewer rows say too little.
+const ROWS_MIN: usize = 8;
+/// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own fetching ahead covers.
+const NEAR_BYTES: u64 = 4096;
+/// One row in so many is remembered.
+const SAMPLE: u64 = 16;
+/// Rows that can be remembered, a power of two.
+const MARKS: usize = 1 << 20;
+/// All are forgotten when so many are: of the others one in four would be taken for one of them.
+const MARKS_MAX: usize = MARKS / 4;
+
+/// The start of a range whose rows lie apart.
+struct Scattered {
+    table: u32,
+    key: SmallVec<[u8; 32]>,
+}
+
+/// What scans and the merger's thread share.
+pub(crate) struct Clustering {
+    /// A bit for each row that a scan remembered, by a hash of its place; empty where nothing is clustered.
+    seen: Box<[AtomicU64]>,
+    marks: AtomicUsize,
+    waiting: Mutex<Vec<Scattered>>,
+    rows: AtomicU64,
+}
+
+impl Clustering {
+    pub(super) fn new(wanted: bool) -> Clustering {
+        let words = if wanted { MARKS / 64 } else { 0 };
+        Clustering {
+            seen: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            marks: AtomicUsize::new(0),
+            waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
+            rows: AtomicU64::new(0),
+        }
+    }
+
+    /// Rows copied so far.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.seen.is_empty()
+    }
+
+    /// Remembers the rows that are to be; whether some were already.
+    fn remember(&self, slots: &[Slot]) -> bool {
+        let mut met = false;
+        for slot in slots {
+            let hash = (slot.offset() >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            if !(hash >> 58).is_multiple_of(SAMPLE) {
+                continue;
+            }
+            let (word, bit) = (&self.seen[(hash >> 32) as usize % self.seen.len()], 1 << (hash >> 26 & 63));
+            if word.load(Ordering::Relaxed) & bit != 0 {
+                met = true;
+            } else {
+                word.fetch_or(bit, Ordering::Relaxed);
+                self.marks.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        met
+    }
+
+    fn forget_if_full(&self) {
+        if self.marks.load(Ordering::Relaxed) >= MARKS_MAX {
+            self.seen.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.marks.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn note(&self, table: u32, key: &[u8]) {
+        let Some(mut waiting) = self.waiting.try_lock() else { return };
+        if waiting.len() < WAITING_MAX {
+            waiting.push(Scattered { table, key: SmallVec::from_slice(key) });
+        }
+    }
+}
+
+/// Whether at least a quarter of the rows, in key order or against it, do not lie near the one before.
+fn are_scattered(slots: &[Slot]) -> bool {
+    let here = |slot: &&Slot| matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES;
+    let (mut rows, mut jumps, mut before) = (0, 0, None);
+    for slot in slots.iter().filter(here) {
+        let near = |before: u64| slot.offset().abs_diff(before) <= NEAR_BYTES + slot.bytes();
+        jumps += usize::from(before.is_some_and(|before| !near(before)));
+        before = Some(slot.offset());
+        rows += 1;
+    }
+    rows >= ROWS_MIN && jumps * 4 >= rows
+}
+
+impl Store {
+    /// For a scan: what it was given by the index, in key order or against it.
+    #[inline]
+    pub(super) fn note_scattered(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
+        if self.clustering.is_wanted()
+            && self.merging.reads_prevail()
+            && are_scattered(batch.slots())
+            && self.clustering.remember(batch.slots())
+        {
+            let first = if reverse { batch.len() - 1 } else { 0 };
+            self.clustering.note(table.id.load(Ordering::Relaxed), batch.key(first));
+        }
+    }
+
+    /// Copies the rows of the ranges that were noted; false if there were none.
+    pub(super) fn cluster_noted(&self) -> bool {
+        self.clustering.forget_if_full();
+        let ranges = std::mem::take(&mut *self.clustering.waiting.lock());
+        for range in &ranges {
+            if self.has_room_to_cluster() {
+                self.cluster(range);
+            }
+        }
+        !ranges.is_empty()
+    }
+
+    /// Originals lie dead until the collector has freed them. Where half of the log is dead it is at that, and where space is
+    /// short it belongs to the writers.
+    fn has_room_to_cluster(&self) -> bool {
+        let (used, dead) = self.log.used_and_dead_bytes();
+        let (available, all) = self.log.space();
+        dead * 2 < used && u64::from(available) * 4 > u64::from(all) && self.collector.pressure() == 0
+    }
+
+    fn cluster(&self, range: &Scattered) {
+        let Some(table) = self.catalog.by_id(range.table) else { return };
+        let guard = self.pin();
+        let mut batch = ScanBatch::new();
+        let from = Bound::Included(&range.key[..]);
+        table.index.scan_forward(from, Bound::Unbounded, ROWS, &guard, &mut batch);
+        // Somebody may have been here before.
+        if !are_scattered(batch.slots()) {
+            return;
+        }
+        for group in batch.slots().chunks(GROUP) {
+            let mut homes = [None; GROUP];
+            for (home, slot) in homes.iter_mut().zip(group) {
+                *home = Some(self.home(*slot)).filter(|slot| matches!(slot.tag(), Tag::Row | Tag::Delta));
+            }
+            self.fetch_chains(homes);
+            for slot in homes.into_iter().flatten() {
+                // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
+                // reads it, and without space the next round does not begin.
+                let copied = self.whole_chain(slot).and_then(|chain| self.merge_row(&table, slot, &chain));
+                self.clustering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! When rows are brought together, and when not.
+
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+use super::*;
+use crate::{Db, Options, Schema, Table, Type, Value};
+
+const KEYS: u64 = 400;
+
+fn options() -> Options {
+    Options {
+        segment_bytes: 1 << 20,
+        background: false,
+        recovery_threads: 1,
+        index_bytes_max: 16 << 20,
+        ..Options::default()
+    }
+}
+
+fn open(sim: &CrashSim, options: Options) -> Db {
+    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()
+}
+
+fn sim() -> CrashSim {
+    CrashSim::new(CrashModel::Pages, 32 << 20)
+}
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_be_bytes()
+}
+
+/// A table with rows of 2 KiB, written in the order of `places`.
+fn table_of(db: &Db, places: impl Iterator<Item = u64>) -> Table {
+    let schema = Schema::new().field("n", Type::U64).field("wide", Type::FixedBytes(2000));
+    let table = db.create_table("t", schema).unwrap();
+    for i in places {
+        table.put(&key(i), &[("n", Value::UInt(i)), ("wide", Value::Bytes(&[i as u8; 2000]))]).unwrap();
+    }
+    table
+}
+
+fn in_order() -> impl Iterator<Item = u64> {
+    0..KEYS
+}
+
+/// Neighbours are written far from one another.
+fn apart() -> impl Iterator<Item = u64> {
+    (0..KEYS).map(|i| i * 37 % KEYS)
+}
+
+fn check(table: &Table, reverse: bool) {
+    let scan = if reverse { table.scan().reverse() } else { table.scan() };
+    let mut seen = 0;
+    for row in scan {
+        let row = row.unwrap();
+        let i = if reverse { KEYS - 1 - seen } else { seen };
+        assert_eq!(row.key(), key(i));
+        assert_eq!(row.get("n"), Value::UInt(i));
+        assert_eq!(row.get("wide"), Value::Bytes(&[i as u8; 2000]));
+        seen += 1;
+    }
+    assert_eq!(seen, KEYS);
+}
+
+fn lie_apart(table: &Table) -> bool {
+    let (store, mut batch) = (table.store(), ScanBatch::new());
+    let guard = store.pin();
+    let all = usize::try_from(KEYS).unwrap();
+    table.shared().index.scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
+    are_scattered(batch.slots())
+}
+
+/// Scans and rounds of the merger until nothing more is copied; how many rows were in all.
+fn settle(db: &Db, table: &Table, reverse: bool) -> u64 {
+    let mut before = u64::MAX;
+    while before != db.metrics().rows_clustered {
+        before = db.metrics().rows_clustered;
+        check(table, reverse);
+        db.collect().unwrap();
+    }
+    before
+}
+
+#[test]
+fn rows_scanned_again_and_again_come_together() {
+    for reverse in [false, true] {
+        let sim = sim();
+        let db = open(&sim, options());
+        let table = table_of(&db, apart());
+        check(&table, reverse);
+        db.collect().unwrap();
+        assert_eq!(db.metrics().rows_clustered, 0, "once is not enough");
+        let clustered = settle(&db, &table, reverse);
+        assert!((KEYS * 3 / 4..KEYS * 2).contains(&clustered), "{clustered} rows were copied");
+        assert!(!lie_apart(&table), "the rows lie apart still");
+        // What was copied is what is recovered.
+        drop(table);
+        db.close().unwrap();
+        let db = open(&sim, options());
+        check(&db.table("t").unwrap(), false);
+    }
+}
+
+#[test]
+fn rows_that_lie_together_stay() {
+    let sim = sim();
+    let db = open(&sim, options());
+    let table = table_of(&db, in_order());
+    assert_eq!(settle(&db, &table, false), 0);
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    for off in [Options { cluster: false, ..options() }, Options { merge: false, ..options() }] {
+        let sim = sim();
+        let db = open(&sim, off);
+        let table = table_of(&db, apart());
+        (0..4).for_each(|_| {
+            check(&table, false);
+            db.collect().unwrap();
+        });
+        assert_eq!(db.metrics().rows_clustered, 0);
+    }
+}
+
+#[test]
+fn a_store_short_of_space_keeps_it_for_writers() {
+    let sim = sim();
+    let db = open(&sim, options());
+    let table = table_of(&db, apart());
+    let mut fill = KEYS;
+    while table.store().has_room_to_cluster() {
+        table.put(&key(fill), &[("n", Value::UInt(fill)), ("wide", Value::Bytes(&[0; 2000]))]).unwrap();
+        fill += 1;
+    }
+    for _ in 0..4 {
+        table.scan().for_each(|_, _| Ok(true)).unwrap();
+        db.collect().unwrap();
+    }
+    assert_eq!(db.metrics().rows_clustered, 0);
+}
+
+#[test]
+fn a_snapshot_sees_what_it_saw() {
+    let sim = sim();
+    let db = open(&sim, options());
+    let table = table_of(&db, apart());
+    let snapshot = db.snapshot();
+    table.put(&key(7), &[("n", Value::UInt(0)), ("wide", Value::Bytes(&[0; 2000]))]).unwrap();
+    let look = || {
+        let mut sum = 0;
+        for row in snapshot.scan(&table) {
+            let Value::UInt(n) = row.unwrap().get("n") else { panic!("n is a number") };
+            sum += n;
+        }
+        sum
+    };
+    let before = look();
+    assert_eq!(before, KEYS * (KEYS - 1) / 2);
+    for _ in 0..6 {
+        table.scan().for_each(|_, _| Ok(true)).unwrap();
+        db.collect().unwrap();
+        assert_eq!(look(), before);
+    }
+    assert!(db.metrics().rows_clustered > KEYS / 2);
+}
+
+#[test]
+fn marks_are_forgotten_before_all_rows_seem_known() {
+    let clustering = Clustering::new(true);
+    let slots: Vec<Slot> = (1..=(MARKS as u64)).map(|i| Slot::new(Tag::Row, i * 1024, 1000)).collect();
+    let mut scanned = 0;
+    while clustering.marks.load(Ordering::Relaxed) < MARKS_MAX && scanned < 64 {
+        let part = &slots[scanned * slots.len() / 64..(scanned + 1) * slots.len() / 64];
+        clustering.remember(part);
+        assert!(clustering.remember(part), "they were there a moment ago");
+        scanned += 1;
+    }
+    let marks = clustering.marks.load(Ordering::Relaxed) as u64;
+    let share = slots.len() as u64 * scanned as u64 / 64 / SAMPLE;
+    assert!((share / 2..=share * 2).contains(&marks), "{marks} of {share} that were to be");
+    clustering.marks.store(MARKS_MAX, Ordering::Relaxed);
+    clustering.forget_if_full();
+    assert!(!clustering.remember(&slots[..1024]));
+}
