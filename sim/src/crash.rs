@@ -255,14 +255,26 @@ impl Sweep {
 
     /// The store takes writes again, closes, opens, and has them.
     fn go_on(&mut self, sim: CrashSim, model: Model, source: &mut Source<'_>) -> Result<(), Divergence> {
-        let going_on = |d: Divergence| Divergence(format!("going on after the crash: {d}"));
-        let mut runner = Runner::open(self.setup, sim, model).map_err(going_on)?;
+        let mut done = Vec::new();
+        self.go_on_with(sim, model, source, &mut done)
+            .map_err(|d| Divergence(format!("going on after the crash: {d}\nthe operations since: {done:#?}")))
+    }
+
+    fn go_on_with(
+        &mut self,
+        sim: CrashSim,
+        model: Model,
+        source: &mut Source<'_>,
+        done: &mut Vec<Op>,
+    ) -> Result<(), Divergence> {
+        let mut runner = Runner::open(self.setup, sim, model)?;
         let taste = Taste { wrong_calls: false, reopens: false, value_bytes_max: 2_000, ..Taste::default() };
         for n in 0..12 {
             let op = generate(source, &taste, 1_000_000 + n);
-            runner.step(&op).map_err(going_on)?;
+            done.push(op.clone());
+            runner.step(&op)?;
         }
-        runner.reopen_and_verify().map_err(going_on)
+        runner.reopen_and_verify()
     }
 
     /// Opens the store and finds the state of the model that it is in.
