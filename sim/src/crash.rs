@@ -256,8 +256,9 @@ impl Sweep {
     /// The store takes writes again, closes, opens, and has them.
     fn go_on(&mut self, sim: CrashSim, model: Model, source: &mut Source<'_>) -> Result<(), Divergence> {
         let mut done = Vec::new();
-        self.go_on_with(sim, model, source, &mut done)
-            .map_err(|d| Divergence(format!("going on after the crash: {d}\nthe operations since: {done:#?}")))
+        self.go_on_with(sim, model, source, &mut done).map_err(|d| {
+            Divergence(format!("going on after the crash: {d}\nthe operations since: {done:#?}"))
+        })
     }
 
     fn go_on_with(
@@ -340,10 +341,13 @@ struct Found {
     tables: Vec<FoundTable>,
 }
 
+#[derive(Default)]
 struct FoundTable {
     /// `None`: the table is not there (dropped, and not yet made anew).
     schema: Option<Arc<hedgerow::Schema>>,
     rows: Vec<hedgerow::Row>,
+    /// Of each row, when each field that is there expires.
+    field_expiries: Vec<Vec<Option<u64>>>,
     count: u64,
 }
 
@@ -352,11 +356,17 @@ impl Found {
         let read = |table: usize| {
             let name = table_name(table);
             let Ok(handle) = db.table(name) else {
-                return Ok(FoundTable { schema: None, rows: Vec::new(), count: 0 });
+                return Ok(FoundTable::default());
             };
             let rows: hedgerow::Result<Vec<_>> = handle.scan().collect();
             let rows = rows.map_err(|e| Divergence(format!("scanning {name}: {:?}: {e}", e.kind())))?;
+            let mut field_expiries = Vec::with_capacity(rows.len());
             for row in &rows {
+                let expiries = handle.read(row.key(), |found| {
+                    row.fields().map(|(name, _)| found.field_expires_at_ms(name)).collect()
+                });
+                let expiries = expiries.map_err(|e| Divergence(format!("reading {name}: {e}")))?;
+                field_expiries.push(expiries.unwrap_or_default());
                 let got = handle.get(row.key()).map_err(|e| Divergence(format!("reading {name}: {e}")))?;
                 if !got.is_some_and(|got| got.fields().eq(row.fields())) {
                     return Err(Divergence(format!(
@@ -365,7 +375,7 @@ impl Found {
                     )));
                 }
             }
-            Ok(FoundTable { schema: Some(handle.schema()), rows, count: handle.len() })
+            Ok(FoundTable { schema: Some(handle.schema()), rows, field_expiries, count: handle.len() })
         };
         Ok(Found { tables: (0..TABLES).map(read).collect::<Result<_, _>>()? })
     }
@@ -390,13 +400,19 @@ impl Found {
                 )));
             }
             let mut wanted = model.dump(table, model.now_ms);
-            let mut rows = found.rows.iter();
+            let mut rows = found.rows.iter().zip(&found.field_expiries);
             loop {
                 let (want, row): (Option<ReadRow>, _) = (wanted.next(), rows.next());
-                if want.is_none() && row.is_none() {
-                    break;
+                same_row(want.as_ref(), row.map(|(row, _)| row))
+                    .map_err(|d| Divergence(format!("table {name}: {d}")))?;
+                let (Some(want), Some((_, expiries))) = (want, row) else { break };
+                if *expiries != want.field_expiries {
+                    let key = want.key.escape_ascii();
+                    return Err(Divergence(format!(
+                        "table {name}: the fields of the row {key} expire at {expiries:?} in the store, {:?} in the model",
+                        want.field_expiries
+                    )));
                 }
-                same_row(want.as_ref(), row).map_err(|d| Divergence(format!("table {name}: {d}")))?;
             }
         }
         Ok(())

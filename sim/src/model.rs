@@ -33,6 +33,8 @@ pub struct ReadRow {
     pub key: Vec<u8>,
     /// Names and values of the fields that are there, in order.
     pub fields: Vec<(String, Arc<OwnedValue>)>,
+    /// When each of them expires, if it does.
+    pub field_expiries: Vec<Option<u64>>,
     /// Its expiry.
     pub expires_at_ms: Option<u64>,
     /// Changes with every write.
@@ -863,9 +865,16 @@ impl ModelTable {
                 fields.iter().filter_map(|&field| self.by_name(NAMES[usize::from(field)])).collect()
             }
         };
-        let read = |field: &ModelField| (field.name.clone(), self.value(row, field, now_ms));
-        let fields = wanted.into_iter().map(read).filter(|(_, value)| **value != OwnedValue::Null).collect();
-        ReadRow { key: key.to_vec(), fields, expires_at_ms: row.expires_at_ms, version: row.version }
+        let (mut fields, mut field_expiries) = (Vec::new(), Vec::new());
+        for field in wanted {
+            let value = self.value(row, field, now_ms);
+            if *value != OwnedValue::Null {
+                fields.push((field.name.clone(), value));
+                field_expiries.push(row.cells.get(&field.id).and_then(|cell| cell.expires_at_ms));
+            }
+        }
+        let (key, expires_at_ms, version) = (key.to_vec(), row.expires_at_ms, row.version);
+        ReadRow { key, fields, field_expiries, expires_at_ms, version }
     }
 }
 

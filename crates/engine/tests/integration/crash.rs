@@ -54,26 +54,26 @@ fn sweep_of(
 
 #[test]
 fn page_cache_with_persists_now_and_then() {
-    let counts = sweep(CrashModel::Pages, Durability::Process, 2_500, 5, 50);
+    let counts = sweep(CrashModel::Pages, Durability::Process, 2_000, 4, 50);
     assert!(counts.lost > 0, "no crash lost anything that was not durable: the medium loses nothing");
 }
 
 #[test]
 fn persistent_memory_with_persists_now_and_then() {
-    let counts = sweep(CrashModel::CacheLines, Durability::Process, 2_500, 5, 50);
+    let counts = sweep(CrashModel::CacheLines, Durability::Process, 2_000, 4, 50);
     assert!(counts.lost > 0, "no crash lost anything that was not durable: the medium loses nothing");
 }
 
 #[test]
 fn page_cache_durable_at_once() {
-    let counts = sweep(CrashModel::Pages, Durability::Immediate, 2_500, 2, 0);
-    assert!(counts.places > 1_000);
+    let counts = sweep(CrashModel::Pages, Durability::Immediate, 2_000, 2, 0);
+    assert!(counts.places > 700);
 }
 
 #[test]
 fn persistent_memory_durable_at_once() {
-    let counts = sweep(CrashModel::CacheLines, Durability::Immediate, 2_500, 2, 0);
-    assert!(counts.places > 1_000);
+    let counts = sweep(CrashModel::CacheLines, Durability::Immediate, 2_000, 2, 0);
+    assert!(counts.places > 700);
 }
 
 /// Rows merged in place, torn at every step of it.
