@@ -367,7 +367,9 @@ impl Store {
     /// Removes a row; false if there was none.
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
-        match table.index.get(key, &self.pin()) {
+        // The guard goes at once: a write that waits for space must hold none.
+        let slot = table.index.get(key, &self.pin());
+        match slot {
             Some(slot) if slot.expires() => self.with_row(table, key, |at| {
                 if !is_row(at.slot) {
                     return Ok(Step::Done(false));

@@ -601,3 +601,17 @@ fn a_refused_row_lends_the_next_no_bytes() {
         }
     }
 }
+
+/// A deletion that waits for space must not hold up who makes it.
+#[test]
+fn deletions_that_wait_for_space_get_it() {
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 16 << 20, reserve_bytes: 16 << 20 }).unwrap();
+    let db = Db::open_on(tier, Options { background: true, ..options(Durability::Process) }).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 30_000]].concat();
+    let count = (0..).find(|&n| flat.put(&key(n), &bytes(&[7; 30_000])).is_err()).unwrap();
+    assert!(count > 100);
+    for n in 0..count {
+        assert!(flat.delete(&key(n)).unwrap_or_else(|error| panic!("{n} of {count}: {error}")));
+    }
+}
