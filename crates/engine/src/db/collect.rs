@@ -383,6 +383,7 @@ impl Store {
             // PERSIST: the body is durable before its head can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.
             self.log.persist_range(offset, with_end as u64);
+            self.log.check_writable()?;
         }
         let sequence = copy.of.version();
         let guard = self.pin();

@@ -146,16 +146,19 @@ impl Store {
                 lines.touched(offset, bytes.len() as u64);
             }
             lines.flush();
+            self.log.check_writable()
         };
-        // PERSIST: see the module; each of the three is durable before the next begins.
-        step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))));
-        step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))));
         let word =
             |m: &Merge<'_, '_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
-        step(&mut words.iter().map(|(at, word)| (*at, &word[..])));
-        if self.log.check_writable().is_ok() {
+        // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.
+        let write_all = || {
+            step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))))?;
+            step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))))?;
+            step(&mut words.iter().map(|(at, word)| (*at, &word[..])))
+        };
+        if write_all().is_ok() {
             for (i, merge) in &merges {
                 done[*i] = self.publish_merged(table, merge, &chains[*i].1).unwrap_or(false);
             }
@@ -272,11 +275,11 @@ impl Store {
         let tier = self.log.tier();
         if !tier.is_read_only() {
             // PERSIST: a killed process may have left sums in the caches; they are durable before a block that fits them is.
-            self.log.persist_range(row.offset(), row.record_bytes() as u64);
+            tier.persist(row.offset(), row.record_bytes() as u64)?;
             for (offset, bytes) in writes {
                 tier.patch(offset, &bytes);
                 // PERSIST: the block is whole before its deltas can be merged once more, or freed.
-                self.log.persist_range(offset, bytes.len() as u64);
+                tier.persist(offset, bytes.len() as u64)?;
             }
         }
         Ok(())

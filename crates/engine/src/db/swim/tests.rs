@@ -1,21 +1,28 @@
 //! Merges caught half-way: what a test from outside cannot time.
 
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
 use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
 
-fn open(sim: &CrashSim) -> Db {
-    let options = Options {
+fn options() -> Options {
+    Options {
         segment_bytes: 1 << 20,
         background: false,
         recovery_threads: 1,
         index_bytes_max: 16 << 20,
         ..Options::default()
-    };
-    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()
+    }
+}
+
+fn open(sim: &CrashSim) -> Db {
+    open_with(sim, options()).unwrap()
+}
+
+fn open_with(sim: &CrashSim, options: Options) -> Result<Db> {
+    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000))
 }
 
 fn sim() -> CrashSim {
@@ -185,4 +192,42 @@ fn a_snapshot_sees_what_it_saw() {
     assert_eq!(seen(), Some(3));
     let row = table.get(KEY).unwrap().unwrap();
     assert_eq!(row.get("n"), Value::UInt(4));
+}
+
+/// Once a persist is refused nothing follows that relies on it, whatever a later persist does.
+#[test]
+fn a_refused_persist_ends_a_merge() {
+    for by_copy in [false, true] {
+        for persists in 0.. {
+            let sim = sim();
+            let db = open(&sim);
+            let table = table_of(&db);
+            if by_copy {
+                table.update(KEY, &[("note", Value::Str("a text"))]).unwrap();
+            }
+            table.get(KEY).unwrap();
+            db.persist().unwrap();
+            let before = (sim.ops(), sim.persist_points());
+            sim.fail_persist_after(persists, false);
+            drop(db.collect());
+            if sim.persist_points() - before.1 <= persists {
+                assert!(persists > 4, "{persists} persists");
+                break;
+            }
+            let mut walk = sim.walk();
+            walk.seek(before.0);
+            while walk.next_point() {
+                for kind in [Survivors::None, Survivors::HeadersOnly, Survivors::All] {
+                    let place =
+                        format!("by copy: {by_copy}, persist {persists}, at {}, {kind:?}", walk.op_index());
+                    let db = open_with(&CrashSim::from_image(&walk.image(kind, 1)), options());
+                    let db = db.unwrap_or_else(|error| panic!("{place}: {error}"));
+                    let row = db.table("t").unwrap().get(KEY).unwrap().unwrap();
+                    assert_eq!(row.get("n"), Value::UInt(3), "{place}");
+                    assert_eq!(row.get("wide"), Value::Bytes(&[2; 300]), "{place}");
+                    assert_eq!(row.get("other"), Value::Bytes(&[7; 300]), "{place}");
+                }
+            }
+        }
+    }
 }
