@@ -29,7 +29,7 @@ use super::read::Chain;
 use super::store::{Store, TableShared, index_full};
 use crate::Result;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, merged_word};
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, merged_word};
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
 
@@ -241,36 +241,21 @@ impl Store {
     /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
     pub(super) fn settle_torn(&self, row: &Record<'_>) -> Result<()> {
         let guard = self.pin();
-        let table = self.catalog.by_id(row.table());
-        let slot = table.as_ref().and_then(|table| table.index.get(row.key(), &guard));
-        let chain = match slot.filter(|slot| slot.tag() != Tag::Tombstone) {
-            Some(slot) => Some(self.chain(slot)?),
-            None => None,
-        };
-        let chain = match chain {
-            Some(chain) if chain.row()?.offset() == row.offset() => Some(chain),
-            _ => None,
-        };
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
-        match (&table, chain) {
-            (Some(table), Some(chain)) => {
-                let schema = table.schema.load();
-                let layout = schema.layout(row.schema_version());
-                let deltas = chain.deltas()?;
-                let Some(mended) = layout.and_then(|layout| mend(row, deltas, layout)) else {
-                    return row.verify_all();
-                };
-                writes.extend(
-                    mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)),
-                );
-            }
-            // Nobody will read it again. It must still be a whole record to whoever walks by.
-            _ => {
-                let body = row.raw_body();
-                let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-                writes
-                    .extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
-            }
+        if let Some(table) = self.catalog.by_id(row.table()) {
+            let schema = table.schema.load();
+            let chain = self.chain_over(row, table.index.get(row.key(), &guard));
+            let mended = match (&chain, schema.layout(row.schema_version())) {
+                (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
+                _ => None,
+            };
+            let Some(mended) = mended else { return row.verify_all() };
+            writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
+        } else {
+            // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
+            let body = row.raw_body();
+            let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
+            writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
         }
         let tier = self.log.tier();
         if !tier.is_read_only() {
@@ -283,6 +268,27 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
+    /// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
+    fn chain_over(&self, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'_>> {
+        let mut last = u64::MAX;
+        while let Some(version) = slot {
+            let record = self.log.record(version.offset()).ok()?;
+            if record.key() != row.key() || record.sequence() > last {
+                return None;
+            }
+            last = record.sequence();
+            if record.kind() != RecordKind::Tombstone {
+                let chain = self.chain(version).ok()?;
+                if chain.row().ok()?.offset() == row.offset() {
+                    return Some(chain);
+                }
+            }
+            slot = Slot::from_raw(record.previous());
+        }
+        None
     }
 }
 
