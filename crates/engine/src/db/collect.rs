@@ -343,6 +343,9 @@ impl Store {
         kind: SegmentKind,
         claim: Claim,
     ) -> Result<bool> {
+        if !self.options.verify_reads {
+            self.verify_chain(chain)?;
+        }
         let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;

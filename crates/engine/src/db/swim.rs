@@ -186,7 +186,7 @@ impl Store {
         }) else {
             return Ok(None);
         };
-        row.verify_all()?;
+        self.verify_chain(chain)?;
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for delta in deltas.rev() {

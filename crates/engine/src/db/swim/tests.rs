@@ -265,6 +265,22 @@ fn a_corrupted_row_under_a_newer_one_is_told() {
     assert_eq!(error.kind(), ErrorKind::Corrupted);
 }
 
+/// Whether or not reads verify, what is wrong with a row is told, and not given new sums.
+#[test]
+fn corruption_is_not_hidden_where_reads_do_not_verify() {
+    let unverified = || Options { verify_reads: false, ..options() };
+    let sim = sim();
+    let db = open_with(&sim, unverified()).unwrap();
+    let table = table_of(&db);
+    table.store().log.checkpoint().unwrap();
+    sim.corrupt(body_of(&table) + OTHER, 0x20);
+    let error = open_with(&CrashSim::from_image(&sim.process_kill()), unverified()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "opening");
+    table.get(KEY).unwrap();
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged, 0);
+}
+
 /// Once a persist is refused nothing follows that relies on it, whatever a later persist does.
 #[test]
 fn a_refused_persist_ends_a_merge() {
