@@ -187,9 +187,7 @@ impl Store {
             if !self.epoch.is_quiescent_since(aged.epoch) {
                 return self.merging.give_back(noted);
             }
-            // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
-            let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(aged.through);
-            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(through)));
+            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(aged.through)));
             *aging = None;
         }
         // PERSIST: the deltas are durable, and the root says so, before they are merged: a torn row under the watermark
@@ -235,6 +233,8 @@ impl Store {
         if let Some(through) = through
             && let Some(_alone) = self.collector.walking.try_write()
         {
+            // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
+            let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
             done = self.merge_in_place(&table, &chains, through);
             let count = done.iter().filter(|done| **done).count() as u64;
             self.merging.in_place.fetch_add(count, Ordering::Relaxed);
