@@ -143,7 +143,8 @@ struct Recent {
 
 impl Recent {
     fn advance(&mut self, total: u64) -> u64 {
-        self.weight = self.weight * 15 / 16 + (total - self.last);
+        // Threads that share a stripe of the counters may take counts back.
+        self.weight = self.weight * 15 / 16 + total.saturating_sub(self.last);
         self.last = total;
         self.weight
     }
@@ -274,5 +275,18 @@ impl Store {
                     .and_then(Slot::from_raw);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_go_back_weigh_nothing() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.advance(160), 160);
+        assert_eq!(recent.advance(40), 150);
+        assert_eq!(recent.advance(56), 156);
     }
 }
