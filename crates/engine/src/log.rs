@@ -121,11 +121,25 @@ impl Log {
     /// The record at `offset`, its head verified.
     #[inline]
     pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
-        let incarnation = self.unit_of(offset).incarnation.load(Ordering::Relaxed);
+        self.parse(offset, self.verify_reads)
+    }
+
+    /// The same, to be verified even if reads are not: for whoever changes it.
+    pub(crate) fn verified_record(&self, offset: u64) -> Result<Record<'_>> {
+        self.parse(offset, true)
+    }
+
+    #[inline]
+    fn parse(&self, offset: u64, verify: bool) -> Result<Record<'_>> {
+        // A place that is not verified may be anywhere.
+        let Some(unit) = self.units.get((offset >> self.unit_shift) as usize) else {
+            return Err(not_a_record(offset));
+        };
+        let incarnation = unit.incarnation.load(Ordering::Relaxed);
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
-        Record::parse(bytes, offset, incarnation, self.verify_reads).map_err(|_| not_a_record(offset))
+        Record::parse(bytes, offset, incarnation, verify).map_err(|_| not_a_record(offset))
     }
 
     /// The incarnation of the segment that holds `offset`.

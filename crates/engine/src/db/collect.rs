@@ -388,6 +388,9 @@ impl Store {
         kind: SegmentKind,
         claim: Claim,
     ) -> Result<bool> {
+        if !self.options.verify_reads {
+            self.verify_chain(chain)?;
+        }
         let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(chain), None)?;
         let plan = bodies.merge(&schema, self.clock.now_ms())?;
@@ -428,6 +431,7 @@ impl Store {
             // PERSIST: the body is durable before its head can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.
             self.log.persist_range(offset, with_end as u64);
+            self.log.check_writable()?;
         }
         let sequence = copy.of.version();
         let guard = self.pin();

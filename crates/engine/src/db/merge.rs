@@ -148,7 +148,8 @@ struct Recent {
 
 impl Recent {
     fn advance(&mut self, total: u64) -> u64 {
-        self.weight = self.weight * 15 / 16 + (total - self.last);
+        // Threads that share a stripe of the counters may take counts back.
+        self.weight = self.weight * 15 / 16 + total.saturating_sub(self.last);
         self.last = total;
         self.weight
     }
@@ -198,9 +199,7 @@ impl Store {
             if !self.epoch.is_quiescent_since(aged.epoch) {
                 return self.merging.give_back(noted);
             }
-            // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
-            let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(aged.through);
-            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(through)));
+            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(aged.through)));
             *aging = None;
         }
         // PERSIST: the deltas are durable, and the root says so, before they are merged: a torn row under the watermark
@@ -247,6 +246,8 @@ impl Store {
         if let Some(through) = through
             && let Some(_alone) = self.collector.walking.try_write()
         {
+            // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
+            let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
             done = self.merge_in_place(&table, &chains, through);
             let count = done.iter().filter(|done| **done).count() as u64;
             self.merging.in_place.fetch_add(count, Ordering::Relaxed);
@@ -286,5 +287,18 @@ impl Store {
                     .and_then(Slot::from_raw);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_go_back_weigh_nothing() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.advance(160), 160);
+        assert_eq!(recent.advance(40), 150);
+        assert_eq!(recent.advance(56), 156);
     }
 }

@@ -166,7 +166,7 @@ impl Store {
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         for &offset in &walked.torn {
-            self.settle_torn(&self.log.record(offset)?)?;
+            self.settle_torn(&self.log.verified_record(offset)?)?;
         }
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place())
     }

@@ -29,7 +29,7 @@ use super::read::Chain;
 use super::store::{Store, TableShared, index_full};
 use crate::Result;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, merged_word};
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, merged_word};
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
 
@@ -146,16 +146,19 @@ impl Store {
                 lines.touched(offset, bytes.len() as u64);
             }
             lines.flush();
+            self.log.check_writable()
         };
-        // PERSIST: see the module; each of the three is durable before the next begins.
-        step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))));
-        step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))));
         let word =
             |m: &Merge<'_, '_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
-        step(&mut words.iter().map(|(at, word)| (*at, &word[..])));
-        if self.log.check_writable().is_ok() {
+        // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.
+        let write_all = || {
+            step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))))?;
+            step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))))?;
+            step(&mut words.iter().map(|(at, word)| (*at, &word[..])))
+        };
+        if write_all().is_ok() {
             for (i, merge) in &merges {
                 done[*i] = self.publish_merged(table, merge, &chains[*i].1).unwrap_or(false);
             }
@@ -183,7 +186,7 @@ impl Store {
         }) else {
             return Ok(None);
         };
-        row.verify_all()?;
+        self.verify_chain(chain)?;
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for delta in deltas.rev() {
@@ -238,48 +241,54 @@ impl Store {
     /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
     pub(super) fn settle_torn(&self, row: &Record<'_>) -> Result<()> {
         let guard = self.pin();
-        let table = self.catalog.by_id(row.table());
-        let slot = table.as_ref().and_then(|table| table.index.get(row.key(), &guard));
-        let chain = match slot.filter(|slot| slot.tag() != Tag::Tombstone) {
-            Some(slot) => Some(self.chain(slot)?),
-            None => None,
-        };
-        let chain = match chain {
-            Some(chain) if chain.row()?.offset() == row.offset() => Some(chain),
-            _ => None,
-        };
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
-        match (&table, chain) {
-            (Some(table), Some(chain)) => {
-                let schema = table.schema.load();
-                let layout = schema.layout(row.schema_version());
-                let deltas = chain.deltas()?;
-                let Some(mended) = layout.and_then(|layout| mend(row, deltas, layout)) else {
-                    return row.verify_all();
-                };
-                writes.extend(
-                    mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)),
-                );
-            }
-            // Nobody will read it again. It must still be a whole record to whoever walks by.
-            _ => {
-                let body = row.raw_body();
-                let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-                writes
-                    .extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
-            }
+        if let Some(table) = self.catalog.by_id(row.table()) {
+            let schema = table.schema.load();
+            let chain = self.chain_over(row, table.index.get(row.key(), &guard));
+            let mended = match (&chain, schema.layout(row.schema_version())) {
+                (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
+                _ => None,
+            };
+            let Some(mended) = mended else { return row.verify_all() };
+            writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
+        } else {
+            // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
+            let body = row.raw_body();
+            let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
+            writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
         }
         let tier = self.log.tier();
         if !tier.is_read_only() {
             // PERSIST: a killed process may have left sums in the caches; they are durable before a block that fits them is.
-            self.log.persist_range(row.offset(), row.record_bytes() as u64);
+            tier.persist(row.offset(), row.record_bytes() as u64)?;
             for (offset, bytes) in writes {
                 tier.patch(offset, &bytes);
                 // PERSIST: the block is whole before its deltas can be merged once more, or freed.
-                self.log.persist_range(offset, bytes.len() as u64);
+                tier.persist(offset, bytes.len() as u64)?;
             }
         }
         Ok(())
+    }
+
+    /// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
+    /// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
+    fn chain_over(&self, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'_>> {
+        let mut last = u64::MAX;
+        while let Some(version) = slot {
+            let record = self.log.record(version.offset()).ok()?;
+            if record.key() != row.key() || record.sequence() > last {
+                return None;
+            }
+            last = record.sequence();
+            if record.kind() != RecordKind::Tombstone {
+                let chain = self.chain(version).ok()?;
+                if chain.row().ok()?.offset() == row.offset() {
+                    return Some(chain);
+                }
+            }
+            slot = Slot::from_raw(record.previous());
+        }
+        None
     }
 }
 

@@ -32,7 +32,7 @@ use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec, seal};
+use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
@@ -165,6 +165,9 @@ impl Store {
             let sequence = self.seal_record(&spec, &reservation, old);
             (Decision::Store(draft.slot(reservation.offset, bytes, old)), Some((old, sequence)))
         });
+        if draft.flags & FLAG_MERGEABLE != 0 && !matches!(published, Ok(Some(_))) {
+            self.forget_sums(&spec, reservation.offset)?;
+        }
         let Some((old, sequence)) = published.map_err(index_full)? else { return Ok(Outcome::Refused) };
         lane.commit(reservation, sequence);
         count_tombstones(table, draft.kind, old);
@@ -175,6 +178,18 @@ impl Store {
         self.make_durable(sequence)?;
         self.pay(bytes);
         Ok(Outcome::Published(old))
+    }
+
+    /// Takes away the sums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
+    /// it, and a mergeable one's sums are not under the checksum of its head: over the sums and body of the refused one that
+    /// head, should a power cut leave nothing else of its record, would make a row that nobody wrote.
+    #[cold]
+    fn forget_sums(&self, spec: &RecordSpec<'_>, offset: u64) -> Result<()> {
+        let head_bytes = spec.head_bytes();
+        self.log.tier().write(offset, head_bytes, |head| head.fill(0));
+        // PERSIST: gone before the next record's head can be there.
+        self.log.persist_range(offset, head_bytes as u64);
+        self.log.check_writable()
     }
 
     /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
@@ -352,7 +367,9 @@ impl Store {
     /// Removes a row; false if there was none.
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
-        match table.index.get(key, &self.pin()) {
+        // The guard goes at once: a write that waits for space must hold none.
+        let slot = table.index.get(key, &self.pin());
+        match slot {
             Some(slot) if slot.expires() => self.with_row(table, key, |at| {
                 if !is_row(at.slot) {
                     return Ok(Step::Done(false));

@@ -171,6 +171,31 @@ fn any_byte_of_a_store_left_by_a_killed_process() {
     assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
 }
 
+/// Rows that fields were merged into, rows that wait for it, and rows that were written over.
+#[test]
+fn any_byte_where_rows_are_merged_in_place() {
+    let sim = CrashSim::new(CrashModel::CacheLines, 32 << 20);
+    let db = fill(|| open(&sim));
+    let users = db.table("users").unwrap();
+    let update = |i: u32, age: u32| {
+        let key = format!("user:{i}");
+        users.update(key.as_bytes(), &row! { age: age }).unwrap();
+        users.get(key.as_bytes()).unwrap();
+    };
+    [4, 9, 14, 19].into_iter().for_each(|i| update(i, 2_000));
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged_in_place, 4);
+    [9, 14, 24].into_iter().for_each(|i| update(i, 3_000));
+    users.put(b"user:19", &row! { name: "Bo", age: 4 }).unwrap();
+    db.persist().unwrap();
+    let wanted = dump(&db).unwrap();
+    let image = sim.process_kill();
+    let places = places(&image);
+    let outcomes = flip_each(&image, &wanted, &places, &[1, 0x80, 0xFF, 0x10]);
+    println!("{} bytes flipped, {} refused, {} intact", places.len(), outcomes.refused, outcomes.intact);
+    assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
+}
+
 #[test]
 fn a_flip_under_an_open_store_is_told_by_the_read() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -194,6 +219,45 @@ fn a_flip_under_an_open_store_is_told_by_the_read() {
     }
     println!("{refused} refused, {intact} intact");
     assert!(refused > 100);
+}
+
+/// Where reads do not verify they may answer wrongly, but they answer.
+#[test]
+fn a_flip_where_reads_do_not_verify_is_no_panic() {
+    let sim = CrashSim::new(CrashModel::CacheLines, 32 << 20);
+    let unverified = Options { verify_reads: false, ..options() };
+    let db = fill(|| Db::open_at(FastTier::simulated(&sim), unverified.clone(), Clock::manual(1_000)));
+    let wanted = dump(&db).unwrap();
+    let read = || {
+        for (name, rows) in TABLES.iter().zip(&wanted) {
+            let table = db.table(name)?;
+            let scanned: hedgerow::Result<Vec<Row>> = table.scan().collect();
+            for row in rows {
+                table.get(row.key())?.iter().for_each(|row| assert!(row.fields().count() <= 20));
+            }
+            scanned?;
+        }
+        Ok(())
+    };
+    let mut refused = 0;
+    for offset in places(&sim.process_kill()).into_iter().filter(|offset| *offset >= SEGMENT_BYTES).step_by(3)
+    {
+        for xor in [1, 0x80] {
+            sim.corrupt(offset, xor);
+            match catch_unwind(AssertUnwindSafe(read)) {
+                Err(_) => panic!("a panic: byte {offset} ^ {xor:#x}"),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let error: hedgerow::Error = error;
+                    assert_eq!(error.kind(), ErrorKind::Corrupted, "byte {offset}: {error}");
+                    refused += 1;
+                }
+            }
+            sim.corrupt(offset, xor);
+        }
+    }
+    println!("{refused} refused");
+    assert!(refused > 0);
 }
 
 /// A file cut short: opening says so, or finds all that was there.

@@ -1,7 +1,10 @@
 //! Crash sweeps on the simulated medium: every persist point of a long script, several survivor images each.
 
-use hedgerow::Durability;
-use hedgerow_device::CrashModel;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use hedgerow::{Change, Db, Durability, Options, OwnedValue, Schema, Table, Type, Value};
+use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
 use hedgerow_sim::{Lie, Op, Setup, Sweep, SweepCounts, Taste};
 
 fn taste() -> Taste {
@@ -166,4 +169,150 @@ fn without_the_order_of_catalog_and_root_the_sweep_fails() {
         Durability::Process,
         Lie { during: changes_catalog, ranges: root },
     );
+}
+
+/// Rows of which every write gives all fields one number, the next.
+struct Counted {
+    sim: CrashSim,
+    table: Table,
+    /// What was acknowledged: the medium's position by then, key, number.
+    acknowledged: Mutex<Vec<(u64, u8, u64)>>,
+}
+
+const KEYS: u8 = 48;
+const WIDE: usize = 3_000;
+
+/// A key whose row's sums begin a line of their own now and then.
+fn key_of(key: u8) -> [u8; 24] {
+    [key; 24]
+}
+
+fn counted_options(durability: Durability, background: bool) -> Options {
+    let (segment_bytes, index_bytes_max) = (SEGMENT, 16 << 20);
+    Options {
+        durability,
+        background,
+        segment_bytes,
+        index_bytes_max,
+        recovery_threads: 1,
+        ..Options::default()
+    }
+}
+
+fn number_of(row: &hedgerow::Row) -> u64 {
+    let number = row.get("a").as_u64().unwrap();
+    assert_eq!(row.get("b"), Value::UInt(number));
+    assert_eq!(row.get("wide"), Value::Bytes(&[number as u8; WIDE]), "number {number}");
+    number
+}
+
+impl Counted {
+    /// Reads a row and writes it with the next number, whole or in part. Others do so, too: then again.
+    fn count(&self, key: u8, random: &mut Random) {
+        let whole = random.below(4) == 0;
+        let number = self.table.modify(&key_of(key), |row| {
+            let last = row.map(|row| row.get("a").map(|a| a.as_u64().unwrap())).transpose()?;
+            let number = last.unwrap_or(0) + 1;
+            let wide = OwnedValue::Bytes(vec![number as u8; WIDE].into());
+            let fields = [("a", OwnedValue::UInt(number)), ("b", OwnedValue::UInt(number)), ("wide", wide)];
+            let fields = fields.map(|(name, value)| (name.to_owned(), value)).to_vec();
+            let change = match whole || last.is_none() {
+                true => Change::Put { fields, expires_at_ms: None },
+                false => Change::Update { fields, expires_at_ms: None },
+            };
+            Ok((change, number))
+        });
+        let number = number.unwrap();
+        self.acknowledged.lock().unwrap().push((self.sim.ops(), key, number));
+    }
+
+    fn run(&self, db: &Db, durability: Durability) {
+        let end = Instant::now() + Duration::from_millis(700);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                scope.spawn(move || {
+                    let mut random = Random::from_seed(thread);
+                    while Instant::now() < end {
+                        self.count(random.below(u64::from(KEYS)) as u8, &mut random);
+                        // So that chains age.
+                        if random.below(8) == 0 {
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                    }
+                });
+            }
+            let mut random = Random::from_seed(9);
+            while Instant::now() < end {
+                let snapshot = (random.below(8) == 0).then(|| db.snapshot());
+                for key in (0..KEYS).map(key_of) {
+                    let first = snapshot.as_ref().and_then(|s| s.get(&self.table, &key).unwrap());
+                    self.table.get(&key).unwrap().iter().for_each(|row| assert!(number_of(row) > 0));
+                    let second = snapshot.as_ref().and_then(|s| s.get(&self.table, &key).unwrap());
+                    assert_eq!(first.as_ref().map(number_of), second.as_ref().map(number_of));
+                }
+                if random.below(64) == 0 && durability == Durability::Process {
+                    db.persist().unwrap();
+                }
+            }
+        });
+    }
+
+    /// Opens what a crash left and looks at all rows.
+    fn recover(&self, walk: &CrashWalk, kind: Survivors, durability: Durability) {
+        let place = walk.op_index();
+        let image = walk.image(kind, place);
+        let all_there = image.same_boot || durability == Durability::Immediate;
+        let tier = FastTier::simulated(&CrashSim::from_image(&image));
+        let db = Db::open_on(tier, counted_options(durability, false));
+        let db = db.unwrap_or_else(|error| panic!("{durability:?}, {kind:?} at {place}: {error}"));
+        db.check_counts().unwrap();
+        let table = db.table("counted").unwrap();
+        for key in 0..KEYS {
+            let found =
+                table.get(&key_of(key)).unwrap_or_else(|error| panic!("{kind:?} at {place}: {error}"));
+            let number = found.as_ref().map_or(0, number_of);
+            let acknowledged = self.acknowledged.lock().unwrap();
+            let least = acknowledged.iter().filter(|(by, k, _)| *by <= place && *k == key).map(|a| a.2).max();
+            assert!(
+                !all_there || number >= least.unwrap_or(0),
+                "{kind:?} at {place}: {number}, not {least:?}"
+            );
+        }
+    }
+}
+
+/// Threads that write the same rows, with the merger and the collector at work; then a crash anywhere in what they stored.
+#[test]
+fn threads_on_persistent_memory() {
+    for durability in [Durability::Immediate, Durability::Process] {
+        let sim = CrashSim::new(CrashModel::CacheLines, 12 << 20);
+        let db = Db::open_on(FastTier::simulated(&sim), counted_options(durability, true)).unwrap();
+        let schema = Schema::new()
+            .field("a", Type::U64)
+            .field("b", Type::U64)
+            .field("wide", Type::FixedBytes(WIDE as u16));
+        let table = db.create_table("counted", schema).unwrap();
+        let begin = sim.ops();
+        let counted = Counted { sim: sim.clone(), table, acknowledged: Mutex::default() };
+        counted.run(&db, durability);
+        let metrics = db.metrics();
+        println!(
+            "{durability:?}: {} writes, {} chains merged, {} in place, {} segments freed, {} stores",
+            counted.acknowledged.lock().unwrap().len(),
+            metrics.chains_merged,
+            metrics.chains_merged_in_place,
+            metrics.segments_collected,
+            sim.ops() - begin
+        );
+        assert!(metrics.chains_merged_in_place > 0);
+        let mut random = Random::from_seed(5);
+        let mut places: Vec<u64> = (0..80).map(|_| begin + random.below(sim.ops() - begin)).collect();
+        places.sort_unstable();
+        let mut walk = sim.walk();
+        for (n, place) in places.into_iter().enumerate() {
+            walk.seek(place);
+            counted.recover(&walk, Survivors::EACH[n % Survivors::EACH.len()], durability);
+            counted.recover(&walk, Survivors::Random, durability);
+        }
+    }
 }

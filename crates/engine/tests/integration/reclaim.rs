@@ -1,6 +1,8 @@
 //! Space given back, rows moved and media lost in the worst order: each test is one history that once went wrong.
 
-use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value, row};
+use hedgerow::{
+    Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors, crc32c};
 
 const SEGMENT: u64 = 1 << 20;
@@ -553,4 +555,63 @@ fn rows_merged_in_place_are_read_whole() {
     assert!(metrics.chains_merged_in_place > 0);
     db.clone().close().unwrap();
     db.check_counts().unwrap();
+}
+
+/// A row that was refused leaves its bytes where the next one goes. On persistent memory the sums of a row's blocks are not
+/// under the checksum of its head, so that a head alone over the sums and blocks of the other must not make a row.
+#[test]
+fn a_refused_row_lends_the_next_no_bytes() {
+    let key_bytes = (8..=72).step_by(8);
+    for (key_bytes, durability) in
+        key_bytes.flat_map(|n| [(n, Durability::Process), (n, Durability::Immediate)])
+    {
+        let sim = CrashSim::new(CrashModel::CacheLines, 32 << 20);
+        let db = open_in(&sim, durability).unwrap();
+        let table = db.create_table("t", Schema::new().field("a", Type::U64).field("b", Type::U64)).unwrap();
+        let key = vec![b'k'; key_bytes];
+        table.put(&key, &row! { a: 1u64, b: 1u64 }).unwrap();
+        let (mut calls, mut before) = (0, 0);
+        let change = table.modify(&key, |_| {
+            calls += 1;
+            match calls {
+                // Somebody else is quicker.
+                1 => table.put(&key, &row! { a: 2u64, b: 2u64 })?,
+                // The processor writes lines back when it likes.
+                _ => db.persist()?,
+            }
+            before = sim.ops();
+            let value = OwnedValue::UInt(10 * calls);
+            let fields = vec![("a".to_owned(), value.clone()), ("b".to_owned(), value)];
+            Ok((Change::Put { fields, expires_at_ms: None }, ()))
+        });
+        change.unwrap();
+        assert_eq!(calls, 2);
+        let mut walk = sim.walk();
+        walk.seek(before);
+        loop {
+            for (n, kind) in Survivors::EACH.into_iter().chain([Survivors::Random; 8]).enumerate() {
+                let db = open(&CrashSim::from_image(&walk.image(kind, n as u64))).unwrap();
+                let row = db.table("t").unwrap().get(&key).unwrap().unwrap();
+                let (a, b) = (row.get("a").as_u64().unwrap(), row.get("b").as_u64().unwrap());
+                assert!(a == b && [2, 20].contains(&a), "{kind:?}, key of {key_bytes} bytes: {a} and {b}");
+            }
+            if !walk.next_op() {
+                break;
+            }
+        }
+    }
+}
+
+/// A deletion that waits for space must not hold up who makes it.
+#[test]
+fn deletions_that_wait_for_space_get_it() {
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 16 << 20, reserve_bytes: 16 << 20 }).unwrap();
+    let db = Db::open_on(tier, Options { background: true, ..options(Durability::Process) }).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 30_000]].concat();
+    let count = (0..).find(|&n| flat.put(&key(n), &bytes(&[7; 30_000])).is_err()).unwrap();
+    assert!(count > 100);
+    for n in 0..count {
+        assert!(flat.delete(&key(n)).unwrap_or_else(|error| panic!("{n} of {count}: {error}")));
+    }
 }

@@ -1,21 +1,35 @@
 //! Merges caught half-way: what a test from outside cannot time.
 
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
 use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
 
-fn open(sim: &CrashSim) -> Db {
-    let options = Options {
+fn options() -> Options {
+    Options {
         segment_bytes: 1 << 20,
         background: false,
         recovery_threads: 1,
         index_bytes_max: 16 << 20,
         ..Options::default()
-    };
-    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()
+    }
+}
+
+fn open(sim: &CrashSim) -> Db {
+    open_with(sim, options()).unwrap()
+}
+
+fn open_with(sim: &CrashSim, options: Options) -> Result<Db> {
+    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000))
+}
+
+/// What a power cut now leaves.
+fn cut(sim: &CrashSim, kind: Survivors) -> CrashSim {
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    CrashSim::from_image(&walk.image(kind, 1))
 }
 
 fn sim() -> CrashSim {
@@ -169,7 +183,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     assert!(store.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
 }
 
-/// Under an older snapshot the row stays as it was.
+/// Under an older snapshot the row stays as it was, and is copied.
 #[test]
 fn a_snapshot_sees_what_it_saw() {
     let sim = sim();
@@ -181,8 +195,126 @@ fn a_snapshot_sees_what_it_saw() {
     assert_eq!(seen(), Some(3));
     drop(table.get(KEY).unwrap());
     db.collect().unwrap();
-    assert_eq!(db.metrics().chains_merged_in_place, 0);
+    assert_eq!((db.metrics().chains_merged, db.metrics().chains_merged_in_place), (1, 0));
     assert_eq!(seen(), Some(3));
     let row = table.get(KEY).unwrap().unwrap();
     assert_eq!(row.get("n"), Value::UInt(4));
+}
+
+/// Where the body of the row under all versions lies.
+fn body_of(table: &Table) -> u64 {
+    let (store, guard) = (table.store(), table.store().pin());
+    let slot = table.shared().index.get(KEY, &guard).unwrap();
+    store.chain(slot).unwrap().row().unwrap().body_offset()
+}
+
+/// A byte of `other`, which no delta names.
+const OTHER: u64 = 8 + 16 + 300 + 10;
+
+/// A row written over while it was being merged is mended like any other: what was written over it may be lost yet.
+#[test]
+fn a_torn_row_under_a_newer_version_is_mended() {
+    for newer in ["delta", "row", "tombstone"] {
+        let sim = sim();
+        let db = open(&sim);
+        let table = table_of(&db);
+        let (sums, fields) = writes_of(&table);
+        let tier = table.store().log.tier();
+        sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
+        tier.persist_all().unwrap();
+        let (at, bytes) = &fields[1];
+        tier.patch(*at, &bytes[..200]);
+        match newer {
+            "delta" => table.update(KEY, &[("m", Value::UInt(9))]).unwrap(),
+            "row" => table.put(KEY, &[("n", Value::UInt(9))]).unwrap(),
+            _ => assert!(table.delete(KEY).unwrap()),
+        }
+        let second = CrashSim::from_image(&sim.process_kill());
+        let db = open(&second);
+        let row = db.table("t").unwrap().get(KEY).unwrap();
+        assert_eq!(row.is_none(), newer == "tombstone");
+        db.check_counts().unwrap();
+        // The power goes, and with it the newer version.
+        let db = open(&cut(&second, Survivors::None));
+        check(&db.table("t").unwrap());
+        db.check_counts().unwrap();
+    }
+}
+
+/// Bytes that changed in a row that was written over are not given new sums: what was written over it may be lost yet.
+#[test]
+fn a_corrupted_row_under_a_newer_one_is_told() {
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    table.store().log.checkpoint().unwrap();
+    let body = body_of(&table);
+    table.delete(KEY).unwrap();
+    let mut image = sim.process_kill();
+    image.corrupt(body + OTHER, 0x20);
+    let second = CrashSim::from_image(&image);
+    let error = match open_with(&second, options()) {
+        Err(error) => error,
+        Ok(_) => {
+            // Opened all the same; then the power goes, and with it the tombstone.
+            let db = open(&cut(&second, Survivors::None));
+            let row = db.table("t").unwrap().get(KEY).map(Option::unwrap);
+            panic!("read as {:?}", row.map(|row| row.get("other").to_owned()));
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Corrupted);
+}
+
+/// Whether or not reads verify, what is wrong with a row is told, and not given new sums.
+#[test]
+fn corruption_is_not_hidden_where_reads_do_not_verify() {
+    let unverified = || Options { verify_reads: false, ..options() };
+    let sim = sim();
+    let db = open_with(&sim, unverified()).unwrap();
+    let table = table_of(&db);
+    table.store().log.checkpoint().unwrap();
+    sim.corrupt(body_of(&table) + OTHER, 0x20);
+    let error = open_with(&CrashSim::from_image(&sim.process_kill()), unverified()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "opening");
+    table.get(KEY).unwrap();
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged, 0);
+}
+
+/// Once a persist is refused nothing follows that relies on it, whatever a later persist does.
+#[test]
+fn a_refused_persist_ends_a_merge() {
+    for by_copy in [false, true] {
+        for persists in 0.. {
+            let sim = sim();
+            let db = open(&sim);
+            let table = table_of(&db);
+            if by_copy {
+                table.update(KEY, &[("note", Value::Str("a text"))]).unwrap();
+            }
+            table.get(KEY).unwrap();
+            db.persist().unwrap();
+            let before = (sim.ops(), sim.persist_points());
+            sim.fail_persist_after(persists, false);
+            drop(db.collect());
+            if sim.persist_points() - before.1 <= persists {
+                assert!(persists > 4, "{persists} persists");
+                break;
+            }
+            let mut walk = sim.walk();
+            walk.seek(before.0);
+            while walk.next_point() {
+                for kind in [Survivors::None, Survivors::HeadersOnly, Survivors::All] {
+                    let place =
+                        format!("by copy: {by_copy}, persist {persists}, at {}, {kind:?}", walk.op_index());
+                    let db = open_with(&CrashSim::from_image(&walk.image(kind, 1)), options());
+                    let db = db.unwrap_or_else(|error| panic!("{place}: {error}"));
+                    let row = db.table("t").unwrap().get(KEY).unwrap().unwrap();
+                    assert_eq!(row.get("n"), Value::UInt(3), "{place}");
+                    assert_eq!(row.get("wide"), Value::Bytes(&[2; 300]), "{place}");
+                    assert_eq!(row.get("other"), Value::Bytes(&[7; 300]), "{place}");
+                }
+            }
+        }
+    }
 }
