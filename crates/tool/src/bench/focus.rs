@@ -7,6 +7,7 @@
 
 mod ablation;
 mod access;
+mod cache;
 mod finding;
 mod hotspot;
 mod overwrite;
@@ -36,6 +37,7 @@ const EXPERIMENTS: &[Experiment] = &[
     ratio::EXPERIMENT,
     sizes::EXPERIMENT,
     scaling::EXPERIMENT,
+    cache::EXPERIMENT,
     hotspot::EXPERIMENT,
     overwrite::EXPERIMENT,
 ];

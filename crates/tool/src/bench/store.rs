@@ -48,6 +48,12 @@ pub trait BenchStore: Sync {
     fn log_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Reads since it was opened that found their row in its row cache, and that did not, while that was in use; none where it
+    /// has none.
+    fn cache_reads(&self) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 /// One thread's handle on a store. Every row and value read is handed to the sink, which copies and checks it.

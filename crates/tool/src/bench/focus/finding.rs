@@ -85,6 +85,8 @@ pub(super) struct Measured {
     pub(super) report: PhaseReport,
     /// Bytes put into the log, by the engine's account, to a segment.
     pub(super) log_bytes: u64,
+    /// Reads that found their row in the cache, of those there were while it was in use.
+    pub(super) hit_ratio: Option<f64>,
     /// Its course, where that was looked at.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) windows: Vec<Window>,

@@ -251,6 +251,7 @@ impl Subject<'_> {
         let bar = phase_bar(&title);
         let window = run.window.map(Duration::from_secs_f64);
         let before = store.log_bytes().unwrap_or(0);
+        let (hits, misses) = store.cache_reads().unwrap_or_default();
         let outcome = run_phase_by_window(store, *shape, population, &plan, window, &mut |progress| {
             advance(&bar, progress);
         });
@@ -261,7 +262,17 @@ impl Subject<'_> {
         let report = PhaseReport::new(workload.name, threads, &outcome, Memory::now()?, disk);
         eprintln!("[{step}/{steps}] {} {medium}: {}", rig.name, report.progress_line(&self.variant));
         let log_bytes = store.log_bytes().unwrap_or(0).saturating_sub(before);
-        finding.phases.push(Measured { variant: self.variant.clone(), report, log_bytes, windows });
+        let hit_ratio = store.cache_reads().and_then(|(hits_now, misses_now)| {
+            let (hits, misses) = (hits_now - hits, misses_now - misses);
+            (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+        });
+        finding.phases.push(Measured {
+            variant: self.variant.clone(),
+            report,
+            log_bytes,
+            hit_ratio,
+            windows,
+        });
         Ok(())
     }
 

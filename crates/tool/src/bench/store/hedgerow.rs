@@ -130,6 +130,11 @@ impl BenchStore for HedgerowStore {
     fn log_bytes(&self) -> Option<u64> {
         Some(log_bytes(&self.db, self.segment_bytes))
     }
+
+    fn cache_reads(&self) -> Option<(u64, u64)> {
+        let metrics = self.db.metrics();
+        Some((metrics.cache_hits, metrics.cache_misses))
+    }
 }
 
 struct HedgerowSession<'a> {
