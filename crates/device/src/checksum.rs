@@ -8,7 +8,7 @@
 /// Continues the CRC-32C `seed` over `bytes`; a seed of 0 starts one. `crc32c(crc32c(0, a), b)` is the sum of `a` then `b`.
 #[inline]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    // Short inputs are summed by one chain here; long ones by the crate, which splits them into three and joins the sums.
+    // Short inputs are summed here; long ones by the crate, which splits them into three and joins the sums.
     if bytes.len() <= SHORT_BYTES
         && let Some(sum) = imp::short(seed, bytes)
     {
@@ -17,7 +17,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(seed, bytes)
 }
 
-/// Up to here one chain is quicker than three and the joining.
+/// Up to here the crate's three chains and their joining are slower than what is here.
 const SHORT_BYTES: usize = 256;
 
 /// Sums each block of `block_bytes` on its own (seed 0) into `out`; the last block may be short.
@@ -235,6 +235,12 @@ mod tests {
             let bytes = random_bytes(&mut random, len);
             let whole = ::crc32c::crc32c(&bytes);
             assert_eq!(crc32c(0, &bytes), whole, "length {len}");
+            let seed = random.next_u64() as u32;
+            assert_eq!(
+                crc32c(seed, &bytes),
+                ::crc32c::crc32c_append(seed, &bytes),
+                "length {len}, seed {seed}"
+            );
             let (a, b) = bytes.split_at(random.below(len as u64 + 1) as usize);
             assert_eq!(crc32c(crc32c(0, a), b), whole, "length {len} split at {}", a.len());
         }

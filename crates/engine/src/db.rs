@@ -19,6 +19,8 @@ mod cached;
 mod catalog;
 mod cluster;
 mod collect;
+#[cfg(test)]
+mod fixture;
 pub mod inspect;
 mod merge;
 mod metrics;

@@ -5,7 +5,7 @@
 //!
 //! The log keeps rows in the order in which they were written. A scan over rows that were not written in the order of their
 //! keys pays a random access for each: several times what the same rows cost one after the other, in DRAM too, and far more where
-//! they come from a disk. So a scan looks at the slots it was given, which costs it nothing more, and where most rows lie apart
+//! they come from a disk. So a scan looks at the slots it was given, which costs it nothing more, and where a quarter of the rows or more lie apart
 //! it leaves the range's first key behind. The merger's thread then copies the rows of the range into the log in the order of
 //! their keys, and the collector frees what they leave.
 //!
@@ -140,7 +140,7 @@ impl Store {
     /// Copies the rows of the ranges that were noted; false if there were none.
     pub(super) fn cluster_noted(&self) -> bool {
         self.clustering.forget_if_full();
-        let ranges = std::mem::take(&mut *self.clustering.waiting.lock());
+        let ranges: SmallVec<[Scattered; WAITING_MAX]> = self.clustering.waiting.lock().drain(..).collect();
         for range in &ranges {
             if self.has_room_to_cluster() {
                 self.cluster(range);

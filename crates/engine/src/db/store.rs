@@ -350,3 +350,30 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_without_work_rest_longer_and_longer() {
+        let mut pace = Pace::new(Duration::from_millis(2));
+        let rests: Vec<u128> = [true, false, false, true, false, false, false, false, false]
+            .map(|w| pace.rest(w).as_millis())
+            .into();
+        assert_eq!(rests, [2, 4, 8, 2, 4, 8, 16, 32, 32]);
+    }
+
+    #[test]
+    fn a_rest_can_be_ended() {
+        let housekeeping = Arc::new(Housekeeping::default());
+        let resting = Arc::clone(&housekeeping);
+        let start = std::time::Instant::now();
+        let thread = std::thread::spawn(move || resting.sleep(Duration::from_secs(3600)));
+        while !thread.is_finished() {
+            housekeeping.wake();
+            assert!(start.elapsed() < Duration::from_secs(600), "nobody woke");
+        }
+        assert!(thread.join().unwrap(), "woken, not stopped");
+    }
+}

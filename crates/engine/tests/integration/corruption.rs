@@ -145,6 +145,15 @@ fn flip_each(image: &Image, wanted: &[Vec<Row>], places: &[u64], xors: &[u8]) ->
     outcomes
 }
 
+/// Flips each byte of an image that may matter; none may lead to wrong data.
+fn flip_all(image: &Image, wanted: &[Vec<Row>]) -> Outcomes {
+    let places = places(image);
+    let outcomes = flip_each(image, wanted, &places, &[1, 0x80, 0xFF, 0x10]);
+    println!("{} bytes flipped, {} refused, {} intact", places.len(), outcomes.refused, outcomes.intact);
+    assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
+    outcomes
+}
+
 #[test]
 fn any_byte_of_a_closed_store() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -152,10 +161,7 @@ fn any_byte_of_a_closed_store() {
     let wanted = dump(&db).unwrap();
     db.close().unwrap();
     let image = sim.process_kill();
-    let places = places(&image);
-    let outcomes = flip_each(&image, &wanted, &places, &[1, 0x80, 0xFF, 0x10]);
-    println!("{} bytes flipped, {} refused, {} intact", places.len(), outcomes.refused, outcomes.intact);
-    assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
+    let outcomes = flip_all(&image, &wanted);
     assert!(outcomes.refused > 5_000 && outcomes.intact > 500, "{outcomes:?}");
 }
 
@@ -165,10 +171,7 @@ fn any_byte_of_a_store_left_by_a_killed_process() {
     let db = fill(|| open(&sim));
     let wanted = dump(&db).unwrap();
     let image = sim.process_kill();
-    let places = places(&image);
-    let outcomes = flip_each(&image, &wanted, &places, &[1, 0x80, 0xFF, 0x10]);
-    println!("{} bytes flipped, {} refused, {} intact", places.len(), outcomes.refused, outcomes.intact);
-    assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
+    flip_all(&image, &wanted);
 }
 
 /// Rows that fields were merged into, rows that wait for it, and rows that were written over.
@@ -190,10 +193,7 @@ fn any_byte_where_rows_are_merged_in_place() {
     db.persist().unwrap();
     let wanted = dump(&db).unwrap();
     let image = sim.process_kill();
-    let places = places(&image);
-    let outcomes = flip_each(&image, &wanted, &places, &[1, 0x80, 0xFF, 0x10]);
-    println!("{} bytes flipped, {} refused, {} intact", places.len(), outcomes.refused, outcomes.intact);
-    assert!(outcomes.wrong.is_empty(), "wrong data after flipping a byte at {:?}", outcomes.wrong);
+    flip_all(&image, &wanted);
 }
 
 #[test]

@@ -3,19 +3,12 @@
 use hedgerow_device::{Clock, FastTierOptions};
 
 use super::*;
+use crate::db::fixture;
 use crate::log::segment::{Claim, SegmentKind};
 use crate::{Batch, Db, Schema, Table, Type, Value, row};
 
 fn options() -> Options {
-    Options {
-        segment_bytes: 1 << 20,
-        background: false,
-        recovery_threads: 1,
-        index_bytes_max: 16 << 20,
-        cache_bytes: 1 << 20,
-        cache_mode: CacheMode::On,
-        ..Options::default()
-    }
+    Options { cache_bytes: 1 << 20, cache_mode: CacheMode::On, ..fixture::options() }
 }
 
 fn open_with(options: Options) -> Db {

@@ -3,19 +3,10 @@
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use super::*;
+use crate::db::fixture::options;
 use crate::{Db, Options, Schema, Table, Type, Value};
 
 const KEYS: u64 = 400;
-
-fn options() -> Options {
-    Options {
-        segment_bytes: 1 << 20,
-        background: false,
-        recovery_threads: 1,
-        index_bytes_max: 16 << 20,
-        ..Options::default()
-    }
-}
 
 fn open(sim: &CrashSim, options: Options) -> Db {
     Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()

@@ -3,17 +3,11 @@
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use super::*;
-use crate::{Db, Options, Schema, Table, Value};
+use crate::db::fixture::options;
+use crate::{Db, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
-    let options = Options {
-        segment_bytes: 1 << 20,
-        background: false,
-        recovery_threads: 1,
-        index_bytes_max: 16 << 20,
-        ..Options::default()
-    };
-    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap()
+    Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap()
 }
 
 fn put(flat: &Table, key: &[u8], value: &[u8]) {
@@ -233,4 +227,38 @@ fn the_sweeper_passes_over_a_corrupted_row() {
     flat.store().sweep(flat.shared(), &mut position).unwrap();
     assert_eq!(db.metrics().expired, 2);
     assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
+}
+
+/// Under a snapshot the collector empties segments that it cannot free. It may not use up all space for that: what is open
+/// when the process ends is closed for good, and then nothing could be deleted any more.
+#[test]
+fn a_store_that_is_killed_while_full_takes_deletes() {
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let db = open(&sim);
+    let table = db.create_table("t", Schema::new().field("bytes", Type::Bytes)).unwrap();
+    // Two to a segment, the first of which goes: what is left does not fit beside another.
+    let put =
+        |key: &str, bytes: usize| table.put(key.as_bytes(), &[("bytes", Value::Bytes(&vec![1; bytes]))]);
+    let mut rows = 0;
+    while put(&format!("small {rows}"), 300_000).is_ok() && put(&format!("large {rows}"), 600_000).is_ok() {
+        rows += 1;
+    }
+    let keys = |kind: &str| (0..rows).map(move |i| format!("{kind} {i}")).collect::<Vec<_>>();
+    keys("small").iter().for_each(|key| assert!(table.delete(key.as_bytes()).unwrap()));
+    let snapshot = db.snapshot();
+    // Something newer, so that the snapshot needs what is emptied from now on.
+    assert!(table.delete(b"large 0").unwrap());
+    (0..20).for_each(|_| drop(db.collect()));
+    assert!(table.store().log.space().0 >= 1, "the last unit is gone");
+    drop(snapshot);
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let db = open(&killed);
+    let table = db.table("t").unwrap();
+    for key in &keys("large")[1..] {
+        while let Err(error) = table.delete(key.as_bytes()) {
+            assert_eq!(error.kind(), ErrorKind::Full);
+            assert!(db.collect().unwrap() > 0, "{key} cannot be deleted, and there is nothing to collect");
+        }
+    }
+    assert_eq!(table.len(), 0);
 }

@@ -3,19 +3,10 @@
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
+use crate::db::fixture::options;
 use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
-
-fn options() -> Options {
-    Options {
-        segment_bytes: 1 << 20,
-        background: false,
-        recovery_threads: 1,
-        index_bytes_max: 16 << 20,
-        ..Options::default()
-    }
-}
 
 fn open(sim: &CrashSim) -> Db {
     open_with(sim, options()).unwrap()

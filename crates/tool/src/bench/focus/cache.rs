@@ -2,7 +2,7 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run, or what the cache does.
 
-use super::finding::{Experiment, Factor, Figure, Finding, Measured};
+use super::finding::{Experiment, Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
@@ -18,7 +18,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What the cache may take, as a share of the rows' bytes in percent, and what else is set.
+/// What the cache may take, as a share of the rows' bytes in percent, and what else is set. A fifth more than the rows named:
+/// the slots of its pages are longer than rows.
 const SIZES: [(&str, u64, &str); 4] = [
     (OFF, 0, "cache-mode=off"),
     ("half", 60, "cache-policy=focus"),
@@ -28,7 +29,7 @@ const SIZES: [(&str, u64, &str); 4] = [
 const OFF: &str = "no cache";
 const ALL: &str = "all rows";
 const PHASES: [(&str, &str); 2] = [("c", "C: reads"), ("scan-full", "scans of 100 rows")];
-/// Of a cache of an eighth of the rows.
+/// The same for an eighth of the rows.
 const SMALL_PERCENT: u64 = 15;
 const THRESHOLDS: [&str; 5] = ["0", "0.25", "0.5", "0.75", "1"];
 const LIFETIMES: [&str; 6] = ["0.1", "0.5", "2", "10", "60", "auto"];
@@ -106,14 +107,15 @@ fn options(rig: &Rig<'_>, percent: u64, setting: &str) -> Result<hedgerow::Optio
 }
 
 fn gained(finding: &Finding, settings: String) -> Figure {
-    let chart = |title: &str, y_label: &str, unit, number: fn(&Measured) -> f64| {
-        let series = SIZES.map(|(name, ..)| {
-            let numbers = PHASES.iter().map(|(phase, _)| finding.phase(name, phase).map(number));
-            Series::over_names(name, numbers)
-        });
-        let phases = PHASES.map(|(_, shown)| shown.to_owned());
-        chart_of(title, "workload", phases.into(), y_label, unit, Shape::Bars, series.into())
-    };
+    let times = SIZES.map(|(name, ..)| {
+        let median = |(phase, _): &(&str, &str)| finding.phase(name, phase).map(|m| m.report.p50_us);
+        Series::over_names(name, PHASES.iter().map(median))
+    });
+    // Only reads of single rows are counted.
+    let ratio = |(name, ..): &(&str, u64, &str)| finding.phase(name, "c").map(|m| m.hit_ratio.unwrap_or(0.0));
+    let hits = vec![Series::over_names("C", SIZES.iter().map(ratio))];
+    let (phases, sizes) =
+        (PHASES.map(|(_, shown)| shown.to_owned()), SIZES.map(|(name, ..)| name.to_owned()));
     Figure {
         title: "With a cache and without".into(),
         see: "A cache for all rows shows what a hit costs; one for half of them, how far the hot rows were found out."
@@ -121,8 +123,8 @@ fn gained(finding: &Finding, settings: String) -> Figure {
         settings,
         paper: Some("reads 51.5 % and scans 54.1 % better, hits 74.6 % quicker"),
         charts: vec![
-            chart("Median time of an operation", "us", Unit::Microseconds, |m| m.report.p50_us),
-            chart("Reads that found their row in the cache", "hits a read", Unit::Times, |m| m.hit_ratio.unwrap_or(0.0)),
+            chart_of("Median time of an operation", "workload", phases.into(), "us", Unit::Microseconds, Shape::Bars, times.into()),
+            chart_of("C: reads that found their row in the cache", "the cache's size", sizes.into(), "hits a read", Unit::Times, Shape::Bars, hits),
         ],
     }
 }
