@@ -41,15 +41,19 @@ pub enum ErrorKind {
 }
 
 /// An error: its kind, and a sentence for a person.
-#[derive(Debug, Clone)]
-pub struct Error {
+// One word, so that results of a word or two are returned in registers: reads return several for each field.
+#[derive(Clone)]
+pub struct Error(Box<Told>);
+
+#[derive(Clone)]
+struct Told {
     kind: ErrorKind,
     message: String,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error(Box::new(Told { kind, message: message.into() }))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -62,18 +66,24 @@ impl Error {
 
     /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// The sentence, without the kind.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error").field("kind", &self.0.kind).field("message", &self.0.message).finish()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Slot {
     pub(crate) position: u16,
     /// From the start of the body; of a fixed field only.
     pub(crate) offset: u32,
+    /// Of a fixed field; else 0.
+    pub(crate) width: u16,
     pub(crate) kind: Type,
 }
 
@@ -55,6 +57,7 @@ impl Layout {
                 id: field.id,
                 position: position as u16,
                 offset: 0,
+                width: field.kind.width().unwrap_or(0) as u16,
                 kind: field.kind,
             })
             .collect();
@@ -65,7 +68,7 @@ impl Layout {
         let mut offset = bitmap_bytes;
         for slot in &mut slots[..fixed_slots] {
             slot.offset = offset as u32;
-            offset += slot.kind.width().unwrap_or(0);
+            offset += usize::from(slot.width);
         }
         let plan = |field: &&Field| Planned { kind: field.kind, slot: 0, nullable: field.nullable };
         let mut planned: Box<[Planned]> = fields.iter().map(plan).collect();
@@ -151,6 +154,13 @@ impl Layout {
         }
         let id_of = |planned: &Planned| self.slots[planned.slot as usize].id;
         self.planned.binary_search_by_key(&id, id_of).ok().map(|position| self.slot_of(position))
+    }
+
+    /// The slots by position, if all are of fixed fields and numbered as the positions are: most tables of devices, counters
+    /// and features.
+    #[inline]
+    pub(super) fn all_fixed_in_order(&self) -> Option<&[Slot]> {
+        (self.in_order && self.fixed_slots() == self.slots.len()).then_some(&self.slots)
     }
 
     /// The bytes of every row body of this version without field expiries, if that is the same for all.

@@ -252,6 +252,15 @@ impl Type {
         })
     }
 
+    /// [`Type::decode`] of as many bytes as the type is wide.
+    #[inline(always)]
+    pub(super) fn decode_fixed(self, raw: &[u8]) -> Result<Value<'_>> {
+        match self {
+            Type::FixedBytes(_) => Ok(Value::Bytes(raw)),
+            _ => self.decode(raw),
+        }
+    }
+
     fn decode_number(self, raw: &[u8]) -> Result<Value<'static>> {
         let mut bytes = [0; 8];
         bytes[..raw.len()].copy_from_slice(raw);
