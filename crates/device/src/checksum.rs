@@ -36,10 +36,10 @@ pub fn crc32c_blocks(bytes: &[u8], block_bytes: usize, out: &mut [u32]) {
     }
 }
 
-/// The generic halves over a machine's two instructions: one step of eight bytes, one of one byte.
+/// The generic halves over a machine's three instructions: one step of eight bytes, of four, of one.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! chains {
-    ($feature:literal, $word:expr, $byte:expr) => {
+    ($feature:literal, $word:expr, $half:expr, $byte:expr) => {
         /// One chain over `bytes`.
         #[inline]
         #[target_feature(enable = $feature)]
@@ -48,6 +48,10 @@ macro_rules! chains {
             let mut sum = !seed;
             for word in words {
                 sum = $word(sum, u64::from_le_bytes(*word));
+            }
+            let (halves, rest) = rest.as_chunks::<4>();
+            for half in halves {
+                sum = $half(sum, u32::from_le_bytes(*half));
             }
             for byte in rest {
                 sum = $byte(sum, *byte);
@@ -64,8 +68,8 @@ macro_rules! chains {
             for (n, block) in blocks.iter_mut().enumerate() {
                 *block = &bytes[n * block_bytes..((n + 1) * block_bytes).min(bytes.len())];
             }
-            // In step as far as the last one goes, by lines of eight words: bounds are checked once a line, and the steps
-            // of a line are unrolled.
+            // In step as far as the last one goes: by lines of eight words, where bounds are checked once a line and the steps
+            // of a line are unrolled, then by words.
             let in_step = blocks[N - 1].len() / 64;
             let mut sums = [!0u32; N];
             let mut lines: [&[[u8; 8]]; N] = [&[]; N];
@@ -79,8 +83,16 @@ macro_rules! chains {
                     }
                 }
             }
+            let words = blocks[N - 1].len() / 8;
+            for w in in_step * 8..words {
+                for n in 0..N {
+                    let mut word = [0; 8];
+                    word.copy_from_slice(&blocks[n][w * 8..][..8]);
+                    sums[n] = $word(sums[n], u64::from_le_bytes(word));
+                }
+            }
             for n in 0..N {
-                out[n] = one(!sums[n], &blocks[n][in_step * 64..]);
+                out[n] = one(!sums[n], &blocks[n][words * 8..]);
             }
         }
 
@@ -106,11 +118,16 @@ macro_rules! chains {
 #[cfg(target_arch = "x86_64")]
 mod imp {
     use std::arch::x86_64::{
-        __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64,
-        _mm_xor_si128,
+        __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi64_si128,
+        _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
-    chains!("sse4.2", |sum: u32, word: u64| _mm_crc32_u64(u64::from(sum), word) as u32, _mm_crc32_u8);
+    chains!(
+        "sse4.2",
+        |sum: u32, word: u64| _mm_crc32_u64(u64::from(sum), word) as u32,
+        _mm_crc32_u32,
+        _mm_crc32_u8
+    );
 
     #[inline]
     pub(super) fn short(seed: u32, bytes: &[u8]) -> Option<u32> {
@@ -175,10 +192,10 @@ mod imp {
 
 #[cfg(target_arch = "aarch64")]
 mod imp {
-    use std::arch::aarch64::{__crc32cb, __crc32cd};
+    use std::arch::aarch64::{__crc32cb, __crc32cd, __crc32cw};
     use std::arch::is_aarch64_feature_detected;
 
-    chains!("crc", __crc32cd, __crc32cb);
+    chains!("crc", __crc32cd, __crc32cw, __crc32cb);
 
     #[inline]
     pub(super) fn short(seed: u32, bytes: &[u8]) -> Option<u32> {

@@ -45,7 +45,7 @@ use hedgerow_device::{FastTier, FastTierOptions, Random};
 use parking_lot::Mutex;
 
 use crate::index::Slot;
-use crate::log::format::{self, CACHED_OFFSET, Record, RecordSpec};
+use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec};
 use crate::options::{CacheMode, Options};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{Error, Result};
@@ -79,7 +79,6 @@ pub(crate) struct Cache {
     marks: Marks,
     /// Every call is sampled: a store without threads must do the same again.
     sample_all: bool,
-    verify_reads: bool,
     pub(crate) mode: CacheMode,
     pub(crate) numbers: Numbers,
     /// The worker's own.
@@ -165,7 +164,6 @@ impl Cache {
             marks: Marks::new(pages),
             memory,
             sample_all: !options.background,
-            verify_reads: options.verify_reads,
             mode: options.cache_mode,
             numbers: Numbers::default(),
             books: Mutex::new(books),
@@ -203,19 +201,18 @@ impl Cache {
         Slot::from_raw(word).expect("an entry holds a home slot").with_stale(slot.stale())
     }
 
-    /// The row at `place`. Under a guard pinned before the slot that says so was read.
+    /// The bytes of the row at `place`. Under a guard pinned before the slot that says so was read.
     #[inline]
-    pub(crate) fn record(&self, place: u64) -> Result<Record<'_>> {
-        self.parse(place, self.verify_reads)
-    }
-
-    fn parse(&self, place: u64, verify: bool) -> Result<Record<'_>> {
-        let start = place + ENTRY_HEADER_BYTES;
-        let memory = self.memory();
+    pub(crate) fn place(&self, place: u64) -> Result<Place<'_>> {
+        let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
         let head = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
         let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
-        Record::parse(bytes, CACHED_OFFSET | place, INCARNATION, verify).map_err(|_| broken(place))
+        Ok(Place { bytes, offset: CACHED_OFFSET | place, incarnation: INCARNATION })
+    }
+
+    fn unverified(&self, place: u64) -> Result<Record<'_>> {
+        self.place(place)?.record(false).map_err(|_| broken(place))
     }
 
     /// Fetches the row of a cached slot.
@@ -310,7 +307,7 @@ impl Cache {
 
     /// Copies the entry at `from` to `to`, a place that is the caller's and that no slot leads to.
     pub(crate) fn copy(&self, from: u64, to: u64) -> Result<()> {
-        let record = self.parse(from, false)?;
+        let record = self.unverified(from)?;
         let memory = self.memory();
         let bytes = memory.read(from + ENTRY_HEADER_BYTES, record.record_bytes());
         memory.write(to + ENTRY_HEADER_BYTES, bytes.len(), |out| out.copy_from_slice(bytes));
@@ -323,7 +320,7 @@ impl Cache {
 
     /// The table and key of the row at `place`.
     pub(crate) fn owner(&self, place: u64) -> Result<Record<'_>> {
-        self.parse(place, false)
+        self.unverified(place)
     }
 
     /// Adds the places that were marked since the last call to `out`.
@@ -364,6 +361,6 @@ impl Books {
 }
 
 #[cold]
-fn broken(place: u64) -> Error {
+pub(crate) fn broken(place: u64) -> Error {
     Error::corrupted(format!("the cached row at byte {place} of the cache does not match its checksum"))
 }

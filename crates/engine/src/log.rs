@@ -32,7 +32,7 @@ use segment::{
     SegmentState, Unit, add_dead,
 };
 
-use self::format::{END_BYTES, Record};
+use self::format::{END_BYTES, Place, Record};
 use crate::{Error, ErrorKind, Result};
 
 const LANES_MAX: u32 = 16;
@@ -121,16 +121,17 @@ impl Log {
     /// The record at `offset`, its head verified.
     #[inline]
     pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
-        self.parse(offset, self.verify_reads)
+        self.place(offset)?.record(self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
     /// The same, to be verified even if reads are not: for whoever changes it.
     pub(crate) fn verified_record(&self, offset: u64) -> Result<Record<'_>> {
-        self.parse(offset, true)
+        self.place(offset)?.record(true).map_err(|_| not_a_record(offset))
     }
 
+    /// The bytes that should be the record at `offset`.
     #[inline]
-    fn parse(&self, offset: u64, verify: bool) -> Result<Record<'_>> {
+    pub(crate) fn place(&self, offset: u64) -> Result<Place<'_>> {
         // A place that is not verified may be anywhere.
         let Some(unit) = self.units.get((offset >> self.unit_shift) as usize) else {
             return Err(not_a_record(offset));
@@ -139,7 +140,12 @@ impl Log {
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
-        Record::parse(bytes, offset, incarnation, verify).map_err(|_| not_a_record(offset))
+        Ok(Place { bytes, offset, incarnation })
+    }
+
+    /// Whether reads verify checksums.
+    pub(crate) fn verifies_reads(&self) -> bool {
+        self.verify_reads
     }
 
     /// The incarnation of the segment that holds `offset`.
@@ -724,7 +730,7 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
 }
 
 #[cold]
-fn not_a_record(offset: u64) -> Error {
+pub(crate) fn not_a_record(offset: u64) -> Error {
     Error::corrupted(format!(
         "the log is corrupted at byte {offset} of the fast tier: the record there does not match its checksum"
     ))

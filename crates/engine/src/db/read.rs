@@ -25,9 +25,10 @@ use super::Row;
 use super::metrics::Count;
 use super::store::{Store, TableShared};
 use super::swim::mend;
+use crate::cache;
 use crate::index::{Slot, Tag};
-use crate::log::Log;
-use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, Place, Record, RecordKind};
+use crate::log::{self, Log};
 use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
@@ -51,7 +52,7 @@ pub(super) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    #[inline]
+    #[inline(always)]
     fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
         let (depth, whole) = match newest.kind() {
             RecordKind::Row => (0, true),
@@ -153,7 +154,7 @@ impl<'a> Chain<'a> {
 
 impl Store {
     /// The records that `slot`, a home slot and no tombstone, leads to. Under a guard pinned before the slot was read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
         debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
         Chain::new(&self.log, self.log.record(slot.offset())?, slot)
@@ -173,34 +174,39 @@ impl Store {
     }
 
     /// The row that `slot` stands for now; `None` if it is absent or has expired.
-    #[inline]
+    #[inline(always)]
     pub(super) fn row_at<'a>(
         &'a self,
         schema: &'a Arc<TableSchema>,
         slot: Option<Slot>,
     ) -> Result<Option<RowRef<'a>>> {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
-        let chain = match slot.is_cached() {
-            false => self.chain(slot)?,
-            true => Chain::new(&self.log, self.cache.record(slot.offset())?, slot)?,
+        let place = match slot.is_cached() {
+            false => self.log.place(slot.offset())?,
+            true => self.cache.place(slot.offset())?,
         };
-        let row = RowRef { schema, chain, now_ms: self.clock.now_ms() };
-        Ok(if row.has_expired()? { None } else { Some(row) })
+        let Ok(newest) = place.record(self.log.verifies_reads()) else { return Err(not_a_record(&place)) };
+        let now_ms = self.clock.now_ms();
+        // A row's expiry is in its head. Under deltas it may be in any of them; that it may be anywhere is in the slot.
+        let expires_at_ms = match newest.kind() {
+            RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),
+            _ if slot.expires() => self.chain(slot)?.expires_at_ms()?,
+            _ => None,
+        };
+        if is_past(expires_at_ms, now_ms) {
+            return Ok(None);
+        }
+        Ok(Some(RowRef { schema, chain: Chain::new(&self.log, newest, slot)?, now_ms, expires_at_ms }))
     }
 
-    /// The row that `slot` stood for when `sequence` was the last: the first version down the chain that is not younger.
-    pub(super) fn row_before<'a>(
-        &'a self,
-        schema: &'a Arc<TableSchema>,
-        slot: Option<Slot>,
-        sequence: u64,
-    ) -> Result<Option<RowRef<'a>>> {
-        let mut slot = slot.map(|slot| self.home(slot));
+    /// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
+    /// younger. `None` if there was no row.
+    pub(super) fn version_before(&self, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
+        let mut slot = Some(self.home(slot));
         while let Some(version) = slot {
             let record = self.log.record(version.offset())?;
             if record.sequence() <= sequence {
-                let row = record.kind() != RecordKind::Tombstone;
-                return if row { self.row_at(schema, slot) } else { Ok(None) };
+                return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
             }
             slot = Slot::from_raw(record.previous());
         }
@@ -279,10 +285,11 @@ impl Store {
             self.prefetch(slot);
         }
         let schema = table.schema.load();
-        let row = match before {
-            None => self.row_at(&schema, slot)?,
-            Some(sequence) => self.row_before(&schema, slot, sequence)?,
+        let version = match (slot, before) {
+            (Some(slot), Some(sequence)) => self.version_before(slot, sequence)?,
+            _ => slot,
         };
+        let row = self.row_at(&schema, version)?;
         if let Some(row) = &row {
             self.note_pieces(table, row);
             if before.is_none() {
@@ -303,6 +310,14 @@ fn broken_chain(record: &Record<'_>) -> Error {
 }
 
 #[cold]
+fn not_a_record(place: &Place<'_>) -> Error {
+    match place.offset & CACHED_OFFSET {
+        0 => log::not_a_record(place.offset),
+        _ => cache::broken(place.offset ^ CACHED_OFFSET),
+    }
+}
+
+#[cold]
 fn unknown_version(record: &Record<'_>) -> Error {
     Error::corrupted(format!(
         "the record at byte {} of the fast tier (key {}) has schema version {}, which its table never had",
@@ -318,6 +333,7 @@ pub struct RowRef<'a> {
     schema: &'a Arc<TableSchema>,
     chain: Chain<'a>,
     now_ms: u64,
+    expires_at_ms: Option<u64>,
 }
 
 impl<'a> RowRef<'a> {
@@ -337,10 +353,13 @@ impl<'a> RowRef<'a> {
     /// `NotFound` if the table has no such field, `Corrupted` if its bytes are not what was written.
     #[inline]
     pub fn get<F: FieldName>(&self, field: F) -> Result<Value<'_>> {
-        match field.find(self.schema.fields()) {
-            Some(position) => Ok(self.read(position)?.at(self.now_ms)),
-            None => Err(unknown_field(field)),
+        let Some(position) = field.find(self.schema.fields()) else { return Err(unknown_field(field)) };
+        if self.chain.depth() == 0
+            && let Some((raw, kind)) = self.base()?.in_place(self.schema, position)?
+        {
+            return kind.decode_fixed(raw);
         }
+        self.value(position)
     }
 
     /// Whether the field is there, without touching its bytes.
@@ -389,8 +408,7 @@ impl<'a> RowRef<'a> {
 
     /// When the row expires, in ms since 1970, if it does.
     pub fn expires_at_ms(&self) -> Option<u64> {
-        // Looked at before the row was handed out: it cannot fail now.
-        self.chain.expires_at_ms().ok().flatten()
+        self.expires_at_ms
     }
 
     /// When the field expires, in ms since 1970, if it is there and does.
@@ -410,11 +428,6 @@ impl<'a> RowRef<'a> {
     /// A number that changes with every write of the row.
     pub fn version(&self) -> u64 {
         self.chain.newest().version()
-    }
-
-    #[inline]
-    fn has_expired(&self) -> Result<bool> {
-        Ok(self.chain.expires_at_ms()?.is_some_and(|ms| ms <= self.now_ms))
     }
 
     /// Copies the row.

@@ -172,11 +172,11 @@ impl Scan {
             {
                 store.log.prefetch_record(below.offset(), below.bytes());
             }
-            let row = match before {
-                None => store.row_at(&schema, Some(slot))?,
-                Some(sequence) => store.row_before(&schema, Some(slot), sequence)?,
+            let version = match before {
+                None => Some(slot),
+                Some(sequence) => store.version_before(slot, sequence)?,
             };
-            let Some(row) = row else { continue };
+            let Some(row) = store.row_at(&schema, version)? else { continue };
             store.note_pieces(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {

@@ -291,6 +291,26 @@ pub(crate) struct Record<'a> {
     verified: Cell<u128>,
 }
 
+/// Bytes that should begin with a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Where they lie: in the tier, or with [`CACHED_OFFSET`] in the cache.
+    pub(crate) offset: u64,
+    /// Of the segment they lie in.
+    pub(crate) incarnation: u64,
+}
+
+impl<'a> Place<'a> {
+    /// [`Record::parse`].
+    // Always inline, as all between here and a reader's row: a record that is returned through memory in parts and reloaded
+    // whole stalls for longer than its parsing takes.
+    #[inline(always)]
+    pub(crate) fn record(self, verify: bool) -> std::result::Result<Record<'a>, NotARecord> {
+        Record::parse(self.bytes, self.offset, self.incarnation, verify)
+    }
+}
+
 /// Why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotARecord {
@@ -304,7 +324,7 @@ impl<'a> Record<'a> {
     /// Takes the record that starts at `bytes[0]`, which lies `offset` bytes into the tier.
     ///
     /// `verify` false skips the checksums, here and in the blocks; the lengths are always checked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(
         bytes: &'a [u8],
         offset: u64,

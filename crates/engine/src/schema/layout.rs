@@ -156,6 +156,13 @@ impl Layout {
         self.planned.binary_search_by_key(&id, id_of).ok().map(|position| self.slot_of(position))
     }
 
+    /// The slot of the field at `position`, if it is of a fixed field that no row is without.
+    #[inline]
+    pub(super) fn in_place(&self, position: usize) -> Option<&Slot> {
+        let planned = self.planned.get(position)?;
+        (planned.slot < self.fixed_slots && !planned.nullable).then(|| &self.slots[usize::from(planned.slot)])
+    }
+
     /// The slots by position, if all are of fixed fields and numbered as the positions are: most tables of devices, counters
     /// and features.
     #[inline]

@@ -254,7 +254,7 @@ impl Type {
 
     /// [`Type::decode`] of as many bytes as the type is wide.
     #[inline(always)]
-    pub(super) fn decode_fixed(self, raw: &[u8]) -> Result<Value<'_>> {
+    pub(crate) fn decode_fixed(self, raw: &[u8]) -> Result<Value<'_>> {
         match self {
             Type::FixedBytes(_) => Ok(Value::Bytes(raw)),
             _ => self.decode(raw),
