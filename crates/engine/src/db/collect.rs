@@ -24,7 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 
+use super::merge::GROUP;
 use super::read::{Bodies, Chain};
 use super::store::{Pace, Store, TableShared, index_full};
 use super::write::{Draft, Edit, Step, is_row};
@@ -109,6 +111,15 @@ fn fitting(candidates: &[Candidate], mut room: u64) -> Vec<u32> {
         fits
     };
     candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.unit).collect()
+}
+
+/// What of a record's key is fetched before the record is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fetched {
+    /// The index's lines.
+    Slots,
+    /// These, and the records that the slot leads to.
+    Chains,
 }
 
 /// What takes a version's place without changing it.
@@ -298,12 +309,53 @@ impl Store {
 
     /// Step 2, for one segment.
     fn empty_segment(&self, unit: u32, claim: Claim) -> Result<()> {
+        self.each_record(unit, Fetched::Chains, |table, record| {
+            while !self.relocate(table, unit, record, claim)? {}
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
+    /// not parse ends it. A group at a time is fetched ahead: each look-up alone would be a row of misses, one after the other.
+    fn each_record(
+        &self,
+        unit: u32,
+        fetched: Fetched,
+        mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<()>,
+    ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
-        while let Some(record) = walk.next_record()? {
-            let Some(table) = self.catalog.by_id(record.table()) else { continue };
-            while !self.relocate(&table, unit, &record, claim)? {}
+        let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
+        loop {
+            let end = loop {
+                if group.len() == GROUP {
+                    break None;
+                }
+                match walk.next_record() {
+                    Ok(Some(record)) => group.push(record),
+                    Ok(None) => break Some(Ok(())),
+                    Err(error) => break Some(Err(error)),
+                }
+            };
+            for of_one in group.chunk_by(|one, next| one.table() == next.table()) {
+                let Some(table) = self.catalog.by_id(of_one[0].table()) else { continue };
+                self.fetch_group(&table, of_one, fetched);
+                of_one.iter().try_for_each(|record| visit(&table, record))?;
+            }
+            group.clear();
+            if let Some(end) = end {
+                return end;
+            }
         }
-        Ok(())
+    }
+
+    fn fetch_group(&self, table: &TableShared, records: &[Record<'_>], fetched: Fetched) {
+        let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
+        let mut found = [None; GROUP];
+        let guard = self.pin();
+        table.index.multi_get(&keys, &guard, &mut found);
+        if fetched == Fetched::Chains {
+            self.fetch_chains(found.map(|slot| slot.map(|slot| self.home(slot))));
+        }
     }
 
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
@@ -370,7 +422,7 @@ impl Store {
         claim: Claim,
     ) -> Result<bool> {
         let chain = self.chain(slot)?;
-        if chain.records()?.all(|part| part.offset() != record.offset()) {
+        if !chain.has(record)? {
             return Ok(true);
         }
         // A whole row for a delta: that may take more room than the segment gives.
@@ -484,11 +536,9 @@ impl Store {
     /// Step 5.
     fn uncount(&self, unit: u32) -> Result<()> {
         let dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
-        let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
-        while let Some(record) = walk.next_record()? {
-            let Some(table) = self.catalog.by_id(record.table()) else { continue };
+        self.each_record(unit, Fetched::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
-                continue;
+                return Ok(());
             }
             let guard = self.pin();
             let fewer = table.index.upsert(record.key(), &guard, |slot| {
@@ -506,8 +556,8 @@ impl Store {
             {
                 self.log.died(slot.offset(), slot.bytes());
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Counts the rows of tables that are gone as dead, each once: in the segments that were sealed when the table went,

@@ -108,6 +108,14 @@ impl<'a> Chain<'a> {
         Ok([&self.newest].into_iter().chain(self.below()?))
     }
 
+    /// Whether `record` is one of them. Sequences fall on the way down: what is younger than the newest is none, without a walk.
+    pub(super) fn has(&self, record: &Record<'_>) -> Result<bool> {
+        if record.sequence() >= self.newest.sequence() {
+            return Ok(record.offset() == self.newest.offset());
+        }
+        Ok(self.below()?.iter().any(|part| part.offset() == record.offset()))
+    }
+
     pub(super) fn row(&self) -> Result<&Record<'a>> {
         Ok(self.below()?.last().unwrap_or(&self.newest))
     }
