@@ -33,6 +33,8 @@ pub(crate) struct Layout {
     dense: u16,
     /// Slots below this are of fixed fields.
     fixed_slots: u16,
+    /// Slots below this are read at their constant offsets: all of fixed fields, or none where readers walk.
+    direct_slots: u16,
     /// Whether slots are numbered as positions are.
     in_order: bool,
     bitmap_bytes: u32,
@@ -45,8 +47,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout of `fields`, which are in ascending order of id and no more than 65,535.
-    pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>) -> Layout {
+    /// The layout of `fields`, which are in ascending order of id and no more than 65,535. With `walked`, readers go by the
+    /// fields before the one they want, as in a row that has no schema: for experiments.
+    pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>, walked: bool) -> Layout {
         let fields: Vec<&Field> = fields.collect();
         let mut slots: Vec<Slot> = fields
             .iter()
@@ -76,6 +79,7 @@ impl Layout {
         Layout {
             version,
             fixed_slots: fixed_slots as u16,
+            direct_slots: if walked { 0 } else { fixed_slots as u16 },
             dense: super::dense(fields.iter().map(|field| field.id)) as u16,
             in_order: planned.is_sorted_by_key(|planned| planned.slot),
             bitmap_bytes: bitmap_bytes as u32,
@@ -138,6 +142,12 @@ impl Layout {
         self.fixed_slots as usize
     }
 
+    /// Fixed fields in slots below this are read at [`Layout::fixed_offset`].
+    #[inline]
+    pub(super) fn direct_slots(&self) -> usize {
+        self.direct_slots as usize
+    }
+
     #[inline]
     pub(super) fn fixed_offset(&self, slot: usize) -> usize {
         self.slots[slot].offset as usize
@@ -175,5 +185,12 @@ impl Layout {
         let width = self.slots[slot].kind.width()?;
         let at = self.fixed_offset(slot);
         Some((at..at + width, slot / 8, 1 << (slot % 8)))
+    }
+
+    /// Which bytes of a row body of this version a reader of the field with this id touches beside the presence bitmap, if it
+    /// is a fixed field.
+    pub(crate) fn fixed_reach(&self, id: FieldId) -> Option<std::ops::Range<usize>> {
+        let place = self.fixed_place(id)?.0;
+        Some(if self.direct_slots > 0 { place } else { self.bitmap_bytes()..place.end })
     }
 }
