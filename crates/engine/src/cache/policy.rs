@@ -3,14 +3,14 @@
 //! Owns each table's *hit ratio*, a moving average over sampled reads; the rule of admission; the lifetime of rows; and
 //! the table of RW, the paper's priority parameter. Promises nothing about memory. Must not know rows or pages.
 //!
-//! **Admission.** Before a table has a hit ratio, or before the cache was full for the first time, every row that was read
-//! comes in. Then: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
+//! **Admission.** Before a table has a hit ratio, or while there is room (the cache fills, or writes end the life of rows as fast as
+//! they come in), every row that was read comes in. Else: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
 //! is 0 would never come in again; so the probability does not fall below [`ADMISSION_MIN`].
 //!
 //! Rows that were cached when they were written come back without being read again, where at least three of four calls
 //! on their table are reads; elsewhere the copy would be in vain too often.
 //!
-//! **Asking.** Readers ask for every row that they missed until the cache was full and while the hit ratio moves, up or down: rows
+//! **Asking.** Readers ask for every row that they missed while there is room and while the hit ratio moves, up or down: rows
 //! that are wanted again are then found at once. Else one in four asks, which keeps rows out that are read once in a while.
 //!
 //! **Lifetime.** `2^-N * H * (1 - RO) * RW` since the last read, RO being the share of occupied slots in the row's page list
@@ -64,7 +64,7 @@ pub(crate) struct Traffic {
     pub(crate) writes: AtomicU64,
     /// Most calls are reads: a cached row that was written is to come back at once. Set by the worker.
     pub(crate) mostly_read: AtomicBool,
-    /// The cache was full and the hit ratio stands still: a sample of the misses is enough to ask for. Set by the worker.
+    /// The cache is full and the hit ratio stands still: a sample of the misses is enough to ask for. Set by the worker.
     pub(crate) steady: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ struct Profile {
 }
 
 impl Profile {
-    fn observe(&mut self, traffic: &Traffic, settled: bool) {
+    fn observe(&mut self, traffic: &Traffic, full: bool) {
         let now =
             [&traffic.hits, &traffic.misses, &traffic.writes].map(|count| count.load(Ordering::Relaxed));
         let [hits, misses, writes] = std::array::from_fn(|i| now[i] - self.seen[i]);
@@ -99,8 +99,8 @@ impl Profile {
         // Three standard deviations of a share of so many.
         let chance = 1.5 / (reads as f64).sqrt();
         let still = self.ratio.is_some_and(|average| (ratio - average).abs() <= MOVING + chance);
-        if traffic.steady.load(Ordering::Relaxed) != (settled && still) {
-            traffic.steady.store(settled && still, Ordering::Relaxed);
+        if traffic.steady.load(Ordering::Relaxed) != (full && still) {
+            traffic.steady.store(full && still, Ordering::Relaxed);
         }
         average(&mut self.ratio, ratio);
     }
@@ -122,8 +122,8 @@ pub(crate) struct Policy {
     evicted: [u32; 10],
     came_back: [u32; 10],
     ghosts: Box<[u64]>,
-    /// The cache has been full.
-    settled: bool,
+    /// There is no room to speak of.
+    full: bool,
     profiles: HashMap<u32, Profile>,
     random: Random,
 }
@@ -139,7 +139,7 @@ impl Policy {
             evicted: [0; 10],
             came_back: [0; 10],
             ghosts: vec![0; GHOSTS].into_boxed_slice(),
-            settled: false,
+            full: false,
             profiles: HashMap::new(),
             random: Random::from_seed(seed),
         }
@@ -147,7 +147,7 @@ impl Policy {
 
     /// Takes in what happened to a table since the last call.
     pub(crate) fn observe(&mut self, table: u32, traffic: &Traffic) {
-        self.profiles.entry(table).or_default().observe(traffic, self.settled);
+        self.profiles.entry(table).or_default().observe(traffic, self.full);
     }
 
     /// Forgets all tables but these.
@@ -162,7 +162,7 @@ impl Policy {
 
     /// Whether a row that was read, and whose key hashes to `hash`, comes in.
     pub(crate) fn admits(&mut self, table: u32, hash: u64) -> bool {
-        let ratio = self.ratio(table).filter(|_| self.settled);
+        let ratio = self.ratio(table).filter(|_| self.full);
         let tenth = tenth(self.ratio(table).unwrap_or(0.0));
         let ghost = &mut self.ghosts[hash as usize % GHOSTS];
         if *ghost == hash {
@@ -214,9 +214,9 @@ impl Policy {
         self.ghosts[hash as usize % GHOSTS] = hash;
     }
 
-    /// The cache is full: from now on the hit ratios count.
-    pub(crate) fn settle(&mut self) {
-        self.settled = true;
+    /// Whether there is no room to speak of: then the hit ratios count.
+    pub(crate) fn set_full(&mut self, full: bool) {
+        self.full = full;
     }
 
     /// Brings RW up to date after an eviction.
@@ -274,22 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn admission_follows_the_ratio_once_the_cache_was_full() {
+    fn admission_follows_the_ratio_where_the_cache_is_full() {
         let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
         see(&mut policy, 1, &traffic, 25, 75, 0);
         assert_eq!(admitted(&mut policy, 1), 1.0, "there is room");
-        policy.settle();
+        policy.set_full(true);
         assert!(
             (0.47..0.53).contains(&admitted(&mut policy, 1)),
             "a ratio of a quarter, a threshold of a half"
         );
         assert_eq!(admitted(&mut policy, 2), 1.0, "a table without a ratio");
+        policy.set_full(false);
+        assert_eq!(admitted(&mut policy, 1), 1.0, "there is room again");
+        policy.set_full(true);
         (0..40).for_each(|_| see(&mut policy, 1, &traffic, 0, 100, 0));
         assert!((0.05..0.08).contains(&admitted(&mut policy, 1)), "never nothing");
         (0..40).for_each(|_| see(&mut policy, 1, &traffic, 60, 40, 0));
         assert_eq!(admitted(&mut policy, 1), 1.0);
         let mut lru = self::policy(CachePolicy::Lru);
-        lru.settle();
+        lru.set_full(true);
         see(&mut lru, 1, &traffic, 0, 1_000, 0);
         assert_eq!(admitted(&mut lru, 1), 1.0);
     }
@@ -330,8 +333,8 @@ mod tests {
         let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
         let steady = |traffic: &Traffic| traffic.steady.load(Ordering::Relaxed);
         (0..20).for_each(|_| see(&mut policy, 1, &traffic, 7_000, 3_000, 0));
-        assert!(!steady(&traffic), "the cache was never full");
-        policy.settle();
+        assert!(!steady(&traffic), "there is room");
+        policy.set_full(true);
         see(&mut policy, 1, &traffic, 7_000, 3_000, 0);
         assert!(steady(&traffic));
         see(&mut policy, 1, &traffic, 3_000, 7_000, 0);

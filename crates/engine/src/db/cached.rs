@@ -58,6 +58,8 @@ const AGES_SAMPLED: u64 = 4096;
 const USAGE_HIGH: f64 = 0.95;
 /// and ends here (the paper's `page_usage`; it has 0.8, which leaves an eighth of the cache empty on average).
 const USAGE_TARGET: f64 = 0.9;
+/// From here on there is no room to speak of. An eviction does not end below.
+const USAGE_FULL: f64 = 0.85;
 /// Rows looked up together.
 const GROUP: usize = 16;
 /// What a round was like.
@@ -214,6 +216,7 @@ impl Store {
         };
         if wanted {
             self.cache.set_tick(books.tick);
+            books.policy.set_full(books.pages.usage() >= USAGE_FULL);
             if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
                 books.observed = books.tick;
                 self.observe_tables(books);
@@ -433,7 +436,6 @@ impl Store {
 impl Store {
     fn make_room(&self, books: &mut Books, gone: &mut Gone) {
         if books.evicting.is_empty() && books.pages.usage() > USAGE_HIGH {
-            books.policy.settle();
             books.evicting = self.plan_eviction(books);
         }
         if !books.evicting.is_empty() {
