@@ -118,8 +118,10 @@ pub(crate) struct Books {
     pub(crate) worth_it: bool,
     /// Of the eviction that is under way: what is still to be visited.
     pub(crate) evicting: Vec<Visit>,
-    /// A row found no place since the last eviction.
+    /// A row found no place since the last round.
     pub(crate) starved: bool,
+    /// The tick at which one last did.
+    pub(crate) starved_at: u32,
     pub(crate) random: Random,
 }
 
@@ -163,6 +165,7 @@ impl Cache {
             worth_it: false,
             evicting: Vec::new(),
             starved: false,
+            starved_at: 0,
             random: Random::from_seed(seed),
         };
         Cache {

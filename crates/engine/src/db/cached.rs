@@ -58,8 +58,10 @@ const AGES_SAMPLED: u64 = 4096;
 const USAGE_HIGH: f64 = 0.95;
 /// and ends here (the paper's `page_usage`; it has 0.8, which leaves an eighth of the cache empty on average).
 const USAGE_TARGET: f64 = 0.9;
-/// From here on there is no room to speak of. An eviction does not end below.
+/// From here on there is no room to speak of; an eviction does not end below.
 const USAGE_FULL: f64 = 0.85;
+/// Nor is there for so many ticks after a row found no place: another table has the pages.
+const STARVED_LATELY: u32 = 100;
 /// Rows looked up together.
 const GROUP: usize = 16;
 /// What a round was like.
@@ -216,7 +218,12 @@ impl Store {
         };
         if wanted {
             self.cache.set_tick(books.tick);
-            books.policy.set_full(books.pages.usage() >= USAGE_FULL);
+            if books.starved {
+                books.starved_at = books.tick;
+            }
+            let starved_lately =
+                books.starved_at > 0 && books.tick.wrapping_sub(books.starved_at) < STARVED_LATELY;
+            books.policy.set_full(starved_lately || books.pages.usage() >= USAGE_FULL);
             if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
                 books.observed = books.tick;
                 self.observe_tables(books);
