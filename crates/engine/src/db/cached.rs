@@ -233,6 +233,7 @@ impl Store {
         } else {
             self.cache.set_tick(0);
             std::iter::from_fn(|| self.cache.next_request()).for_each(drop);
+            books.evicting.clear();
             self.let_all_go(books, &mut gone);
         }
         let busy = taken > 0 || !gone.places.is_empty() || !gone.pages.is_empty();
