@@ -307,8 +307,8 @@ impl Walk {
         while self.slot < slot.min(layout.fixed_slots()) {
             let head = slice(&body.bytes, self.at, 1)?;
             let width = layout.slot(self.slot).kind.width().unwrap_or(0);
-            // In need of the byte that was read, as it would be of a length in it.
-            self.at += std::hint::black_box(width + usize::from(head[0] & 0));
+            // The width, and not known before the byte was read, as a length in it would not be.
+            self.at += width.max(std::hint::black_box(usize::from(head[0]).min(width)));
             self.slot += 1;
         }
         debug_assert!(slot >= layout.fixed_slots() || self.at == layout.fixed_offset(slot));
