@@ -246,7 +246,8 @@ mod tests {
     #[test]
     fn every_technique_can_be_switched_off() {
         let on = Options::new();
-        let techniques: [(&str, fn(&Options) -> bool); 7] = [
+        type Technique = (&'static str, fn(&Options) -> bool);
+        let techniques: [Technique; 7] = [
             ("merge", |o| o.merge),
             ("swim", |o| o.swim),
             ("line_flush", |o| o.line_flush),
