@@ -15,10 +15,12 @@ use std::path::Path;
 
 use hedgerow::{Durability, Options};
 use hedgerow_tool::bench::row::RowShape;
-use hedgerow_tool::bench::store::BenchStore;
+use hedgerow_tool::bench::setting::Setting;
+use hedgerow_tool::bench::store::flat::FlatHedgerow;
 use hedgerow_tool::bench::store::hedgerow::HedgerowStore;
 use hedgerow_tool::bench::store::mapping::{FlatStore, Mapped, Mapping};
 use hedgerow_tool::bench::store::null::NullStore;
+use hedgerow_tool::bench::store::{BenchStore, Medium};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of cache for the engines that have one.
@@ -37,6 +39,8 @@ const BLOOM_BITS: u8 = 10;
 pub(crate) enum Engine {
     Null,
     Hedgerow,
+    /// Hedgerow as a store of flat values: what rows of fields are worth over the same engine.
+    Flat,
     RocksDb,
     Lmdb,
     LevelDb,
@@ -48,6 +52,7 @@ impl Engine {
         match self {
             Engine::Null => "null",
             Engine::Hedgerow => "hedgerow",
+            Engine::Flat => "flat",
             Engine::RocksDb => "rocksdb",
             Engine::Lmdb => "lmdb",
             Engine::LevelDb => "leveldb",
@@ -58,11 +63,12 @@ impl Engine {
     /// The engine that `--peers` calls so.
     pub(crate) fn peer(name: &str) -> Result<Engine, String> {
         match name.trim() {
+            "flat" => Ok(Engine::Flat),
             "rocksdb" => Ok(Engine::RocksDb),
             "lmdb" => Ok(Engine::Lmdb),
             "leveldb" => Ok(Engine::LevelDb),
             "fjall" => Ok(Engine::Fjall),
-            name => Err(format!("no peer is called {name}; there are rocksdb, lmdb, leveldb, fjall")),
+            name => Err(format!("no peer is called {name}; there are rocksdb, lmdb, leveldb, fjall, flat")),
         }
     }
 
@@ -74,6 +80,10 @@ impl Engine {
     /// How a peer is opened, if it was built in.
     fn opener(self) -> Option<Opener> {
         match self {
+            Engine::Flat => Some(|opening, mapping| {
+                let flat = FlatHedgerow::open(opening.medium, opening.directory, options(opening)?)?;
+                mapped(flat, opening, mapping)
+            }),
             #[cfg(feature = "rocksdb")]
             Engine::RocksDb => {
                 Some(|opening, mapping| mapped(rocksdb::RocksDb::open(opening)?, opening, mapping))
@@ -110,6 +120,21 @@ pub(crate) struct Opening<'a> {
     pub(crate) shape: RowShape,
     pub(crate) records: u64,
     pub(crate) safety: Safety,
+    /// Of Hedgerow, with rows and flat. The peers rest on files.
+    pub(crate) medium: Medium,
+    /// Of Hedgerow.
+    pub(crate) set: &'a [String],
+}
+
+/// Hedgerow's options.
+fn options(opening: Opening<'_>) -> Result<Options, String> {
+    let durability = match opening.safety {
+        Safety::Process => Durability::Process,
+        Safety::Immediate => Durability::Immediate,
+    };
+    let mut options = Options::new().durability(durability);
+    opening.set.iter().try_for_each(|text| text.parse::<Setting>()?.apply(&mut options))?;
+    Ok(options)
 }
 
 /// Opens an engine in an empty directory.
@@ -121,12 +146,8 @@ pub(crate) fn open(
     match engine {
         Engine::Null => Ok(Box::new(NullStore::new(opening.shape, 0))),
         Engine::Hedgerow => {
-            let durability = match opening.safety {
-                Safety::Process => Durability::Process,
-                Safety::Immediate => Durability::Immediate,
-            };
-            let options = Options::new().durability(durability);
-            Ok(Box::new(HedgerowStore::open(opening.directory, opening.shape, options)?))
+            let (directory, shape) = (opening.directory, opening.shape);
+            Ok(Box::new(HedgerowStore::open_on(opening.medium, directory, shape, options(opening)?)?))
         }
         peer => {
             let opener = peer.opener().ok_or_else(|| format!("built without {}", peer.name()))?;
@@ -156,15 +177,22 @@ mod tests {
     fn every_engine_gives_back_what_was_written() {
         let shape = RowShape::new(10, 100).unwrap();
         let home = std::env::temp_dir().join(format!("hedgerow-compare-{}", std::process::id()));
-        let peers = [Engine::RocksDb, Engine::Lmdb, Engine::LevelDb, Engine::Fjall];
+        let peers = [Engine::Flat, Engine::RocksDb, Engine::Lmdb, Engine::LevelDb, Engine::Fjall];
         let mappings = [Mapping::Consolidated, Mapping::Scattered];
         let with_mapping = peers.into_iter().flat_map(|peer| mappings.map(|mapping| (peer, Some(mapping))));
         let all: Vec<_> = std::iter::once((Engine::Hedgerow, None)).chain(with_mapping).collect();
+        let ways = [
+            (Safety::Process, Medium::File),
+            (Safety::Immediate, Medium::File),
+            (Safety::Process, Medium::Emulated),
+        ];
         for (engine, mapping) in all.into_iter().filter(|(engine, _)| engine.is_built()) {
-            for safety in [Safety::Process, Safety::Immediate] {
-                let directory = home.join(format!("{}-{mapping:?}-{safety:?}", engine.name()));
+            for (safety, medium) in ways {
+                let directory = home.join(format!("{}-{mapping:?}-{safety:?}-{medium:?}", engine.name()));
                 std::fs::create_dir_all(&directory).unwrap();
-                let opening = Opening { directory: &directory, shape, records: 300, safety };
+                let set = ["layout=off".to_owned()];
+                let opening =
+                    Opening { directory: &directory, shape, records: 300, safety, medium, set: &set };
                 let mut store = open(engine, mapping, opening).unwrap();
                 store.clear().unwrap();
                 exercise(&*store, shape);

@@ -11,6 +11,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::setting::Setting;
+use hedgerow_tool::bench::store::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::{FIELDS, Workload};
 use hedgerow_tool::bench::{advance, driver::Progress, phase_bar};
@@ -29,7 +31,7 @@ pub(crate) struct Args {
     /// Some phases of the suite only, in this order.
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
-    /// Who takes part beside Hedgerow.
+    /// Who takes part beside Hedgerow. flat is Hedgerow itself as a store of flat values.
     #[arg(long, value_delimiter = ',', default_value = "rocksdb,lmdb,leveldb,fjall")]
     peers: Vec<String>,
     /// How the peers map rows to values. Each mapping is a group of its own, with Hedgerow in both, so that memory holds
@@ -63,6 +65,13 @@ pub(crate) struct Args {
     /// What a write survives when it returns, for all engines.
     #[arg(long, value_enum, default_value_t = Safety::Process)]
     durability: Safety,
+    /// What Hedgerow rests on, with rows and flat: a file, or the same slowed to persistent memory. The peers rest on files
+    /// either way: they cannot be slowed alike, which is to their advantage.
+    #[arg(long, value_enum, default_value_t = Medium::File)]
+    hedgerow_media: Medium,
+    /// Sets an option of Hedgerow, with rows and flat, otherwise: NAME=VALUE, more than once. A wrong name lists all.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<Setting>,
     /// Where the stores are made and removed.
     #[arg(long, default_value = "compare-data")]
     dir: PathBuf,
@@ -80,6 +89,9 @@ enum Suite {
     Fields,
     Fill,
 }
+
+/// Said above figures that are no like for like.
+const EMULATED: &str = "Hedgerow, with rows and flat, was slowed to persistent memory; the other peers ran on files, in this machine's DRAM.";
 
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: Args) -> Result<(), String> {
@@ -99,6 +111,9 @@ pub(crate) fn run(args: Args) -> Result<(), String> {
             let group = Group { args: &args, home: &home.0, peers: &peers, mapping, round };
             runs.extend(group.run(&phases)?);
         }
+    }
+    if args.hedgerow_media == Medium::Emulated {
+        println!("{EMULATED}");
     }
     print!("{}", results::tables(&runs));
     if let Some(path) = &args.json {
@@ -148,8 +163,15 @@ fn settings(args: &Args) -> serde_json::Value {
         "field_bytes": args.field_bytes,
         "rate": args.rate,
         "durability": args.durability,
+        "hedgerow_media": args.hedgerow_media,
+        "set": set_names(args),
         "seed": args.seed,
     })
+}
+
+/// What was set otherwise, as it was given.
+fn set_names(args: &Args) -> Vec<String> {
+    args.set.iter().map(ToString::to_string).collect()
 }
 
 /// The directory of a run; gone when the run is.
@@ -234,6 +256,8 @@ impl Group<'_> {
             field_bytes: args.field_bytes,
             rate: args.rate,
             safety: args.durability,
+            medium: args.hedgerow_media,
+            set: set_names(args),
         })
     }
 }

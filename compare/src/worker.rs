@@ -10,6 +10,7 @@ use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_pha
 use hedgerow_tool::bench::process::{self, Memory};
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
+use hedgerow_tool::bench::store::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub(crate) struct Assignment {
     pub(crate) field_bytes: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) safety: Safety,
+    pub(crate) medium: Medium,
+    pub(crate) set: Vec<String>,
 }
 
 /// What a worker is to do next.
@@ -59,7 +62,8 @@ pub(crate) fn run() -> Result<(), String> {
     let assignment: Assignment = serde_json::from_str(&first).map_err(|error| error.to_string())?;
     let shape = RowShape::new(assignment.fields, assignment.field_bytes)?;
     let (directory, records, safety) = (&assignment.directory, assignment.records, assignment.safety);
-    let opening = Opening { directory, shape, records, safety };
+    let (medium, set) = (assignment.medium, &assignment.set);
+    let opening = Opening { directory, shape, records, safety, medium, set };
     let opened = peers::open(assignment.engine, assignment.mapping, opening);
     let mut store = match opened {
         Ok(store) => store,

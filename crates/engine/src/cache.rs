@@ -115,13 +115,22 @@ pub(crate) struct Books {
     /// When the gain is to be looked at again.
     pub(crate) look_at_ns: u64,
     pub(crate) worth_it: bool,
-    /// An eviction has begun and not yet freed enough.
-    pub(crate) evicting: bool,
-    /// Attempts of it that freed too little: the paper's N.
-    pub(crate) failed: u32,
-    /// A row found no place since the last eviction.
+    /// Of the eviction that is under way: what is still to be visited.
+    pub(crate) evicting: Vec<Visit>,
+    /// A row found no place since the last round.
     pub(crate) starved: bool,
+    /// The tick at which one last did.
+    pub(crate) starved_at: u32,
     pub(crate) random: Random,
+}
+
+/// A page that an eviction is to visit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Visit {
+    pub(crate) table: u32,
+    pub(crate) page: u32,
+    /// Rows that were last read so many ticks ago go.
+    pub(crate) age_max: f64,
 }
 
 /// What waits for one epoch.
@@ -153,9 +162,9 @@ impl Cache {
             ticked_ns: 0,
             look_at_ns: 0,
             worth_it: false,
-            evicting: false,
-            failed: 0,
+            evicting: Vec::new(),
             starved: false,
+            starved_at: 0,
             random: Random::from_seed(seed),
         };
         Cache {

@@ -66,6 +66,13 @@ pub struct Options {
     /// Whether ranges that are scanned repeatedly, and whose rows were not written in the order of their keys, are copied into
     /// that order while reads prevail. Needs `merge`. Default true.
     pub cluster: bool,
+    /// Whether a read of single fields goes down a chain of deltas no farther than to the newest that names them (FOCUS section
+    /// V-B). Default true; else it goes to the end of every chain: for experiments.
+    pub early_stop: bool,
+    /// Whether fixed fields are read at the constant offsets that their schema gives them (FOCUS section V-A). Default true; else by
+    /// walking the fields before them, as rows without a schema would have to be: for experiments. No byte that is stored
+    /// depends on it.
+    pub schema_layout: bool,
     /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache stands aside. Below
     /// 1 MiB there is no cache.
     pub cache_bytes: u64,
@@ -107,6 +114,8 @@ impl Default for Options {
             swim: true,
             line_flush: true,
             cluster: true,
+            early_stop: true,
+            schema_layout: true,
             cache_bytes: 64 << 20,
             cache_mode: CacheMode::Auto,
             cache_policy: CachePolicy::Focus,

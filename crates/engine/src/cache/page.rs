@@ -250,6 +250,18 @@ impl Pages {
         pages.iter().copied().min_by_key(|&page| self.share(page))
     }
 
+    /// Whether rows are on their way out of the pages of a table and size, so that there will be room without another page.
+    pub(crate) fn is_emptying(&self, table: u32, bytes: u64) -> bool {
+        let Some(slot_bytes) = slot_bytes(bytes) else { return false };
+        let list = self.lists.get(&(table, slot_bytes as u32));
+        list.is_some_and(|list| list.rows < list.pages.len() as u64 * (PAGE_BYTES / slot_bytes))
+    }
+
+    /// What one row of a page takes up, as a share of it.
+    pub(crate) fn share_of_row(&self, page: u32) -> f64 {
+        self.headers[page as usize].as_ref().map_or(0.0, |header| 1.0 / f64::from(header.capacity()))
+    }
+
     fn share(&self, page: u32) -> u64 {
         let header = self.headers[page as usize].as_ref();
         header.map_or(0, |header| u64::from(header.rows) * WHOLE / u64::from(header.capacity()))

@@ -3,19 +3,26 @@
 //! Owns each table's *hit ratio*, a moving average over sampled reads; the rule of admission; the lifetime of rows; and
 //! the table of RW, the paper's priority parameter. Promises nothing about memory. Must not know rows or pages.
 //!
-//! **Admission.** Before a table has a hit ratio, or before the cache was full for the first time, every row that was read
-//! comes in. Then: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
+//! **Admission.** Before a table has a hit ratio, or while there is room (the cache fills, or writes end the life of rows as fast as
+//! they come in), every row that was read comes in. Else: at or above the threshold every one, below it with probability `H / threshold`. As printed, a table whose ratio
 //! is 0 would never come in again; so the probability does not fall below [`ADMISSION_MIN`].
 //!
 //! Rows that were cached when they were written come back without being read again, where at least three of four calls
 //! on their table are reads; elsewhere the copy would be in vain too often.
 //!
-//! **Lifetime.** `2^-N * H * (1 - RO) * RW` since the last read, where N counts the attempts in a row that did not free
-//! enough and RO is the share of occupied slots in the row's page list.
+//! **Asking.** Readers ask for every row that they missed while there is room and while the hit ratio moves, up or down: rows
+//! that are wanted again are then found at once. Else one in four asks, which keeps rows out that are read once in a while.
 //!
-//! **RW** is a time for each tenth of the hit ratio, long in the middle and short at both ends (the paper's figure 16b). It
-//! is kept up to date: rows that come back soon after they were evicted make it longer, attempts that freed too little
-//! make it shorter. Of a table that is written to, the share of reads counts: a write ends a cached row's life anyway.
+//! **Lifetime.** `2^-N * H * (1 - RO) * RW` since the last read, RO being the share of occupied slots in the row's page list
+//! when the eviction begins. In the paper N counts the attempts in a row that did not free enough. Here it is solved for: the
+//! ages of a sample of rows say which N, any real number, lets just the surplus go ([`Policy::scale`]). So what has been waiting
+//! longest goes, each table by its own measure, and one attempt is enough. Of a lifetime that is too short to begin with (a page list
+//! is full when an eviction begins) the first pages visited would lose nearly all their rows.
+//!
+//! **RW** is a time for each tenth of the hit ratio, long in the middle and short at both ends (the paper's figure 16b); since N is
+//! solved for, only the ratio of one to another counts. It is kept up to date: rows that come back soon after they were evicted
+//! make it longer, fewer that do make it shorter. Of a table that is written to, the share of reads counts: a write ends a cached
+//! row's life anyway. Where RW is given N is a whole number from 0 on, as in the paper.
 
 use std::collections::HashMap;
 
@@ -37,8 +44,14 @@ pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 
 /// RW in seconds for each tenth of the hit ratio, to begin with.
 const RW_SECONDS: [f64; 10] = [2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 24.0, 16.0, 8.0, 4.0];
+/// A larger N shortens no lifetime: it is below a tick by then.
+const FAILED_MAX: f64 = 16.0;
 const RW_SECONDS_MIN: f64 = 0.25;
 const RW_SECONDS_MAX: f64 = 256.0;
+/// A page list counts as no fuller than this much below full: else that table's rows alone would have to go.
+const ROOM_MIN: f64 = 0.05;
+/// A hit ratio that is farther from its average than this, and than chance explains, is moving.
+const MOVING: f64 = 0.02;
 /// Evicted rows that are remembered; 2^n.
 const GHOSTS: usize = 1 << 13;
 
@@ -51,6 +64,8 @@ pub(crate) struct Traffic {
     pub(crate) writes: AtomicU64,
     /// Most calls are reads: a cached row that was written is to come back at once. Set by the worker.
     pub(crate) mostly_read: AtomicBool,
+    /// The cache is full and the hit ratio stands still: a sample of the misses is enough to ask for. Set by the worker.
+    pub(crate) steady: AtomicBool,
 }
 
 /// One table, as the policy knows it.
@@ -63,7 +78,7 @@ struct Profile {
 }
 
 impl Profile {
-    fn observe(&mut self, traffic: &Traffic) {
+    fn observe(&mut self, traffic: &Traffic, full: bool) {
         let now =
             [&traffic.hits, &traffic.misses, &traffic.writes].map(|count| count.load(Ordering::Relaxed));
         let [hits, misses, writes] = std::array::from_fn(|i| now[i] - self.seen[i]);
@@ -77,9 +92,17 @@ impl Profile {
         if traffic.mostly_read.load(Ordering::Relaxed) != mostly_read {
             traffic.mostly_read.store(mostly_read, Ordering::Relaxed);
         }
-        if reads > 0 {
-            average(&mut self.ratio, hits as f64 / reads as f64);
+        if reads == 0 {
+            return;
         }
+        let ratio = hits as f64 / reads as f64;
+        // Three standard deviations of a share of so many.
+        let chance = 1.5 / (reads as f64).sqrt();
+        let still = self.ratio.is_some_and(|average| (ratio - average).abs() <= MOVING + chance);
+        if traffic.steady.load(Ordering::Relaxed) != (full && still) {
+            traffic.steady.store(full && still, Ordering::Relaxed);
+        }
+        average(&mut self.ratio, ratio);
     }
 }
 
@@ -99,8 +122,8 @@ pub(crate) struct Policy {
     evicted: [u32; 10],
     came_back: [u32; 10],
     ghosts: Box<[u64]>,
-    /// The cache has been full.
-    settled: bool,
+    /// There is no room to speak of.
+    full: bool,
     profiles: HashMap<u32, Profile>,
     random: Random,
 }
@@ -116,19 +139,15 @@ impl Policy {
             evicted: [0; 10],
             came_back: [0; 10],
             ghosts: vec![0; GHOSTS].into_boxed_slice(),
-            settled: false,
+            full: false,
             profiles: HashMap::new(),
             random: Random::from_seed(seed),
         }
     }
 
-    pub(crate) fn kind(&self) -> CachePolicy {
-        self.kind
-    }
-
     /// Takes in what happened to a table since the last call.
     pub(crate) fn observe(&mut self, table: u32, traffic: &Traffic) {
-        self.profiles.entry(table).or_default().observe(traffic);
+        self.profiles.entry(table).or_default().observe(traffic, self.full);
     }
 
     /// Forgets all tables but these.
@@ -143,7 +162,7 @@ impl Policy {
 
     /// Whether a row that was read, and whose key hashes to `hash`, comes in.
     pub(crate) fn admits(&mut self, table: u32, hash: u64) -> bool {
-        let ratio = self.ratio(table).filter(|_| self.settled);
+        let ratio = self.ratio(table).filter(|_| self.full);
         let tenth = tenth(self.ratio(table).unwrap_or(0.0));
         let ghost = &mut self.ghosts[hash as usize % GHOSTS];
         if *ghost == hash {
@@ -160,13 +179,33 @@ impl Policy {
         }
     }
 
-    /// How many ticks a row of `table` outlives its last read, after `failed` attempts in a row that freed too little.
-    pub(crate) fn lifetime(&self, table: u32, failed: u32, occupancy: f64) -> f64 {
+    /// How many ticks a row of `table` outlives its last read, for N = 0; by LRU the same for all. More than 0.
+    pub(crate) fn lifetime(&self, table: u32, occupancy: f64) -> f64 {
+        if self.kind == CachePolicy::Lru {
+            return 1.0;
+        }
         let profile = self.profiles.get(&table);
-        let ratio = profile.and_then(|profile| profile.ratio).unwrap_or(0.0);
+        let ratio = profile.and_then(|profile| profile.ratio).unwrap_or(0.5);
         let reads = profile.and_then(|profile| profile.reads).unwrap_or(1.0);
         let rw = self.fixed_rw.unwrap_or(self.rw[tenth(ratio)] * reads);
-        0.5f64.powi(failed as i32) * ratio * (1.0 - occupancy).max(0.0) * rw * TICKS_PER_SECOND
+        (ratio * (1.0 - occupancy).max(ROOM_MIN) * rw * TICKS_PER_SECOND).max(f64::MIN_POSITIVE)
+    }
+
+    /// `2^-N` that lets a share of `surplus` of the rows go. `sample` has for some rows the time since their last read as a
+    /// multiple of their lifetime for N = 0, and what they take up.
+    pub(crate) fn scale(&self, mut sample: Vec<(f64, f64)>, surplus: f64) -> f64 {
+        sample.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+        let wanted = surplus * sample.iter().map(|row| row.1).sum::<f64>();
+        let mut freed = 0.0;
+        let last = sample.iter().find(|row| {
+            freed += row.1;
+            freed >= wanted
+        });
+        let scale = last.or(sample.last()).map_or(1.0, |row| row.0);
+        match self.fixed_rw.filter(|_| self.kind == CachePolicy::Focus) {
+            Some(_) => (-(-scale.log2()).ceil().clamp(0.0, FAILED_MAX)).exp2(),
+            None => scale,
+        }
     }
 
     /// A row of `table` was evicted.
@@ -175,20 +214,19 @@ impl Policy {
         self.ghosts[hash as usize % GHOSTS] = hash;
     }
 
-    /// The cache is full: from now on the hit ratios count.
-    pub(crate) fn settle(&mut self) {
-        self.settled = true;
+    /// Whether there is no room to speak of: then the hit ratios count.
+    pub(crate) fn set_full(&mut self, full: bool) {
+        self.full = full;
     }
 
-    /// Brings RW up to date after an eviction of which `failed` attempts freed too little.
-    pub(crate) fn adjust(&mut self, failed: u32) {
+    /// Brings RW up to date after an eviction.
+    pub(crate) fn adjust(&mut self) {
         for tenth in 0..self.rw.len() {
             let (evicted, came_back) = (self.evicted[tenth], self.came_back[tenth]);
             if evicted < WINDOW_MIN as u32 {
                 continue;
             }
             let factor = match came_back * 100 / evicted {
-                _ if failed > 1 => 0.8,
                 20.. => 1.25,
                 0..5 => 0.9,
                 5..20 => 1.0,
@@ -236,22 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn admission_follows_the_ratio_once_the_cache_was_full() {
+    fn admission_follows_the_ratio_where_the_cache_is_full() {
         let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
         see(&mut policy, 1, &traffic, 25, 75, 0);
         assert_eq!(admitted(&mut policy, 1), 1.0, "there is room");
-        policy.settle();
+        policy.set_full(true);
         assert!(
             (0.47..0.53).contains(&admitted(&mut policy, 1)),
             "a ratio of a quarter, a threshold of a half"
         );
         assert_eq!(admitted(&mut policy, 2), 1.0, "a table without a ratio");
+        policy.set_full(false);
+        assert_eq!(admitted(&mut policy, 1), 1.0, "there is room again");
+        policy.set_full(true);
         (0..40).for_each(|_| see(&mut policy, 1, &traffic, 0, 100, 0));
         assert!((0.05..0.08).contains(&admitted(&mut policy, 1)), "never nothing");
         (0..40).for_each(|_| see(&mut policy, 1, &traffic, 60, 40, 0));
         assert_eq!(admitted(&mut policy, 1), 1.0);
         let mut lru = self::policy(CachePolicy::Lru);
-        lru.settle();
+        lru.set_full(true);
         see(&mut lru, 1, &traffic, 0, 1_000, 0);
         assert_eq!(admitted(&mut lru, 1), 1.0);
     }
@@ -260,20 +301,57 @@ mod tests {
     fn lifetime_is_the_papers_product() {
         let mut policy = Policy::new(CachePolicy::Focus, 0.5, Some(10.0), 1);
         let traffic = Traffic::default();
-        assert_eq!(policy.lifetime(1, 0, 0.0), 0.0, "no hits, no life");
         see(&mut policy, 1, &traffic, 80, 20, 300);
-        assert_eq!(policy.lifetime(1, 0, 0.5), 0.8 * 0.5 * 10.0 * TICKS_PER_SECOND);
-        assert_eq!(policy.lifetime(1, 3, 0.5), 0.8 * 0.5 * 10.0 * TICKS_PER_SECOND / 8.0);
-        assert_eq!(policy.lifetime(1, 0, 1.0), 0.0);
+        assert_eq!(policy.lifetime(1, 0.5), 0.8 * 0.5 * 10.0 * TICKS_PER_SECOND);
+        assert_eq!(policy.lifetime(1, 1.0), 0.8 * ROOM_MIN * 10.0 * TICKS_PER_SECOND, "full, but not dead");
+        let lru = self::policy(CachePolicy::Lru);
+        assert_eq!(lru.lifetime(1, 0.5), lru.lifetime(2, 1.0));
+    }
+
+    #[test]
+    fn the_scale_lets_just_the_surplus_go() {
+        // Ages of 1/16 to 10 lifetimes; the longer ones take up three times as much.
+        let sample: Vec<(f64, f64)> =
+            (1..=160).map(|n| (f64::from(n) / 16.0, if n > 80 { 3.0 } else { 1.0 })).collect();
+        let gone = |policy: &Policy, surplus: f64| {
+            let scale = policy.scale(sample.clone(), surplus);
+            sample.iter().filter(|row| row.0 >= scale).map(|row| row.1).sum::<f64>() / 320.0
+        };
+        let policy = policy(CachePolicy::Focus);
+        for surplus in [0.05, 0.25, 0.75, 0.9, 1.0] {
+            assert!((surplus..surplus + 0.01).contains(&gone(&policy, surplus)), "{surplus}");
+        }
+        // With RW given lifetimes are halved until it is enough, and not one is longer than it says.
+        let given = Policy::new(CachePolicy::Focus, 0.5, Some(10.0), 1);
+        assert_eq!(given.scale(sample.clone(), 0.05), 1.0);
+        assert_eq!(given.scale(sample.clone(), 0.99), 0.25);
+        assert_eq!(policy.scale(Vec::new(), 0.1), 1.0);
+    }
+
+    #[test]
+    fn all_misses_ask_while_the_ratio_moves() {
+        let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
+        let steady = |traffic: &Traffic| traffic.steady.load(Ordering::Relaxed);
+        (0..20).for_each(|_| see(&mut policy, 1, &traffic, 7_000, 3_000, 0));
+        assert!(!steady(&traffic), "there is room");
+        policy.set_full(true);
+        see(&mut policy, 1, &traffic, 7_000, 3_000, 0);
+        assert!(steady(&traffic));
+        see(&mut policy, 1, &traffic, 3_000, 7_000, 0);
+        assert!(!steady(&traffic), "the hot spot moved");
+        (0..20).for_each(|_| see(&mut policy, 1, &traffic, 6_900, 3_100, 0));
+        assert!(steady(&traffic));
+        see(&mut policy, 1, &traffic, 22, 18, 0);
+        assert!(steady(&traffic), "chance");
     }
 
     #[test]
     fn writes_shorten_the_lifetime_unless_rw_is_given() {
         let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
         see(&mut policy, 1, &traffic, 50, 50, 0);
-        let before = policy.lifetime(1, 0, 0.5);
+        let before = policy.lifetime(1, 0.5);
         (0..30).for_each(|_| see(&mut policy, 1, &traffic, 50, 50, 300));
-        let after = policy.lifetime(1, 0, 0.5);
+        let after = policy.lifetime(1, 0.5);
         assert!((0.2..0.35).contains(&(after / before)), "{before} {after}");
     }
 
@@ -281,16 +359,13 @@ mod tests {
     fn rw_is_learned_from_what_comes_back() {
         let (mut policy, traffic) = (policy(CachePolicy::Focus), Traffic::default());
         see(&mut policy, 1, &traffic, 50, 50, 0);
-        let before = policy.lifetime(1, 0, 0.5);
+        let before = policy.lifetime(1, 0.5);
         (1..=100).for_each(|hash| policy.evicted(1, hash));
         assert!((1..=50).all(|hash| policy.admits(1, hash)));
-        policy.adjust(0);
-        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25, "half came back");
+        policy.adjust();
+        assert_eq!(policy.lifetime(1, 0.5), before * 1.25, "half came back");
         (1..=100).for_each(|hash| policy.evicted(1, hash));
-        policy.adjust(0);
-        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25 * 0.9, "none came back");
-        (1..=100).for_each(|hash| policy.evicted(1, hash));
-        policy.adjust(4);
-        assert_eq!(policy.lifetime(1, 0, 0.5), before * 1.25 * 0.9 * 0.8, "it took four attempts");
+        policy.adjust();
+        assert_eq!(policy.lifetime(1, 0.5), before * 1.25 * 0.9, "none came back");
     }
 }

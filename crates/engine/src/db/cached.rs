@@ -11,7 +11,7 @@
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
 //! 2. Every few seconds, unless told always to cache: look whether it pays (`cache/gain.rs`). If not, let everything go.
 //! 3. Where the cache is nearly full, evict by lifetime, the table with the lowest hit ratio first, until it is down to
-//!    80 % (FOCUS section V-C3). A cached slot goes back to its home slot.
+//!    90 % (FOCUS section V-C3). A cached slot goes back to its home slot.
 //! 4. Take requests out of the ring; copy the rows that the policy admits, each chain merged into one record; publish the
 //!    cached slot over the home slot, if that is still there.
 //! 5. Retire what steps 3 and 4 unlinked, under an epoch read after all of it.
@@ -27,11 +27,13 @@ use smallvec::SmallVec;
 use super::metrics::Count;
 use super::read::{Bodies, Chain};
 use super::store::{Pace, Store, TableShared};
-use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, WORTH_IT};
+use crate::cache::{
+    Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, Visit, WORTH_IT,
+};
 use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::options::{CacheMode, CachePolicy};
+use crate::options::CacheMode;
 use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
@@ -45,22 +47,23 @@ const LOOK_SOON: Duration = Duration::from_millis(200);
 /// Ticks between two looks at the tables' traffic.
 const OBSERVE_EVERY: u32 = 10;
 /// Rows copied in one round, at most.
-const ADMIT_MAX: usize = 512;
+const ADMIT_MAX: usize = 1024;
 /// Rows evicted in one round, at most.
 const EVICT_MAX: usize = 4096;
-/// Attempts to evict enough in one round, at most.
-const ATTEMPTS_MAX: u32 = 4;
-/// More failed attempts in a row shorten no lifetime: it is below a tick by then.
-const FAILED_MAX: u32 = 16;
+/// Pages visited in one round to evict from, at most.
+const VISIT_MAX: usize = 512;
+/// Rows whose ages an eviction goes by, about.
+const AGES_SAMPLED: u64 = 4096;
 /// Eviction begins where so much of the cache is taken,
 const USAGE_HIGH: f64 = 0.95;
-/// and ends here (the paper's `page_usage`).
-const USAGE_TARGET: f64 = 0.8;
+/// and ends here (the paper's `page_usage`; it has 0.8, which leaves an eighth of the cache empty on average).
+const USAGE_TARGET: f64 = 0.9;
+/// From here on there is no room to speak of; an eviction does not end below.
+const USAGE_FULL: f64 = 0.85;
+/// Nor is there for so many ticks after a row found no place: another table has the pages.
+const STARVED_LATELY: u32 = 100;
 /// Rows looked up together.
 const GROUP: usize = 16;
-/// Ages that the comparison policy tells apart, in ticks.
-const AGES: usize = 4096;
-
 /// What a round was like.
 pub(super) enum Round {
     /// There was work.
@@ -164,6 +167,8 @@ impl Store {
         self.counters.add(Count::CacheMiss);
         if sampled {
             table.traffic.misses.fetch_add(1, Ordering::Relaxed);
+        }
+        if sampled || !table.traffic.steady.load(Ordering::Relaxed) {
             self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
         }
     }
@@ -213,6 +218,12 @@ impl Store {
         };
         if wanted {
             self.cache.set_tick(books.tick);
+            if books.starved {
+                books.starved_at = books.tick;
+            }
+            let starved_lately =
+                books.starved_at > 0 && books.tick.wrapping_sub(books.starved_at) < STARVED_LATELY;
+            books.policy.set_full(starved_lately || books.pages.usage() >= USAGE_FULL);
             if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
                 books.observed = books.tick;
                 self.observe_tables(books);
@@ -222,6 +233,7 @@ impl Store {
         } else {
             self.cache.set_tick(0);
             std::iter::from_fn(|| self.cache.next_request()).for_each(drop);
+            books.evicting.clear();
             self.let_all_go(books, &mut gone);
         }
         let busy = taken > 0 || !gone.places.is_empty() || !gone.pages.is_empty();
@@ -409,7 +421,7 @@ impl Store {
     ) -> bool {
         let bytes = Cache::entry_bytes(spec.record_bytes());
         let Some(place) = books.pages.allocate(spec.table, bytes) else {
-            books.starved |= Cache::fits(bytes);
+            books.starved |= Cache::fits(bytes) && !books.pages.is_emptying(spec.table, bytes);
             return false;
         };
         let cached = Slot::cached(home, place, spec.record_bytes() as u64);
@@ -431,80 +443,69 @@ impl Store {
 /// Eviction.
 impl Store {
     fn make_room(&self, books: &mut Books, gone: &mut Gone) {
-        if books.evicting || books.pages.usage() > USAGE_HIGH {
-            books.evicting = true;
-            books.policy.settle();
-            match books.policy.kind() {
-                CachePolicy::Focus => self.evict_outlived(books, gone),
-                CachePolicy::Lru => self.evict_oldest(books, gone),
-            }
+        if books.evicting.is_empty() && books.pages.usage() > USAGE_HIGH {
+            books.evicting = self.plan_eviction(books);
+        }
+        if !books.evicting.is_empty() {
+            self.evict_outlived(books, gone);
         } else if books.starved && books.pages.free_pages() == 0 {
             self.make_page(books, gone);
         }
         books.starved = false;
     }
 
-    /// Evicts rows that were not read for longer than their lifetime, until enough is free.
-    fn evict_outlived(&self, books: &mut Books, gone: &mut Gone) {
-        let mut left = EVICT_MAX;
-        let attempts = if books.failed < FAILED_MAX { ATTEMPTS_MAX } else { 1 };
-        for _ in 0..attempts {
-            let mut tables = books.pages.tables();
-            let ratio = |&table: &u32| books.policy.ratio(table).unwrap_or(0.0);
-            tables.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-            for id in tables {
-                let Some(table) = self.catalog.by_id(id) else { continue };
-                let mut pages = books.pages.of_table(id);
-                // Not always the same ones first: the eviction may end half-way.
-                let first = books.random.below(pages.len() as u64) as usize;
-                pages.rotate_left(first);
-                for page in pages {
-                    let lifetime = books.policy.lifetime(id, books.failed, books.pages.occupancy(page));
-                    let outlived = |age: u32| f64::from(age) > lifetime;
-                    self.evict_from(books, gone, (&table, page), outlived, &mut left);
-                    if books.pages.usage() <= USAGE_TARGET {
-                        books.policy.adjust(books.failed);
-                        (books.failed, books.evicting) = (0, false);
-                        return;
-                    }
-                    if left == 0 {
-                        // The next round goes on, with the same lifetimes.
-                        return;
-                    }
-                }
-            }
-            books.failed = (books.failed + 1).min(FAILED_MAX);
+    /// Which pages to visit, the last first, and which rows to let go there, so that enough is free in the end.
+    fn plan_eviction(&self, books: &mut Books) -> Vec<Visit> {
+        let mut tables = books.pages.tables();
+        let ratio = |&table: &u32| books.policy.ratio(table).unwrap_or(0.5);
+        // The one with the lowest hit ratio is to be visited first.
+        tables.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
+        let mut visits = Vec::new();
+        for table in tables {
+            let mut pages = books.pages.of_table(table);
+            // Not always the same ones first: the eviction ends when enough is free.
+            let first = books.random.below(pages.len() as u64) as usize;
+            pages.rotate_left(first);
+            visits.extend(pages.into_iter().map(|page| {
+                let age_max = books.policy.lifetime(table, books.pages.occupancy(page));
+                Visit { table, page, age_max }
+            }));
         }
+        let step = (books.pages.rows() / AGES_SAMPLED).max(1);
+        let mut sample = Vec::with_capacity(2 * AGES_SAMPLED as usize);
+        for visit in visits.iter().skip(books.random.below(step) as usize).step_by(step as usize) {
+            let rows = books.pages.rows_in(visit.page);
+            rows.iter().for_each(|&place| self.cache.prefetch_access(place));
+            let share = books.pages.share_of_row(visit.page);
+            let lives = |&place: &u64| (f64::from(self.age_of(books, place)) / visit.age_max, share);
+            sample.extend(rows.iter().map(lives));
+        }
+        let scale = books.policy.scale(sample, 1.0 - USAGE_TARGET / books.pages.usage());
+        visits.iter_mut().for_each(|visit| visit.age_max *= scale);
+        visits
     }
 
-    /// Evicts the rows that were not read for longest, whatever their table, until enough is free.
-    fn evict_oldest(&self, books: &mut Books, gone: &mut Gone) {
-        let mut ages = vec![0u64; AGES];
-        let pages: Vec<(u32, u32)> = (books.pages.tables().into_iter())
-            .flat_map(|table| books.pages.of_table(table).into_iter().map(move |page| (table, page)))
-            .collect();
-        for &(_, page) in &pages {
-            for place in books.pages.rows_in(page) {
-                ages[self.age_of(books, place).min(AGES as u32 - 1) as usize] += 1;
-            }
-        }
-        let surplus = (1.0 - USAGE_TARGET / books.pages.usage()).max(0.0) * books.pages.rows() as f64;
-        let mut older = 0;
-        let oldest = ages.iter().rposition(|&rows| {
-            older += rows;
-            older as f64 >= surplus
-        });
-        let cut = oldest.unwrap_or(0) as u32;
+    /// Goes on with an eviction: rows that were not read for longer than their lifetime leave, until enough is free.
+    fn evict_outlived(&self, books: &mut Books, gone: &mut Gone) {
         let mut left = EVICT_MAX;
-        for (id, page) in pages {
-            let Some(table) = self.catalog.by_id(id) else { continue };
-            self.evict_from(books, gone, (&table, page), |age| age >= cut, &mut left);
-            if left == 0 || books.pages.usage() <= USAGE_TARGET {
-                break;
+        for _ in 0..VISIT_MAX {
+            if left == 0 {
+                return;
+            }
+            let Some(Visit { table: id, page, age_max }) = books.evicting.pop() else { break };
+            // Between two rounds pages change hands.
+            let Some(table) = self.catalog.by_id(id).filter(|_| books.pages.table_of(page) == Some(id))
+            else {
+                continue;
+            };
+            self.evict_from(books, gone, (&table, page), |age| f64::from(age) >= age_max, &mut left);
+            if books.pages.usage() <= USAGE_TARGET {
+                books.evicting.clear();
             }
         }
-        // Not reached: the next round goes on.
-        books.evicting = books.pages.usage() > USAGE_TARGET;
+        if books.evicting.is_empty() {
+            books.policy.adjust();
+        }
     }
 
     fn age_of(&self, books: &Books, place: u64) -> u32 {

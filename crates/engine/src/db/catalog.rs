@@ -23,7 +23,7 @@ use super::store::{Store, TableShared};
 use crate::index::{Epoch, Index, NodeArena};
 use crate::log::Log;
 use crate::schema::catalog::{decode, encode};
-use crate::schema::table::TableSchema;
+use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema};
 
 /// Bytes in a table's name.
@@ -34,6 +34,8 @@ pub(crate) struct Catalog {
     tables: ArcSwap<Tables>,
     /// Held while the catalog changes.
     changing: Mutex<u32>,
+    /// Of all tables.
+    access: FieldAccess,
 }
 
 #[derive(Default, Clone)]
@@ -43,7 +45,12 @@ struct Tables {
 }
 
 impl Catalog {
-    pub(super) fn load(log: &Log, arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> Result<Catalog> {
+    pub(super) fn load(
+        log: &Log,
+        arena: &Arc<NodeArena>,
+        epoch: &Arc<Epoch>,
+        access: FieldAccess,
+    ) -> Result<Catalog> {
         let mut tables = Tables::default();
         let mut next_id = 1;
         let mut bytes = log.load_catalog()?;
@@ -55,12 +62,12 @@ impl Catalog {
                 let name_bytes = u16::from_le_bytes([name_bytes[0], name_bytes[1]]) as usize;
                 let schema_bytes = take_u32(&mut bytes)? as usize;
                 let name = std::str::from_utf8(take(&mut bytes, name_bytes)?).map_err(|_| malformed())?;
-                let schema = decode(take(&mut bytes, schema_bytes)?)?;
+                let schema = decode(take(&mut bytes, schema_bytes)?)?.with_access(access);
                 let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
                 tables.insert(Arc::new(TableShared::new(id, name, schema, index)));
             }
         }
-        Ok(Catalog { tables: ArcSwap::from_pointee(tables), changing: Mutex::new(next_id) })
+        Ok(Catalog { tables: ArcSwap::from_pointee(tables), changing: Mutex::new(next_id), access })
     }
 
     pub(super) fn by_id(&self, id: u32) -> Option<Arc<TableShared>> {
@@ -143,7 +150,8 @@ impl Store {
             ));
         }
         let index = Index::new(Arc::clone(&self.arena), Arc::clone(&self.epoch));
-        let table = Arc::new(TableShared::new(*next_id, name, TableSchema::create(schema)?, index));
+        let schema = TableSchema::create(schema)?.with_access(self.catalog.access);
+        let table = Arc::new(TableShared::new(*next_id, name, schema, index));
         let mut tables = Tables::clone(&self.catalog.tables.load());
         tables.insert(Arc::clone(&table));
         // PERSIST: the table is durable before anyone can write a row into it.

@@ -479,6 +479,9 @@ impl<'a> RowRef<'a> {
     #[inline(never)]
     fn read_delta(&self, position: usize) -> Result<Option<FieldRead<'_>>> {
         let (newest, schema) = (self.chain.newest(), self.schema);
+        if !schema.access().early_stop {
+            return self.read_all_deltas(position);
+        }
         if let Some(field) = DeltaBody::new(newest).find(schema, position)? {
             return Ok(Some(field));
         }
@@ -488,6 +491,17 @@ impl<'a> RowRef<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// The same, every record of the chain walked and every delta looked into: what stopping early is measured against.
+    #[cold]
+    fn read_all_deltas(&self, position: usize) -> Result<Option<FieldRead<'_>>> {
+        let mut found = None;
+        for delta in self.chain.deltas()? {
+            let read = DeltaBody::new(delta).find(self.schema, position)?;
+            found = found.or(read);
+        }
+        Ok(found)
     }
 
     /// The field's value as of now.
@@ -596,3 +610,6 @@ impl<'b, 'r: 'b> Bodies<'b, 'r> {
         MergePlan::new(schema, self.row.as_ref(), &self.deltas, now_ms)
     }
 }
+
+#[cfg(test)]
+mod tests;

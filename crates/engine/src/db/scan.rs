@@ -210,7 +210,7 @@ impl Fetch {
     fn new(store: &Store, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
         let layout = schema.current_layout();
         let flags = store.mergeable_flag(layout);
-        let place = |&id| Some(layout.fixed_place(id)?.0);
+        let place = |&id| layout.fixed_reach(id);
         let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
         match (layout.body_bytes(), parts) {
             (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes, flags },

@@ -18,7 +18,7 @@ use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
 use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
 use crate::log::{Found, Log};
-use crate::schema::table::TableSchema;
+use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// How much index memory is touched ahead of its use.
@@ -118,7 +118,8 @@ impl Store {
         })?;
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
-        let catalog = Catalog::load(&log, &arena, &epoch)?;
+        let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };
+        let catalog = Catalog::load(&log, &arena, &epoch, access)?;
         let merging = Merging::new(options.merge, !options.background);
         let clustering = Clustering::new(options.merge && options.cluster);
         let store = Store {

@@ -119,7 +119,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
             });
         };
         // A field that is not nullable is in every row whose layout has it: no need to look at the bitmap.
-        let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.fixed_slots()
+        let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.direct_slots()
         {
             true => self.raw(self.bitmap()?, slot)?,
             false => Some(self.fixed(slot)?),
@@ -153,7 +153,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     ) -> Result<()> {
         let bytes = slice(&self.bytes, 0, self.bytes.len())?;
         let body = RowBody { layout: self.layout, bytes, has_field_expiry: self.has_field_expiry };
-        let bitmap = body.bitmap()?;
+        let (bitmap, direct) = (body.bitmap()?, self.layout.direct_slots());
         if let Some(slots) = self.layout.all_fixed_in_order()
             && schema.version() == self.layout.version()
             && !self.has_field_expiry
@@ -165,15 +165,16 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
             }
             return Ok(());
         }
+        let mut walk = Walk::new(self.layout);
         for (position, field) in schema.fields().fields().iter().enumerate() {
             match body.slot(schema, position) {
-                Some(slot) if slot < self.layout.fixed_slots() && !self.has_field_expiry => {
+                Some(slot) if slot < direct && !self.has_field_expiry => {
                     if is_set(bitmap, slot) {
                         visit(position, read_fixed(self.layout.slot(slot), bytes)?);
                     }
                 }
                 Some(slot) => {
-                    let read = body.decode(slot, body.raw(bitmap, slot)?)?;
+                    let read = body.decode(slot, body.raw_from(bitmap, slot, &mut walk)?)?;
                     if !read.value.is_null() {
                         visit(position, read);
                     }
@@ -239,10 +240,22 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     /// The field's bytes, if it is present.
     #[inline]
     fn raw(&self, bitmap: &[u8], slot: usize) -> Result<Option<&'a [u8]>> {
+        self.raw_from(bitmap, slot, &mut Walk::new(self.layout))
+    }
+
+    /// [`RowBody::raw`], where the fields before it have to be walked from where `walk` has come to.
+    #[inline]
+    fn raw_from(&self, bitmap: &[u8], slot: usize, walk: &mut Walk) -> Result<Option<&'a [u8]>> {
         if !is_set(bitmap, slot) {
             return Ok(None);
         }
-        let fixed = self.layout.fixed_slots();
+        let (fixed, direct) = (self.layout.fixed_slots(), self.layout.direct_slots());
+        if slot < direct {
+            return self.fixed(slot).map(Some);
+        }
+        if direct < fixed {
+            walk.to(self, slot)?;
+        }
         if slot < fixed {
             self.fixed(slot).map(Some)
         } else {
@@ -296,6 +309,39 @@ fn read_fixed<'a>(slot: &Slot, bytes: &'a [u8]) -> Result<FieldRead<'a>> {
     let (start, width) = (slot.offset as usize, usize::from(slot.width));
     let Some(raw) = bytes.get(start..start + width) else { return Err(outside(start, width, bytes.len())) };
     Ok(FieldRead { value: slot.kind.decode_fixed(raw)?, expires_at_ms: None })
+}
+
+/// A reader of rows without a schema on its way to a field ([`FieldAccess`](super::table::FieldAccess)): it cannot know where
+/// the next field begins before it has looked at the head of the one before. Our rows have no such heads, so it looks at the first
+/// byte of each field where theirs would be, and takes the width from the schema.
+struct Walk {
+    slot: usize,
+    at: usize,
+}
+
+impl Walk {
+    #[inline]
+    fn new(layout: &Layout) -> Walk {
+        Walk { slot: 0, at: layout.bitmap_bytes() }
+    }
+
+    /// Goes on to `slot`, or to the end of the fixed fields before it.
+    #[cold]
+    fn to<'a, B: BodyBytes<'a>>(&mut self, body: &RowBody<'a, B>, slot: usize) -> Result<()> {
+        let layout = body.layout;
+        if slot < self.slot {
+            *self = Walk::new(layout);
+        }
+        while self.slot < slot.min(layout.fixed_slots()) {
+            let head = slice(&body.bytes, self.at, 1)?;
+            let width = layout.slot(self.slot).kind.width().unwrap_or(0);
+            // The width, and not known before the byte was read, as a length in it would not be.
+            self.at += width.max(std::hint::black_box(usize::from(head[0]).min(width)));
+            self.slot += 1;
+        }
+        debug_assert!(slot >= layout.fixed_slots() || self.at == layout.fixed_offset(slot));
+        Ok(())
+    }
 }
 
 /// What of a slot a reader needs.

@@ -35,6 +35,8 @@ pub(crate) struct Layout {
     dense: u16,
     /// Slots below this are of fixed fields.
     fixed_slots: u16,
+    /// Slots below this are read at their constant offsets: all of fixed fields, or none where readers walk.
+    direct_slots: u16,
     /// Whether slots are numbered as positions are.
     in_order: bool,
     bitmap_bytes: u32,
@@ -47,8 +49,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout of `fields`, which are in ascending order of id and no more than 65,535.
-    pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>) -> Layout {
+    /// The layout of `fields`, which are in ascending order of id and no more than 65,535. With `walked`, readers go by the
+    /// fields before the one they want, as in a row that has no schema: for experiments.
+    pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>, walked: bool) -> Layout {
         let fields: Vec<&Field> = fields.collect();
         let mut slots: Vec<Slot> = fields
             .iter()
@@ -79,6 +82,7 @@ impl Layout {
         Layout {
             version,
             fixed_slots: fixed_slots as u16,
+            direct_slots: if walked { 0 } else { fixed_slots as u16 },
             dense: super::dense(fields.iter().map(|field| field.id)) as u16,
             in_order: planned.is_sorted_by_key(|planned| planned.slot),
             bitmap_bytes: bitmap_bytes as u32,
@@ -141,6 +145,12 @@ impl Layout {
         self.fixed_slots as usize
     }
 
+    /// Fixed fields in slots below this are read at [`Layout::fixed_offset`].
+    #[inline]
+    pub(super) fn direct_slots(&self) -> usize {
+        self.direct_slots as usize
+    }
+
     #[inline]
     pub(super) fn fixed_offset(&self, slot: usize) -> usize {
         self.slots[slot].offset as usize
@@ -156,18 +166,19 @@ impl Layout {
         self.planned.binary_search_by_key(&id, id_of).ok().map(|position| self.slot_of(position))
     }
 
-    /// The slot of the field at `position`, if it is of a fixed field that no row is without.
+    /// The slot of the field at `position`, if it is found by its offset and no row is without it.
     #[inline]
     pub(super) fn in_place(&self, position: usize) -> Option<&Slot> {
         let planned = self.planned.get(position)?;
-        (planned.slot < self.fixed_slots && !planned.nullable).then(|| &self.slots[usize::from(planned.slot)])
+        (usize::from(planned.slot) < self.direct_slots() && !planned.nullable)
+            .then(|| &self.slots[usize::from(planned.slot)])
     }
 
-    /// The slots by position, if all are of fixed fields and numbered as the positions are: most tables of devices, counters
+    /// The slots by position, if all are found by their offsets and numbered as the positions are: most tables of devices, counters
     /// and features.
     #[inline]
     pub(super) fn all_fixed_in_order(&self) -> Option<&[Slot]> {
-        (self.in_order && self.fixed_slots() == self.slots.len()).then_some(&self.slots)
+        (self.in_order && self.direct_slots() == self.slots.len()).then_some(&self.slots)
     }
 
     /// The bytes of every row body of this version without field expiries, if that is the same for all.
@@ -192,5 +203,12 @@ impl Layout {
         let width = self.slots[slot].kind.width()?;
         let at = self.fixed_offset(slot);
         Some((at..at + width, slot / 8, 1 << (slot % 8)))
+    }
+
+    /// Which bytes of a row body of this version a reader of the field with this id touches beside the presence bitmap, if it
+    /// is a fixed field.
+    pub(crate) fn fixed_reach(&self, id: FieldId) -> Option<std::ops::Range<usize>> {
+        let place = self.fixed_place(id)?.0;
+        Some(if self.direct_slots > 0 { place } else { self.bitmap_bytes()..place.end })
     }
 }

@@ -55,6 +55,23 @@ pub(crate) struct TableSchema {
     older: Box<[OnceLock<Arc<Layout>>]>,
     /// The bytes of the current fields' defaults, by position; empty for nullable fields.
     defaults: Box<[Box<[u8]>]>,
+    access: FieldAccess,
+}
+
+/// How readers get at fields. Nothing of it is persisted, and whatever it is, they find the same: it is for measuring what
+/// either is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FieldAccess {
+    /// Fixed fields at their constant offsets; else by walking the fields before them.
+    pub(crate) by_offset: bool,
+    /// Down a chain of deltas no farther than to the newest that names the field; else to its end.
+    pub(crate) early_stop: bool,
+}
+
+impl Default for FieldAccess {
+    fn default() -> FieldAccess {
+        FieldAccess { by_offset: true, early_stop: true }
+    }
 }
 
 impl TableSchema {
@@ -81,7 +98,7 @@ impl TableSchema {
     ) -> TableSchema {
         let fields: Vec<Field> =
             history.iter().filter(|life| life.dropped == 0).map(|life| life.field.clone()).collect();
-        let layout = Arc::new(Layout::new(version, fields.iter()));
+        let layout = Arc::new(Layout::new(version, fields.iter(), false));
         let raw = |field: &Field| match field.default() {
             Value::Null => Box::default(),
             default => field.kind().raw(&default, &mut [0; 8]).into(),
@@ -89,7 +106,24 @@ impl TableSchema {
         let defaults = fields.iter().map(raw).collect();
         older.resize_with(version as usize - 1, OnceLock::new);
         let current = Arc::new(Schema::from_valid(fields, open));
-        TableSchema { history, next_id, version, current, layout, older: older.into(), defaults }
+        let access = FieldAccess::default();
+        TableSchema { history, next_id, version, current, layout, older: older.into(), defaults, access }
+    }
+
+    /// The same, read in another way.
+    pub(crate) fn with_access(self, access: FieldAccess) -> TableSchema {
+        if access == self.access {
+            return self;
+        }
+        let layout = Arc::new(Layout::new(self.version, self.current.fields().iter(), !access.by_offset));
+        let older = self.older.iter().map(|_| OnceLock::new()).collect();
+        TableSchema { layout, older, access, ..self }
+    }
+
+    /// How readers get at fields.
+    #[inline]
+    pub(crate) fn access(&self) -> FieldAccess {
+        self.access
     }
 
     /// The version rows are written under now.
@@ -125,7 +159,7 @@ impl TableSchema {
         let cell = self.older.get((version as usize).checked_sub(1)?)?;
         Some(cell.get_or_init(|| {
             let fields = self.history.iter().filter(|life| life.is_in(version));
-            Arc::new(Layout::new(version, fields.map(|life| &life.field)))
+            Arc::new(Layout::new(version, fields.map(|life| &life.field), !self.access.by_offset))
         }))
     }
 
@@ -254,6 +288,7 @@ impl TableSchema {
             older.push(OnceLock::from(Arc::clone(&self.layout)));
         }
         TableSchema::assemble(history, next_id, version, self.current.is_open(), older)
+            .with_access(self.access)
     }
 }
 

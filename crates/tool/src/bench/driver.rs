@@ -85,6 +85,20 @@ pub struct Window {
     pub p999_us: f64,
     /// Latency: the longest.
     pub max_us: f64,
+    /// Reads that found their row in the store's row cache, of all in this stretch; none where there were none to count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
+}
+
+/// Reads since the store was opened that its row cache had the row of, and those it had not: at the start of a phase and at the
+/// end of each window.
+type CacheCourse = Vec<Option<(u64, u64)>>;
+
+/// The share of hits from one moment to another.
+fn hit_ratio(course: &[Option<(u64, u64)>]) -> Option<f64> {
+    let [Some((hits, misses)), Some((hits_then, misses_then))] = *course else { return None };
+    let (hits, misses) = (hits_then - hits, misses_then - misses);
+    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
 }
 
 /// How far a running phase is.
@@ -174,7 +188,8 @@ pub fn run_phase_by_window(
     let phase = Phase::new(store, shape, population, plan, window);
     let mut per_second = Vec::new();
     let neighbours = Neighbours::watch()?;
-    let lanes = phase.run(&mut per_second, watch)?;
+    let mut course = CacheCourse::new();
+    let lanes = phase.run(&mut per_second, &mut course, watch)?;
     let neighbours = neighbours.processors()?;
     let rest = Instant::now();
     if plan.workload.builds() {
@@ -201,12 +216,17 @@ pub fn run_phase_by_window(
         settled,
         neighbours,
         per_second,
-        windows: window.map_or(Ok(Vec::new()), |length| windows(&lanes, length, last - first))?,
+        windows: window.map_or(Ok(Vec::new()), |length| windows(&lanes, &course, length, last - first))?,
     })
 }
 
 /// Puts the threads' windows together. A last one shorter than half is left out.
-fn windows(lanes: &[Lane], length: Duration, elapsed: Duration) -> Result<Vec<Window>, String> {
+fn windows(
+    lanes: &[Lane],
+    course: &CacheCourse,
+    length: Duration,
+    elapsed: Duration,
+) -> Result<Vec<Window>, String> {
     let count = lanes.iter().map(|lane| lane.windows.len()).max().unwrap_or(0);
     let mut windows: Vec<Window> = Vec::with_capacity(count);
     let mut latencies = new_histogram()?;
@@ -228,6 +248,7 @@ fn windows(lanes: &[Lane], length: Duration, elapsed: Duration) -> Result<Vec<Wi
             p99_us: microseconds(0.99),
             p999_us: microseconds(0.999),
             max_us: latencies.max() as f64 / 1000.0,
+            hit_ratio: course.get(at..at + 2).and_then(hit_ratio),
         });
     }
     Ok(windows)
@@ -347,7 +368,12 @@ impl<'a> Phase<'a> {
         }
     }
 
-    fn run(&self, per_second: &mut Vec<u64>, watch: &mut dyn FnMut(Progress)) -> Result<Vec<Lane>, String> {
+    fn run(
+        &self,
+        per_second: &mut Vec<u64>,
+        course: &mut CacheCourse,
+        watch: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Lane>, String> {
         let lanes = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.plan.threads)
                 .map(|thread| {
@@ -359,7 +385,7 @@ impl<'a> Phase<'a> {
                 })
                 .collect();
             self.barrier.wait();
-            self.watch(per_second, watch);
+            self.watch(per_second, course, watch);
             threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
         });
         let failure = self.failure.lock().ok().and_then(|mut failure| failure.take());
@@ -377,16 +403,20 @@ impl<'a> Phase<'a> {
         }
     }
 
-    fn watch(&self, per_second: &mut Vec<u64>, watch: &mut dyn FnMut(Progress)) {
+    fn watch(&self, per_second: &mut Vec<u64>, course: &mut CacheCourse, watch: &mut dyn FnMut(Progress)) {
         const STEP: Duration = Duration::from_millis(100);
         let start = Instant::now();
         let mut counted = 0;
         let mut tick = 1;
         let mut last_done = 0;
+        self.follow_cache(Duration::ZERO, course);
         while self.finished.load(Ordering::Acquire) < self.plan.threads as u64 {
             let next = STEP * tick;
+            let next_window = self.window.map_or(next, |length| length * course.len() as u32);
             // Short steps at first, so that a phase that is over at once is not waited for.
-            std::thread::sleep(next.saturating_sub(start.elapsed()).min(Duration::from_millis(10)));
+            let wait = next.min(next_window).saturating_sub(start.elapsed());
+            std::thread::sleep(wait.min(Duration::from_millis(10)));
+            self.follow_cache(start.elapsed(), course);
             if start.elapsed() < next {
                 continue;
             }
@@ -402,6 +432,18 @@ impl<'a> Phase<'a> {
                 watch(Progress { operations: done, fraction, per_second: done as f64 / elapsed });
             }
             last_done = done;
+        }
+        // The last window may have ended with the phase.
+        if self.window.is_some() {
+            course.push(self.store.cache_reads());
+        }
+    }
+
+    /// Looks at the cache's counts at the start and where a window has ended.
+    fn follow_cache(&self, elapsed: Duration, course: &mut CacheCourse) {
+        let Some(length) = self.window else { return };
+        if elapsed >= length * course.len() as u32 {
+            course.push(self.store.cache_reads());
         }
     }
 

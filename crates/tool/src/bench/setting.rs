@@ -61,7 +61,7 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 13] = [
+const KNOWN: [Known; 15] = [
     Known {
         name: "merge",
         values: "on|off",
@@ -85,6 +85,18 @@ const KNOWN: [Known; 13] = [
         values: "on|off",
         what: "rows that are scanned together and lie apart copied into the order of their keys",
         set: |options, value| switch(&mut options.cluster, value),
+    },
+    Known {
+        name: "early_stop",
+        values: "on|off",
+        what: "reads of single fields go down a chain of deltas no farther than to the newest that names them",
+        set: |options, value| switch(&mut options.early_stop, value),
+    },
+    Known {
+        name: "layout",
+        values: "on|off",
+        what: "fixed fields read at their schema's constant offsets, not by walking the fields before them",
+        set: |options, value| switch(&mut options.schema_layout, value),
     },
     Known {
         name: "delta_chain_max",
@@ -229,6 +241,29 @@ mod tests {
         }
         assert!(!options.merge && !options.verify_reads);
         assert_eq!(options.delta_chain_max, 2);
+    }
+
+    #[test]
+    fn every_technique_can_be_switched_off() {
+        let on = Options::new();
+        type Technique = (&'static str, fn(&Options) -> bool);
+        let techniques: [Technique; 7] = [
+            ("merge", |o| o.merge),
+            ("swim", |o| o.swim),
+            ("line_flush", |o| o.line_flush),
+            ("cluster", |o| o.cluster),
+            ("early_stop", |o| o.early_stop),
+            ("layout", |o| o.schema_layout),
+            ("verify_reads", |o| o.verify_reads),
+        ];
+        for (name, value) in techniques {
+            let mut options = Options::new();
+            format!("{name}=off").parse::<Setting>().unwrap().apply(&mut options).unwrap();
+            let off =
+                techniques.iter().filter(|(_, value)| value(&options) != value(&on)).map(|(name, _)| *name);
+            assert_eq!(off.collect::<Vec<_>>(), [name]);
+            assert!(!value(&options));
+        }
     }
 
     #[test]

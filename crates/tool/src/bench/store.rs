@@ -10,7 +10,7 @@ pub mod null;
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::row::{Key, RowSink};
 
@@ -101,7 +101,7 @@ pub trait Session {
 }
 
 /// What a store's bytes rest on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Medium {
     /// A file in the directory.

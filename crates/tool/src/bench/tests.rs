@@ -71,6 +71,7 @@ fn windows_hold_every_operation() {
     assert!((0.1..=1.0).contains(&share), "300 of 330 ms or more hold {share} of the operations");
     assert!(outcome.windows.iter().all(|w| w.p50_us <= w.p99_us && w.p99_us <= w.max_us && w.max_us > 0.0));
     assert!((outcome.windows[5].from_s - 0.25).abs() < 1e-9);
+    assert!(outcome.windows.iter().all(|w| w.hit_ratio.is_none()), "this store has no cache");
 }
 
 #[test]

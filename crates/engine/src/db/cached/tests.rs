@@ -5,6 +5,7 @@ use hedgerow_device::{Clock, FastTierOptions};
 use super::*;
 use crate::db::fixture;
 use crate::log::segment::{Claim, SegmentKind};
+use crate::options::CachePolicy;
 use crate::{Batch, Db, Schema, Table, Type, Value, row};
 
 fn options() -> Options {
@@ -381,6 +382,67 @@ fn a_cache_that_overflows_stays_within_its_budget() {
         assert!(metrics.cache_rows > 50, "{policy:?}: {metrics:?}");
         db.check_counts().unwrap();
     }
+}
+
+/// A table of rows of a kilobyte.
+fn wide(db: &Db, name: &str, rows: u64) -> Table {
+    let table = db.create_table(name, Schema::new().field("wide", Type::FixedBytes(1_000))).unwrap();
+    (0..rows)
+        .for_each(|n| table.put(&n.to_be_bytes(), &[("wide", Value::Bytes(&[n as u8; 1_000]))]).unwrap());
+    table
+}
+
+/// Reads a row; whether it was cached.
+fn hit(table: &Table, row: u64) -> bool {
+    let hit = slot(table, &row.to_be_bytes()).is_cached();
+    assert!(
+        table.read(&row.to_be_bytes(), |row| Ok(row.get("wide")?.as_bytes().is_some())).unwrap().unwrap()
+    );
+    hit
+}
+
+/// Rows that are read again and again, but not in every tick, are not those that make room for others.
+#[test]
+fn an_eviction_leaves_what_is_read_again_and_again() {
+    for policy in [CachePolicy::Focus, CachePolicy::Lru] {
+        let db = open_with(Options { cache_policy: policy, ..options() });
+        let table = wide(&db, "rows", 20_000);
+        let (mut next, mut hits) = (1_000, 0);
+        for tick in 0..250u64 {
+            // A third of 300 rows, and 60 that are not read again.
+            hits += (0..300).filter(|n| n % 3 == tick % 3 && hit(&table, *n)).count();
+            for row in next..next + 60 {
+                hit(&table, row);
+            }
+            next += 60;
+            db.tend_cache();
+        }
+        let evicted = db.metrics().cache_evictions;
+        assert!(evicted > 8_000 && hits > 24_000, "{policy:?}: {hits} of 25,000 hits, {evicted} evicted");
+    }
+}
+
+/// Two tables, one of few rows that are read often, one of many that are read once in a while, and more calls on that: it
+/// must not drive out the other (FOCUS section V-C2).
+#[test]
+fn a_table_without_hits_does_not_drive_out_another() {
+    let [focus, lru] = [CachePolicy::Focus, CachePolicy::Lru].map(|policy| {
+        let db = open_with(Options { cache_policy: policy, ..options() });
+        let (hot, cold) = (wide(&db, "hot", 500), wide(&db, "cold", 20_000));
+        let mut random = hedgerow_device::Random::from_seed(3);
+        let mut hits = 0;
+        for tick in 0..400 {
+            let found = (0..100).filter(|_| hit(&hot, random.below(500))).count();
+            hits += if tick < 200 { 0 } else { found };
+            for _ in 0..200 {
+                hit(&cold, random.below(20_000));
+            }
+            db.tend_cache();
+        }
+        hits as f64 / 20_000.0
+    });
+    // Pages are of one table, so a few of the hot rows may find none.
+    assert!(focus > 0.85 && lru < 0.6, "{focus} {lru}");
 }
 
 /// Rows of a size for which there is no page move others together, or push them out.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::schema::table::FieldAccess;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -84,8 +85,9 @@ struct Row {
 }
 
 impl Row {
-    fn new() -> Row {
+    fn new(by_offset: bool) -> Row {
         let schema = TableSchema::create(&Schema::open().field("first", Type::U32)).unwrap();
+        let schema = schema.with_access(FieldAccess { by_offset, ..FieldAccess::default() });
         Row { schema, base: None, deltas: Vec::new(), model: BTreeMap::new(), names: 0 }
     }
 
@@ -290,8 +292,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn rows_are_as_the_model_says(ops in ops()) {
-        let mut row = Row::new();
+    fn rows_are_as_the_model_says(ops in ops(), by_offset in any::<bool>()) {
+        let mut row = Row::new(by_offset);
         for op in &ops {
             row.apply(op);
             row.check();
@@ -299,8 +301,8 @@ proptest! {
     }
 
     #[test]
-    fn mutated_bodies_are_refused_or_read(ops in ops(), mutations in mutations(), expiry in any::<bool>()) {
-        let mut row = Row::new();
+    fn mutated_bodies_are_refused_or_read(ops in ops(), mutations in mutations(), expiry in any::<bool>(), by_offset in any::<bool>()) {
+        let mut row = Row::new(by_offset);
         ops.iter().for_each(|op| row.apply(op));
         let (version, body, has_expiry) = row.base.get_or_insert((1, Vec::new(), false));
         *version = (*version).min(row.schema.version());
@@ -319,7 +321,7 @@ proptest! {
 
     #[test]
     fn mutated_catalogs_are_refused_or_sound(ops in ops(), mutations in mutations()) {
-        let mut row = Row::new();
+        let mut row = Row::new(true);
         ops.iter().for_each(|op| row.apply(op));
         let mut bytes = Vec::new();
         catalog::encode(&row.schema, &mut bytes);

@@ -18,8 +18,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What the cache may take, as a share of the rows' bytes in percent, and what else is set. A fifth more than the rows named:
-/// the slots of its pages are longer than rows.
+/// What the cache may take, as a share of the rows' bytes in percent, and what else is set.
 const SIZES: [(&str, u64, &str); 4] = [
     (OFF, 0, "cache-mode=off"),
     ("half", 60, "cache-policy=focus"),
@@ -100,8 +99,7 @@ fn swept_name(setting: &str, value: &str, spread: &str) -> String {
 }
 
 fn options(rig: &Rig<'_>, percent: u64, setting: &str) -> Result<hedgerow::Options, String> {
-    let mut options = rig.options()?;
-    options.cache_bytes = rig.records(SHAPE) * SHAPE.row_bytes() as u64 * percent / 100;
+    let mut options = rig.options_with_cache(SHAPE, percent)?;
     setting.parse::<Setting>()?.apply(&mut options)?;
     Ok(options)
 }

@@ -18,53 +18,89 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const PHASES: [(&str, &str); 3] = [("c", "C: reads"), ("a", "A: reads and updates"), ("e", "E: scans")];
+/// Those whose reads the cache counts: it does not count scans.
+const COUNTED: [&str; 2] = ["c", "a"];
+/// A cache for half of the rows.
+const CACHE_PERCENT: u64 = 60;
+/// The cache is filled first, in so many times the seconds of a phase.
+const WARM_UP: f64 = 3.0;
 /// The course of a phase is looked at in windows of so many seconds.
 const WINDOW: f64 = 0.1;
 /// Short phases have so many windows all the same.
 const WINDOWS_MIN: f64 = 10.0;
-/// Throughput is back where it reached this share of what it was.
+/// Throughput, or the hit ratio, is back where it reached this share of what it was.
 const BACK: f64 = 0.95;
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
-    let mut subject = rig.open(Layout::Rows, SHAPE, rig.options()?)?;
+    let mut subject = rig.open(Layout::Rows, SHAPE, rig.options_with_cache(SHAPE, CACHE_PERCENT)?)?;
     subject.load(&mut finding)?;
-    let mut charts = Vec::new();
+    let (mut throughput, mut hits) = (Vec::new(), Vec::new());
     for (name, title) in PHASES {
-        let mut course = Vec::new();
-        for (variant, distribution) in [("before", Distribution::Zipfian), ("after", Distribution::Moved)] {
+        let mut courses = Vec::new();
+        for (variant, distribution, seconds) in [
+            ("warming up", Distribution::Zipfian, WARM_UP * rig.seconds()),
+            ("before", Distribution::Zipfian, rig.seconds()),
+            ("after", Distribution::Moved, rig.seconds()),
+        ] {
             subject.call(variant);
             let run = Run {
                 distribution: Some(distribution),
-                window: Some(WINDOW.min(rig.seconds() / WINDOWS_MIN)),
+                window: Some(window(rig)),
+                seconds: Some(seconds),
                 restless: true,
                 ..Run::default()
             };
             subject.run(Workload::find(name)?, run, &mut finding)?;
-            course.push(finding.phases.last().map(|measured| measured.windows.clone()).unwrap_or_default());
+            courses.push(finding.phases.last().map(|measured| measured.windows.clone()).unwrap_or_default());
         }
-        let (before, after) = (&course[0], &course[1]);
-        let was = before[before.len() / 2..].iter().map(|w| w.ops_per_s).sum::<f64>()
-            / (before.len() - before.len() / 2).max(1) as f64;
-        finding.factors.extend(factors(name, was, after));
-        charts.push(chart(title, before, after, rig.seconds()));
+        let [_, before, after] = &courses[..] else { return Err("a course is missing".into()) };
+        finding.factors.extend(dip(name, before, after));
+        throughput.push(chart(title, THROUGHPUT, before, after, rig.seconds()));
+        if COUNTED.contains(&name) {
+            finding.factors.extend(recovery(name, before, after, window(rig)));
+            hits.push(chart(title, HITS, before, after, rig.seconds()));
+        }
     }
     subject.remove()?;
-    finding.figures = vec![Figure {
-        title: "Throughput while the hot spot moves".into(),
-        see: "Right of the mark other rows are the hot ones; the depth and the length of the dip there are what it costs to \
-              follow them."
-            .into(),
-        settings: rig.settings(SHAPE, "zipfian 0.99; by 100 ms, or a tenth of a phase"),
-        paper: Some("hit ratio above 0.6 after 0.5 s, steady after 2.0 s"),
-        charts,
-    }];
+    let settings =
+        rig.settings(SHAPE, "zipfian 0.99; a cache for half of the rows; by 100 ms, or a tenth of a phase");
+    finding.figures = vec![
+        Figure {
+            title: "Throughput while the hot spot moves".into(),
+            see: "Right of the mark other rows are the hot ones; the depth and the length of the dip there are what it costs to \
+                  follow them."
+                .into(),
+            settings: settings.clone(),
+            paper: None,
+            charts: throughput,
+        },
+        Figure {
+            title: "The hit ratio while the hot spot moves".into(),
+            see: "The row cache has followed the hot rows where the line is as high as left of the mark; it is 0 where the cache \
+                  stands aside."
+                .into(),
+            settings,
+            paper: Some("hit ratio above 0.6 after 0.5 s, steady after 2.0 s"),
+            charts: hits,
+        },
+    ];
     Ok(finding)
 }
 
+fn window(rig: &Rig<'_>) -> f64 {
+    WINDOW.min(rig.seconds() / WINDOWS_MIN)
+}
+
+/// The mean of the second half of a course; no number if there is nothing to take it of.
+fn settled(course: &[Window], number: fn(&Window) -> Option<f64>) -> f64 {
+    let late: Vec<f64> = course[course.len() / 2..].iter().filter_map(number).collect();
+    late.iter().sum::<f64>() / late.len() as f64
+}
+
 /// The depth of the dip, and how long until throughput was back.
-fn factors(name: &str, was: f64, after: &[Window]) -> Vec<Factor> {
-    let name = name.to_uppercase();
+fn dip(name: &str, before: &[Window], after: &[Window]) -> Vec<Factor> {
+    let (name, was) = (name.to_uppercase(), settled(before, |window| Some(window.ops_per_s)));
     let first = after.first().map_or(f64::NAN, |window| window.ops_per_s);
     let mut factors =
         vec![Factor::times(format!("{name}: first moment after the move against before"), first, was, None)];
@@ -76,20 +112,81 @@ fn factors(name: &str, was: f64, after: &[Window]) -> Vec<Factor> {
     factors
 }
 
-fn chart(title: &str, before: &[Window], after: &[Window], seconds: f64) -> Chart {
-    let point = |from: f64| move |w: &Window| Point { x: from + w.from_s, y: w.ops_per_s, label: None };
+/// How far the hit ratio was back in the end, and how long until it was: to the end of the first window in which it was. The
+/// second is left out where it never was, both where the cache stood aside.
+fn recovery(name: &str, before: &[Window], after: &[Window], window_s: f64) -> Vec<Factor> {
+    let name = name.to_uppercase();
+    let [was, is] = [before, after].map(|course| settled(course, |window| window.hit_ratio));
+    if !(was > 0.0 && is.is_finite()) {
+        return Vec::new();
+    }
+    let what = format!("{name}: hit ratio in the end against before the move");
+    let mut factors = vec![Factor::times(what, is, was, None)];
+    let is_back = |window: &&Window| window.hit_ratio.is_some_and(|ratio| ratio >= BACK * was);
+    if let Some(back) = after.iter().find(is_back) {
+        let what = format!("{name}: until 95 % of the hit ratio before the move");
+        let here = back.from_s + window_s;
+        factors.push(Factor { what, here, unit: Unit::Seconds, paper: Some("2.0 s") });
+    }
+    factors
+}
+
+/// What a chart shows of a window: the name of the axis, its unit, the number.
+type Shown = (&'static str, Unit, fn(&Window) -> f64);
+const THROUGHPUT: Shown = ("throughput (operations/s)", Unit::Rate, |window| window.ops_per_s);
+const HITS: Shown = ("hits a read", Unit::Times, |window| window.hit_ratio.unwrap_or(0.0));
+
+fn chart(
+    title: &str,
+    (y_label, unit, number): Shown,
+    before: &[Window],
+    after: &[Window],
+    seconds: f64,
+) -> Chart {
+    let point = |from: f64| move |w: &Window| Point { x: from + w.from_s, y: number(w), label: None };
     let points = before.iter().map(point(0.0)).chain(after.iter().map(point(seconds)));
     Chart {
         title: title.into(),
         x_label: "time (s)".into(),
         across: Across::Numbers(Unit::Seconds),
-        y_label: "throughput (operations/s)".into(),
-        unit: Unit::Rate,
+        y_label: y_label.into(),
+        unit,
         scale: Scale::Linear,
         shape: Shape::Lines,
         series: vec![Series { name: "rows".into(), points: points.collect() }],
         marks: vec![Mark { x: seconds, text: "hot spot moves".into() }],
         width: 316,
         height: 240,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn course(ratios: &[Option<f64>]) -> Vec<Window> {
+        let window = |(at, &hit_ratio): (usize, &Option<f64>)| Window {
+            from_s: at as f64 * 0.1,
+            ops_per_s: 1e6,
+            p50_us: 1.0,
+            p99_us: 1.0,
+            p999_us: 1.0,
+            max_us: 1.0,
+            hit_ratio,
+        };
+        ratios.iter().enumerate().map(window).collect()
+    }
+
+    #[test]
+    fn the_hit_ratio_is_back_at_the_end_of_the_first_window_in_which_it_is() {
+        let before = course(&[Some(0.1), Some(0.2), Some(0.8), Some(0.8)]);
+        let after = course(&[Some(0.3), Some(0.7), Some(0.77), Some(0.79)]);
+        let factors = recovery("c", &before, &after, 0.1);
+        assert!((factors[0].here - 0.78 / 0.8).abs() < 1e-9 && factors.len() == 2);
+        assert!((factors[1].here - 0.3).abs() < 1e-9, "{:?}", factors[1]);
+        let never = recovery("c", &before, &course(&[Some(0.3), Some(0.4)]), 0.1);
+        assert_eq!(never.len(), 1, "it never was");
+        assert!((never[0].here - 0.5).abs() < 1e-9);
+        assert!(recovery("c", &course(&[None; 4]), &after, 0.1).is_empty(), "the cache stood aside");
     }
 }

@@ -101,7 +101,7 @@ fn all_experiments_run_and_are_told() {
     }
     let seen = elements(&page);
     assert_eq!(seen.iter().filter(|name| *name == "svg").count(), charts);
-    assert_eq!(charts, 2 * (7 + 4 + 2 + 2 + 3 + 1 + 4 + 3 + 4));
+    assert_eq!(charts, 2 * (7 + 4 + 3 + 2 + 3 + 1 + 4 + 5 + 4));
     assert!(!seen.iter().any(|name| ["script", "link", "img", "iframe"].contains(&name.as_str())));
     assert!(
         !page.contains("http") && !page.contains("url(") && !page.contains("NaN"),
