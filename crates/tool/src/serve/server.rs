@@ -11,6 +11,7 @@ use slab::Slab;
 use super::commands::{self, Command, Flag, Lookup};
 use super::failure::{Failure, Outcome};
 use super::keyspace::Keyspace;
+use super::keyspace::ahead::Ahead;
 use super::limits;
 use super::reply::Reply;
 use super::resp::Args;
@@ -118,6 +119,8 @@ pub struct Context<'s> {
     pub client: usize,
     /// Where the answer goes.
     pub reply: Reply<'s>,
+    /// Its key, if that was looked up already and is as it was then.
+    pub ahead: Option<Ahead<'s>>,
 }
 
 impl Context<'_> {
@@ -196,13 +199,20 @@ impl Server {
 
     /// Does one command of `client` and appends its reply to `out`; says when it ended, given when it started. With
     /// `waits_for_space` set by it, nothing was done, and the command is to be given again.
-    pub fn execute(&mut self, client: usize, args: Args<'_>, out: &mut Vec<u8>, started: Instant) -> Instant {
+    pub fn execute(
+        &mut self,
+        client: usize,
+        args: Args<'_>,
+        ahead: Option<Ahead<'_>>,
+        out: &mut Vec<u8>,
+        started: Instant,
+    ) -> Instant {
         let start = out.len();
         let writes = self.keyspace.writes();
         let session = &self.sessions[client];
         let resp3 = session.resp3;
         self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
-        let mut context = Context { server: self, client, reply: Reply::new(out, resp3) };
+        let mut context = Context { server: self, client, reply: Reply::new(out, resp3), ahead };
         let command = match context.run(args) {
             Ok(command) => Some(command),
             Err((command, failure)) => {

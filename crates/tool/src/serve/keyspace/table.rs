@@ -124,10 +124,9 @@ impl HashTable {
         self.fields.get(name).copied()
     }
 
-    /// `name` as text, if the table does not have it and can learn it.
-    #[inline]
+    /// `name`, which the table does not have, as text, if it can learn it.
     pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
-        if self.fields.contains_key(name) || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
+        if !self.open || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
             return None;
         }
         let may_be = (1..=limits::LEARNED_NAME_BYTES_MAX).contains(&name.len()) && name[0] != b'@';
