@@ -216,6 +216,15 @@ pub enum Lookup {
     UnknownSub(&'static Command),
 }
 
+/// [`look_up`], if the command is probably this one, which has no subcommands.
+#[inline]
+pub fn look_up_known(known: Option<&'static Command>, args: Args<'_>) -> Lookup {
+    match known {
+        Some(command) if is_word(args.at(0), command.name) => Lookup::Found(command),
+        _ => look_up(args),
+    }
+}
+
 /// Finds the command of some arguments.
 #[inline]
 pub fn look_up(args: Args<'_>) -> Lookup {

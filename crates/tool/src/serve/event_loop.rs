@@ -528,7 +528,7 @@ fn execute(
             return ControlFlow::Break(Executed::Waits);
         }
         if !args.is_empty() {
-            started = server.execute(key, args, run.ahead(position), &mut connection.output, started);
+            started = server.execute(key, args, run.known(position), &mut connection.output, started);
             if server.sessions[key].waits_for_space {
                 return ControlFlow::Break(Executed::WaitsForSpace);
             }

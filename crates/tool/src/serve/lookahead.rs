@@ -34,6 +34,7 @@ impl<'i> Glance<'i> {
                 break;
             }
             glance.is_pinned = is_pinned;
+            // One whose first argument is a key has no subcommands, and is none.
             glance.heads[glance.count] = command.filter(|command| command.keys.0 == 1).map(|c| (c, key));
             glance.count += 1;
         }
@@ -47,7 +48,7 @@ impl<'i> Glance<'i> {
 
     /// Looks the keys up.
     pub fn find<'p>(&self, keyspace: &Keyspace, space: usize, pin: &'p Pin<'_>) -> Run<'p> {
-        let mut run = Run::blind(self.count);
+        let mut run = self.run();
         // Keys that may have been changed by commands before: a bit for each, and for some others.
         let mut written = 0u128;
         let (strings, hashes) = self.sought(|command, key| {
@@ -56,7 +57,8 @@ impl<'i> Glance<'i> {
             written |= if command.is(Flag::Write) { bit } else { 0 };
             is_as_found
         });
-        keyspace.find(space, pin, &strings, &hashes, |position, ahead| run.ahead[position] = Some(ahead));
+        keyspace
+            .find(space, pin, &strings, &hashes, |position, ahead| run.known[position].ahead = Some(ahead));
         run
     }
 
@@ -66,7 +68,15 @@ impl<'i> Glance<'i> {
             let (strings, hashes) = self.sought(|_, _| true);
             keyspace.fetch(space, &strings, &hashes);
         }
-        Run::blind(self.count.max(1))
+        self.run()
+    }
+
+    fn run(&self) -> Run<'static> {
+        let mut run = Run::blind(self.count.max(1));
+        for (known, head) in run.known.iter_mut().zip(&self.heads) {
+            known.command = head.map(|(command, _)| command);
+        }
+        run
     }
 
     /// The keys to look up, as strings and as hashes.
@@ -89,23 +99,32 @@ impl<'i> Glance<'i> {
     }
 }
 
-/// Commands to be done one after the other, and where the keys of some were found.
+/// Commands to be done one after the other, and what is known of some.
 pub struct Run<'p> {
     /// How many, at least 1.
     pub commands: usize,
-    ahead: [Option<Ahead<'p>>; KEYS_MAX],
+    known: [Known<'p>; KEYS_MAX],
+}
+
+/// What is known of a command before it is parsed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'p> {
+    /// Which one it is, if that was looked up.
+    pub command: Option<&'static Command>,
+    /// Where its key was found, if it was looked up and is as it was then.
+    pub ahead: Option<Ahead<'p>>,
 }
 
 impl<'p> Run<'p> {
     /// Commands of which nothing is known.
     pub fn blind(commands: usize) -> Run<'p> {
-        Run { commands, ahead: [None; KEYS_MAX] }
+        Run { commands, known: [Known::default(); KEYS_MAX] }
     }
 
-    /// Where the key of a command was found, if it was looked up.
+    /// What is known of a command.
     #[inline]
-    pub fn ahead(&self, position: usize) -> Option<Ahead<'p>> {
-        self.ahead.get(position).copied().flatten()
+    pub fn known(&self, position: usize) -> Known<'p> {
+        self.known.get(position).copied().unwrap_or_default()
     }
 }
 
