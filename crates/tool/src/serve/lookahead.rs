@@ -131,7 +131,7 @@ impl<'p> Run<'p> {
 /// A number below 128 made of a key's end, where most keys differ.
 #[inline]
 fn key_bits(key: &[u8]) -> u32 {
-    let tail = key.last_chunk::<8>().map_or(0, |tail| u64::from_le_bytes(*tail));
+    let tail = key.iter().rev().take(8).fold(0u64, |tail, byte| tail << 8 | u64::from(*byte));
     (tail.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as u32
 }
 

@@ -114,6 +114,7 @@ struct Before {
     /// How many of the fields to be written the row does not have.
     new: usize,
     more: Option<More>,
+    expires_at_ms: Option<u64>,
 }
 
 impl Keyspace {
@@ -302,10 +303,16 @@ impl Keyspace {
         if has_further {
             return self.hash_write_further(space, key, index, row, pairs, whole, fields, before);
         }
-        let table = self.tables[index].table();
+        let table = &self.tables[index];
+        // Nobody else writes rows. So if it is known what the row will be, it is written as such: nothing has to be merged
+        // later. Gathered writes may be of the same row, and are not seen in it yet.
+        let whole = match table.is_whole(fields.len(), before.exists) && !self.writer.gathers() {
+            true => whole.or(Some(before.expires_at_ms)),
+            false => whole,
+        };
         match whole {
-            None => self.writer.update(table, row, fields)?,
-            Some(expires) => self.writer.put(table, row, fields, expires)?,
+            None => self.writer.update(table.table(), row, fields)?,
+            Some(expires) => self.writer.put(table.table(), row, fields, expires)?,
         }
         Ok(before.new)
     }
@@ -374,7 +381,7 @@ impl Keyspace {
                 Some(field) => More::decode(row.get(field)?),
                 None => None,
             };
-            Ok(Before { exists: true, new, more })
+            Ok(Before { exists: true, new, more, expires_at_ms: row.expires_at_ms() })
         })?;
         Ok(before.unwrap_or(Before { new: fields.len(), ..Before::default() }))
     }

@@ -118,6 +118,16 @@ impl HashTable {
         self.has_expiring_fields
     }
 
+    /// Whether a write of `count` different fields leaves no other field in the row, given whether there is a row.
+    #[inline]
+    pub fn is_whole(&self, count: usize, exists: bool) -> bool {
+        match exists {
+            true => count == self.fields.len() && self.more.is_none() && !self.has_expiring_fields,
+            // In an open table no field has a default; a declared one may refuse a row without some.
+            false => self.open,
+        }
+    }
+
     /// The field clients call `name`.
     #[inline]
     pub fn slot(&self, name: &[u8]) -> Option<Slot> {
