@@ -47,7 +47,7 @@ pub use row::Row;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
 use store::{Housekeeping, Store};
-pub use table::{Change, Table};
+pub use table::{Change, Found, Pin, Table};
 
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
@@ -174,6 +174,13 @@ impl Db {
     /// Those of the single writes, before anything is written; `Conflict` if a required version has changed.
     pub fn write(&self, batch: Batch) -> Result<()> {
         self.store.write_batch(batch)
+    }
+
+    /// Keeps the rows that [`Table::find`] finds under it where they are. While it lives the collector gives nothing back: it
+    /// should live for microseconds, and nobody who holds it may wait for space.
+    #[inline]
+    pub fn pin(&self) -> Pin<'_> {
+        Pin(self.store.pin())
     }
 
     /// Takes a snapshot.

@@ -36,7 +36,7 @@ use crate::schema::unknown_field;
 use crate::{Error, FieldName, Result, Schema, Value};
 
 /// Keys looked up together.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 
 /// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
 /// miss, and a field that the newest delta names needs none of them.
@@ -242,11 +242,45 @@ impl Store {
     /// Brings rows into the processor's caches; the look-ups overlap.
     pub(super) fn fetch_rows(&self, table: &TableShared, keys: &[&[u8]]) {
         for group in keys.chunks(GROUP) {
-            let mut found = [None; GROUP];
-            let guard = self.pin();
-            table.index.multi_get(group, &guard, &mut found);
-            found.iter().flatten().for_each(|&slot| self.prefetch(slot));
+            self.find_rows(table, group, |_, _| ());
         }
+    }
+
+    /// Looks up to [`GROUP`] keys up together, brings their rows into the processor's caches, and tells the slot of each
+    /// key, which leads to a row for as long as a guard is held.
+    pub(super) fn find_rows(
+        &self,
+        table: &TableShared,
+        keys: &[&[u8]],
+        mut tell: impl FnMut(usize, Option<Slot>),
+    ) {
+        let mut found = [None; GROUP];
+        table.index.multi_get(keys, &self.pin(), &mut found);
+        for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
+            if let Some(slot) = slot {
+                self.prefetch(slot);
+            }
+            tell(index, slot);
+        }
+    }
+
+    /// [`Store::read`] of a key that was looked up under a guard that is still held.
+    #[inline]
+    pub(super) fn read_found<R>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        slot: Option<Slot>,
+        read: impl FnOnce(&RowRef<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        self.counters.add(Count::Get);
+        let schema = table.schema.load();
+        let row = self.row_at(&schema, slot)?;
+        if let Some(row) = &row {
+            self.note_pieces(table, row);
+            self.note_read(table, key, slot);
+        }
+        row.map(|row| read(&row)).transpose()
     }
 
     /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.

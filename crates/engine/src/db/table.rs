@@ -1,12 +1,15 @@
 //! `Table`: a handle to one table, and its operations.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::metrics::Count;
-use super::read::RowRef;
+use super::read::{GROUP, RowRef};
 use super::store::{Store, TableShared};
 use super::write::{At, Edit, Step};
 use super::{Db, Row, Scan};
+use crate::index::{Guard, Slot};
 use crate::schema::table::NewField;
 use crate::schema::unknown_field;
 use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
@@ -25,6 +28,22 @@ pub struct Table {
     /// Keeps the store open.
     _db: Db,
 }
+
+/// Keeps what is found under it where it is; see [`Db::pin`].
+#[derive(Debug)]
+pub struct Pin<'d>(pub(super) Guard<'d>);
+
+/// Where the row of a key was when it was [looked up](Table::find): writes since then are not seen through it.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'p> {
+    slot: Option<Slot>,
+    /// The table, as the log numbers it: clearing a table changes it.
+    table: u32,
+    pin: PhantomData<&'p ()>,
+}
+
+/// No table has this number.
+const NO_TABLE: u32 = u32::MAX;
 
 /// What [`Table::modify`] writes.
 #[derive(Debug, Clone, PartialEq)]
@@ -206,6 +225,36 @@ impl Table {
     /// follow at once, one by one. Their misses overlap. Tells nothing and changes nothing.
     pub fn fetch(&self, keys: &[&[u8]]) {
         self.store.fetch_rows(&self.shared, keys);
+    }
+
+    /// Looks `keys` up for reads that follow at once, and brings their rows into the processor's caches as [`Table::fetch`]
+    /// does; `tell` is called with the position of each key and what was found, in order.
+    pub fn find<'p>(&self, pin: &'p Pin<'_>, keys: &[&[u8]], mut tell: impl FnMut(usize, Found<'p>)) {
+        // A pin of another store holds nothing here: what is found under it will be looked up again.
+        let holds = std::ptr::eq(pin.0.epoch(), &*self.store.epoch);
+        let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };
+        for (group, keys) in keys.chunks(GROUP).enumerate() {
+            self.store.find_rows(&self.shared, keys, |index, slot| {
+                tell(group * GROUP + index, Found { slot, table, pin: PhantomData });
+            });
+        }
+    }
+
+    /// [`Table::read`] of a key that was looked up before: without looking it up again.
+    ///
+    /// # Errors
+    /// See [`Table`], and those of `read`.
+    #[inline]
+    pub fn read_found<R>(
+        &self,
+        key: &[u8],
+        found: Found<'_>,
+        read: impl FnOnce(&RowRef<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        if found.table != self.shared.id.load(Ordering::Acquire) {
+            return self.read(key, read);
+        }
+        self.store.read_found(&self.shared, key, found.slot, read)
     }
 
     /// Whole rows, one answer for each key, in order. The look-ups overlap.

@@ -122,6 +122,41 @@ fn many_at_once() {
 }
 
 #[test]
+fn what_was_found_stays_while_it_is_pinned() {
+    let (db, other) = (db(), db());
+    let users = users(&db);
+    for i in 0..100u32 {
+        users.put(&i.to_be_bytes(), &row! { age: i }).unwrap();
+    }
+    let keys: Vec<[u8; 4]> = (80..120u32).map(u32::to_be_bytes).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let age = |key: &[u8], found| {
+        let read = |row: &hedgerow::RowRef<'_>| Ok(row.get("age")?.as_u64());
+        users.read_found(key, found, read).unwrap().flatten()
+    };
+    let (pin, foreign) = (db.pin(), other.pin());
+    let (mut found, mut unheld) = (Vec::new(), Vec::new());
+    users.find(&pin, &keys, |position, row| {
+        assert_eq!(position, found.len());
+        found.push(row);
+    });
+    users.find(&foreign, &keys, |_, row| unheld.push(row));
+    assert_eq!((found.len(), unheld.len()), (40, 40));
+    assert_eq!((age(keys[3], found[3]), age(keys[20], found[20])), (Some(83), None));
+    // Later writes are not seen through it, nor is anything reused that it leads to.
+    users.update(keys[3], &row! { age: 7 }).unwrap();
+    users.delete(keys[4]).unwrap();
+    users.put(keys[20], &row! { age: 8 }).unwrap();
+    db.collect().unwrap();
+    assert_eq!([3, 4, 20].map(|at| age(keys[at], found[at])), [Some(83), Some(84), None]);
+    // A pin of another store holds nothing: looked up anew.
+    assert_eq!([3, 4, 20].map(|at| age(keys[at], unheld[at])), [Some(7), None, Some(8)]);
+    // And so after the table was cleared.
+    users.clear().unwrap();
+    assert_eq!(age(keys[3], found[3]), None);
+}
+
+#[test]
 fn counters_and_comparisons() {
     let db = db();
     let users = users(&db);

@@ -46,6 +46,9 @@ pub enum Flag {
     /// It looks at no more of its key than whether it exists and when it expires, which is known of gathered writes: so it
     /// can follow another write of the key in a batch.
     Follows,
+    /// It looks one key up, and changes the store once or not at all: it never waits for space, so that what was looked up
+    /// ahead for it and its neighbours in a pipeline can stay pinned until all of them are done.
+    Pinned,
 }
 
 /// Does a command.
@@ -170,11 +173,11 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 #[inline]
 fn hash(name: &[u8]) -> usize {
-    let mut hash = name.len() as u64;
-    for &byte in name {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    }
-    (hash >> 20) as usize
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    let (words, rest) = name.as_chunks::<8>();
+    let hash = words.iter().fold(name.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    (mix(hash, rest) >> 20) as usize
 }
 
 #[inline]
@@ -211,6 +214,15 @@ pub enum Lookup {
     Unknown,
     /// This command has no such subcommand.
     UnknownSub(&'static Command),
+}
+
+/// [`look_up`], if the command is probably this one, which has no subcommands.
+#[inline]
+pub fn look_up_known(known: Option<&'static Command>, args: Args<'_>) -> Lookup {
+    match known {
+        Some(command) if is_word(args.at(0), command.name) => Lookup::Found(command),
+        _ => look_up(args),
+    }
 }
 
 /// Finds the command of some arguments.

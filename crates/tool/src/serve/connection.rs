@@ -14,7 +14,10 @@ use super::resp::Parser;
 /// Buffers between uses.
 #[derive(Debug, Default)]
 pub struct Pool {
+    /// Empty ones, to be appended to.
     free: Vec<Vec<u8>>,
+    /// Those that sockets are read into keep their length: what is there will be written over, and need not be zeroed anew.
+    filled: Vec<Vec<u8>>,
 }
 
 impl Pool {
@@ -24,13 +27,25 @@ impl Pool {
     }
 
     fn put(&mut self, mut buffer: Vec<u8>) {
-        if self.free.len() < limits::POOLED_BUFFERS_MAX
-            && buffer.capacity() > 0
-            && buffer.capacity() <= limits::BUFFER_BYTES * 4
-        {
-            buffer.clear();
-            self.free.push(buffer);
-        }
+        buffer.clear();
+        keep(&mut self.free, buffer);
+    }
+
+    /// A buffer with bytes to be written over.
+    fn take_filled(&mut self) -> Vec<u8> {
+        self.filled.pop().unwrap_or_else(|| vec![0; limits::BUFFER_BYTES])
+    }
+
+    fn put_filled(&mut self, buffer: Vec<u8>) {
+        keep(&mut self.filled, buffer);
+    }
+}
+
+/// Puts a buffer by, unless there are enough or it is one of the large ones.
+fn keep(buffers: &mut Vec<Vec<u8>>, buffer: Vec<u8>) {
+    let is_worth_it = buffer.capacity() > 0 && buffer.capacity() <= limits::BUFFER_BYTES * 4;
+    if is_worth_it && buffers.len() < limits::POOLED_BUFFERS_MAX {
+        buffers.push(buffer);
     }
 }
 
@@ -66,8 +81,7 @@ impl Input {
     /// Makes room for more: moves what is there to the front, and doubles the buffer if that is not enough.
     fn make_room(&mut self, pool: &mut Pool) {
         if self.buffer.is_empty() {
-            self.buffer = pool.take();
-            self.buffer.resize(limits::BUFFER_BYTES.max(self.buffer.capacity()), 0);
+            self.buffer = pool.take_filled();
         }
         if self.end < self.buffer.len() {
             return;
@@ -83,7 +97,7 @@ impl Input {
 
     fn release(&mut self, pool: &mut Pool) {
         if self.start == self.end && !self.buffer.is_empty() {
-            pool.put(std::mem::take(&mut self.buffer));
+            pool.put_filled(std::mem::take(&mut self.buffer));
             (self.start, self.end) = (0, 0);
         }
     }

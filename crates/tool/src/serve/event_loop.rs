@@ -6,9 +6,11 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hedgerow::Db;
 use hedgerow_device::Clock;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -16,7 +18,7 @@ use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
 use super::limits;
-use super::lookahead;
+use super::lookahead::{Glance, Run};
 use super::persister::Persister;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
@@ -61,6 +63,8 @@ pub struct EventLoop {
     listeners: Vec<TcpListener>,
     connections: Slab<Connection>,
     server: Server,
+    /// The store, apart from the state that commands change.
+    db: Db,
     persister: Persister,
     pool: Pool,
     /// Connections with something to do in this turn.
@@ -99,6 +103,7 @@ impl EventLoop {
             poll,
             listeners,
             connections: Slab::new(),
+            db: server.keyspace.db().clone(),
             server,
             persister,
             pool: Pool::default(),
@@ -245,7 +250,7 @@ impl EventLoop {
             if connection.held_until.is_some() || self.server.sessions[key].waits_for_space {
                 return;
             }
-            match execute_all(connection, &mut self.server, key, &mut self.pool) {
+            match execute_all(connection, &mut self.server, &self.db, key, &mut self.pool) {
                 Executed::All => {}
                 Executed::Waits => return,
                 Executed::WaitsForSpace => {
@@ -456,54 +461,86 @@ enum Executed {
 }
 
 /// Does the whole commands of the input.
-fn execute_all(connection: &mut Connection, server: &mut Server, key: usize, pool: &mut Pool) -> Executed {
+fn execute_all(
+    connection: &mut Connection,
+    server: &mut Server,
+    db: &Db,
+    key: usize,
+    pool: &mut Pool,
+) -> Executed {
     if connection.input.bytes().is_empty() {
         return Executed::All;
     }
     connection.prepare_output(pool);
     let mut started = Instant::now();
     server.sessions[key].active_ms = server.keyspace.now_ms();
-    let mut fetched = 0;
     loop {
         let session = &server.sessions[key];
+        let (pin, run);
+        if session.authenticated && connection.parser.is_between_commands() {
+            let glance = Glance::at(connection.input.bytes());
+            run = match glance.is_pinned() {
+                true => {
+                    pin = db.pin();
+                    glance.find(&server.keyspace, session.db, &pin)
+                }
+                false => glance.fetch(&server.keyspace, session.db),
+            };
+        } else {
+            run = Run::blind(1);
+        }
+        match execute(connection, server, key, &run, started) {
+            ControlFlow::Continue(ended) => started = ended,
+            ControlFlow::Break(executed) => return executed,
+        }
+    }
+}
+
+/// Does the commands of a run, and says when the last one ended.
+fn execute(
+    connection: &mut Connection,
+    server: &mut Server,
+    key: usize,
+    run: &Run<'_>,
+    mut started: Instant,
+) -> ControlFlow<Executed, Instant> {
+    for position in 0..run.commands {
+        let session = &server.sessions[key];
         if session.is_closing || server.shutdown.is_some() {
-            return Executed::Waits;
+            return ControlFlow::Break(Executed::Waits);
         }
-        if fetched == 0 && session.authenticated && connection.parser.is_between_commands() {
-            fetched = lookahead::fetch(&server.keyspace, session.db, connection.input.bytes());
-        }
-        fetched = fetched.saturating_sub(1);
         let (limits, output_max) = match session.authenticated {
             true => (RequestLimits::AUTHENTICATED, server.settings.output.hard),
             false => (RequestLimits::UNAUTHENTICATED, limits::UNAUTHENTICATED_OUTPUT_BYTES_MAX),
         };
         match connection.parser.parse(connection.input.bytes(), &limits) {
-            Ok(Parsed::Incomplete) => return Executed::All,
+            Ok(Parsed::Incomplete) => return ControlFlow::Break(Executed::All),
             Ok(Parsed::Command) => {}
             Err(ProtocolError(text)) => {
                 server.counters.errors += 1;
                 Reply::new(&mut connection.output, false).error(&text);
                 server.sessions[key].is_closing = true;
-                return Executed::Waits;
+                return ControlFlow::Break(Executed::Waits);
             }
         }
         let args = connection.parser.args(connection.input.bytes());
         if server.is_paused() && server.pauses(args) {
-            return Executed::Waits;
+            return ControlFlow::Break(Executed::Waits);
         }
         if !args.is_empty() {
-            started = server.execute(key, args, &mut connection.output, started);
+            started = server.execute(key, args, run.known(position), &mut connection.output, started);
             if server.sessions[key].waits_for_space {
-                return Executed::WaitsForSpace;
+                return ControlFlow::Break(Executed::WaitsForSpace);
             }
         }
         let consumed = connection.parser.consumed();
         connection.parser.next();
         connection.input.consume(consumed);
         if connection.unsent() > output_max {
-            return Executed::OverLimit;
+            return ControlFlow::Break(Executed::OverLimit);
         }
     }
+    ControlFlow::Continue(started)
 }
 
 /// Puts a connection into a list, once.

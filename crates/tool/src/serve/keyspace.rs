@@ -22,6 +22,7 @@ use slab::Slab;
 use super::failure::{Failure, Outcome};
 use super::limits;
 
+pub mod ahead;
 pub mod cursor;
 pub mod expiry;
 pub mod hashes;
@@ -73,9 +74,6 @@ struct Space {
     /// The same, in the order scans follow.
     in_order: BTreeMap<Box<[u8]>, TableIndex>,
 }
-
-/// Hashes whose rows are fetched in one go.
-pub const FETCHED_MAX: usize = 16;
 
 /// The table of strings of one database.
 #[derive(Clone)]
@@ -211,34 +209,7 @@ impl Keyspace {
         table
     }
 
-    /// Brings the rows of these keys into the processor's caches; of [`FETCHED_MAX`] hashes at most.
-    pub fn fetch(&self, space: usize, strings: &[&[u8]], hashes: &[&[u8]]) {
-        /// With fewer rows the caches have them anyway.
-        const ROWS_MIN: u64 = 2_000;
-        let fetch = |table: &Table, keys: &[&[u8]]| {
-            if !keys.is_empty() && table.len() >= ROWS_MIN {
-                table.fetch(keys);
-            }
-        };
-        if let Some(table) = &self.space(space).strings {
-            fetch(&table.table, strings);
-        }
-        let mut rows: [&[u8]; FETCHED_MAX] = [&[]; FETCHED_MAX];
-        let (mut of, mut count) = (None, 0);
-        for (index, row) in hashes.iter().take(FETCHED_MAX).filter_map(|key| self.locate(space, key)) {
-            // Most pipelines stay with one table.
-            if let Some(table) = of.filter(|&table| table != index) {
-                fetch(self.tables[table].table(), &rows[..count]);
-                count = 0;
-            }
-            rows[count] = row;
-            (of, count) = (Some(index), count + 1);
-        }
-        if let Some(table) = of {
-            fetch(self.tables[table].table(), &rows[..count]);
-        }
-    }
-
+    #[inline]
     fn space(&self, space: usize) -> &Space {
         &self.spaces[space]
     }

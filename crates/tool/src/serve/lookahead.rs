@@ -3,41 +3,136 @@
 //! A command on a row that lies in memory alone waits three or four times for memory, one miss after the other. The
 //! misses of a dozen commands can be waited for at once, if their keys are known: they stand in the connection's buffer.
 //!
-//! Owns: the glance at commands not yet parsed. Promises: a bounded amount of work, that it changes nothing, and that bytes it cannot
-//! make sense of are left to the parser. Must not know what commands do, apart from where their keys lie.
+//! Owns: the glance at commands not yet parsed. Promises: a bounded amount of work, that it changes nothing, that bytes it cannot
+//! make sense of are left to the parser, and that no key is said to have been found which a command before it may have
+//! changed. Must not know what commands do, apart from where their keys lie and what their flags say.
 
-use super::commands;
-use super::keyspace::{FETCHED_MAX, Keyspace};
+use hedgerow::Pin;
 
-/// Commands looked at in one go.
-const COMMANDS_MAX: usize = FETCHED_MAX;
+use super::commands::{self, Command, Flag};
+use super::keyspace::Keyspace;
+use super::keyspace::ahead::{Ahead, KEYS_MAX, Sought};
+
 /// Arguments of a command; one with more is not looked past.
 const ARGUMENTS_MAX: usize = 64;
 
-/// Fetches the rows of commands at the start of `input`; returns how many commands those were, at least 1.
-pub fn fetch(keyspace: &Keyspace, space: usize, input: &[u8]) -> usize {
-    let mut strings: [&[u8]; COMMANDS_MAX] = [&[]; COMMANDS_MAX];
-    let mut hashes: [&[u8]; COMMANDS_MAX] = [&[]; COMMANDS_MAX];
-    let (mut string_count, mut hash_count, mut seen) = (0, 0, 0);
-    for (name, key) in (Heads { input }).take(COMMANDS_MAX) {
-        seen += 1;
-        let Some(command) = commands::by_name(name).filter(|command| command.keys.0 == 1) else { continue };
-        match command.group {
-            "string" => {
-                strings[string_count] = key;
-                string_count += 1;
+/// The commands at the start of some input that are looked ahead of together: all of them [`Flag::Pinned`], or none.
+pub struct Glance<'i> {
+    heads: [Option<(&'static Command, &'i [u8])>; KEYS_MAX],
+    count: usize,
+    is_pinned: bool,
+}
+
+impl<'i> Glance<'i> {
+    /// The commands at the start of `input`.
+    pub fn at(input: &'i [u8]) -> Glance<'i> {
+        let mut glance = Glance { heads: [None; KEYS_MAX], count: 0, is_pinned: false };
+        for (name, key) in (Heads { input }).take(KEYS_MAX) {
+            let command = commands::by_name(name);
+            let is_pinned = command.is_some_and(|command| command.is(Flag::Pinned));
+            if glance.count > 0 && is_pinned != glance.is_pinned {
+                break;
             }
-            "hash" => {
-                hashes[hash_count] = key;
-                hash_count += 1;
-            }
-            _ => {}
+            glance.is_pinned = is_pinned;
+            // One whose first argument is a key has no subcommands, and is none.
+            glance.heads[glance.count] = command.filter(|command| command.keys.0 == 1).map(|c| (c, key));
+            glance.count += 1;
         }
+        glance
     }
-    if seen > 1 {
-        keyspace.fetch(space, &strings[..string_count], &hashes[..hash_count]);
+
+    /// Whether its keys can be looked up once and for all: then [`Glance::find`], else [`Glance::fetch`].
+    pub fn is_pinned(&self) -> bool {
+        self.is_pinned && self.count > 1
     }
-    seen.max(1)
+
+    /// Looks the keys up.
+    pub fn find<'p>(&self, keyspace: &Keyspace, space: usize, pin: &'p Pin<'_>) -> Run<'p> {
+        let mut run = self.run();
+        // Keys that may have been changed by commands before: a bit for each, and for some others.
+        let mut written = 0u128;
+        let (strings, hashes) = self.sought(|command, key| {
+            let bit = 1 << key_bits(key);
+            let is_as_found = written & bit == 0;
+            written |= if command.is(Flag::Write) { bit } else { 0 };
+            is_as_found
+        });
+        keyspace
+            .find(space, pin, &strings, &hashes, |position, ahead| run.known[position].ahead = Some(ahead));
+        run
+    }
+
+    /// Brings the rows of the keys nearer.
+    pub fn fetch(&self, keyspace: &Keyspace, space: usize) -> Run<'static> {
+        if self.count > 1 {
+            let (strings, hashes) = self.sought(|_, _| true);
+            keyspace.fetch(space, &strings, &hashes);
+        }
+        self.run()
+    }
+
+    fn run(&self) -> Run<'static> {
+        let mut run = Run::blind(self.count.max(1));
+        for (known, head) in run.known.iter_mut().zip(&self.heads) {
+            known.command = head.map(|(command, _)| command);
+        }
+        run
+    }
+
+    /// The keys to look up, as strings and as hashes.
+    fn sought(
+        &self,
+        mut is_wanted: impl FnMut(&'static Command, &'i [u8]) -> bool,
+    ) -> (Sought<'i>, Sought<'i>) {
+        let (mut strings, mut hashes) = (Sought::default(), Sought::default());
+        for (position, head) in self.heads[..self.count].iter().enumerate() {
+            let Some((command, key)) = head.filter(|&(command, key)| is_wanted(command, key)) else {
+                continue;
+            };
+            match command.group {
+                "string" => strings.push(position, key),
+                "hash" => hashes.push(position, key),
+                _ => {}
+            }
+        }
+        (strings, hashes)
+    }
+}
+
+/// Commands to be done one after the other, and what is known of some.
+pub struct Run<'p> {
+    /// How many, at least 1.
+    pub commands: usize,
+    known: [Known<'p>; KEYS_MAX],
+}
+
+/// What is known of a command before it is parsed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'p> {
+    /// Which one it is, if that was looked up.
+    pub command: Option<&'static Command>,
+    /// Where its key was found, if it was looked up and is as it was then.
+    pub ahead: Option<Ahead<'p>>,
+}
+
+impl<'p> Run<'p> {
+    /// Commands of which nothing is known.
+    pub fn blind(commands: usize) -> Run<'p> {
+        Run { commands, known: [Known::default(); KEYS_MAX] }
+    }
+
+    /// What is known of a command.
+    #[inline]
+    pub fn known(&self, position: usize) -> Known<'p> {
+        self.known.get(position).copied().unwrap_or_default()
+    }
+}
+
+/// A number below 128 made of a key's end, where most keys differ.
+#[inline]
+fn key_bits(key: &[u8]) -> u32 {
+    let tail = key.iter().rev().take(8).fold(0u64, |tail, byte| tail << 8 | u64::from(*byte));
+    (tail.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as u32
 }
 
 /// The name and the first argument of each whole command.

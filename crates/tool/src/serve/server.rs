@@ -11,7 +11,9 @@ use slab::Slab;
 use super::commands::{self, Command, Flag, Lookup};
 use super::failure::{Failure, Outcome};
 use super::keyspace::Keyspace;
+use super::keyspace::ahead::Ahead;
 use super::limits;
+use super::lookahead::Known;
 use super::reply::Reply;
 use super::resp::Args;
 use super::session::{Queued, ReplyMode, Session};
@@ -118,6 +120,8 @@ pub struct Context<'s> {
     pub client: usize,
     /// Where the answer goes.
     pub reply: Reply<'s>,
+    /// Its key, if that was looked up already and is as it was then.
+    pub ahead: Option<Ahead<'s>>,
 }
 
 impl Context<'_> {
@@ -194,16 +198,23 @@ impl Server {
         self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Does one command of `client` and appends its reply to `out`; says when it ended, given when it started. With
-    /// `waits_for_space` set by it, nothing was done, and the command is to be given again.
-    pub fn execute(&mut self, client: usize, args: Args<'_>, out: &mut Vec<u8>, started: Instant) -> Instant {
+    /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
+    /// ended, given when it started. With `waits_for_space` set by it, nothing was done, and the command is to be given again.
+    pub fn execute(
+        &mut self,
+        client: usize,
+        args: Args<'_>,
+        known: Known<'_>,
+        out: &mut Vec<u8>,
+        started: Instant,
+    ) -> Instant {
         let start = out.len();
         let writes = self.keyspace.writes();
         let session = &self.sessions[client];
         let resp3 = session.resp3;
         self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
-        let mut context = Context { server: self, client, reply: Reply::new(out, resp3) };
-        let command = match context.run(args) {
+        let mut context = Context { server: self, client, reply: Reply::new(out, resp3), ahead: known.ahead };
+        let command = match context.run(known.command, args) {
             Ok(command) => Some(command),
             Err((command, failure)) => {
                 context.reply.truncate(start);
@@ -301,8 +312,8 @@ impl Server {
 type Failed = (Option<&'static Command>, Failure);
 
 impl Context<'_> {
-    fn run(&mut self, args: Args<'_>) -> Result<&'static Command, Failed> {
-        let command = match commands::look_up(args) {
+    fn run(&mut self, known: Option<&'static Command>, args: Args<'_>) -> Result<&'static Command, Failed> {
+        let command = match commands::look_up_known(known, args) {
             Lookup::Found(command) => command,
             Lookup::Unknown => return Err((None, self.refuse(commands::unknown_command(args)))),
             Lookup::UnknownSub(parent) => {

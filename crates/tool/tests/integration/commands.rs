@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::client::{Server, TempDir};
+use crate::client::{Server, TempDir, encode};
 
 const WRONG_TYPE: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
 
@@ -505,6 +505,52 @@ fn inline_commands_and_split_bytes() {
         client.send_raw(&[*byte]);
     }
     assert_eq!(client.reply(), "\"two words\"");
+}
+
+/// Commands on so few keys that most of those looked up ahead are changed by others of the same pipeline.
+fn tangled_commands(count: usize) -> Vec<Vec<u8>> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut below = |end: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % end
+    };
+    let keys = ["a:1", "a:2", "b:1", "plain", "other:key:000001", "other:key:000002"];
+    let mut commands = Vec::new();
+    for number in 0..count {
+        let (key, field, value) = (keys[below(keys.len())], format!("f{}", below(4)), number.to_string());
+        let line = match below(16) {
+            0 => format!("SET {key} {value}"),
+            1 | 2 => format!("GET {key}"),
+            3 => format!("DEL {key}"),
+            4 => format!("HDEL {key} {field}"),
+            5..=8 => format!("HSET {key} {field} {value}"),
+            9 => format!("HMSET {key} {field} {value} f1 x"),
+            10..=12 => format!("HGET {key} {field}"),
+            13 => format!("HMGET {key} f0 {field} none"),
+            14 => format!("HVALS {key}"),
+            _ => ["MULTI", "EXEC", "HR.DROP other", "PING"][below(4)].to_owned(),
+        };
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        commands.push(encode(&words));
+    }
+    commands
+}
+
+#[test]
+fn a_pipeline_answers_as_its_commands_one_by_one() {
+    let server = Server::start(&["--durability", "process"]);
+    let (mut alone, mut together) = (server.client(), server.client());
+    assert_eq!(together.run("SELECT 1"), "OK");
+    let commands = tangled_commands(6_000);
+    for chunk in commands.chunks(100) {
+        together.send_raw(&chunk.concat());
+        for command in chunk {
+            alone.send_raw(command);
+            assert_eq!(together.reply(), alone.reply(), "{}", command.escape_ascii());
+        }
+    }
 }
 
 #[test]

@@ -45,8 +45,8 @@ pub fn hset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hset' command"));
     }
-    let db = context.db();
-    let new = context.server.keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+    let (db, ahead) = (context.db(), context.ahead);
+    let new = context.server.keyspace.hash_set_ahead(db, args.at(1), ahead, pairs(args.from(2)))?;
     context.reply.integer(new as i64);
     Ok(())
 }
@@ -56,8 +56,8 @@ pub fn hmset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hmset' command"));
     }
-    let db = context.db();
-    context.server.keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+    let (db, ahead) = (context.db(), context.ahead);
+    context.server.keyspace.hash_set_ahead(db, args.at(1), ahead, pairs(args.from(2)))?;
     context.reply.ok();
     Ok(())
 }
@@ -77,12 +77,11 @@ pub fn hsetnx(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// HGET key field
 pub fn hget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let db = context.db();
+    let (db, ahead) = (context.db(), context.ahead);
     let reply = &mut context.reply;
-    let found = context
-        .server
-        .keyspace
-        .hash(db, args.at(1), |view| view.field(args.at(2), |value| reply_value(reply, value)))?;
+    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
+        view.field(args.at(2), |value| reply_value(reply, value))
+    })?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         context.reply.null();
@@ -92,11 +91,11 @@ pub fn hget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// HMGET key field [field ...]
 pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let db = context.db();
+    let (db, ahead) = (context.db(), context.ahead);
     let names = args.from(2);
     context.reply.array(names.len());
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash(db, args.at(1), |view| {
+    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
         for name in names.iter() {
             view.field(name, |value| reply_value(reply, value))?;
         }
@@ -118,11 +117,11 @@ enum Part {
 }
 
 fn reply_all(context: &mut Context<'_>, args: Args<'_>, part: Part) -> Outcome<()> {
-    let db = context.db();
+    let (db, ahead) = (context.db(), context.ahead);
     let reply = &mut context.reply;
     let place = reply.defer();
     let mut count = 0;
-    let found = context.server.keyspace.hash(db, args.at(1), |view| {
+    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
         view.for_each(|name, value| {
             count += 1;
             if part != Part::Values {

@@ -1,6 +1,6 @@
 //! The rows of the table.
 
-use super::Flag::{Admin, Batch, Fast, Follows, NoAuth, NoMulti, NoQueue, Read, SkipSlowlog, Write};
+use super::Flag::{Admin, Batch, Fast, Follows, NoAuth, NoMulti, NoQueue, Pinned, Read, SkipSlowlog, Write};
 use super::{Command, Flag, Handler, connection, expiration, hash, key, server, string, table, transaction};
 
 type Row =
@@ -152,7 +152,7 @@ const STRING: &[Row] = &[
     ("append", 3, &[Write, Fast, Batch], ONE, "2.0.0", "key value", "Appends a string to the value of a key. Creates the key if it doesn't exist.", string::append),
     ("decr", 2, &[Write, Fast, Batch], ONE, "1.0.0", "key", "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.", string::decr),
     ("decrby", 3, &[Write, Fast, Batch], ONE, "1.0.0", "key decrement", "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.", string::decrby),
-    ("get", 2, &[Read, Fast], ONE, "1.0.0", "key", "Returns the string value of a key.", string::get),
+    ("get", 2, &[Read, Fast, Pinned], ONE, "1.0.0", "key", "Returns the string value of a key.", string::get),
     ("getdel", 2, &[Write, Fast, Batch], ONE, "6.2.0", "key", "Returns the string value of a key after deleting the key.", string::getdel),
     ("getex", -2, &[Write, Fast, Batch], ONE, "6.2.0", "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]", "Returns the string value of a key after setting its expiration time.", string::getex),
     ("getrange", 4, &[Read], ONE, "2.4.0", "key start end", "Returns a substring of the string stored at a key.", string::getrange),
@@ -179,16 +179,16 @@ const HASH: &[Row] = &[
     ("hexpire", -6, &[Write, Fast], ONE, "7.4.0", "key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Set expiry for hash field using relative time to expire (seconds).", expiration::hexpire),
     ("hexpireat", -6, &[Write, Fast], ONE, "7.4.0", "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Set expiry for hash field using an absolute Unix timestamp (seconds).", expiration::hexpireat),
     ("hexpiretime", -5, &[Read, Fast], ONE, "7.4.0", "key FIELDS numfields field [field ...]", "Returns the expiration time of a hash field as a Unix timestamp, in seconds.", expiration::hexpiretime),
-    ("hget", 3, &[Read, Fast], ONE, "2.0.0", "key field", "Returns the value of a field in a hash.", hash::hget),
-    ("hgetall", 2, &[Read], ONE, "2.0.0", "key", "Returns all fields and values in a hash.", hash::hgetall),
+    ("hget", 3, &[Read, Fast, Pinned], ONE, "2.0.0", "key field", "Returns the value of a field in a hash.", hash::hget),
+    ("hgetall", 2, &[Read, Pinned], ONE, "2.0.0", "key", "Returns all fields and values in a hash.", hash::hgetall),
     ("hgetdel", -5, &[Write, Fast, Batch], ONE, "8.0.0", "key FIELDS numfields field [field ...]", "Returns the value of a field and deletes it from the hash.", hash::hgetdel),
     ("hgetex", -5, &[Write, Fast], ONE, "8.0.0", "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]", "Get the value of one or more fields of a given hash key, and optionally set their expiration.", hash::hgetex),
     ("hincrby", 4, &[Write, Fast, Batch], ONE, "2.0.0", "key field increment", "Increments the integer value of a field in a hash by a number. Uses 0 as initial value if the field doesn't exist.", hash::hincrby),
     ("hincrbyfloat", 4, &[Write, Fast, Batch], ONE, "2.6.0", "key field increment", "Increments the floating point value of a field by a number. Uses 0 as initial value if the field doesn't exist.", hash::hincrbyfloat),
-    ("hkeys", 2, &[Read], ONE, "2.0.0", "key", "Returns all fields in a hash.", hash::hkeys),
+    ("hkeys", 2, &[Read, Pinned], ONE, "2.0.0", "key", "Returns all fields in a hash.", hash::hkeys),
     ("hlen", 2, &[Read, Fast], ONE, "2.0.0", "key", "Returns the number of fields in a hash.", hash::hlen),
-    ("hmget", -3, &[Read, Fast], ONE, "2.0.0", "key field [field ...]", "Returns the values of all fields in a hash.", hash::hmget),
-    ("hmset", -4, &[Write, Fast, Batch], ONE, "2.0.0", "key field value [field value ...]", "Sets the values of multiple fields.", hash::hmset),
+    ("hmget", -3, &[Read, Fast, Pinned], ONE, "2.0.0", "key field [field ...]", "Returns the values of all fields in a hash.", hash::hmget),
+    ("hmset", -4, &[Write, Fast, Batch, Pinned], ONE, "2.0.0", "key field value [field value ...]", "Sets the values of multiple fields.", hash::hmset),
     ("hpersist", -5, &[Write, Fast], ONE, "7.4.0", "key FIELDS numfields field [field ...]", "Removes the expiration time for each specified field.", expiration::hpersist),
     ("hpexpire", -6, &[Write, Fast], ONE, "7.4.0", "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Set expiry for hash field using relative time to expire (milliseconds).", expiration::hpexpire),
     ("hpexpireat", -6, &[Write, Fast], ONE, "7.4.0", "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Set expiry for hash field using an absolute Unix timestamp (milliseconds).", expiration::hpexpireat),
@@ -196,12 +196,12 @@ const HASH: &[Row] = &[
     ("hpttl", -5, &[Read, Fast], ONE, "7.4.0", "key FIELDS numfields field [field ...]", "Returns the TTL in milliseconds of a hash field.", expiration::hpttl),
     ("hrandfield", -2, &[Read], ONE, "6.2.0", "key [count [WITHVALUES]]", "Returns one or more random fields from a hash.", hash::hrandfield),
     ("hscan", -3, &[Read], ONE, "2.8.0", "key cursor [MATCH pattern] [COUNT count] [NOVALUES]", "Iterates over fields and values of a hash.", hash::hscan),
-    ("hset", -4, &[Write, Fast, Batch], ONE, "2.0.0", "key field value [field value ...]", "Creates or modifies the value of a field in a hash.", hash::hset),
+    ("hset", -4, &[Write, Fast, Batch, Pinned], ONE, "2.0.0", "key field value [field value ...]", "Creates or modifies the value of a field in a hash.", hash::hset),
     ("hsetex", -6, &[Write, Fast], ONE, "8.0.0", "key [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]", "Set the value of one or more fields of a given hash key, and optionally set their expiration.", hash::hsetex),
     ("hsetnx", 4, &[Write, Fast, Batch], ONE, "2.0.0", "key field value", "Sets the value of a field in a hash only when the field doesn't exist.", hash::hsetnx),
     ("hstrlen", 3, &[Read, Fast], ONE, "3.2.0", "key field", "Returns the length of the value of a field.", hash::hstrlen),
     ("httl", -5, &[Read, Fast], ONE, "7.4.0", "key FIELDS numfields field [field ...]", "Returns the TTL in seconds of a hash field.", expiration::httl),
-    ("hvals", 2, &[Read], ONE, "2.0.0", "key", "Returns all values in a hash.", hash::hvals),
+    ("hvals", 2, &[Read, Pinned], ONE, "2.0.0", "key", "Returns all values in a hash.", hash::hvals),
 ];
 
 #[rustfmt::skip]

@@ -61,6 +61,10 @@ fn the_table_makes_sense() {
         if command.is(Flag::Batch) {
             assert!(command.is(Flag::Write) && first > 0, "{command:?}");
         }
+        if command.is(Flag::Pinned) {
+            assert_eq!(command.keys, (1, 1, 1), "{command:?}");
+            assert!(["string", "hash"].contains(&command.group), "{command:?}");
+        }
     }
 }
 

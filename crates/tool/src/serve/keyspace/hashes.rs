@@ -1,7 +1,8 @@
 //! Keys that are hashes: rows of tables, and the further fields some of them have.
 
-use hedgerow::{FieldId, RowRef, Value};
+use hedgerow::{FieldId, Found, RowRef, Value};
 
+use super::ahead::Ahead;
 use super::more::{self, More, MoreTable};
 use super::table::{HashTable, Slot, is_reserved};
 use super::{Keyspace, TableIndex, limits};
@@ -98,6 +99,14 @@ impl HashView<'_, '_> {
     }
 }
 
+/// The row a key is: its table and key there, and where it was, if it was looked up already.
+#[derive(Clone, Copy)]
+struct Target<'k, 'p> {
+    index: TableIndex,
+    row: &'k [u8],
+    found: Option<Found<'p>>,
+}
+
 /// What a write has to know about the row before it.
 #[derive(Default, Clone, Copy)]
 struct Before {
@@ -105,6 +114,7 @@ struct Before {
     /// How many of the fields to be written the row does not have.
     new: usize,
     more: Option<More>,
+    expires_at_ms: Option<u64>,
 }
 
 impl Keyspace {
@@ -116,8 +126,20 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
-        if let Some((index, row)) = self.locate(space, key)
-            && let Some(result) = self.hash_at(index, row, read)?
+        self.hash_ahead(space, key, None, read)
+    }
+
+    /// [`Keyspace::hash`] of a key that may have been looked up already.
+    #[inline]
+    pub fn hash_ahead<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        ahead: Option<Ahead<'_>>,
+        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        if let Some(target) = self.target(space, key, ahead)
+            && let Some(result) = self.read_target(target, |table, row| read(&self.view(table, row)?))?
         {
             return Ok(Some(result));
         }
@@ -125,6 +147,34 @@ impl Keyspace {
             true => Err(Failure::WRONG_TYPE),
             false => Ok(None),
         }
+    }
+
+    /// The row that a hash of this key is or would be, if its table exists.
+    #[inline]
+    fn target<'k, 'p>(
+        &self,
+        space: usize,
+        key: &'k [u8],
+        ahead: Option<Ahead<'p>>,
+    ) -> Option<Target<'k, 'p>> {
+        if let Some((index, row, found)) = ahead.and_then(|ahead| ahead.hash(key)) {
+            return Some(Target { index, row, found: Some(found) });
+        }
+        let (index, row) = self.locate(space, key)?;
+        Some(Target { index, row, found: None })
+    }
+
+    #[inline]
+    fn read_target<R>(
+        &self,
+        Target { index, row, found }: Target<'_, '_>,
+        read: impl FnOnce(&HashTable, &RowRef<'_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        let table = &self.tables[index];
+        Ok(match found {
+            Some(found) => table.table().read_found(row, found, |row| read(table, row))?,
+            None => table.table().read(row, |row| read(table, row))?,
+        })
     }
 
     #[inline]
@@ -174,7 +224,19 @@ impl Keyspace {
         key: &[u8],
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
     ) -> Outcome<usize> {
-        self.hash_write(space, key, pairs, None)
+        self.hash_write(space, key, None, pairs, None)
+    }
+
+    /// [`Keyspace::hash_set`] of a key that may have been looked up already. The store changes once or not at all, and is not
+    /// waited for.
+    pub fn hash_set_ahead<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        ahead: Option<Ahead<'_>>,
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+    ) -> Outcome<usize> {
+        self.hash_write(space, key, ahead, pairs, None)
     }
 
     /// Writes a hash of these fields only over whatever the key was, with an expiry or none.
@@ -189,7 +251,7 @@ impl Keyspace {
             if keyspace.string_exists(space, key)? {
                 keyspace.string_delete_key(space, key)?;
             }
-            keyspace.hash_write(space, key, pairs, Some(expires_at_ms)).map(drop)
+            keyspace.hash_write(space, key, None, pairs, Some(expires_at_ms)).map(drop)
         })
     }
 
@@ -197,42 +259,43 @@ impl Keyspace {
         &mut self,
         space: usize,
         key: &[u8],
+        ahead: Option<Ahead<'_>>,
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
         whole: Option<Option<u64>>,
     ) -> Outcome<usize> {
-        let (index, row) = match self.locate(space, key) {
-            Some(place) => place,
+        let target = match self.target(space, key, ahead) {
+            Some(target) => target,
             None => {
                 if whole.is_none() && self.string_exists(space, key)? {
                     return Err(Failure::WRONG_TYPE);
                 }
-                self.locate_or_create(space, key)?
+                let (index, row) = self.locate_or_create(space, key)?;
+                Target { index, row, found: None }
             }
         };
         let mut fields = self.take_fields();
-        let outcome = self.hash_write_to(space, key, index, row, pairs, whole, &mut fields);
+        let outcome = self.hash_write_to(space, key, target, pairs, whole, &mut fields);
         self.return_fields(fields);
         outcome
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn hash_write_to<'v>(
         &mut self,
         space: usize,
         key: &[u8],
-        index: TableIndex,
-        row: &[u8],
+        target: Target<'_, '_>,
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
         whole: Option<Option<u64>>,
         fields: &mut Vec<(FieldId, Value<'v>)>,
     ) -> Outcome<usize> {
+        let Target { index, row, .. } = target;
         let has_further = self.gather(index, pairs.clone(), fields)?;
         let before = match whole {
             Some(_) => {
                 self.note_orphans(index, row)?;
                 Before { new: fields.len(), ..Before::default() }
             }
-            None => self.before(index, row, fields)?,
+            None => self.before(target, fields)?,
         };
         if whole.is_none() && !before.exists && self.string_exists(space, key)? {
             return Err(Failure::WRONG_TYPE);
@@ -240,10 +303,16 @@ impl Keyspace {
         if has_further {
             return self.hash_write_further(space, key, index, row, pairs, whole, fields, before);
         }
-        let table = self.tables[index].table();
+        let table = &self.tables[index];
+        // Nobody else writes rows. So if it is known what the row will be, it is written as such: nothing has to be merged
+        // later. Gathered writes may be of the same row, and are not seen in it yet.
+        let whole = match table.is_whole(fields.len(), before.exists) && !self.writer.gathers() {
+            true => whole.or(Some(before.expires_at_ms)),
+            false => whole,
+        };
         match whole {
-            None => self.writer.update(table, row, fields)?,
-            Some(expires) => self.writer.put(table, row, fields, expires)?,
+            None => self.writer.update(table.table(), row, fields)?,
+            Some(expires) => self.writer.put(table.table(), row, fields, expires)?,
         }
         Ok(before.new)
     }
@@ -256,15 +325,18 @@ impl Keyspace {
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
         fields: &mut Vec<(FieldId, Value<'v>)>,
     ) -> Outcome<bool> {
-        let mut has_further = false;
-        if self.tables[index].is_open() {
-            self.learn(index, pairs.clone().map(|(name, _)| name))?;
-        }
-        let table = &self.tables[index];
+        let (mut has_further, mut has_learned) = (false, false);
+        let names = pairs.clone().map(|(name, _)| name);
         // A filter of the fields so far: where its bit is clear, the field is new to the list.
         let mut seen = 0u64;
         for (name, text) in pairs {
-            let Some(slot) = table.slot(name) else {
+            let mut slot = self.tables[index].slot(name);
+            if slot.is_none() && !has_learned {
+                self.learn(index, names.clone())?;
+                (slot, has_learned) = (self.tables[index].slot(name), true);
+            }
+            let table = &self.tables[index];
+            let Some(slot) = slot else {
                 if !table.is_open() {
                     return Err(table.unknown_field(name));
                 }
@@ -285,11 +357,12 @@ impl Keyspace {
         Ok(has_further)
     }
 
-    /// Learns the names that the table does not have and can learn.
-    #[inline]
+    /// Learns the names that the table does not have and can learn, all at once.
+    #[cold]
     fn learn<'v>(&mut self, index: TableIndex, names: impl Iterator<Item = &'v [u8]>) -> Outcome<()> {
         let table = &self.tables[index];
-        let unknown: Vec<&str> = names.filter_map(|name| table.learnable(name)).collect();
+        let unknown = names.filter(|name| table.slot(name).is_none());
+        let unknown: Vec<&str> = unknown.filter_map(|name| table.learnable(name)).collect();
         if unknown.is_empty() || self.schema_bytes > limits::SCHEMA_BYTES_MAX {
             return Ok(());
         }
@@ -298,9 +371,8 @@ impl Keyspace {
     }
 
     #[inline]
-    fn before(&self, index: TableIndex, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<Before> {
-        let table = &self.tables[index];
-        let before = table.table().read(row, |row| {
+    fn before(&self, target: Target<'_, '_>, fields: &[(FieldId, Value<'_>)]) -> Outcome<Before> {
+        let before = self.read_target(target, |table, row| {
             let mut new = 0;
             for (id, _) in fields {
                 new += usize::from(!row.has(*id)?);
@@ -309,7 +381,7 @@ impl Keyspace {
                 Some(field) => More::decode(row.get(field)?),
                 None => None,
             };
-            Ok(Before { exists: true, new, more })
+            Ok(Before { exists: true, new, more, expires_at_ms: row.expires_at_ms() })
         })?;
         Ok(before.unwrap_or(Before { new: fields.len(), ..Before::default() }))
     }

@@ -1,8 +1,9 @@
 //! Keys that are strings.
 
-use hedgerow::Value;
+use hedgerow::{RowRef, Value};
 
 use super::Keyspace;
+use super::ahead::Ahead;
 use crate::serve::failure::{Failure, Outcome};
 
 impl Keyspace {
@@ -14,11 +15,27 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(&[u8], Option<u64>) -> R,
     ) -> Outcome<Option<R>> {
+        self.string_ahead(space, key, None, read)
+    }
+
+    /// [`Keyspace::string`] of a key that may have been looked up already.
+    #[inline]
+    pub fn string_ahead<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        ahead: Option<Ahead<'_>>,
+        read: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Outcome<Option<R>> {
         if let Some(strings) = &self.space(space).strings {
-            let found = strings.table.read(key, |row| {
+            let read = |row: &RowRef<'_>| {
                 let value = row.get(strings.value)?;
                 Ok(read(value.as_bytes().unwrap_or(&[]), row.expires_at_ms()))
-            })?;
+            };
+            let found = match ahead.and_then(|ahead| ahead.string()) {
+                Some(found) => strings.table.read_found(key, found, read)?,
+                None => strings.table.read(key, read)?,
+            };
             if found.is_some() {
                 return Ok(found);
             }

@@ -118,16 +118,25 @@ impl HashTable {
         self.has_expiring_fields
     }
 
+    /// Whether a write of `count` different fields leaves no other field in the row, given whether there is a row.
+    #[inline]
+    pub fn is_whole(&self, count: usize, exists: bool) -> bool {
+        match exists {
+            true => count == self.fields.len() && self.more.is_none() && !self.has_expiring_fields,
+            // In an open table no field has a default; a declared one may refuse a row without some.
+            false => self.open,
+        }
+    }
+
     /// The field clients call `name`.
     #[inline]
     pub fn slot(&self, name: &[u8]) -> Option<Slot> {
         self.fields.get(name).copied()
     }
 
-    /// `name` as text, if the table does not have it and can learn it.
-    #[inline]
+    /// `name`, which the table does not have, as text, if it can learn it.
     pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
-        if self.fields.contains_key(name) || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
+        if !self.open || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
             return None;
         }
         let may_be = (1..=limits::LEARNED_NAME_BYTES_MAX).contains(&name.len()) && name[0] != b'@';

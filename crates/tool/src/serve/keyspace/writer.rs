@@ -100,6 +100,12 @@ impl Writer {
         starts
     }
 
+    /// Whether changes are being gathered.
+    #[inline]
+    pub(super) fn gathers(&self) -> bool {
+        self.gathered.is_some()
+    }
+
     /// Makes the gathered changes, all or none, and stops gathering.
     pub(super) fn end(&mut self) -> Outcome<()> {
         let Some(Gathered { batch, .. }) = self.gathered.take() else { return Ok(()) };
