@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{DeviceError, Result};
+use crate::error::{DeviceError, Result, SYNC};
 use crate::map::{FileAccess, Mapping, is_persistent_memory};
 
 /// Zeros written at once where the file system cannot allocate without writing.
@@ -129,13 +129,13 @@ impl TierFile {
 
     /// The file's bytes in `from..to` and its length are on the device on return.
     pub(crate) fn sync(&self, from: u64, to: u64) -> Result<()> {
-        self.mapping.sync(from, to).map_err(|source| DeviceError::io("sync", &self.path, source))
+        self.mapping.sync(from, to).map_err(|source| DeviceError::io(SYNC, &self.path, source))
     }
 
     /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
     /// the kernel knows to be dirty.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.file.sync_data().map_err(|source| DeviceError::io("sync", &self.path, source))
+        self.file.sync_data().map_err(|source| DeviceError::io(SYNC, &self.path, source))
     }
 }
 

@@ -615,3 +615,18 @@ fn deletions_that_wait_for_space_get_it() {
         assert!(flat.delete(&key(n)).unwrap_or_else(|error| panic!("{n} of {count}: {error}")));
     }
 }
+
+/// A sync that fails while a segment is begun is a failed sync like any other: nobody knows what else it would have written.
+#[test]
+fn a_failed_sync_of_a_segment_header_closes_the_log() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"small", &bytes(b"before")).unwrap();
+    sim.fail_persist_after(0, false);
+    let error = flat.put(b"big", &bytes(&vec![1; 3 << 20])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let error = flat.put(b"small", &bytes(b"after")).and_then(|()| db.persist()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert!(flat.get(b"small").unwrap().is_some(), "reads go on");
+}
