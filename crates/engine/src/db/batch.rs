@@ -11,11 +11,14 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry};
+use super::write::{
+    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry, past_zero,
+};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
+use crate::schema::body::is_past;
 use crate::schema::plan::{DeltaPlan, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
@@ -189,6 +192,8 @@ struct Part<'b> {
     write: &'b Write,
     draft: Draft,
     body: Vec<u8>,
+    /// There is no row, so that the key may be new to the index. A row's stays there while all lanes are locked.
+    is_new: bool,
 }
 
 impl Store {
@@ -197,7 +202,7 @@ impl Store {
         if batch.mixed || batch.store.as_ref().is_some_and(|store| !Arc::ptr_eq(store, self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
-        batch.writes = folded(std::mem::take(&mut batch.writes));
+        batch.writes = folded(std::mem::take(&mut batch.writes), self.clock.now_ms());
         self.learn_names(&batch.writes)?;
         let mut waits = 0;
         loop {
@@ -252,13 +257,13 @@ impl Store {
                 "the batch takes {records} bytes; the limit is {BATCH_BYTES_MAX}"
             )));
         }
-        // Publishing cannot stop half-way, so there must be room in the index for all keys, whatever splits they cause.
-        let key_bytes = parts.iter().map(|part| part.write.key.len()).sum();
-        if !self.arena.has_room(parts.len(), key_bytes) {
-            return Err(index_full_error());
-        }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
+        // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
+        let new = || parts.iter().filter(|part| part.is_new);
+        if !self.arena.has_room(new().count(), new().map(|part| part.write.key.len()).sum()) {
+            return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
+        }
         let claim = match parts.iter().all(|part| part.draft.kind == RecordKind::Tombstone) {
             true => Claim::Delete,
             false => Claim::Write,
@@ -327,7 +332,7 @@ impl Store {
         let guard = self.pin();
         let slot = write.table.index.get(&write.key, &guard);
         let schema = write.table.schema.load();
-        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body }));
+        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, is_new: !is_row(slot) }));
         match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
@@ -379,7 +384,7 @@ impl Store {
         // The slot's depth: a cached row is whole, but the delta goes over what is at home.
         if row.is_some() && slot.map_or(0, Slot::depth) < self.options.delta_chain_max {
             // In a delta's header 0 takes the row's expiry away.
-            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.unwrap_or(0));
+            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
             return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));
         }
         let bodies = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
@@ -425,8 +430,8 @@ fn encoded(bytes: usize, encode: impl FnOnce(&mut [u8])) -> Vec<u8> {
     body
 }
 
-/// One write for each row: later writes folded into earlier ones.
-fn folded(writes: Vec<Write>) -> Vec<Write> {
+/// One write for each row: later writes folded into earlier ones, as of `now_ms`.
+fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
     let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
     let mut folded: Vec<Write> = Vec::with_capacity(writes.len());
     for write in writes {
@@ -436,13 +441,28 @@ fn folded(writes: Vec<Write>) -> Vec<Write> {
                 at.insert(place, folded.len());
                 folded.push(write);
             }
-            Some(&i) => folded[i].op.then(write.op),
+            Some(&i) => {
+                folded[i].op.lapse(now_ms);
+                folded[i].op.then(write.op);
+            }
         }
     }
     folded
 }
 
 impl Op {
+    /// What leaves a row that has expired leaves none to whatever comes after it.
+    fn lapse(&mut self, now_ms: u64) {
+        let at_ms = match self {
+            Op::Put(_, at_ms) | Op::Expire(at_ms) => *at_ms,
+            Op::Update(_, expiry) => expiry.and_then(|expiry| expiry.at_ms),
+            Op::Delete => None,
+        };
+        if is_past(at_ms, now_ms) {
+            *self = Op::Delete;
+        }
+    }
+
     fn then(&mut self, later: Op) {
         match (&mut *self, later) {
             (Op::Put(fields, _) | Op::Update(fields, _), Op::Update(more, _)) => fields.extend(more),

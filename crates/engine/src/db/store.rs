@@ -144,6 +144,16 @@ impl Store {
         self.epoch.pin()
     }
 
+    /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.
+    pub(super) fn free_garbage(&self) -> bool {
+        let before = self.arena.bytes();
+        // The epoch must move on twice before what was unlinked in it goes.
+        for _ in 0..3 {
+            self.epoch.collect();
+        }
+        self.arena.bytes() < before
+    }
+
     /// Does what the durability mode asks for, after a write of `sequence` was published and its lane let go.
     #[inline]
     pub(super) fn make_durable(&self, sequence: u64) -> Result<()> {
@@ -322,7 +332,9 @@ impl Store {
         while self.housekeeping.pace(&mut pace, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
-            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0);
+            // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
+            let garbage = self.epoch.collect() > 0;
+            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
         }
     }
 
