@@ -129,10 +129,11 @@ impl Db {
     pub fn open_at(tier: FastTier, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
         let store = Arc::new(Store::open(Arc::new(tier), options, clock)?);
+        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
         if background {
+            // If it fails, the handle closes the store, and so ends what was started.
             Housekeeping::start(&store)?;
         }
-        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
         Ok(Db { store, handle })
     }
 
