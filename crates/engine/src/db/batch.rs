@@ -192,8 +192,8 @@ struct Part<'b> {
     write: &'b Write,
     draft: Draft,
     body: Vec<u8>,
-    /// There is no row, so that the key may be new to the index. A row's stays there while all lanes are locked.
-    is_new: bool,
+    /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
+    old: Option<Slot>,
 }
 
 impl Store {
@@ -233,6 +233,8 @@ impl Store {
 
     fn try_batch(&self, batch: &Batch) -> Result<Attempt> {
         let mut lanes = self.log.all_lanes();
+        // What is sealed before it is published must not be moved in between.
+        let _unmoved = self.persists_in_place().then(|| self.log.collector_lane());
         for (table, key, version) in &batch.required {
             let now = self.read(table, key, None, |row| Ok(row.version()))?;
             if now != *version {
@@ -260,7 +262,7 @@ impl Store {
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
         // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
-        let new = || parts.iter().filter(|part| part.is_new);
+        let new = || parts.iter().filter(|part| !is_row(part.old));
         if !self.arena.has_room(new().count(), new().map(|part| part.write.key.len()).sum()) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
         }
@@ -283,7 +285,52 @@ impl Store {
         parts: &[Part<'_>],
         specs: &[RecordSpec<'_>],
     ) -> Result<u64> {
-        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = reservation;
+        let Reservation { offset: start, incarnation, .. } = reservation;
+        let sequence = self.write_frame_and_records(&reservation, parts, specs);
+        let first = start + frame_spec().record_bytes() as u64;
+        let seal_ahead = self.persists_in_place();
+        if seal_ahead {
+            let mut offset = first;
+            for (part, spec) in parts.iter().zip(specs) {
+                self.seal_with(spec, offset, incarnation, sequence, part.old);
+                offset += spec.record_bytes() as u64;
+            }
+            // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
+            self.log.persist_range(start, reservation.bytes as u64);
+        }
+        let guard = self.pin();
+        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
+        let mut offset = first;
+        for (part, spec) in parts.iter().zip(specs) {
+            let bytes = spec.record_bytes();
+            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
+                if seal_ahead {
+                    // But for the count of stale records, which is nothing to the log.
+                    debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
+                } else {
+                    self.seal_with(spec, offset, incarnation, sequence, old);
+                }
+                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
+            });
+            replaced.push(old.map_err(index_full)?);
+            offset += bytes as u64;
+        }
+        lane.commit(reservation, sequence);
+        for (part, old) in parts.iter().zip(replaced) {
+            count_tombstones(&part.write.table, part.draft.kind, old);
+            self.count_replaced(part.draft.kind, old);
+        }
+        Ok(sequence)
+    }
+
+    /// Writes a batch, all but the seals of its records; returns its sequence.
+    fn write_frame_and_records(
+        &self,
+        reservation: &Reservation,
+        parts: &[Part<'_>],
+        specs: &[RecordSpec<'_>],
+    ) -> u64 {
+        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = *reservation;
         let end = start + (bytes + end_bytes) as u64;
         // Each record is written with an end mark behind it, which the next one writes over.
         let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
@@ -303,27 +350,7 @@ impl Store {
             });
             offset += bytes as u64;
         }
-        let guard = self.pin();
-        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
-        offset = start + frame.record_bytes() as u64;
-        for (part, spec) in parts.iter().zip(specs) {
-            let bytes = spec.record_bytes();
-            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
-                self.seal_with(spec, offset, incarnation, sequence, old);
-                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
-            });
-            replaced.push(old.map_err(index_full)?);
-            offset += bytes as u64;
-        }
-        if self.persists_in_place() {
-            self.log.persist_range(start, reservation.bytes as u64);
-        }
-        lane.commit(reservation, sequence);
-        for (part, old) in parts.iter().zip(replaced) {
-            count_tombstones(&part.write.table, part.draft.kind, old);
-            self.count_replaced(part.draft.kind, old);
-        }
-        Ok(sequence)
+        sequence
     }
 
     /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked,
@@ -332,7 +359,8 @@ impl Store {
         let guard = self.pin();
         let slot = write.table.index.get(&write.key, &guard);
         let schema = write.table.schema.load();
-        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, is_new: !is_row(slot) }));
+        let old = slot.map(|slot| self.home(slot));
+        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, old }));
         match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
