@@ -150,6 +150,25 @@ impl Drop for TierFile {
     }
 }
 
+/// Makes the directory `path`, and those above it that are missing, durably.
+///
+/// # Errors
+/// What the operating system refuses.
+pub fn create_directories(path: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    for made in missing {
+        // PERSIST: the names on the way to a file are durable before anything in it is. Where its directory may not be read,
+        // it cannot be synced, either.
+        match sync_directory(made) {
+            Err(refused) if refused.kind() != io::ErrorKind::PermissionDenied => return Err(refused),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -224,4 +243,23 @@ fn file_size_limit() -> Option<u64> {
     // SAFETY: `limit` is a valid rlimit to fill.
     let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_made_with_those_above_them() {
+        let top = std::env::temp_dir().join(format!("hedgerow-directories-{}", std::process::id()));
+        let deep = top.join("a/b/c");
+        for _ in 0..2 {
+            create_directories(&deep).unwrap();
+            assert!(deep.is_dir());
+        }
+        fs::write(deep.join("file"), b"in the way").unwrap();
+        assert!(create_directories(&deep.join("file")).is_err());
+        create_directories(Path::new("")).unwrap_err();
+        fs::remove_dir_all(&top).unwrap();
+    }
 }

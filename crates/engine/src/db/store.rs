@@ -248,6 +248,9 @@ impl Pace {
     }
 }
 
+/// What a background thread does until the store is closed.
+type Run = fn(&Store);
+
 /// Stopping and waking the background threads.
 #[derive(Default)]
 pub(crate) struct Housekeeping {
@@ -268,7 +271,7 @@ impl Housekeeping {
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
     ) -> Result<()> {
         let syncs = matches!(store.options.durability, Durability::Interval(_));
-        let all: [(&str, bool, fn(&Store)); 6] = [
+        let all: [(&str, bool, Run); 6] = [
             ("prepare", true, Store::keep_prepared),
             ("collect", true, Store::keep_collecting),
             ("merge", store.options.merge, Store::keep_merged),

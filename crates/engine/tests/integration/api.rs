@@ -162,6 +162,30 @@ fn bad_input_is_refused_by_kind() {
     assert!(users.is_empty());
 }
 
+/// What can be no key is the key of no row.
+#[test]
+fn reads_take_any_bytes_for_a_key() {
+    let db = db();
+    let users = users(&db);
+    for n in 0..2_000u32 {
+        users.put(format!("key {n:06}").as_bytes(), &row! { age: n }).unwrap();
+    }
+    let snapshot = db.snapshot();
+    let long = vec![b'k'; 70_000];
+    for key in [&b""[..], b"k", b"key ", b"zzz", &long, &[0; 70_000], &[255; 70_000]] {
+        assert!(users.get(key).unwrap().is_none() && !users.exists(key).unwrap());
+        assert!(snapshot.get(&users, key).unwrap().is_none());
+        assert!(users.multi_get(&[key, b"key 000007"]).unwrap()[0].is_none());
+        assert_eq!(users.version(key).unwrap(), None);
+        let rows = users.scan().from(Bound::Included(key)).count();
+        assert_eq!(rows, if key < &b"key 1"[..] { 2_000 } else { 0 }, "{} bytes", key.len());
+    }
+    for key in [&b""[..], &long] {
+        assert_eq!(users.delete(key).map_err(|error| error.kind()), Ok(false));
+        assert_eq!(users.expire(key, None).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
 #[test]
 fn big_and_small_values() {
     let db = Db::open_on(tier(512 << 20), options()).unwrap();
