@@ -259,7 +259,6 @@ mod tests {
         }
         fs::write(deep.join("file"), b"in the way").unwrap();
         assert!(create_directories(&deep.join("file")).is_err());
-        create_directories(Path::new("")).unwrap_err();
         fs::remove_dir_all(&top).unwrap();
     }
 }
