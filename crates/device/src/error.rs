@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, DeviceError>;
 
+/// What an [`DeviceError::Io`] was about if it was a sync.
+pub(crate) const SYNC: &str = "sync";
+
 /// A refusal of a medium.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -50,6 +53,11 @@ pub enum DeviceError {
 impl DeviceError {
     pub(crate) fn io(what: &'static str, path: &Path, source: io::Error) -> DeviceError {
         DeviceError::Io { what, path: path.to_path_buf(), source }
+    }
+
+    /// Whether a sync was refused: see [`DeviceError::Io`].
+    pub fn is_failed_sync(&self) -> bool {
+        matches!(self, DeviceError::Io { what, .. } if *what == SYNC)
     }
 }
 

@@ -36,7 +36,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{DeviceError, Result};
+use crate::error::{DeviceError, Result, SYNC};
 use crate::map::{Mapping, page_bytes};
 use crate::random::Random;
 
@@ -360,7 +360,7 @@ impl CrashSim {
         record.log(Op::Persist { offset, len, failed });
         if failed {
             let source = io::Error::from_raw_os_error(libc::EIO);
-            return Err(DeviceError::io("sync", Path::new("the simulated medium"), source));
+            return Err(DeviceError::io(SYNC, Path::new("the simulated medium"), source));
         }
         Ok(())
     }

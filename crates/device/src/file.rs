@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{DeviceError, Result};
+use crate::error::{DeviceError, Result, SYNC};
 use crate::map::{FileAccess, Mapping, is_persistent_memory};
 
 /// Zeros written at once where the file system cannot allocate without writing.
@@ -129,13 +129,13 @@ impl TierFile {
 
     /// The file's bytes in `from..to` and its length are on the device on return.
     pub(crate) fn sync(&self, from: u64, to: u64) -> Result<()> {
-        self.mapping.sync(from, to).map_err(|source| DeviceError::io("sync", &self.path, source))
+        self.mapping.sync(from, to).map_err(|source| DeviceError::io(SYNC, &self.path, source))
     }
 
     /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
     /// the kernel knows to be dirty.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.file.sync_data().map_err(|source| DeviceError::io("sync", &self.path, source))
+        self.file.sync_data().map_err(|source| DeviceError::io(SYNC, &self.path, source))
     }
 }
 
@@ -148,6 +148,25 @@ impl Drop for TierFile {
         // Closing is not enough: a child between its fork and its exec still shares the descriptor, and so the lock.
         let _ = self.file.unlock();
     }
+}
+
+/// Makes the directory `path`, and those above it that are missing, durably.
+///
+/// # Errors
+/// What the operating system refuses.
+pub fn create_directories(path: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    for made in missing {
+        // PERSIST: the names on the way to a file are durable before anything in it is. Where its directory may not be read,
+        // it cannot be synced, either.
+        match sync_directory(made) {
+            Err(refused) if refused.kind() != io::ErrorKind::PermissionDenied => return Err(refused),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -224,4 +243,22 @@ fn file_size_limit() -> Option<u64> {
     // SAFETY: `limit` is a valid rlimit to fill.
     let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_made_with_those_above_them() {
+        let top = std::env::temp_dir().join(format!("hedgerow-directories-{}", std::process::id()));
+        let deep = top.join("a/b/c");
+        for _ in 0..2 {
+            create_directories(&deep).unwrap();
+            assert!(deep.is_dir());
+        }
+        fs::write(deep.join("file"), b"in the way").unwrap();
+        assert!(create_directories(&deep.join("file")).is_err());
+        fs::remove_dir_all(&top).unwrap();
+    }
 }

@@ -29,7 +29,8 @@
 //! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
 //! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it.
 //!
-//! **A new file** has its directory synced when it is made, so that a power cut cannot take the whole tier.
+//! **A new file** has its directory synced when it is made, and so have the directories that [`create_directories`] makes, so
+//! that a power cut cannot take the whole tier.
 //!
 //! **Addresses are stable.** The tier reserves its whole address space at once and maps the file into it from the front.
 //!
@@ -76,5 +77,6 @@ pub use emulate::PersistentMemoryModel;
 pub use error::{DeviceError, Result};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Image, Survivors};
+pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use random::Random;

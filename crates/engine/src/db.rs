@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use batch::Batch;
-use hedgerow_device::{Clock, FastTier, FastTierOptions};
+use hedgerow_device::{Clock, FastTier, FastTierOptions, create_directories};
 pub use metrics::Metrics;
 pub use read::RowRef;
 pub use row::Row;
@@ -100,7 +100,7 @@ impl Db {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         if options.create {
-            make_directory(path).map_err(|error| {
+            create_directories(path).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
             })?;
         }
@@ -129,10 +129,11 @@ impl Db {
     pub fn open_at(tier: FastTier, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
         let store = Arc::new(Store::open(Arc::new(tier), options, clock)?);
+        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
         if background {
+            // If it fails, the handle closes the store, and so ends what was started.
             Housekeeping::start(&store)?;
         }
-        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
         Ok(Db { store, handle })
     }
 
@@ -241,11 +242,6 @@ impl Db {
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]
-fn make_directory(path: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(path)
 }
 
 #[expect(clippy::disallowed_methods, reason = "once, before there is a tier to go through")]

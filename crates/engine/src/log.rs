@@ -247,6 +247,9 @@ impl Log {
     /// `Err` once a sync has failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
+            if self.closing.load(Ordering::Acquire) {
+                return Err(closed());
+            }
             return Err(Error::new(
                 ErrorKind::Closed,
                 "an earlier sync failed, so what is on the medium is not known; the store takes no more writes until it is opened again",
@@ -257,11 +260,10 @@ impl Log {
 
     /// `Err` once a segment can no longer be begun.
     fn check_open(&self) -> Result<()> {
-        self.check_writable()?;
         if self.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store has been closed"));
+            return Err(closed());
         }
-        Ok(())
+        self.check_writable()
     }
 
     /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing.
@@ -352,12 +354,13 @@ impl Log {
 
     /// Seals all lanes, makes everything durable, and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
+        let earlier = self.check_writable();
         self.closing.store(true, Ordering::Release);
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
         let mut commit = self.commit.lock();
-        self.check_writable()?;
+        earlier.and_then(|()| self.check_writable())?;
         self.sync(&mut commit, false)?;
         let mut pool = self.pool.lock();
         let units: Vec<u32> = pool.used.keys().copied().collect();
@@ -479,6 +482,7 @@ impl Log {
         if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
+                .inspect_err(|_| self.fail())
                 .map_err(|error| NoSpace::Failed(error.into()))?;
         }
         pool.used.insert(unit, segment);
@@ -494,8 +498,14 @@ impl Log {
                     pool.has_grown(wanted);
                     return Ok(());
                 }
-                Err(error) if wanted == units => return Err(error.into()),
-                Err(_) => {}
+                Err(error) => {
+                    if error.is_failed_sync() {
+                        self.fail();
+                    }
+                    if wanted == units {
+                        return Err(error.into());
+                    }
+                }
             }
         }
         Ok(())
@@ -727,6 +737,11 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
         durable_end: segment.end,
         max_sequence: segment.max_sequence,
     }
+}
+
+#[cold]
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store has been closed")
 }
 
 #[cold]

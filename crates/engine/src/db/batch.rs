@@ -11,11 +11,14 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry};
+use super::write::{
+    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry, past_zero,
+};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
+use crate::schema::body::is_past;
 use crate::schema::plan::{DeltaPlan, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
@@ -189,6 +192,8 @@ struct Part<'b> {
     write: &'b Write,
     draft: Draft,
     body: Vec<u8>,
+    /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
+    old: Option<Slot>,
 }
 
 impl Store {
@@ -197,7 +202,7 @@ impl Store {
         if batch.mixed || batch.store.as_ref().is_some_and(|store| !Arc::ptr_eq(store, self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
-        batch.writes = folded(std::mem::take(&mut batch.writes));
+        batch.writes = folded(std::mem::take(&mut batch.writes), self.clock.now_ms());
         self.learn_names(&batch.writes)?;
         let mut waits = 0;
         loop {
@@ -228,6 +233,8 @@ impl Store {
 
     fn try_batch(&self, batch: &Batch) -> Result<Attempt> {
         let mut lanes = self.log.all_lanes();
+        // What is sealed before it is published must not be moved in between.
+        let _unmoved = self.persists_in_place().then(|| self.log.collector_lane());
         for (table, key, version) in &batch.required {
             let now = self.read(table, key, None, |row| Ok(row.version()))?;
             if now != *version {
@@ -252,13 +259,13 @@ impl Store {
                 "the batch takes {records} bytes; the limit is {BATCH_BYTES_MAX}"
             )));
         }
-        // Publishing cannot stop half-way, so there must be room in the index for all keys, whatever splits they cause.
-        let key_bytes = parts.iter().map(|part| part.write.key.len()).sum();
-        if !self.arena.has_room(parts.len(), key_bytes) {
-            return Err(index_full_error());
-        }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
+        // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
+        let new = || parts.iter().filter(|part| !is_row(part.old));
+        if !self.arena.has_room(new().count(), new().map(|part| part.write.key.len()).sum()) {
+            return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
+        }
         let claim = match parts.iter().all(|part| part.draft.kind == RecordKind::Tombstone) {
             true => Claim::Delete,
             false => Claim::Write,
@@ -278,7 +285,52 @@ impl Store {
         parts: &[Part<'_>],
         specs: &[RecordSpec<'_>],
     ) -> Result<u64> {
-        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = reservation;
+        let Reservation { offset: start, incarnation, .. } = reservation;
+        let sequence = self.write_frame_and_records(&reservation, parts, specs);
+        let first = start + frame_spec().record_bytes() as u64;
+        let seal_ahead = self.persists_in_place();
+        if seal_ahead {
+            let mut offset = first;
+            for (part, spec) in parts.iter().zip(specs) {
+                self.seal_with(spec, offset, incarnation, sequence, part.old);
+                offset += spec.record_bytes() as u64;
+            }
+            // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
+            self.log.persist_range(start, reservation.bytes as u64);
+        }
+        let guard = self.pin();
+        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
+        let mut offset = first;
+        for (part, spec) in parts.iter().zip(specs) {
+            let bytes = spec.record_bytes();
+            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
+                if seal_ahead {
+                    // But for the count of stale records, which is nothing to the log.
+                    debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
+                } else {
+                    self.seal_with(spec, offset, incarnation, sequence, old);
+                }
+                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
+            });
+            replaced.push(old.map_err(index_full)?);
+            offset += bytes as u64;
+        }
+        lane.commit(reservation, sequence);
+        for (part, old) in parts.iter().zip(replaced) {
+            count_tombstones(&part.write.table, part.draft.kind, old);
+            self.count_replaced(part.draft.kind, old);
+        }
+        Ok(sequence)
+    }
+
+    /// Writes a batch, all but the seals of its records; returns its sequence.
+    fn write_frame_and_records(
+        &self,
+        reservation: &Reservation,
+        parts: &[Part<'_>],
+        specs: &[RecordSpec<'_>],
+    ) -> u64 {
+        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = *reservation;
         let end = start + (bytes + end_bytes) as u64;
         // Each record is written with an end mark behind it, which the next one writes over.
         let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
@@ -298,27 +350,7 @@ impl Store {
             });
             offset += bytes as u64;
         }
-        let guard = self.pin();
-        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
-        offset = start + frame.record_bytes() as u64;
-        for (part, spec) in parts.iter().zip(specs) {
-            let bytes = spec.record_bytes();
-            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
-                self.seal_with(spec, offset, incarnation, sequence, old);
-                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
-            });
-            replaced.push(old.map_err(index_full)?);
-            offset += bytes as u64;
-        }
-        if self.persists_in_place() {
-            self.log.persist_range(start, reservation.bytes as u64);
-        }
-        lane.commit(reservation, sequence);
-        for (part, old) in parts.iter().zip(replaced) {
-            count_tombstones(&part.write.table, part.draft.kind, old);
-            self.count_replaced(part.draft.kind, old);
-        }
-        Ok(sequence)
+        sequence
     }
 
     /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked,
@@ -327,7 +359,8 @@ impl Store {
         let guard = self.pin();
         let slot = write.table.index.get(&write.key, &guard);
         let schema = write.table.schema.load();
-        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body }));
+        let old = slot.map(|slot| self.home(slot));
+        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, old }));
         match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
@@ -379,7 +412,7 @@ impl Store {
         // The slot's depth: a cached row is whole, but the delta goes over what is at home.
         if row.is_some() && slot.map_or(0, Slot::depth) < self.options.delta_chain_max {
             // In a delta's header 0 takes the row's expiry away.
-            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.unwrap_or(0));
+            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
             return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));
         }
         let bodies = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
@@ -425,8 +458,8 @@ fn encoded(bytes: usize, encode: impl FnOnce(&mut [u8])) -> Vec<u8> {
     body
 }
 
-/// One write for each row: later writes folded into earlier ones.
-fn folded(writes: Vec<Write>) -> Vec<Write> {
+/// One write for each row: later writes folded into earlier ones, as of `now_ms`.
+fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
     let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
     let mut folded: Vec<Write> = Vec::with_capacity(writes.len());
     for write in writes {
@@ -436,13 +469,28 @@ fn folded(writes: Vec<Write>) -> Vec<Write> {
                 at.insert(place, folded.len());
                 folded.push(write);
             }
-            Some(&i) => folded[i].op.then(write.op),
+            Some(&i) => {
+                folded[i].op.lapse(now_ms);
+                folded[i].op.then(write.op);
+            }
         }
     }
     folded
 }
 
 impl Op {
+    /// What leaves a row that has expired leaves none to whatever comes after it.
+    fn lapse(&mut self, now_ms: u64) {
+        let at_ms = match self {
+            Op::Put(_, at_ms) | Op::Expire(at_ms) => *at_ms,
+            Op::Update(_, expiry) => expiry.and_then(|expiry| expiry.at_ms),
+            Op::Delete => None,
+        };
+        if is_past(at_ms, now_ms) {
+            *self = Op::Delete;
+        }
+    }
+
     fn then(&mut self, later: Op) {
         match (&mut *self, later) {
             (Op::Put(fields, _) | Op::Update(fields, _), Op::Update(more, _)) => fields.extend(more),

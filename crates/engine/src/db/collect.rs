@@ -283,7 +283,9 @@ impl Store {
             let percent = gain * 100 / bytes;
             // A live delta becomes a row when it is collected. At worst all rows are written, each once.
             let written = match segment.kind {
-                SegmentKind::Delta => live.max((live / DELTA_BYTES_MIN * mean_row).min(used - dead_in_all)),
+                SegmentKind::Delta => {
+                    live.max((live / DELTA_BYTES_MIN).saturating_mul(mean_row).min(used - dead_in_all))
+                }
                 SegmentKind::Row | SegmentKind::Relocated => live,
             };
             if percent >= threshold {
@@ -386,7 +388,12 @@ impl Store {
         let copy = Copy { of: record, draft, kind: SegmentKind::Relocated, claim, slot, previous };
         // The original is one more stale record until its segment is freed.
         let moved = |offset, _| slot.with_offset(offset).stale_more(1);
-        self.republish(table, &copy, |out| out.copy_from_slice(body), moved)
+        let done = self.republish(table, &copy, |out| out.copy_from_slice(body), moved)?;
+        if done {
+            // The victim may be given up, and is chosen again by what is live in it.
+            self.log.died(record.offset(), record.record_bytes() as u64);
+        }
+        Ok(done)
     }
 
     /// Takes a tombstone that hides nothing out of the index. Its record goes with its segment, and is counted nowhere

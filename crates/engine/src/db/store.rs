@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,6 +24,9 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// How much index memory is touched ahead of its use.
 const INDEX_LEAD_BYTES: u64 = 4 << 20;
+
+/// A shorter interval between syncs would be no rest at all.
+const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// One open store.
 pub(crate) struct Store {
@@ -145,6 +149,16 @@ impl Store {
         self.epoch.pin()
     }
 
+    /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.
+    pub(super) fn free_garbage(&self) -> bool {
+        let before = self.arena.bytes();
+        // The epoch must move on twice before what was unlinked in it goes.
+        for _ in 0..3 {
+            self.epoch.collect();
+        }
+        self.arena.bytes() < before
+    }
+
     /// Does what the durability mode asks for, after a write of `sequence` was published and its lane let go.
     #[inline]
     pub(super) fn make_durable(&self, sequence: u64) -> Result<()> {
@@ -235,41 +249,44 @@ impl Pace {
     }
 }
 
+/// What a background thread does until the store is closed.
+type Run = fn(&Store);
+
 /// Stopping and waking the background threads.
 #[derive(Default)]
 pub(crate) struct Housekeeping {
     stopped: Mutex<bool>,
     wake: Condvar,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Housekeeping {
-    /// Starts the threads of an open store: preparing units and index memory, collecting, merging, sweeping, syncing.
+    /// Starts the threads of an open store: preparing units and index memory, collecting, merging, sweeping, syncing. If one
+    /// cannot be started, those before it go on until [`Housekeeping::stop`].
     pub(super) fn start(store: &Arc<Store>) -> Result<()> {
-        let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot start a background thread: {error}"))
-        };
-        let mut threads = Vec::new();
-        let prepare = Arc::clone(store);
-        threads.push(hedgerow_device::spawn("prepare", move || prepare.keep_prepared()).map_err(failed)?);
-        let collect = Arc::clone(store);
-        threads.push(hedgerow_device::spawn("collect", move || collect.keep_collecting()).map_err(failed)?);
-        if store.options.merge {
-            let merge = Arc::clone(store);
-            threads.push(hedgerow_device::spawn("merge", move || merge.keep_merged()).map_err(failed)?);
+        Housekeeping::start_by(store, hedgerow_device::spawn)
+    }
+
+    fn start_by(
+        store: &Arc<Store>,
+        spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
+    ) -> Result<()> {
+        let syncs = matches!(store.options.durability, Durability::Interval(_));
+        let all: [(&str, bool, Run); 6] = [
+            ("prepare", true, Store::keep_prepared),
+            ("collect", true, Store::keep_collecting),
+            ("merge", store.options.merge, Store::keep_merged),
+            ("cache", store.cache.exists(), Store::keep_cached),
+            ("sweep", true, Store::keep_swept),
+            ("sync", syncs, Store::keep_synced),
+        ];
+        for (name, _, run) in all.into_iter().filter(|(_, wanted, _)| *wanted) {
+            let mine = Arc::clone(store);
+            let thread = spawn(name, Box::new(move || run(&mine))).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot start the background thread {name:?}: {error}"))
+            })?;
+            store.housekeeping.threads.lock().push(thread);
         }
-        if store.cache.exists() {
-            let cache = Arc::clone(store);
-            threads.push(hedgerow_device::spawn("cache", move || cache.keep_cached()).map_err(failed)?);
-        }
-        let sweep = Arc::clone(store);
-        threads.push(hedgerow_device::spawn("sweep", move || sweep.keep_swept()).map_err(failed)?);
-        if let Durability::Interval(interval) = store.options.durability {
-            let sync = Arc::clone(store);
-            let run = move || sync.keep_synced(interval);
-            threads.push(hedgerow_device::spawn("sync", run).map_err(failed)?);
-        }
-        *store.housekeeping.threads.lock() = threads;
         Ok(())
     }
 
@@ -323,12 +340,15 @@ impl Store {
         while self.housekeeping.pace(&mut pace, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
-            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0);
+            // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
+            let garbage = self.epoch.collect() > 0;
+            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
         }
     }
 
-    fn keep_synced(&self, interval: Duration) {
-        while self.housekeeping.sleep(interval) {
+    fn keep_synced(&self) {
+        let Durability::Interval(interval) = self.options.durability else { return };
+        while self.housekeeping.sleep(interval.max(SYNC_INTERVAL_MIN)) {
             // A failure closes the log for writing; writers are told by the next write.
             drop(self.log.persist_to(self.log.last_sequence()));
         }
@@ -339,14 +359,20 @@ impl Store {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
             drop(self.log.persist_to(self.log.last_sequence()));
         }
-        let mut positions: HashMap<u32, Vec<u8>> = HashMap::new();
+        let mut positions = HashMap::new();
         while self.housekeeping.sleep(Duration::from_millis(100)) {
-            for table in self.catalog.all() {
-                if table.expiring.load(Ordering::Relaxed) {
-                    let position = positions.entry(table.id.load(Ordering::Relaxed)).or_default();
-                    // What a sweep could not do now, the next will find again.
-                    drop(self.sweep(&table, position));
-                }
+            self.sweep_all(&mut positions);
+        }
+    }
+
+    /// Sweeps some of each table, by its id from where the last call ended.
+    fn sweep_all(&self, positions: &mut HashMap<u32, Vec<u8>>) {
+        positions.retain(|&id, _| self.catalog.by_id(id).is_some());
+        for table in self.catalog.all() {
+            if table.expiring.load(Ordering::Relaxed) {
+                let position = positions.entry(table.id.load(Ordering::Relaxed)).or_default();
+                // What a sweep could not do now, the next will find again.
+                drop(self.sweep(&table, position));
             }
         }
     }
@@ -354,7 +380,11 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use hedgerow_device::{CrashModel, CrashSim};
+
     use super::*;
+    use crate::db::fixture::options;
+    use crate::{Db, Schema, Value};
 
     #[test]
     fn threads_without_work_rest_longer_and_longer() {
@@ -363,6 +393,39 @@ mod tests {
             .map(|w| pace.rest(w).as_millis())
             .into();
         assert_eq!(rests, [2, 4, 8, 2, 4, 8, 16, 32, 32]);
+    }
+
+    /// The threads that were started before one was refused end with the store, whose file is free again then.
+    #[test]
+    fn threads_end_if_a_later_one_cannot_be_started() {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let store = Arc::downgrade(db.create_table("flat", Schema::flat()).unwrap().store());
+        let error = Housekeeping::start_by(&store.upgrade().unwrap(), |name, run| match name {
+            "sweep" => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)),
+            _ => hedgerow_device::spawn(name, run),
+        });
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Io);
+        assert!(store.strong_count() > 3, "some were started");
+        drop(db);
+        assert_eq!(store.strong_count(), 0, "a thread goes on");
+    }
+
+    #[test]
+    fn the_sweeper_forgets_tables_that_are_gone() {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        let mut positions = HashMap::new();
+        for _ in 0..10 {
+            flat.put_expiring(b"key", &[("value", Value::Bytes(b"v"))], 2_000).unwrap();
+            flat.store().sweep_all(&mut positions);
+            assert_eq!(positions.len(), 1);
+            flat.clear().unwrap();
+        }
+        db.drop_table("flat").unwrap();
+        flat.store().sweep_all(&mut positions);
+        assert!(positions.is_empty());
     }
 
     #[test]

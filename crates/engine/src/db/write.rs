@@ -102,7 +102,7 @@ pub(super) enum Outcome {
     Published(Option<Slot>),
     /// It was not wanted any more, given what the slot holds.
     Refused,
-    /// There is no free segment for so many bytes. Let go of all guards, wait, try again.
+    /// There is no free segment for so many bytes, or no room in the index. Let go of all guards, wait, try again.
     NoSpace(usize, NoSpace),
 }
 
@@ -168,7 +168,11 @@ impl Store {
         if draft.flags & FLAG_MERGEABLE != 0 && !matches!(published, Ok(Some(_))) {
             self.forget_sums(&spec, reservation.offset)?;
         }
-        let Some((old, sequence)) = published.map_err(index_full)? else { return Ok(Outcome::Refused) };
+        let (old, sequence) = match published {
+            Ok(Some(published)) => published,
+            Ok(None) => return Ok(Outcome::Refused),
+            Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
+        };
         lane.commit(reservation, sequence);
         count_tombstones(table, draft.kind, old);
         drop(lane);
@@ -264,6 +268,8 @@ impl Store {
     pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
         check_fits(&self.log, bytes)?;
         let claim = match no_space {
+            // The index is full, not the log; but perhaps of what was cleared.
+            NoSpace::Failed(error) if error.kind() == ErrorKind::Full && self.free_garbage() => return Ok(()),
             NoSpace::Failed(error) => return Err(error),
             NoSpace::Full(claim) => claim,
         };
@@ -478,7 +484,7 @@ impl Store {
             }
             (Edit::Expire(expires_at_ms), row) => {
                 note_expiry(table, expires_at_ms);
-                let draft = delta_draft(schema, Some(expires_at_ms.unwrap_or(0)), EMPTY_DELTA.len());
+                let draft = delta_draft(schema, Some(expires_at_ms.map_or(0, past_zero)), EMPTY_DELTA.len());
                 self.apply_delta(at, row, &draft, &|body| body.copy_from_slice(&EMPTY_DELTA))
             }
         }
@@ -553,8 +559,14 @@ impl Store {
     ) -> Draft {
         let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
         let flags = flags | self.mergeable_flag(schema.current_layout());
+        let expires_at_ms = expires_at_ms.map(past_zero);
         Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
     }
+}
+
+/// A time of expiry as the log holds it, where 0 takes an expiry away: 0 ms, long past, is as past as 1 ms.
+pub(super) fn past_zero(at_ms: u64) -> u64 {
+    at_ms.max(1)
 }
 
 pub(super) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {

@@ -566,12 +566,17 @@ impl<'a> Record<'a> {
 /// How far a row was merged, by the word before its body.
 #[inline]
 fn merged_sequence(record: &[u8], body: usize) -> u64 {
-    u64_at(record, body - MERGED_BYTES) & ((1 << MERGED_SEQUENCE_BITS) - 1)
+    sequence_in(u64_at(record, body - MERGED_BYTES))
+}
+
+fn sequence_in(merged_word: u64) -> u64 {
+    merged_word & ((1 << MERGED_SEQUENCE_BITS) - 1)
 }
 
 fn merged_word_fits(record: &[u8], body: usize, incarnation: u64) -> bool {
+    // Loaded once: a merge may store the next meanwhile.
     let word = u64_at(record, body - MERGED_BYTES);
-    word == 0 || word == merged_word(merged_sequence(record, body), incarnation)
+    word == 0 || word == merged_word(sequence_in(word), incarnation)
 }
 
 #[inline]

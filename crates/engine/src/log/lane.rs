@@ -48,6 +48,7 @@ pub(crate) struct Reservation {
 pub(crate) enum NoSpace {
     /// No free segment now. Let go of the lane, wait for the collector, try again.
     Full(Claim),
+    /// Nothing the collector could help with; `Full` if what is full is not the log.
     Failed(Error),
 }
 

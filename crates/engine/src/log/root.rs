@@ -20,6 +20,7 @@
 
 use hedgerow_device::{FastTier, crc32c};
 
+use super::segment::SEGMENT_HEADER_BYTES;
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
@@ -27,6 +28,8 @@ const VERSION: u32 = 1;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
+/// Units are no smaller, and their sizes are multiples of it.
+const UNIT_BYTES_MIN: u64 = 1 << 20;
 /// Where the first catalog area begins.
 const CATALOG_START: u64 = 64 << 10;
 
@@ -131,8 +134,9 @@ impl Root {
                 ErrorKind::Version,
                 format!("the store has format version {version}; this build knows version {VERSION}"),
             )),
-            // The second copy is written only when the first is durable, so a store that was ever used has one.
-            None if copies[1].iter().all(|&b| b == 0) => Ok(None),
+            // The second copy is written only when the first is durable, so a store that was ever used has one; and
+            // before there is a segment. Behind a root that was lost the segments are still there.
+            None if copies[1].iter().all(|&b| b == 0) && !holds_segments(tier) => Ok(None),
             None => Err(Error::corrupted(
                 "both copies of the root (bytes 0 and 4096 of the fast tier) are corrupted: their checksums do not match",
             )),
@@ -210,6 +214,16 @@ impl Root {
             self.catalog_offset, self.catalog_bytes
         )))
     }
+}
+
+/// Whether anything is written where the first unit, which is the root's, may end and others begin.
+fn holds_segments(tier: &FastTier) -> bool {
+    let mut starts = (UNIT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+    let is_used = |start| {
+        let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
+        header.is_some_and(|header| header.iter().any(|&b| b != 0))
+    };
+    starts.any(is_used)
 }
 
 #[cold]

@@ -197,6 +197,30 @@ fn bad_input_is_refused_by_kind() {
     assert!(users.is_empty());
 }
 
+/// What can be no key is the key of no row.
+#[test]
+fn reads_take_any_bytes_for_a_key() {
+    let db = db();
+    let users = users(&db);
+    for n in 0..2_000u32 {
+        users.put(format!("key {n:06}").as_bytes(), &row! { age: n }).unwrap();
+    }
+    let snapshot = db.snapshot();
+    let long = vec![b'k'; 70_000];
+    for key in [&b""[..], b"k", b"key ", b"zzz", &long, &[0; 70_000], &[255; 70_000]] {
+        assert!(users.get(key).unwrap().is_none() && !users.exists(key).unwrap());
+        assert!(snapshot.get(&users, key).unwrap().is_none());
+        assert!(users.multi_get(&[key, b"key 000007"]).unwrap()[0].is_none());
+        assert_eq!(users.version(key).unwrap(), None);
+        let rows = users.scan().from(Bound::Included(key)).count();
+        assert_eq!(rows, if key < &b"key 1"[..] { 2_000 } else { 0 }, "{} bytes", key.len());
+    }
+    for key in [&b""[..], &long] {
+        assert_eq!(users.delete(key).map_err(|error| error.kind()), Ok(false));
+        assert_eq!(users.expire(key, None).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
 #[test]
 fn big_and_small_values() {
     let db = Db::open_on(tier(512 << 20), options()).unwrap();
@@ -353,6 +377,145 @@ fn a_batch_sets_expiries() {
     std::fs::remove_dir_all(&dir).ok();
 }
 
+/// 0 ms is a time like any other, and long past. In the log 0 says that an expiry is taken away.
+#[test]
+fn an_expiry_of_zero_is_in_the_past() {
+    let db = Db::open_at(tier(64 << 20), options(), Clock::manual(1_000)).unwrap();
+    let users = users(&db);
+    let absent = |key: &[u8]| users.get(key).unwrap().is_none() && !users.exists(key).unwrap();
+    users.put_expiring(b"put", &row! { name: "Ada" }, 0).unwrap();
+    assert!(absent(b"put"));
+    let put = |key: &[u8]| users.put(key, &row! { name: "Bob", mail: "b" }).unwrap();
+    put(b"expired");
+    assert!(users.expire(b"expired", Some(0)).unwrap());
+    assert!(absent(b"expired"));
+    put(b"modified");
+    users.modify(b"modified", |_| Ok((Change::Expire(Some(0)), ()))).unwrap();
+    assert!(absent(b"modified"));
+    put(b"replaced");
+    let fields = vec![("name".to_owned(), OwnedValue::Str("Cid".into()))];
+    let change = Change::Put { fields, expires_at_ms: Some(0) };
+    users.modify(b"replaced", |_| Ok((change.clone(), ()))).unwrap();
+    assert!(absent(b"replaced"));
+    put(b"full chain");
+    (0..5u32).for_each(|age| users.update(b"full chain", &row! { age: age }).unwrap());
+    assert!(users.expire(b"full chain", Some(0)).unwrap());
+    assert!(absent(b"full chain"));
+    put(b"field");
+    assert!(users.expire_fields(b"field", &["mail"], Some(0)).unwrap());
+    assert!(users.get_field(b"field", "mail").unwrap().unwrap().borrow().is_null());
+    put(b"in a batch");
+    put(b"updated in a batch");
+    let mut batch = Batch::new();
+    batch.put_expiring(&users, b"put in a batch", &row! { name: "Dan" }, 0).unwrap();
+    batch.set_expiry(&users, b"in a batch", Some(0)).unwrap();
+    batch.update(&users, b"updated in a batch", &row! { age: 1u32 }).unwrap();
+    batch.set_expiry(&users, b"updated in a batch", Some(0)).unwrap();
+    db.write(batch).unwrap();
+    assert!(absent(b"put in a batch") && absent(b"in a batch") && absent(b"updated in a batch"));
+}
+
+/// A batch is what its writes are one after the other: a row that one of them lets expire is not there for the next.
+#[test]
+fn a_batch_writes_anew_what_it_let_expire() {
+    let one_by_one = |with: &dyn Fn(&Db, &Table)| {
+        let db = Db::open_at(tier(64 << 20), options(), Clock::manual(1_000)).unwrap();
+        let users = users(&db);
+        for key in [b"1", b"2", b"3", b"4"] {
+            users.put(key, &row! { name: "Ada", age: 1u32 }).unwrap();
+        }
+        with(&db, &users);
+        let rows: Vec<_> = users.scan().map(|row| row.unwrap()).collect();
+        rows.iter()
+            .map(|row| {
+                let name = row.get("name").as_str().unwrap_or("").to_owned();
+                (row.key().to_vec(), name, row.get("age").as_u64(), row.expires_at_ms())
+            })
+            .collect::<Vec<_>>()
+    };
+    let single = one_by_one(&|_, users| {
+        users.expire(b"1", Some(1_000)).unwrap();
+        users.update(b"1", &row! { age: 2u32 }).unwrap();
+        users.put_expiring(b"2", &row! { name: "Bob" }, 500).unwrap();
+        users.update(b"2", &row! { age: 3u32 }).unwrap();
+        users.put_expiring(b"3", &row! { name: "Cid" }, 500).unwrap();
+        users.expire(b"3", Some(9_000)).unwrap();
+        users.update(b"4", &row! { age: 4u32 }).unwrap();
+        users.expire(b"4", Some(500)).unwrap();
+        users.update(b"4", &row! { age: 5u32 }).unwrap();
+        users.put_expiring(b"5", &row! { name: "Dan" }, 500).unwrap();
+    });
+    let batched = one_by_one(&|db, users| {
+        let mut batch = Batch::new();
+        batch.set_expiry(users, b"1", Some(1_000)).unwrap();
+        batch.update(users, b"1", &row! { age: 2u32 }).unwrap();
+        batch.put_expiring(users, b"2", &row! { name: "Bob" }, 500).unwrap();
+        batch.update(users, b"2", &row! { age: 3u32 }).unwrap();
+        batch.put_expiring(users, b"3", &row! { name: "Cid" }, 500).unwrap();
+        batch.set_expiry(users, b"3", Some(9_000)).unwrap();
+        batch.update(users, b"4", &row! { age: 4u32 }).unwrap();
+        batch.set_expiry(users, b"4", Some(500)).unwrap();
+        batch.update(users, b"4", &row! { age: 5u32 }).unwrap();
+        batch.put_expiring(users, b"5", &row! { name: "Dan" }, 500).unwrap();
+        db.write(batch).unwrap();
+    });
+    assert_eq!(single.len(), 3);
+    assert_eq!(batched, single);
+}
+
+/// A store with a small index, its table and the number of keys that fit.
+fn with_full_index() -> (Db, Table, u32) {
+    let db = Db::open_on(tier(64 << 20), Options { index_bytes_max: 256 << 10, ..options() }).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let put = |n: u32| flat.put(&n.to_be_bytes(), &[("value", Value::Bytes(b"v"))]);
+    let count = (0..).find(|&n| put(n).is_err()).unwrap();
+    assert!(count > 1_000);
+    assert_eq!(put(count).unwrap_err().kind(), ErrorKind::Full);
+    (db, flat, count)
+}
+
+/// What the message of a full index promises holds for batches, too.
+#[test]
+fn a_full_index_takes_batches_of_overwrites_and_deletes() {
+    let (db, flat, count) = with_full_index();
+    let mut batch = Batch::new();
+    for n in 0..100u32 {
+        batch.put(&flat, &n.to_be_bytes(), &[("value", Value::Bytes(b"w"))]).unwrap();
+        batch.delete(&flat, &(100 + n).to_be_bytes()).unwrap();
+    }
+    db.write(batch).unwrap();
+    assert_eq!(flat.len(), u64::from(count) - 100);
+    assert_eq!(
+        flat.get_field(&7u32.to_be_bytes(), "value").unwrap(),
+        Some(OwnedValue::Bytes(b"w"[..].into()))
+    );
+    let mut batch = Batch::new();
+    (0..100u32).for_each(|n| {
+        batch.put(&flat, &(count + n).to_be_bytes(), &[("value", Value::Bytes(b"v"))]).unwrap()
+    });
+    assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Full);
+}
+
+/// The memory of an index that was cleared or dropped is there for the next rows, written singly or in a batch.
+#[test]
+fn a_cleared_table_gives_its_index_back() {
+    let (db, flat, count) = with_full_index();
+    let value = [("value", Value::Bytes(b"v"))];
+    for round in 0..5 {
+        flat.clear().unwrap();
+        let in_a_batch = if round % 2 == 0 { 0 } else { 50 };
+        let mut batch = Batch::new();
+        (0..in_a_batch).for_each(|n: u32| batch.put(&flat, &n.to_be_bytes(), &value).unwrap());
+        db.write(batch).unwrap();
+        for n in in_a_batch..count {
+            flat.put(&n.to_be_bytes(), &value).unwrap_or_else(|error| panic!("{n} of {count}: {error}"));
+        }
+    }
+    db.drop_table("flat").unwrap();
+    let flat = db.create_table("again", Schema::flat()).unwrap();
+    (0..count).for_each(|n| flat.put(&n.to_be_bytes(), &value).unwrap());
+}
+
 #[test]
 fn overwriting_for_ever_fits_a_bounded_tier() {
     let db = Db::open_on(tier(16 << 20), options()).unwrap();
@@ -477,4 +640,25 @@ fn the_presence_of_a_field_is_told_without_its_value() {
     table.update(b"k", &[("b", Value::Null), ("c", Value::Int(-1))]).unwrap();
     assert_eq!([has("a"), has("b"), has("c")], [true, false, true]);
     assert!(table.read(b"k", |row| row.has("d")).is_err());
+}
+
+/// Who writes to a store that was closed is told that, and not of a failed sync.
+#[test]
+fn a_closed_store_says_so() {
+    let db = db();
+    let users = users(&db);
+    users.put(b"1", &row! { name: "Ada" }).unwrap();
+    let other = db.clone();
+    db.close().unwrap();
+    let errors = [
+        users.put(b"2", &row! { name: "Bob" }).unwrap_err(),
+        users.delete(b"1").unwrap_err(),
+        users.clear().unwrap_err(),
+        other.create_table("late", Schema::flat()).err().unwrap(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        assert_eq!(error.message(), "the store has been closed");
+    }
+    assert!(users.get(b"1").unwrap().is_some(), "reads go on");
 }

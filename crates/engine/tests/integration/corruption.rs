@@ -289,3 +289,29 @@ fn a_truncated_file() {
     assert!(refused > 5);
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+/// Zeros where the root was, as a file system may leave them, are no new store: what else is in the file is not given up.
+#[test]
+fn a_root_of_zeros_over_a_store_is_corruption() {
+    let directory = std::env::temp_dir().join(format!("hedgerow-zeroed-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let open = || Db::open_with(&directory, options());
+    fill(open).close().unwrap();
+    let file = directory.join(hedgerow::FAST_TIER_FILE);
+    let whole = std::fs::read(&file).unwrap();
+    for zeros in [0..8192, 4096..8192, 0..SEGMENT_BYTES as usize] {
+        let mut bytes = whole.clone();
+        bytes[zeros.clone()].fill(0);
+        if zeros.start > 0 {
+            bytes[0] ^= 1;
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let error = open().err().unwrap_or_else(|| panic!("zeros at {zeros:?}: a new store over the old"));
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+        assert_eq!(std::fs::read(&file).unwrap(), bytes, "it was written to");
+    }
+    // Only zeros, however many, are a store that is yet to be made.
+    std::fs::write(&file, vec![0; whole.len()]).unwrap();
+    open().unwrap().create_table("new", hedgerow::Schema::flat()).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+}

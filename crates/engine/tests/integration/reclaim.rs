@@ -615,3 +615,44 @@ fn deletions_that_wait_for_space_get_it() {
         assert!(flat.delete(&key(n)).unwrap_or_else(|error| panic!("{n} of {count}: {error}")));
     }
 }
+
+/// A sync that fails while a segment is begun is a failed sync like any other: nobody knows what else it would have written.
+#[test]
+fn a_failed_sync_of_a_segment_header_closes_the_log() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    flat.put(b"small", &bytes(b"before")).unwrap();
+    sim.fail_persist_after(0, false);
+    let error = flat.put(b"big", &bytes(&vec![1; 3 << 20])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let error = flat.put(b"small", &bytes(b"after")).and_then(|()| db.persist()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert!(flat.get(b"small").unwrap().is_some(), "reads go on");
+}
+
+/// Durable at once on persistent memory: what a reader sees of a batch no crash takes back.
+#[test]
+fn what_is_seen_of_a_batch_is_durable() {
+    let sim = CrashSim::new(CrashModel::CacheLines, 32 << 20);
+    let db = open_in(&sim, Durability::Immediate).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let keys: Vec<[u8; 4]> = (0..3_000).map(u32::to_be_bytes).collect();
+    let first = |flat: &Table| flat.get_field(&keys[0], "value").unwrap();
+    for round in 1..=8u8 {
+        let wanted = Some(OwnedValue::Bytes(vec![round; 50].into()));
+        let mut batch = Batch::new();
+        keys.iter().for_each(|key| batch.put(&flat, key, &bytes(&[round; 50])).unwrap());
+        let seen = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| db.write(batch).unwrap());
+            while first(&flat) != wanted && !writer.is_finished() {}
+            sim.ops()
+        });
+        let mut walk = sim.walk();
+        walk.seek(seen);
+        let crashed = CrashSim::from_image(&walk.image(Survivors::None, 1));
+        let found = first(&open(&crashed).unwrap().table("flat").unwrap());
+        assert!(found == wanted, "the batch of round {round} was seen and is gone");
+        db.collect().unwrap();
+    }
+}

@@ -262,3 +262,23 @@ fn a_store_that_is_killed_while_full_takes_deletes() {
     }
     assert_eq!(table.len(), 0);
 }
+
+/// A victim that was given up half-way is chosen again by what is still live in it: what was copied is dead there.
+#[test]
+fn rows_copied_out_of_a_victim_are_dead_in_it() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    fill(&flat, 1);
+    fill(&flat, 2);
+    let store = flat.store();
+    let (unit, segment, dead) = store.log.candidates().remove(0);
+    assert_eq!(dead, 0);
+    assert!(store.log.begin_collection(unit));
+    store.empty_segment(unit, Claim::Collector).unwrap();
+    store.log.abandon_collection(unit);
+    let now = store.log.candidates().into_iter().find(|(other, ..)| *other == unit).unwrap();
+    assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
+    assert_eq!(db.collect().unwrap(), 1);
+    db.check_counts().unwrap();
+}
