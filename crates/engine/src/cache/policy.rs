@@ -226,7 +226,7 @@ impl Policy {
             if evicted < WINDOW_MIN as u32 {
                 continue;
             }
-            let factor = match came_back * 100 / evicted {
+            let factor = match u64::from(came_back) * 100 / u64::from(evicted) {
                 20.. => 1.25,
                 0..5 => 0.9,
                 5..20 => 1.0,

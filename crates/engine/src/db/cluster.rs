@@ -170,7 +170,10 @@ impl Store {
         for group in batch.slots().chunks(GROUP) {
             let mut homes = [None; GROUP];
             for (home, slot) in homes.iter_mut().zip(group) {
-                *home = Some(self.home(*slot)).filter(|slot| matches!(slot.tag(), Tag::Row | Tag::Delta));
+                // Large ones do not count: between small ones they would keep them apart for ever.
+                let counts =
+                    |slot: &Slot| matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES;
+                *home = Some(self.home(*slot)).filter(counts);
             }
             self.fetch_chains(homes);
             for slot in homes.into_iter().flatten() {

@@ -174,3 +174,25 @@ fn marks_are_forgotten_before_all_rows_seem_known() {
     clustering.forget_if_full();
     assert!(!clustering.remember(&slots[..1024]));
 }
+
+/// Rows too large to count lie between small ones: the small ones come together, and the large ones stay where they are.
+#[test]
+fn large_rows_in_between_are_not_copied_for_ever() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, options());
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    for i in apart() {
+        let bytes = if i % 2 == 0 { 500 } else { 10_000 };
+        flat.put(&key(i), &[("value", Value::Bytes(&vec![1; bytes]))]).unwrap();
+    }
+    let scan = |times: usize| {
+        for _ in 0..times {
+            assert_eq!(flat.scan().count() as u64, KEYS);
+            db.collect().unwrap();
+        }
+        db.metrics().rows_clustered
+    };
+    let settled = scan(30);
+    assert!(settled > 0);
+    assert_eq!(scan(30), settled, "they are copied again");
+}
