@@ -27,7 +27,7 @@ use super::store::{Store, TableShared};
 use crate::index::{ScanBatch, Slot, Tag};
 
 /// Ranges that can wait. With [`ROWS`] it bounds what a round of the merger copies.
-const WAITING_MAX: usize = 4;
+const WAITING_MAX: usize = 16;
 /// Rows of a range.
 const ROWS: usize = 128;
 /// Scans of fewer rows say too little.
