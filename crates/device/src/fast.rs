@@ -295,6 +295,16 @@ impl FastTier {
         }
     }
 
+    /// Prepares `offset..offset + len`, which nobody refers to, for records that are synced one by one: a sync then writes the
+    /// pages that were stored to, and not the larger pieces in which the kernel reads a file ahead. Before
+    /// [`populate`](FastTier::populate). Best effort, and nothing but on a file in the page cache.
+    pub fn expect_small_syncs(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if let (Home::File(file), Medium::PageCache, false) = (&self.home, self.medium, offset >= end) {
+            file.make_pages_small(offset, end);
+        }
+    }
+
     /// The `len` bytes at `offset`; `None` where they do not all exist.
     #[inline]
     pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {

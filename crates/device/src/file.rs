@@ -75,6 +75,11 @@ impl TierFile {
         &self.mapping
     }
 
+    /// [`Mapping::make_pages_small`].
+    pub(crate) fn make_pages_small(&self, from: u64, to: u64) {
+        self.mapping.make_pages_small(&self.file, from, to);
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -170,6 +170,21 @@ impl Mapping {
         }
     }
 
+    /// Lets go of the pages of `from..to`, as far as they are clean, and has the next ones come one at a time. Best effort.
+    ///
+    /// The kernel reads a file ahead in pieces of up to 2 MiB (large folios), and a store to one byte makes all of its piece
+    /// dirty: each sync of a record of 100 bytes would write half a megabyte.
+    pub(crate) fn make_pages_small(&self, file: &File, from: u64, to: u64) {
+        let (start, bytes) = self.at(from - from % page_bytes(), to);
+        // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
+        unsafe {
+            libc::madvise(start, bytes, libc::MADV_RANDOM);
+            libc::madvise(start, bytes, libc::MADV_DONTNEED);
+            let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
+            libc::posix_fadvise(file.as_raw_fd(), from, bytes, libc::POSIX_FADV_DONTNEED);
+        }
+    }
+
     /// Writes the pages of `from..to` to the file and waits for the device, file size included.
     pub(crate) fn sync(&self, from: u64, to: u64) -> io::Result<()> {
         let from = from - from % page_bytes();

@@ -61,6 +61,11 @@ pub(crate) struct Log {
     durable_sequence: AtomicU64,
     next_incarnation: AtomicU64,
     commit: Mutex<Commit>,
+    /// Writers wait for syncs.
+    syncs_each_write: bool,
+    /// Whether somebody leads a group commit, and who waits for the end of it.
+    led: Mutex<bool>,
+    lead_ended: Condvar,
     root: Mutex<Root>,
     /// A sync failed: what is on the medium is no longer known. No more writes.
     failed: AtomicBool,
@@ -99,6 +104,16 @@ pub(crate) struct SegmentEnd {
     pub(crate) unit: u32,
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
+}
+
+/// The lead of a group commit, given up however it ends.
+struct Lead<'a>(&'a Log);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        *self.0.led.lock() = false;
+        self.0.lead_ended.notify_all();
+    }
 }
 
 impl Log {
@@ -273,18 +288,27 @@ impl Log {
         }
     }
 
-    /// Returns when everything up to `sequence` is durable. Callers at the same time share one sync (group commit).
+    /// Returns when everything up to `sequence` is durable. Callers at the same time share syncs (group commit): one leads, the
+    /// others wait for what it finds, and wake together. A lock would let them in one by one, behind whoever came since.
     pub(crate) fn persist_to(&self, sequence: u64) -> Result<()> {
-        if self.durable_sequence() >= sequence {
-            return Ok(());
+        while self.durable_sequence() < sequence {
+            let mut led = self.led.lock();
+            if *led {
+                // The durable sequence is raised before the lead is given up, under this lock: no waking is missed.
+                self.lead_ended.wait(&mut led);
+                continue;
+            }
+            *led = true;
+            drop(led);
+            let _lead = Lead(self);
+            let mut commit = self.commit.lock();
+            if self.durable_sequence() < sequence {
+                self.check_writable()?;
+                let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
+                self.sync(&mut commit, note)?;
+            }
         }
-        let mut commit = self.commit.lock();
-        if self.durable_sequence() >= sequence {
-            return Ok(());
-        }
-        self.check_writable()?;
-        let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
-        self.sync(&mut commit, note)
+        Ok(())
     }
 
     /// Makes everything durable and says so in the root, so that segments up to now may be freed. Returns the sequence up
@@ -529,6 +553,9 @@ impl Log {
             };
             drop(pool);
             prepared = true;
+            if self.syncs_each_write {
+                self.tier.expect_small_syncs(self.unit_offset(unit), self.unit_bytes());
+            }
             // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
             const STEP: u64 = 512 << 10;
             for step in 0..self.unit_bytes().div_ceil(STEP) {

@@ -32,6 +32,8 @@ const WAITING_MAX: usize = 16;
 const ROWS: usize = 128;
 /// Scans of fewer rows say too little.
 const ROWS_MIN: usize = 8;
+/// So many rows that lie together are left where they are.
+const RUN_MIN: usize = 16;
 /// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own fetching ahead covers.
 const NEAR_BYTES: u64 = 4096;
 /// One row in so many is remembered.
@@ -110,17 +112,32 @@ impl Clustering {
     }
 }
 
+/// Whether a slot leads to a row that counts: a large one between small ones would keep them apart for ever.
+fn counts(slot: &Slot) -> bool {
+    matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES
+}
+
+/// Whether of two rows, one after the other in key order or against it, the second lies near the first.
+fn are_near(one: &Slot, next: &Slot) -> bool {
+    next.offset().abs_diff(one.offset()) <= NEAR_BYTES + next.bytes()
+}
+
 /// Whether at least a quarter of the rows, in key order or against it, do not lie near the one before.
 fn are_scattered(slots: &[Slot]) -> bool {
-    let here = |slot: &&Slot| matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES;
     let (mut rows, mut jumps, mut before) = (0, 0, None);
-    for slot in slots.iter().filter(here) {
-        let near = |before: u64| slot.offset().abs_diff(before) <= NEAR_BYTES + slot.bytes();
-        jumps += usize::from(before.is_some_and(|before| !near(before)));
-        before = Some(slot.offset());
+    for slot in slots.iter().filter(|slot| counts(slot)) {
+        jumps += usize::from(before.is_some_and(|before| !are_near(before, slot)));
+        before = Some(slot);
         rows += 1;
     }
     rows >= ROWS_MIN && jumps * 4 >= rows
+}
+
+/// The rows that do not lie in a run with others. Ranges overlap: what was brought together for one stays where it is when it is
+/// part of another.
+fn lone(slots: &[Slot]) -> impl Iterator<Item = Slot> {
+    let runs = slots.chunk_by(|one, next| counts(one) && counts(next) && are_near(one, next));
+    runs.filter(|run| run.len() < RUN_MIN).flatten().copied().filter(counts)
 }
 
 impl Store {
@@ -167,14 +184,10 @@ impl Store {
         if !are_scattered(batch.slots()) {
             return;
         }
-        for group in batch.slots().chunks(GROUP) {
+        let lone: SmallVec<[Slot; ROWS]> = lone(batch.slots()).map(|slot| self.home(slot)).collect();
+        for group in lone.chunks(GROUP) {
             let mut homes = [None; GROUP];
-            for (home, slot) in homes.iter_mut().zip(group) {
-                // Large ones do not count: between small ones they would keep them apart for ever.
-                let counts =
-                    |slot: &Slot| matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES;
-                *home = Some(self.home(*slot)).filter(counts);
-            }
+            homes.iter_mut().zip(group).for_each(|(home, slot)| *home = Some(*slot));
             self.fetch_chains(homes);
             for slot in homes.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever

@@ -15,7 +15,7 @@ use super::segment::{
     Decoded, HEADER_COPY_BYTES, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
 use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, header_of, now};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
 const SMALL_TIER_UNITS: u64 = 128;
@@ -53,6 +53,9 @@ impl Log {
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
             commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
+            syncs_each_write: options.durability == Durability::Immediate,
+            led: Mutex::new(false),
+            lead_ended: Condvar::new(),
             failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
