@@ -295,13 +295,19 @@ impl FastTier {
         }
     }
 
-    /// Prepares `offset..offset + len`, which nobody refers to, for records that are synced one by one: a sync then writes the
-    /// pages that were stored to, and not the larger pieces in which the kernel reads a file ahead. Before
-    /// [`populate`](FastTier::populate). Best effort, and nothing but on a file in the page cache.
-    pub fn expect_small_syncs(&self, offset: u64, len: u64) {
+    /// [`populate`](FastTier::populate) for bytes, which nobody refers to, where records will be synced one by one: nothing becomes
+    /// dirty, and with `anew` a sync will write the pages that were stored to, and not the larger pieces in which the kernel
+    /// reads a file ahead (what is on the medium is read again). On a file in the page cache; elsewhere it is `populate`.
+    pub fn populate_for_small_syncs(&self, offset: u64, len: u64, anew: bool) {
         let end = offset.saturating_add(len).min(self.bytes());
-        if let (Home::File(file), Medium::PageCache, false) = (&self.home, self.medium, offset >= end) {
-            file.make_pages_small(offset, end);
+        match &self.home {
+            Home::File(file) if self.medium == Medium::PageCache && !self.read_only && offset < end => {
+                if anew {
+                    file.make_pages_small(offset, end);
+                }
+                file.mapping().populate_clean(offset, end);
+            }
+            _ => self.populate(offset, len),
         }
     }
 

@@ -15,6 +15,7 @@ const BASE_ALIGN: usize = 2 << 20;
 /// How much one `madvise` call populates: short enough that a growing thread never waits long for the address space.
 const POPULATE_STEP: usize = 4 << 20;
 /// Since Linux 5.14; older kernels answer `EINVAL`, which is ignored.
+const MADV_POPULATE_READ: libc::c_int = 22;
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// The machine's page size in bytes.
@@ -158,12 +159,21 @@ impl Mapping {
 
     /// Takes the write faults of `from..to` now. Best effort: a kernel that cannot do it leaves them for later.
     pub(crate) fn populate(&self, from: u64, to: u64) {
+        self.populate_by(MADV_POPULATE_WRITE, from, to);
+    }
+
+    /// The same for read faults: pages that nobody stored to are not dirty then, and not written by the next sync.
+    pub(crate) fn populate_clean(&self, from: u64, to: u64) {
+        self.populate_by(MADV_POPULATE_READ, from, to);
+    }
+
+    fn populate_by(&self, advice: libc::c_int, from: u64, to: u64) {
         let mut from = from - from % page_bytes();
         while from < to {
             let step = (to - from).min(POPULATE_STEP as u64);
             let (start, bytes) = self.at(from, from + step);
             // SAFETY: populating changes no contents, and reports what would be SIGBUS as an error.
-            if unsafe { libc::madvise(start, bytes, MADV_POPULATE_WRITE) } != 0 {
+            if unsafe { libc::madvise(start, bytes, advice) } != 0 {
                 return;
             }
             from += step;

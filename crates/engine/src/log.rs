@@ -553,14 +553,17 @@ impl Log {
             };
             drop(pool);
             prepared = true;
-            if self.syncs_each_write {
-                self.tier.expect_small_syncs(self.unit_offset(unit), self.unit_bytes());
-            }
+            let small = &self.units[unit as usize].small_pages;
+            let anew = self.syncs_each_write && !small.swap(true, Ordering::Relaxed);
             // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
             const STEP: u64 = 512 << 10;
             for step in 0..self.unit_bytes().div_ceil(STEP) {
                 let offset = self.unit_offset(unit) + step * STEP;
-                self.tier.populate(offset, STEP.min(self.unit_bytes() - step * STEP));
+                let bytes = STEP.min(self.unit_bytes() - step * STEP);
+                match self.syncs_each_write {
+                    true => self.tier.populate_for_small_syncs(offset, bytes, anew),
+                    false => self.tier.populate(offset, bytes),
+                }
             }
             self.pool.lock().add_ready(unit);
         }

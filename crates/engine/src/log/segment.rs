@@ -23,7 +23,7 @@
 //!   all of `units` are free at first; then the others' first bytes are made zero, durably, and `units` 1.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hedgerow_device::crc32c;
 
@@ -146,11 +146,17 @@ pub(crate) struct Unit {
     pub(crate) incarnation: AtomicU64,
     /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: AtomicU64,
+    /// Its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
+    pub(crate) small_pages: AtomicBool,
 }
 
 impl Unit {
     pub(crate) fn new() -> Unit {
-        Unit { incarnation: AtomicU64::new(0), dead_bytes: AtomicU64::new(0) }
+        Unit {
+            incarnation: AtomicU64::new(0),
+            dead_bytes: AtomicU64::new(0),
+            small_pages: AtomicBool::new(false),
+        }
     }
 }
 
