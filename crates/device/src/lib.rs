@@ -57,6 +57,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hedgerow-device is written for 64-bit Linux");
 
+mod allocations;
 mod arena;
 mod checksum;
 mod clock;
@@ -70,6 +71,7 @@ mod machine;
 mod map;
 mod random;
 
+pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;

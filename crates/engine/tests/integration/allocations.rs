@@ -2,49 +2,15 @@
 //!
 //! Counted by thread, so that housekeeping and other tests do not count. The index grows by chunks of its own arena, which is
 //! mapped, not allocated.
-#![allow(unsafe_code, reason = "a global allocator that counts is an unsafe trait")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 use std::ops::Bound;
 
 use hedgerow::{Db, FieldId, Options, Schema, Table, Type, Value};
-use hedgerow_device::{FastTier, FastTierOptions, Random};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is being taken down has nowhere to count.
-    COUNT.try_with(|count| count.set(count.get() + 1)).ok();
-}
-
-// SAFETY: all calls are passed on to the system's allocator as they came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(at, layout, bytes) }
-    }
-}
+use hedgerow_device::{CountingAllocator, FastTier, FastTierOptions, Random, allocations};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROWS: u64 = 4_000;
 const FIELDS: usize = 10;
@@ -78,9 +44,9 @@ fn each(mut operation: impl FnMut(u64)) -> f64 {
     const CALLS: u64 = 2_000;
     let mut random = Random::from_seed(1);
     (0..200).for_each(|_| operation(random.below(ROWS)));
-    let before = COUNT.get();
+    let before = allocations();
     (0..CALLS).for_each(|_| operation(random.below(ROWS)));
-    (COUNT.get() - before) as f64 / CALLS as f64
+    (allocations() - before) as f64 / CALLS as f64
 }
 
 #[test]
