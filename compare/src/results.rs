@@ -76,14 +76,14 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     }
 }
 
-/// The run of `engine` beside `run`: same phase, group and round.
+/// The run of `engine` beside `run`: same phase, group and round, and where a phase was run more than once the same time of it.
 fn beside<'a>(runs: &'a [Run], run: &Run, engine: Engine) -> Option<&'a Run> {
-    runs.iter().find(|other| {
-        other.engine == engine
-            && other.group == run.group
-            && other.round == run.round
-            && other.report.phase == run.report.phase
-    })
+    let together = |other: &&Run| {
+        other.group == run.group && other.round == run.round && other.report.phase == run.report.phase
+    };
+    let is_own = |other: &&Run| other.engine == run.engine && other.mapping == run.mapping;
+    let time = runs.iter().filter(together).filter(is_own).position(|other| std::ptr::eq(other, run))?;
+    runs.iter().filter(together).filter(|other| other.engine == engine).nth(time)
 }
 
 fn net_us(runs: &[Run], run: &Run) -> f64 {

@@ -74,6 +74,11 @@ fn every_medium_gives_back_what_it_was_given() {
         tier.persist(64, 8).unwrap();
         tier.persist(5 * MIB + 17, bytes.len() as u64).unwrap();
         tier.persist_all().unwrap();
+        // Neither what is durable nor what is not yet may be lost with the pages.
+        tier.store_u64(72, 7);
+        tier.populate_for_small_syncs(0, 10 * MIB, true);
+        tier.populate_for_small_syncs(0, 10 * MIB, false);
+        assert_eq!(tier.load_u64(72), 7, "{medium}");
         tier.prefetch(5 * MIB, 64);
         tier.prefetch(u64::MAX, 64);
         assert_eq!(crc32c(0, tier.read(5 * MIB + 17, bytes.len())), crc32c(0, &bytes), "{medium}");
@@ -94,6 +99,7 @@ fn persisting_nothing_or_beyond_the_end_is_harmless() {
         tier.persist(u64::MAX, 5).unwrap();
         tier.populate(0, u64::MAX);
         tier.populate(u64::MAX, 1);
+        tier.populate_for_small_syncs(u64::MAX, 1, true);
     }
 }
 
