@@ -656,3 +656,25 @@ fn what_is_seen_of_a_batch_is_durable() {
         db.collect().unwrap();
     }
 }
+
+/// Those who wait for another's sync are told when it fails, and none is left waiting.
+#[test]
+fn all_writers_of_a_failed_group_commit_are_refused() {
+    for round in 0..20 {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = open_in(&sim, Durability::Immediate).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        sim.fail_persist_after(round, true);
+        let write_until_refused = |thread: u8| {
+            (0..100_000u32).find_map(|i| flat.put(&[thread, i as u8], &bytes(&i.to_le_bytes())).err())
+        };
+        std::thread::scope(|scope| {
+            let writers: Vec<_> =
+                (0..4).map(|thread| scope.spawn(move || write_until_refused(thread))).collect();
+            for writer in writers {
+                let error = writer.join().unwrap().expect("no write is acknowledged without its sync");
+                assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Closed), "{error}");
+            }
+        });
+    }
+}
