@@ -25,7 +25,7 @@ use hedgerow_device::crc32c;
 use smallvec::SmallVec;
 
 use super::metrics::Count;
-use super::read::{Bodies, Chain};
+use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared};
 use crate::cache::{
     Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, Visit, WORTH_IT,
@@ -62,8 +62,6 @@ const USAGE_TARGET: f64 = 0.9;
 const USAGE_FULL: f64 = 0.85;
 /// Nor is there for so many ticks after a row found no place: another table has the pages.
 const STARVED_LATELY: u32 = 100;
-/// Rows looked up together.
-const GROUP: usize = 16;
 /// What a round was like.
 pub(super) enum Round {
     /// There was work.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::merge::GROUP;
+use super::read::GROUP;
 use super::store::{Store, TableShared};
 use crate::index::{ScanBatch, Slot, Tag};
 

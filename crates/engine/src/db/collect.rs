@@ -26,8 +26,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::merge::GROUP;
-use super::read::{Bodies, Chain};
+use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared, index_full};
 use super::write::{Draft, Edit, Step, is_row};
 use crate::index::{Decision, Slot, Tag};

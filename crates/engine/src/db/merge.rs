@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::metrics::Count;
-use super::read::Chain;
+use super::read::{Chain, GROUP};
 use super::store::{Pace, Store, TableShared};
 use crate::Result;
 use crate::index::{Slot, Tag};
@@ -37,8 +37,6 @@ const PACE: Duration = Duration::from_millis(4);
 const READS_PER_UPDATE: u64 = 8;
 /// A scan counts as this many reads.
 const READS_PER_SCAN: u64 = 16;
-/// Rows looked at together.
-pub(super) const GROUP: usize = 16;
 
 /// A key whose row has at least `depth` deltas.
 #[derive(Clone, Copy)]

@@ -35,7 +35,7 @@ use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
 use crate::{Error, FieldName, Result, Schema, Value};
 
-/// Keys looked up together.
+/// Keys or rows that are looked at together, so that their misses overlap.
 pub(super) const GROUP: usize = 16;
 
 /// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
