@@ -401,7 +401,9 @@ impl Draw<'_, '_> {
     }
 
     fn expires_in(&mut self) -> Option<u64> {
-        if self.source.one_in(8) { Some(self.source.below(3_000)) } else { None }
+        // Some are past at once.
+        let most_ms = if self.source.one_in(5) { 1 } else { 3_000 };
+        if self.source.one_in(8) { Some(self.source.below(most_ms)) } else { None }
     }
 
     fn write(&mut self, at: u64) -> Op {

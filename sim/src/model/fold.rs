@@ -12,7 +12,8 @@ pub(super) struct NewExpiry {
     pub(super) of_new_row: bool,
 }
 
-/// One part for each row of a batch. All of it happens at one moment: an expiry takes effect after it.
+/// One part for each row of a batch. All of it happens at one moment: what an expiry of that moment leaves is gone for
+/// the parts after it.
 pub(super) fn folded(parts: &[Part]) -> Vec<(Part, Option<NewExpiry>)> {
     let mut folded: Vec<(Part, Option<NewExpiry>)> = Vec::new();
     for part in parts {
@@ -21,6 +22,9 @@ pub(super) fn folded(parts: &[Part]) -> Vec<(Part, Option<NewExpiry>)> {
             folded.push((part.clone(), None));
             continue;
         };
+        if lapses(&earlier.kind, *expiry) {
+            (earlier.kind, *expiry) = (PartKind::Delete, None);
+        }
         match (&mut earlier.kind, &part.kind) {
             (PartKind::Put(fields, _) | PartKind::Update(fields), PartKind::Update(more)) => {
                 fields.extend(more)
@@ -41,4 +45,14 @@ pub(super) fn folded(parts: &[Part]) -> Vec<(Part, Option<NewExpiry>)> {
         }
     }
     folded
+}
+
+/// Whether a write leaves a row that has expired already.
+fn lapses(kind: &PartKind, expiry: Option<NewExpiry>) -> bool {
+    let expires_in = match kind {
+        PartKind::Put(_, expires_in) | PartKind::Expire(expires_in) => *expires_in,
+        PartKind::Update(_) => expiry.and_then(|expiry| expiry.expires_in),
+        PartKind::Delete => None,
+    };
+    expires_in == Some(0)
 }

@@ -72,3 +72,13 @@ fn the_store_answers_like_its_model() {
     assert!(merged.clustered > 0, "the seeds never clustered a row");
     assert!(hits > 0, "the seeds never read a cached row");
 }
+
+/// Few keys and short runs: batches write one row several times over, expire it and make it anew, and the rows counted
+/// at the end of each run show what was left of it.
+#[test]
+fn batches_fold_like_their_model() {
+    let taste = Taste { keys: 2, value_bytes_max: 400, ..Taste::default() };
+    for seed in 0..1_000 {
+        run(1_000_000 + seed, 40, Setup::default(), &taste);
+    }
+}
