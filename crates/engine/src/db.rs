@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `db/write.rs` | the write path |
 //! | `db/read.rs` | the read path |
+//! | `db/fetch.rs` | which lines of a row are fetched ahead |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
 //! | `db/merge.rs` | rows in pieces made whole |
@@ -19,6 +20,7 @@ mod cached;
 mod catalog;
 mod cluster;
 mod collect;
+mod fetch;
 #[cfg(test)]
 mod fixture;
 pub mod inspect;

@@ -560,9 +560,12 @@ impl Log {
             for step in 0..self.unit_bytes().div_ceil(STEP) {
                 let offset = self.unit_offset(unit) + step * STEP;
                 let bytes = STEP.min(self.unit_bytes() - step * STEP);
-                match self.syncs_each_write {
-                    true => self.tier.populate_for_small_syncs(offset, bytes, anew),
-                    false => self.tier.populate(offset, bytes),
+                if !self.syncs_each_write {
+                    self.tier.populate(offset, bytes);
+                } else if self.tier.populate_for_small_syncs(offset, bytes, anew).is_err() {
+                    // A failed sync, of which no later one will tell again.
+                    self.fail();
+                    return prepared;
                 }
             }
             self.pool.lock().add_ready(unit);

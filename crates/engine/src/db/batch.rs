@@ -236,7 +236,7 @@ impl Store {
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place().then(|| self.log.collector_lane());
         for (table, key, version) in &batch.required {
-            let now = self.read(table, key, None, |row| Ok(row.version()))?;
+            let now = self.read(table, key, None, None, |row| Ok(row.version()))?;
             if now != *version {
                 return Err(Error::new(
                     ErrorKind::Conflict,

@@ -24,12 +24,15 @@ use smallvec::SmallVec;
 
 use super::read::GROUP;
 use super::store::{Store, TableShared};
-use crate::index::{ScanBatch, Slot, Tag};
+use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
-/// Ranges that can wait. With [`ROWS`] it bounds what a round of the merger copies.
+/// Ranges that can wait. With [`ROWS`] and [`ONWARD`] it bounds what a round of the merger copies.
 const WAITING_MAX: usize = 16;
 /// Rows of a range.
 const ROWS: usize = 128;
+/// Ranges copied for each that was noted: it, and those that follow it in key order as long as their rows lie apart too. So a table that
+/// is scanned all over is in order soon, and a few that are scanned never cost more than so many times themselves.
+const ONWARD: usize = 8;
 /// Scans of fewer rows say too little.
 const ROWS_MIN: usize = 8;
 /// So many rows that lie together are left where they are.
@@ -176,15 +179,27 @@ impl Store {
 
     fn cluster(&self, range: &Scattered) {
         let Some(table) = self.catalog.by_id(range.table) else { return };
-        let guard = self.pin();
+        let mut from = Bound::Included(range.key.to_vec());
         let mut batch = ScanBatch::new();
-        let from = Bound::Included(&range.key[..]);
-        table.index.scan_forward(from, Bound::Unbounded, ROWS, &guard, &mut batch);
-        // Somebody may have been here before.
-        if !are_scattered(batch.slots()) {
-            return;
+        for _ in 0..ONWARD {
+            let guard = self.pin();
+            let first = from.as_ref().map(Vec::as_slice);
+            let more = table.index.scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
+            // Somebody may have been here before.
+            if !are_scattered(batch.slots()) {
+                return;
+            }
+            self.copy_lone(&table, batch.slots());
+            if more == ScanEnd::Done || self.housekeeping.is_stopped() {
+                return;
+            }
+            from = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
         }
-        let lone: SmallVec<[Slot; ROWS]> = lone(batch.slots()).map(|slot| self.home(slot)).collect();
+    }
+
+    /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.
+    fn copy_lone(&self, table: &TableShared, slots: &[Slot]) {
+        let lone: SmallVec<[Slot; ROWS]> = lone(slots).map(|slot| self.home(slot)).collect();
         for group in lone.chunks(GROUP) {
             let mut homes = [None; GROUP];
             homes.iter_mut().zip(group).for_each(|(home, slot)| *home = Some(*slot));
@@ -192,7 +207,7 @@ impl Store {
             for slot in homes.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
-                let copied = self.whole_chain(slot).and_then(|chain| self.merge_row(&table, slot, &chain));
+                let copied = self.whole_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));
                 self.clustering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }

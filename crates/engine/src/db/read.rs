@@ -22,6 +22,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Row;
+use super::fetch::Fetch;
 use super::metrics::Count;
 use super::store::{Store, TableShared};
 use super::swim::mend;
@@ -33,7 +34,7 @@ use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
-use crate::{Error, FieldName, Result, Schema, Value};
+use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(super) const GROUP: usize = 16;
@@ -311,22 +312,26 @@ impl Store {
         Ok(())
     }
 
-    /// Runs `read` on the row of `key`, in place.
+    /// Runs `read` on the row of `key`, in place: as it is, or as it was when the sequence `before` was the last. It will ask for
+    /// the fields `ids`, if that is known.
     #[inline]
     pub(super) fn read<R>(
         &self,
         table: &TableShared,
         key: &[u8],
         before: Option<u64>,
+        ids: Option<&[FieldId]>,
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
         let guard = self.pin();
         let slot = table.index.get(key, &guard);
-        if let Some(slot) = slot {
-            self.prefetch(slot);
-        }
         let schema = table.schema.load();
+        match (slot, ids) {
+            (Some(slot), None) => self.prefetch(slot),
+            (Some(slot), ids) => Fetch::new(self, &schema, ids).newest(self, slot, key),
+            _ => {}
+        }
         let version = match (slot, before) {
             (Some(slot), Some(sequence)) => self.version_before(slot, sequence)?,
             _ => slot,

@@ -5,17 +5,14 @@
 //! is the latest when it is visited.
 
 use std::collections::VecDeque;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 
-use smallvec::SmallVec;
-
+use super::fetch::Fetch;
 use super::metrics::Count;
 use super::read::RowRef;
-use super::store::Store;
+use super::table::FieldIds;
 use super::{Row, Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::log::format::FLAG_EXPIRES;
-use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result};
 
 /// Slots copied in the first step, and the most in later ones.
@@ -48,7 +45,7 @@ pub struct Scan {
     to: Bound<Vec<u8>>,
     reverse: bool,
     limit: usize,
-    ids: Option<Vec<FieldId>>,
+    ids: Option<FieldIds>,
     state: State,
 }
 
@@ -196,44 +193,6 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// What is fetched of each row before it is visited.
-struct Fetch {
-    /// Of a row's body; nothing: all of it.
-    parts: SmallVec<[Range<usize>; 4]>,
-    body_bytes: usize,
-    /// Of rows written now.
-    flags: u8,
-}
-
-impl Fetch {
-    /// For a scan that will ask for the fields `ids`, if it said so.
-    fn new(store: &Store, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
-        let layout = schema.current_layout();
-        let flags = store.mergeable_flag(layout);
-        let place = |&id| layout.fixed_reach(id);
-        let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
-        match (layout.body_bytes(), parts) {
-            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes, flags },
-            _ => Fetch { parts: SmallVec::new(), body_bytes: 0, flags },
-        }
-    }
-
-    #[inline]
-    fn newest(&self, store: &Store, slot: Slot, key: &[u8]) {
-        let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
-        if self.parts.is_empty() || slot.tag() != Tag::Row {
-            store.prefetch(slot);
-        } else {
-            store.log.prefetch_parts(
-                slot.offset(),
-                (self.flags | expires, key.len()),
-                self.body_bytes,
-                &self.parts,
-            );
-        }
-    }
-}
-
 impl Iterator for Scan {
     type Item = Result<Row>;
 
@@ -252,12 +211,5 @@ impl Iterator for Scan {
             }
         }
         self.state.rows.pop_front().map(Ok)
-    }
-}
-
-impl Table {
-    /// The ids of fields in the current schema.
-    pub(super) fn field_ids<F: FieldName>(&self, fields: &[F]) -> Result<Vec<FieldId>> {
-        fields.iter().map(|&field| self.field_id(field)).collect()
     }
 }

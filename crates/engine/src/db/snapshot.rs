@@ -29,7 +29,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Table::get`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Row>> {
-        self.store.read(table.shared(), key, Some(self.sequence), |row| row.to_row())
+        self.store.read(table.shared(), key, Some(self.sequence), None, |row| row.to_row())
     }
 
     /// Some fields of the row, copied.
@@ -38,7 +38,8 @@ impl Snapshot {
     /// As [`Table::get_fields`].
     pub fn get_fields<F: FieldName>(&self, table: &Table, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = table.field_ids(fields)?;
-        self.store.read(table.shared(), key, Some(self.sequence), |row| Row::copy(row, Some(&ids)))
+        self.store
+            .read(table.shared(), key, Some(self.sequence), Some(&ids), |row| Row::copy(row, Some(&ids)))
     }
 
     /// Rows in key order, as they were.

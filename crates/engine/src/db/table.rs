@@ -4,6 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
 use super::store::{Store, TableShared};
@@ -70,6 +72,9 @@ pub enum Change {
     Delete,
 }
 
+/// Ids of fields; on the stack as long as they are few.
+pub(super) type FieldIds = SmallVec<[FieldId; 8]>;
+
 impl Table {
     pub(super) fn new(db: &Db, shared: Arc<TableShared>) -> Table {
         Table { store: Arc::clone(&db.store), shared, _db: db.clone() }
@@ -99,6 +104,12 @@ impl Table {
     /// `NotFound` if there is no such field.
     pub fn field(&self, name: &str) -> Result<FieldId> {
         self.field_id(name)
+    }
+
+    /// The ids of fields in the current schema.
+    #[inline]
+    pub(super) fn field_ids<F: FieldName>(&self, fields: &[F]) -> Result<FieldIds> {
+        fields.iter().map(|&field| self.field_id(field)).collect()
     }
 
     pub(super) fn field_id<F: FieldName>(&self, field: F) -> Result<FieldId> {
@@ -191,7 +202,7 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
-        self.store.read(&self.shared, key, None, |row| row.to_row())
+        self.store.read(&self.shared, key, None, None, |row| row.to_row())
     }
 
     /// Some fields of the row, copied. Only their bytes are read.
@@ -200,7 +211,7 @@ impl Table {
     /// See [`Table`]; `NotFound` if there is no such field.
     pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = self.field_ids(fields)?;
-        self.store.read(&self.shared, key, None, |row| Row::copy(row, Some(&ids)))
+        self.store.read(&self.shared, key, None, Some(&ids), |row| Row::copy(row, Some(&ids)))
     }
 
     /// One field of the row, copied; `Null` if the row is there but the field is not.
@@ -208,7 +219,7 @@ impl Table {
     /// # Errors
     /// See [`Table`]; `NotFound` if there is no such field.
     pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
-        self.store.read(&self.shared, key, None, |row| Ok(row.get(field)?.to_owned()))
+        self.read_fields(key, &[field], |row| Ok(row.get(field)?.to_owned()))
     }
 
     /// Runs `read` on the row in place, without copying it. While it runs nothing that was freed is reused, so it should be
@@ -218,7 +229,23 @@ impl Table {
     /// See [`Table`], and those of `read`.
     #[inline]
     pub fn read<R>(&self, key: &[u8], read: impl FnOnce(&RowRef<'_>) -> Result<R>) -> Result<Option<R>> {
-        self.store.read(&self.shared, key, None, read)
+        self.store.read(&self.shared, key, None, None, read)
+    }
+
+    /// [`Table::read`] for whoever will ask for these fields: only they are fetched ahead, which is quicker where they are a small
+    /// part of the row. Others can be read as well, and are waited for.
+    ///
+    /// # Errors
+    /// See [`Table`], and those of `read`; `NotFound` if there is no such field.
+    #[inline]
+    pub fn read_fields<F: FieldName, R>(
+        &self,
+        key: &[u8],
+        fields: &[F],
+        read: impl FnOnce(&RowRef<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let ids = self.field_ids(fields)?;
+        self.store.read(&self.shared, key, None, Some(&ids), read)
     }
 
     /// Brings the rows of these keys into the processor's caches, as far as they lie in the log: for reads and updates that

@@ -40,7 +40,12 @@ impl Log {
         let grown = (tier.bytes() / unit_bytes) as u32;
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
-        let lanes = (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX);
+        let syncs_each_write = options.durability == Durability::Immediate;
+        let lanes = match syncs_each_write && !tier.flush_is_cheap() {
+            // Writers wait for a sync, not for the lane, and a sync of one place takes a third of one of eight.
+            true => 1,
+            false => (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX),
+        };
         let power_cut = !root.clean && root.boot_id != tier.boot_id();
         let log = Log {
             unit_shift: unit_bytes.trailing_zeros(),
@@ -53,7 +58,7 @@ impl Log {
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
             commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
-            syncs_each_write: options.durability == Durability::Immediate,
+            syncs_each_write,
             led: Mutex::new(false),
             lead_ended: Condvar::new(),
             failed: AtomicBool::new(false),

@@ -93,6 +93,21 @@ fn rows_scanned_again_and_again_come_together() {
 }
 
 #[test]
+fn a_range_takes_along_those_that_follow_it() {
+    const ROWS_ALL: u64 = 3_000;
+    let sim = sim();
+    let db = open(&sim, options());
+    let table = table_of(&db, (0..ROWS_ALL).map(|i| i * 37 % ROWS_ALL));
+    for _ in 0..3 {
+        assert_eq!(table.scan().limit(200).count(), 200);
+        db.collect().unwrap();
+    }
+    let wanted = (ROWS * ONWARD) as u64;
+    let clustered = db.metrics().rows_clustered;
+    assert!((wanted / 2..=wanted).contains(&clustered), "{clustered} rows were copied for a scan of 200");
+}
+
+#[test]
 fn rows_that_lie_together_stay() {
     let sim = sim();
     let db = open(&sim, options());

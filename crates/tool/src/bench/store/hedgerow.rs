@@ -141,7 +141,7 @@ struct HedgerowSession<'a> {
     table: &'a Table,
     shape: RowShape,
     ids: &'a [FieldId],
-    /// The ids a partial scan asks for, kept to allocate nothing per scan.
+    /// The ids a partial read or scan asks for, kept to allocate nothing for each.
     chosen: Vec<FieldId>,
 }
 
@@ -199,10 +199,19 @@ impl Session for HedgerowSession<'_> {
     }
 
     fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
-        let read = self.table.read(key, |row| {
+        let ids = self.ids;
+        let read = |row: &RowRef<'_>| {
             sink.begin_row(key);
-            Self::deliver(self.ids, row, columns, sink)
-        });
+            Self::deliver(ids, row, columns, sink)
+        };
+        let read = match columns {
+            Columns::All => self.table.read(key, read),
+            Columns::Some(fields) => {
+                self.chosen.clear();
+                self.chosen.extend(fields.iter().map(|&field| ids[field]));
+                self.table.read_fields(key, &self.chosen, read)
+            }
+        };
         read.map(|_| ()).map_err(text)
     }
 

@@ -1,0 +1,54 @@
+//! Bringing rows into the processor's caches before they are read: all of a row, or of a fixed layout only the lines in which
+//! the wanted fields lie, with those that verify them. A row of 1,104 bytes has 18 lines, one field of it four to six.
+//!
+//! Only hints: a row of an older schema version lies elsewhere, and is read all the same.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::store::Store;
+use crate::FieldId;
+use crate::index::{Slot, Tag};
+use crate::log::format::FLAG_EXPIRES;
+use crate::schema::table::TableSchema;
+
+/// What is fetched of each row before it is visited.
+pub(super) struct Fetch {
+    /// Of a row's body; nothing: all of it.
+    parts: SmallVec<[Range<usize>; 4]>,
+    body_bytes: usize,
+    /// Of rows written now.
+    flags: u8,
+}
+
+impl Fetch {
+    /// For whoever will ask for the fields `ids`, if it said so.
+    #[inline]
+    pub(super) fn new(store: &Store, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
+        let layout = schema.current_layout();
+        let flags = store.mergeable_flag(layout);
+        let place = |&id| layout.fixed_reach(id);
+        let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
+        match (layout.body_bytes(), parts) {
+            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes, flags },
+            _ => Fetch { parts: SmallVec::new(), body_bytes: 0, flags },
+        }
+    }
+
+    /// The newest record of a row.
+    #[inline]
+    pub(super) fn newest(&self, store: &Store, slot: Slot, key: &[u8]) {
+        let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
+        if self.parts.is_empty() || slot.tag() != Tag::Row {
+            store.prefetch(slot);
+        } else {
+            store.log.prefetch_parts(
+                slot.offset(),
+                (self.flags | expires, key.len()),
+                self.body_bytes,
+                &self.parts,
+            );
+        }
+    }
+}
