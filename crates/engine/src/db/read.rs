@@ -92,6 +92,8 @@ impl<'a> Chain<'a> {
         loop {
             let slot = Slot::from_raw(previous).filter(|_| below.len() < Slot::DEPTH_MAX.into());
             let Some(slot) = slot else { return Err(broken_chain(&self.newest)) };
+            // Whoever walks wants what is below: all of its lines at once.
+            self.log.prefetch_record(slot.offset(), slot.bytes());
             let record = self.log.record(slot.offset())?;
             previous = record.previous();
             let kind = record.kind();
@@ -449,6 +451,8 @@ impl<'a> RowRef<'a> {
                 }
             });
         }
+        // The same for the row below. What does not fit is looked at again as its fields are read, and told or explained then.
+        let _ = self.chain.row()?.verify_all();
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
     }
