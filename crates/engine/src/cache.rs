@@ -48,6 +48,7 @@ use crate::index::Slot;
 use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec};
 use crate::options::{CacheMode, Options};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::words::u32_at;
 use crate::{Error, Result};
 
 use page::{Marks, PAGE_BYTES};
@@ -215,7 +216,7 @@ impl Cache {
     pub(crate) fn place(&self, place: u64) -> Result<Place<'_>> {
         let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
         let head = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
-        let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let bytes = u32_at(head, 4) as usize;
         let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
         Ok(Place { bytes, offset: CACHED_OFFSET | place, incarnation: INCARNATION })
     }

@@ -37,6 +37,7 @@ mod log;
 mod options;
 mod schema;
 mod sync;
+mod words;
 
 pub use db::inspect;
 pub use db::{Batch, Change, Db, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table};

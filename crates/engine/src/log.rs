@@ -33,6 +33,7 @@ use segment::{
 };
 
 use self::format::{END_BYTES, Place, Record};
+use crate::words::u32_at;
 use crate::{Error, ErrorKind, Result};
 
 const LANES_MAX: u32 = 16;
@@ -153,7 +154,7 @@ impl Log {
         };
         let incarnation = unit.incarnation.load(Ordering::Relaxed);
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
-        let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let bytes = u32_at(head, 4) as usize;
         let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
         Ok(Place { bytes, offset, incarnation })
     }

@@ -24,6 +24,7 @@ use crate::index::{Epoch, Index, NodeArena};
 use crate::log::Log;
 use crate::schema::catalog::{decode, encode};
 use crate::schema::table::{FieldAccess, TableSchema};
+use crate::words::{u16_at, u32_at};
 use crate::{Error, ErrorKind, Result, Schema};
 
 /// Bytes in a table's name.
@@ -58,8 +59,7 @@ impl Catalog {
             next_id = take_u32(&mut bytes)?;
             for _ in 0..take_u32(&mut bytes)? {
                 let id = take_u32(&mut bytes)?;
-                let name_bytes = take(&mut bytes, 2)?;
-                let name_bytes = u16::from_le_bytes([name_bytes[0], name_bytes[1]]) as usize;
+                let name_bytes = u16_at(take(&mut bytes, 2)?, 0) as usize;
                 let schema_bytes = take_u32(&mut bytes)? as usize;
                 let name = std::str::from_utf8(take(&mut bytes, name_bytes)?).map_err(|_| malformed())?;
                 let schema = decode(take(&mut bytes, schema_bytes)?)?.with_access(access);
@@ -232,6 +232,5 @@ fn take<'b>(bytes: &mut &'b [u8], count: usize) -> Result<&'b [u8]> {
 }
 
 fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
-    let taken = take(bytes, 4)?;
-    Ok(u32::from_le_bytes([taken[0], taken[1], taken[2], taken[3]]))
+    Ok(u32_at(take(bytes, 4)?, 0))
 }

@@ -58,7 +58,9 @@ impl<'a> Chain<'a> {
         let (depth, whole) = match newest.kind() {
             RecordKind::Row => (0, true),
             RecordKind::Delta => (slot.depth(), false),
-            RecordKind::Tombstone | RecordKind::Batch => return Err(broken_chain(&newest)),
+            RecordKind::Tombstone | RecordKind::Batch => {
+                return Err(broken_chain(newest.offset(), newest.key()));
+            }
         };
         let may_expire = slot.expires() || whole && newest.expires_at_ms().is_some();
         Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire })
@@ -74,7 +76,7 @@ impl<'a> Chain<'a> {
     }
 
     /// The records below the newest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn below(&self) -> Result<&[Record<'a>]> {
         match self.below.get() {
             Some(below) => Ok(below),
@@ -91,7 +93,7 @@ impl<'a> Chain<'a> {
         let mut previous = self.newest.previous();
         loop {
             let slot = Slot::from_raw(previous).filter(|_| below.len() < Slot::DEPTH_MAX.into());
-            let Some(slot) = slot else { return Err(broken_chain(&self.newest)) };
+            let Some(slot) = slot else { return Err(self.broken()) };
             // Whoever walks wants what is below: all of its lines at once.
             self.log.prefetch_record(slot.offset(), slot.bytes());
             let record = self.log.record(slot.offset())?;
@@ -101,9 +103,14 @@ impl<'a> Chain<'a> {
             match kind {
                 RecordKind::Delta => {}
                 RecordKind::Row => return Ok(below),
-                RecordKind::Tombstone | RecordKind::Batch => return Err(broken_chain(&self.newest)),
+                RecordKind::Tombstone | RecordKind::Batch => return Err(self.broken()),
             }
         }
+    }
+
+    #[cold]
+    fn broken(&self) -> Error {
+        broken_chain(self.newest.offset(), self.newest.key())
     }
 
     /// Newest first, the row last.
@@ -119,6 +126,7 @@ impl<'a> Chain<'a> {
         Ok(self.below()?.iter().any(|part| part.offset() == record.offset()))
     }
 
+    #[inline(always)]
     pub(super) fn row(&self) -> Result<&Record<'a>> {
         Ok(self.below()?.last().unwrap_or(&self.newest))
     }
@@ -148,7 +156,7 @@ impl<'a> Chain<'a> {
         Ok(None)
     }
 
-    #[inline]
+    #[inline(always)]
     fn base<'b>(&'b self, schema: &'b TableSchema) -> Result<Base<'b, 'a>> {
         Ok(Base { chain: self, row: self.row()?, schema })
     }
@@ -349,12 +357,12 @@ impl Store {
     }
 }
 
+/// Of the parts of a record: a record whose address is taken cannot be made where it is used.
 #[cold]
-fn broken_chain(record: &Record<'_>) -> Error {
+fn broken_chain(offset: u64, key: &[u8]) -> Error {
+    let key = key.escape_ascii();
     Error::corrupted(format!(
-        "the record at byte {} of the fast tier (key {}) refers to a version that is not there",
-        record.offset(),
-        record.key().escape_ascii()
+        "the record at byte {offset} of the fast tier (key {key}) refers to a version that is not there"
     ))
 }
 
@@ -502,7 +510,7 @@ impl<'a> RowRef<'a> {
         self.chain.row().map_or(0, Record::body_len)
     }
 
-    #[inline]
+    #[inline(always)]
     fn base(&self) -> Result<RowBody<'_, Base<'_, 'a>>> {
         let base = self.chain.base(self.schema)?;
         row_body(self.schema, base.row, base)
@@ -553,7 +561,7 @@ impl<'a> RowRef<'a> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn row_body<'b, B: BodyBytes<'b>>(
     schema: &'b TableSchema,
     record: &Record<'_>,
@@ -590,7 +598,7 @@ impl<'b, 'r: 'b> BodyBytes<'b> for Base<'b, 'r> {
         self.row.body_len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
         match self.row.slice(range.clone()) {
             Err(_) if self.is_being_merged() => self.row.slice(range),

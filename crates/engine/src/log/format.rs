@@ -41,6 +41,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use hedgerow_device::{crc32c, crc32c_blocks};
 
 use crate::schema::body::BodyBytes;
+use crate::words::{u16_at, u32_at, u64_at};
 use crate::{Error, Result};
 
 /// Bytes of the fixed part of a record header.
@@ -256,22 +257,6 @@ fn seed(incarnation: u64) -> u32 {
     (mixed ^ mixed >> 31) as u32
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-/// One load: of a word that is stored at once, never halves of two.
-#[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
 /// A record at rest. Its head has been verified; blocks of the body are verified as they are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Record<'a> {
@@ -458,6 +443,7 @@ impl<'a> Record<'a> {
     }
 
     /// The body, unverified.
+    #[inline]
     pub(crate) fn raw_body(&self) -> &'a [u8] {
         &self.bytes[self.body as usize..][..self.body_bytes as usize]
     }
@@ -530,8 +516,9 @@ impl<'a> Record<'a> {
             let count = (last + 1 - group).min(GROUP);
             let end = ((group + count) << self.shift).min(body.len());
             crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut sums[..count]);
-            for (block, sum) in (group..).zip(&sums[..count]) {
-                if u32_at(self.bytes, self.crcs as usize + 4 * block) != *sum ^ self.sum_mask {
+            let stored = self.bytes[self.crcs as usize + 4 * group..][..4 * count].chunks_exact(4);
+            for ((block, sum), stored) in (group..).zip(&sums).zip(stored) {
+                if u32_at(stored, 0) != *sum ^ self.sum_mask {
                     return Err(self.corrupted(self.body as usize + (block << self.shift)));
                 }
             }
@@ -543,6 +530,28 @@ impl<'a> Record<'a> {
             self.verified.set(self.verified.get() | ((1 << count) - 1) << first);
         }
         Ok(())
+    }
+
+    /// Verifies the blocks that hold bytes of `part`, which is not empty.
+    fn verify(&self, part: &Range<usize>) -> Result<()> {
+        let (first, last) = (part.start >> self.shift, (part.end - 1) >> self.shift);
+        if first == last {
+            self.verify_block(first)
+        } else if last - first >= 3 {
+            self.verify_blocks(first, last)
+        } else {
+            (first..=last).try_for_each(|block| self.verify_block(block))
+        }
+    }
+
+    #[cold]
+    fn outside(&self) -> Error {
+        Error::corrupted(format!(
+            "the record at byte {} of the fast tier (key {}) points outside its own {} bytes",
+            self.offset,
+            self.key().escape_ascii(),
+            self.body_bytes
+        ))
     }
 
     #[cold]
@@ -589,26 +598,12 @@ impl<'a> BodyBytes<'a> for &Record<'a> {
         self.body_bytes as usize
     }
 
-    #[inline]
+    // Inline where all is verified: a slice that is returned through memory is waited for.
+    #[inline(always)]
     fn slice(&self, range: Range<usize>) -> Result<&'a [u8]> {
-        let body = &self.bytes[self.body as usize..self.body as usize + self.body_bytes as usize];
-        let Some(slice) = body.get(range.clone()) else {
-            return Err(Error::corrupted(format!(
-                "the record at byte {} of the fast tier (key {}) points outside its own {} bytes",
-                self.offset,
-                self.key().escape_ascii(),
-                self.body_bytes
-            )));
-        };
+        let Some(slice) = self.raw_body().get(range.clone()) else { return Err(self.outside()) };
         if !self.all_verified.get() && !slice.is_empty() {
-            let (first, last) = (range.start >> self.shift, (range.end - 1) >> self.shift);
-            if first == last {
-                self.verify_block(first)?;
-            } else if last - first >= 3 {
-                self.verify_blocks(first, last)?;
-            } else {
-                (first..=last).try_for_each(|block| self.verify_block(block))?;
-            }
+            self.verify(&range)?;
         }
         Ok(slice)
     }

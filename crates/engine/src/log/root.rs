@@ -21,6 +21,7 @@
 use hedgerow_device::{FastTier, crc32c};
 
 use super::segment::SEGMENT_HEADER_BYTES;
+use crate::words::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
@@ -90,27 +91,24 @@ impl Root {
     }
 
     fn decode(bytes: &[u8]) -> Option<(u32, Root)> {
-        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let u128_at = |at: usize| bytes[at..at + 16].try_into().map(u128::from_le_bytes).ok();
-        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..124]) != u32_at(124)? {
+        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..124]) != u32_at(bytes, 124) {
             return None;
         }
         let root = Root {
-            generation: u64_at(16)?,
-            unit_bytes: u64_at(24)?,
-            store_id: u128_at(32)?,
-            boot_id: u128_at(48)?,
-            opens: u64_at(64)?,
-            watermark: u64_at(72)?,
+            generation: u64_at(bytes, 16),
+            unit_bytes: u64_at(bytes, 24),
+            store_id: u128_at(bytes, 32),
+            boot_id: u128_at(bytes, 48),
+            opens: u64_at(bytes, 64),
+            watermark: u64_at(bytes, 72),
             clean: bytes[80] == 1,
-            catalog_offset: u64_at(88)?,
-            catalog_bytes: u64_at(96)?,
-            catalog_crc: u32_at(104)?,
-            units: u32_at(108)?,
+            catalog_offset: u64_at(bytes, 88),
+            catalog_bytes: u64_at(bytes, 96),
+            catalog_crc: u32_at(bytes, 104),
+            units: u32_at(bytes, 108),
             whole_copy: 0,
         };
-        Some((u32_at(8)?, root))
+        Some((u32_at(bytes, 8), root))
     }
 
     /// Reads the root of a tier; `None` if the tier has never held a store.

@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hedgerow_device::crc32c;
 
+use crate::words::{u32_at, u64_at};
+
 /// Bytes before the first record of a segment.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 128;
 /// Bytes of one copy of the header.
@@ -79,9 +81,7 @@ impl SegmentHeader {
     }
 
     fn decode_copy(bytes: &[u8]) -> Option<SegmentHeader> {
-        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..60]) != u32_at(60)? {
+        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..60]) != u32_at(bytes, 60) {
             return None;
         }
         let kind = match bytes[37] {
@@ -99,10 +99,10 @@ impl SegmentHeader {
         Some(SegmentHeader {
             state,
             kind,
-            units: u32_at(32)?,
-            incarnation: u64_at(8)?,
-            durable_end: u64_at(16)?,
-            max_sequence: u64_at(24)?,
+            units: u32_at(bytes, 32),
+            incarnation: u64_at(bytes, 8),
+            durable_end: u64_at(bytes, 16),
+            max_sequence: u64_at(bytes, 24),
         })
     }
 

@@ -14,6 +14,7 @@ use super::layout::{Layout, Slot};
 use super::table::TableSchema;
 use super::types::Type;
 use super::{FieldId, Value};
+use crate::words::{u16_at, u32_at, u64_at};
 use crate::{Error, Result};
 
 /// The bytes of one body.
@@ -74,23 +75,6 @@ fn slice<'a, B: BodyBytes<'a>>(bytes: &B, start: usize, len: usize) -> Result<&'
 #[cold]
 fn outside(start: usize, len: usize, body: usize) -> Error {
     Error::corrupted(format!("{len} bytes at {start} of a body of {body}"))
-}
-
-#[inline]
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline]
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[inline]
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }
 
 /// The body of a row.

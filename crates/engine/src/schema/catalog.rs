@@ -28,6 +28,7 @@ use super::table::{FieldLife, TableSchema};
 use super::types::Type;
 use super::{DEFAULT_BYTES_MAX, Field, FieldId, OwnedValue};
 use crate::limits::FIELDS_MAX;
+use crate::words::u16_at;
 use crate::{Error, ErrorKind, Result};
 
 const FORMAT: u8 = 1;
@@ -159,8 +160,7 @@ impl<'b> Input<'b> {
     }
 
     fn u16(&mut self) -> Result<u16> {
-        let bytes = self.take(2)?;
-        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+        Ok(u16_at(self.take(2)?, 0))
     }
 
     #[cold]

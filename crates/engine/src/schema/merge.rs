@@ -6,13 +6,14 @@
 
 use smallvec::SmallVec;
 
-use super::body::{BodyBytes, DeltaBody, FieldRead, RowBody, expiry_in, is_past, u64_at};
+use super::body::{BodyBytes, DeltaBody, FieldRead, RowBody, expiry_in, is_past};
 use super::format::{ROW_EXPIRY_BYTES, ROW_EXPIRY_COUNT_BYTES, RowWriter, var_bytes};
 use super::layout::Layout;
 use super::plan::{INLINE_FIELDS, row_too_long};
 use super::table::TableSchema;
 use crate::Result;
 use crate::limits::{FIELDS_MAX, ROW_BYTES_MAX};
+use crate::words::u64_at;
 
 /// A present field of a merged row.
 #[derive(Debug, Clone, Copy)]

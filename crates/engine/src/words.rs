@@ -1,0 +1,36 @@
+//! Little-endian numbers in bytes at rest.
+//!
+//! Each is one load and one check of bounds, and a word that is stored at once is never read as halves of two.
+
+/// The number in the two bytes at `at`.
+///
+/// # Panics
+/// They all exist; so for the others.
+#[inline(always)]
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array_at(bytes, at))
+}
+
+/// The number in the four bytes at `at`.
+#[inline(always)]
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(bytes, at))
+}
+
+/// The number in the eight bytes at `at`.
+#[inline(always)]
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(bytes, at))
+}
+
+/// The number in the sixteen bytes at `at`.
+pub(crate) fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    u128::from_le_bytes(array_at(bytes, at))
+}
+
+#[inline(always)]
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
