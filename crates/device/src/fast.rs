@@ -317,6 +317,18 @@ impl FastTier {
         Ok(())
     }
 
+    /// For bytes that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
+    /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
+    pub fn settle(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && offset < end
+        {
+            file.mapping().map_clean(offset, end);
+        }
+    }
+
     /// The `len` bytes at `offset`; `None` where they do not all exist.
     #[inline]
     pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {

@@ -167,6 +167,17 @@ impl Mapping {
         self.populate_by(MADV_POPULATE_READ, from, to);
     }
 
+    /// Maps the pages of `from..to` anew, clean: what was stored to them is left to the file.
+    ///
+    /// When the kernel writes a dirty page it first takes the right to store to it away, in every processor that may have it in its
+    /// table of translations: an interrupt a page. Here all of them lose it at once.
+    pub(crate) fn map_clean(&self, from: u64, to: u64) {
+        let (start, bytes) = self.at(from - from % page_bytes(), to);
+        // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
+        unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+        self.populate_clean(from, to);
+    }
+
     fn populate_by(&self, advice: libc::c_int, from: u64, to: u64) {
         let mut from = from - from % page_bytes();
         while from < to {

@@ -573,6 +573,17 @@ impl Log {
         }
     }
 
+    /// Settles the segments that were sealed ([`FastTier::settle`]). Called by the housekeeper. False if there were none.
+    pub(crate) fn settle_sealed(&self) -> bool {
+        let mut settled = false;
+        loop {
+            let next = self.pool.lock().next_to_settle();
+            let Some((unit, units)) = next else { return settled };
+            self.tier.settle(self.unit_offset(unit), u64::from(units) << self.unit_shift);
+            settled = true;
+        }
+    }
+
     /// Units that can still be taken, now or in a moment, growth included, and all there may ever be.
     pub(crate) fn space(&self) -> (u32, u32) {
         let pool = self.pool.lock();

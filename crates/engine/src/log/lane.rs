@@ -113,11 +113,7 @@ impl Lane {
 
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
-        if let Some(segment) = log.pool.lock().used.get_mut(&open.unit) {
-            segment.end = open.cursor - open.start;
-            segment.max_sequence = open.max_sequence;
-            segment.sealed = true;
-        }
+        log.pool.lock().seal(open.unit, open.cursor - open.start, open.max_sequence);
     }
 
     /// Seals all open segments.

@@ -233,9 +233,15 @@ pub(crate) struct Pool {
     pub(crate) grown_max: u32,
     /// How many units to keep ready; rises when a lane finds none.
     ready_target: usize,
+    /// First units of segments that were sealed and not settled since.
+    unsettled: VecDeque<u32>,
 }
 
-const READY_MAX: usize = 8;
+/// Segments that wait to be settled; more are left as they are.
+const UNSETTLED_MAX: usize = 256;
+
+/// Units made ready ahead, at most: a sync that comes before they are used writes them for nothing.
+const READY_MAX: usize = 2;
 
 impl Pool {
     pub(crate) fn new(grown: u32, grown_max: u32) -> Pool {
@@ -247,7 +253,27 @@ impl Pool {
             grown,
             grown_max,
             ready_target: 1,
+            unsettled: VecDeque::new(),
         }
+    }
+
+    /// Closes a segment: it ends at `end` with the sequence `max_sequence`.
+    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64) {
+        let Some(segment) = self.used.get_mut(&unit) else { return };
+        (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
+        if self.unsettled.len() < UNSETTLED_MAX {
+            self.unsettled.push_back(unit);
+        }
+    }
+
+    /// A segment to be settled: its first unit and how many it has.
+    pub(crate) fn next_to_settle(&mut self) -> Option<(u32, u32)> {
+        while let Some(unit) = self.unsettled.pop_front() {
+            if let Some(segment) = self.used.get(&unit).filter(|segment| segment.sealed) {
+                return Some((unit, segment.units));
+            }
+        }
+        None
     }
 
     /// [`Pool::available`], and those that will be in a moment.
@@ -364,6 +390,36 @@ mod tests {
                 "00000000000000000000000000000000000000000004c20b56"
             )
         );
+    }
+
+    #[test]
+    fn a_sealed_segment_is_settled_once_unless_it_was_freed() {
+        let mut pool = Pool::new(8, 8);
+        let open = Segment {
+            units: 2,
+            kind: SegmentKind::Row,
+            incarnation: 1,
+            end: SEGMENT_HEADER_BYTES,
+            max_sequence: 0,
+            sealed: false,
+            noted: (0, false),
+            next_copy: 0,
+            in_collection: false,
+            miscounted: false,
+            vanished: 0,
+            unreadable: false,
+        };
+        for unit in [1, 3, 5] {
+            pool.used.insert(unit, open.clone());
+        }
+        pool.seal(1, 4096, 7);
+        pool.seal(3, 4096, 9);
+        pool.seal(7, 4096, 9);
+        assert!(!pool.used[&5].sealed);
+        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence), (4096, 9));
+        pool.used.remove(&1);
+        assert_eq!(pool.next_to_settle(), Some((3, 2)));
+        assert_eq!(pool.next_to_settle(), None);
     }
 
     #[test]
