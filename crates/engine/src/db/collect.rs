@@ -196,6 +196,8 @@ impl Store {
         let freed = self.free_pending()?;
         let chosen = self.choose(needed || self.space_is_low());
         if chosen.victims.is_empty() {
+            // What nothing came of is no reason to choose otherwise for good.
+            self.collector.stuck.store(false, Ordering::Relaxed);
             return Ok(freed);
         }
         let (emptied, failure) = self.empty_all(&chosen);
@@ -355,7 +357,14 @@ impl Store {
         let guard = self.pin();
         table.index.multi_get(&keys, &guard, &mut found);
         if fetched == Fetched::Chains {
-            self.fetch_chains(found.map(|slot| slot.map(|slot| self.home(slot))));
+            // What is not in the version that the slot leads to is dead, and that version is not looked at.
+            let leads_to = |slot: &Slot, record: &Record<'_>| {
+                slot.tag() == Tag::Delta || slot.offset() == record.offset()
+            };
+            for (slot, record) in found.iter_mut().zip(records) {
+                *slot = slot.map(|slot| self.home(slot)).filter(|slot| leads_to(slot, record));
+            }
+            self.fetch_chains(found);
         }
     }
 
