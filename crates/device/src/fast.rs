@@ -299,22 +299,18 @@ impl FastTier {
     /// nothing becomes dirty. With `anew` their blocks are written once, so that a sync need not tell the file system that they
     /// are, and a sync will write the pages that were stored to, and not the larger pieces in which the kernel reads a file ahead
     /// (what is on the medium is read again). On a file in the page cache; elsewhere it is `populate`.
-    ///
-    /// # Errors
-    /// The medium refused a write: what is on it is not known, as after a failed [`persist`](FastTier::persist).
-    pub fn populate_for_small_syncs(&self, offset: u64, len: u64, anew: bool) -> Result<()> {
+    pub fn populate_for_small_syncs(&self, offset: u64, len: u64, anew: bool) {
         let end = offset.saturating_add(len).min(self.bytes());
         match &self.home {
             Home::File(file) if self.medium == Medium::PageCache && !self.read_only && offset < end => {
                 if anew {
-                    file.write_through(offset, self.read(offset, (end - offset) as usize))?;
+                    file.write_through(offset, end);
                     file.make_pages_small(offset, end);
                 }
                 file.mapping().populate_clean(offset, end);
             }
             _ => self.populate(offset, len),
         }
-        Ok(())
     }
 
     /// For bytes that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.

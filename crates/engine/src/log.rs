@@ -561,12 +561,9 @@ impl Log {
             for step in 0..self.unit_bytes().div_ceil(STEP) {
                 let offset = self.unit_offset(unit) + step * STEP;
                 let bytes = STEP.min(self.unit_bytes() - step * STEP);
-                if !self.syncs_each_write {
-                    self.tier.populate(offset, bytes);
-                } else if self.tier.populate_for_small_syncs(offset, bytes, anew).is_err() {
-                    // A failed sync, of which no later one will tell again.
-                    self.fail();
-                    return prepared;
+                match self.syncs_each_write {
+                    true => self.tier.populate_for_small_syncs(offset, bytes, anew),
+                    false => self.tier.populate(offset, bytes),
                 }
             }
             self.pool.lock().add_ready(unit);

@@ -76,8 +76,8 @@ fn every_medium_gives_back_what_it_was_given() {
         tier.persist_all().unwrap();
         // Neither what is durable nor what is not yet may be lost with the pages.
         tier.store_u64(72, 7);
-        tier.populate_for_small_syncs(0, 10 * MIB, true).unwrap();
-        tier.populate_for_small_syncs(0, 10 * MIB, false).unwrap();
+        tier.populate_for_small_syncs(0, 10 * MIB, true);
+        tier.populate_for_small_syncs(0, 10 * MIB, false);
         assert_eq!(tier.load_u64(72), 7, "{medium}");
         tier.store_u64(80, 8);
         tier.settle(0, 10 * MIB);
@@ -105,7 +105,7 @@ fn persisting_nothing_or_beyond_the_end_is_harmless() {
         tier.persist(u64::MAX, 5).unwrap();
         tier.populate(0, u64::MAX);
         tier.populate(u64::MAX, 1);
-        tier.populate_for_small_syncs(u64::MAX, 1, true).unwrap();
+        tier.populate_for_small_syncs(u64::MAX, 1, true);
     }
 }
 

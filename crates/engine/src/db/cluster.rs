@@ -190,7 +190,7 @@ impl Store {
                 return;
             }
             self.copy_lone(&table, batch.slots());
-            if more == ScanEnd::Done || self.housekeeping.is_stopped() {
+            if more == ScanEnd::Done || self.housekeeping.is_stopped() || !self.has_room_to_cluster() {
                 return;
             }
             from = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
