@@ -253,7 +253,7 @@ impl Pool {
             grown,
             grown_max,
             ready_target: 1,
-            unsettled: VecDeque::new(),
+            unsettled: VecDeque::with_capacity(UNSETTLED_MAX),
         }
     }
 
