@@ -313,15 +313,15 @@ impl FastTier {
         }
     }
 
-    /// For bytes that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
+    /// Maps bytes anew, clean, that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
     /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
-    pub fn settle(&self, offset: u64, len: u64) {
+    pub fn remap(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.bytes());
         if let Home::File(file) = &self.home
             && self.medium == Medium::PageCache
             && offset < end
         {
-            file.mapping().map_clean(offset, end);
+            file.mapping().remap(offset, end);
         }
     }
 

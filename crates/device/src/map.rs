@@ -171,7 +171,7 @@ impl Mapping {
     ///
     /// When the kernel writes a dirty page it first takes the right to store to it away, in every processor that may have it in its
     /// table of translations: an interrupt a page. Here all of them lose it at once.
-    pub(crate) fn map_clean(&self, from: u64, to: u64) {
+    pub(crate) fn remap(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
         unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };

@@ -570,14 +570,14 @@ impl Log {
         }
     }
 
-    /// Settles the segments that were sealed ([`FastTier::settle`]). Called by the housekeeper. False if there were none.
-    pub(crate) fn settle_sealed(&self) -> bool {
-        let mut settled = false;
+    /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
+    pub(crate) fn remap_sealed(&self) -> bool {
+        let mut remapped = false;
         loop {
-            let next = self.pool.lock().next_to_settle();
-            let Some((unit, units)) = next else { return settled };
-            self.tier.settle(self.unit_offset(unit), u64::from(units) << self.unit_shift);
-            settled = true;
+            let next = self.pool.lock().next_to_remap();
+            let Some((unit, units)) = next else { return remapped };
+            self.tier.remap(self.unit_offset(unit), u64::from(units) << self.unit_shift);
+            remapped = true;
         }
     }
 

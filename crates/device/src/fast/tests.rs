@@ -80,11 +80,11 @@ fn every_medium_gives_back_what_it_was_given() {
         tier.populate_for_small_syncs(0, 10 * MIB, false);
         assert_eq!(tier.load_u64(72), 7, "{medium}");
         tier.store_u64(80, 8);
-        tier.settle(0, 10 * MIB);
-        tier.settle(u64::MAX, 1);
-        assert_eq!(tier.load_u64(80), 8, "{medium}: settled before it was persisted");
+        tier.remap(0, 10 * MIB);
+        tier.remap(u64::MAX, 1);
+        assert_eq!(tier.load_u64(80), 8, "{medium}: mapped anew before it was persisted");
         tier.store_u64(80, 9);
-        assert_eq!(tier.load_u64(80), 9, "{medium}: what was settled can be stored to");
+        assert_eq!(tier.load_u64(80), 9, "{medium}: what was mapped anew can be stored to");
         tier.prefetch(5 * MIB, 64);
         tier.prefetch(u64::MAX, 64);
         assert_eq!(crc32c(0, tier.read(5 * MIB + 17, bytes.len())), crc32c(0, &bytes), "{medium}");

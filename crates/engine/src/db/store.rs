@@ -343,7 +343,7 @@ impl Store {
             // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
             let garbage = self.epoch.collect() > 0;
             worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
-            worked |= self.log.settle_sealed();
+            worked |= self.log.remap_sealed();
         }
     }
 

@@ -233,12 +233,12 @@ pub(crate) struct Pool {
     pub(crate) grown_max: u32,
     /// How many units to keep ready; rises when a lane finds none.
     ready_target: usize,
-    /// First units of segments that were sealed and not settled since.
-    unsettled: VecDeque<u32>,
+    /// First units of segments that were sealed and are mapped still as they were written.
+    to_remap: VecDeque<u32>,
 }
 
-/// Segments that wait to be settled; more are left as they are.
-const UNSETTLED_MAX: usize = 256;
+/// Segments that wait to be mapped anew; more are left as they are.
+const TO_REMAP_MAX: usize = 256;
 
 /// Units made ready ahead, at most: a sync that comes before they are used writes them for nothing.
 const READY_MAX: usize = 2;
@@ -253,7 +253,7 @@ impl Pool {
             grown,
             grown_max,
             ready_target: 1,
-            unsettled: VecDeque::with_capacity(UNSETTLED_MAX),
+            to_remap: VecDeque::with_capacity(TO_REMAP_MAX),
         }
     }
 
@@ -261,14 +261,14 @@ impl Pool {
     pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64) {
         let Some(segment) = self.used.get_mut(&unit) else { return };
         (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
-        if self.unsettled.len() < UNSETTLED_MAX {
-            self.unsettled.push_back(unit);
+        if self.to_remap.len() < TO_REMAP_MAX {
+            self.to_remap.push_back(unit);
         }
     }
 
-    /// A segment to be settled: its first unit and how many it has.
-    pub(crate) fn next_to_settle(&mut self) -> Option<(u32, u32)> {
-        while let Some(unit) = self.unsettled.pop_front() {
+    /// A sealed segment to be mapped anew: its first unit and how many it has.
+    pub(crate) fn next_to_remap(&mut self) -> Option<(u32, u32)> {
+        while let Some(unit) = self.to_remap.pop_front() {
             if let Some(segment) = self.used.get(&unit).filter(|segment| segment.sealed) {
                 return Some((unit, segment.units));
             }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_segment_is_settled_once_unless_it_was_freed() {
+    fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
         let mut pool = Pool::new(8, 8);
         let open = Segment {
             units: 2,
@@ -418,8 +418,8 @@ mod tests {
         assert!(!pool.used[&5].sealed);
         assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence), (4096, 9));
         pool.used.remove(&1);
-        assert_eq!(pool.next_to_settle(), Some((3, 2)));
-        assert_eq!(pool.next_to_settle(), None);
+        assert_eq!(pool.next_to_remap(), Some((3, 2)));
+        assert_eq!(pool.next_to_remap(), None);
     }
 
     #[test]

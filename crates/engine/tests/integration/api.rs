@@ -25,6 +25,30 @@ fn users(db: &Db) -> Table {
 }
 
 #[test]
+fn named_fields_are_fetched_and_others_are_read_all_the_same() {
+    let db = db();
+    let schema = (0..6).fold(Schema::new(), |schema, i| schema.field(format!("f{i}"), Type::FixedBytes(200)));
+    let table = db.create_table("wide", schema).unwrap();
+    let read = |key: &[u8], names: &[&str], wanted: &str| {
+        table.read_fields(key, names, |row| Ok(row.get(wanted)?.as_bytes().unwrap()[0]))
+    };
+    let bytes: Vec<[u8; 200]> = (0..6).map(|i| [i; 200]).collect();
+    let row: Vec<_> = bytes.iter().enumerate().map(|(i, b)| (format!("f{i}"), Value::Bytes(b))).collect();
+    let row: Vec<_> = row.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    table.put(b"1", &row).unwrap();
+    assert_eq!(read(b"1", &["f5"], "f5").unwrap(), Some(5));
+    assert_eq!(read(b"1", &["f0", "f1", "f2", "f3", "f4"], "f5").unwrap(), Some(5), "not fetched, and read");
+    table.update(b"1", &[("f5", Value::Bytes(&[9; 200]))]).unwrap();
+    assert_eq!(read(b"1", &["f5"], "f5").unwrap(), Some(9), "from a delta");
+    assert_eq!(read(b"1", &["f4"], "f4").unwrap(), Some(4), "below a delta");
+    table.add_field_with_default("late", Type::FixedBytes(200), Value::Bytes(&[7; 200])).unwrap();
+    assert_eq!(read(b"1", &["late"], "late").unwrap(), Some(7), "younger than the row");
+    assert_eq!(read(b"2", &["f5"], "f5").unwrap(), None);
+    assert_eq!(read(b"1", &["none"], "f5").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(table.get_field(b"2", "none").unwrap_err().kind(), ErrorKind::NotFound, "no row either");
+}
+
+#[test]
 fn rows_are_read_as_written() {
     let db = db();
     let users = users(&db);
