@@ -7,6 +7,7 @@
 //! are durable at once and may be ahead of the rows. Afterwards the store must take writes, close, open and compare
 //! again; and some of those openings are cut off, too.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hedgerow::{Db, Durability};
@@ -27,6 +28,8 @@ pub struct Sweep {
     marks: Vec<(usize, Model)>,
     /// What the sweep has seen.
     pub counts: SweepCounts,
+    /// Fingerprints of the images that were opened, if they are to be counted.
+    distinct: Option<HashSet<u64>>,
 }
 
 struct Step {
@@ -49,7 +52,9 @@ pub struct SweepCounts {
     pub places: u64,
     /// Openings after a crash, compared.
     pub recoveries: u64,
-    /// Of these, after a crash during or after a recovery.
+    /// Images among them that no other one equals; 0 if they were not [counted](Sweep::count_distinct).
+    pub distinct_images: u64,
+    /// Of the recoveries, those after a crash during or after a recovery.
     pub second_crashes: u64,
     /// Operations lost, of those that were not durable.
     pub lost: u64,
@@ -139,7 +144,12 @@ impl Sweep {
             merged: runner.merged(),
             ..SweepCounts::default()
         };
-        Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts })
+        Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts, distinct: None })
+    }
+
+    /// Counts from now on how many of the images that are opened are distinct: it reads each of them once more.
+    pub fn count_distinct(&mut self) {
+        self.distinct = Some(HashSet::new());
     }
 
     /// Crashes at every persist point, with `images` images each, and at one in `between` places in between.
@@ -209,6 +219,15 @@ impl Sweep {
         Ok(())
     }
 
+    /// Counts an image that is about to be opened.
+    fn count(&mut self, image: &Image) {
+        self.counts.recoveries += 1;
+        if let Some(distinct) = &mut self.distinct {
+            distinct.insert(image.fingerprint());
+            self.counts.distinct_images = distinct.len() as u64;
+        }
+    }
+
     /// Opens one image and checks all that must hold.
     fn recover(
         &mut self,
@@ -216,7 +235,7 @@ impl Sweep {
         durable: usize,
         source: &mut Source<'_>,
     ) -> Result<(), Divergence> {
-        self.counts.recoveries += 1;
+        self.count(crash.image);
         let sim = CrashSim::from_image(crash.image);
         let (k, model) = self.open_and_match(&sim, crash)?;
         let first_ops = sim.ops();
@@ -242,7 +261,7 @@ impl Sweep {
         let kind = [Survivors::Random, Survivors::None, Survivors::ProcessKill][source.below(3) as usize];
         let image = walk.image(kind, source.below(u64::MAX));
         self.counts.second_crashes += 1;
-        self.counts.recoveries += 1;
+        self.count(&image);
         // What a recovery has shown, a further crash must show again; but after a killed process alone, the power cut may
         // still take what was never durable.
         let unsure = crash.image.same_boot && !image.same_boot;

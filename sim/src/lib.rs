@@ -2,7 +2,8 @@
 //!
 //! Owns one language of operations ([`Op`]), where they come from ([`Source`]: a seed, or a fuzzer's bytes), what each must
 //! answer ([`Model`]), the comparison of a store with its model step by step ([`Runner`]), crash sweeps over a script
-//! ([`Sweep`]) and a checker of concurrent histories ([`History`]). Promises that a seed repeats a run: nothing in here
+//! ([`Sweep`]), a checker
+//! of concurrent histories ([`History`]), and how long the tests' loops go on ([`rounds`]). Promises that a seed repeats a run: nothing in here
 //! reads the machine's clock or starts a thread. Must not know how the engine does what it does.
 
 mod crash;
@@ -10,6 +11,7 @@ mod history;
 mod model;
 mod op;
 mod run;
+mod soak;
 mod source;
 
 pub use crash::{Lie, Sweep, SweepCounts};
@@ -20,4 +22,5 @@ pub use op::{
     key,
 };
 pub use run::{Divergence, Merged, Runner, Setup};
+pub use soak::{is_soaking, rounds};
 pub use source::Source;

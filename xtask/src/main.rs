@@ -1,4 +1,5 @@
-//! Chores. `cargo xtask check` runs what CI runs; `cargo xtask tidy` only the house rules; `cargo xtask STEP...` the named steps.
+//! Chores. `cargo xtask check` runs what CI runs; `cargo xtask tidy` only the house rules; `cargo xtask STEP...` the named steps;
+//! `cargo xtask soak` the tests' loops at full length.
 //!
 //! Owns the list of steps ([`steps`]), which `.ci/run` calls too, so that there is one list. Promises a time for each step
 //! and a summary as the last line. Must not know how the product works.
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use steps::{STEPS, Step};
+use steps::{SOAK, STEPS, Step};
 
 fn main() -> ExitCode {
     let root = root();
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let chosen: Option<Vec<&Step>> = match names.first().map(String::as_str) {
         Some("check") if names.len() == 1 => Some(STEPS.iter().collect()),
+        Some("soak") if names.len() == 1 => Some(vec![&SOAK]),
         Some(_) => names.iter().map(|name| STEPS.iter().find(|step| step.name == *name)).collect(),
         None => None,
     };
@@ -43,6 +45,7 @@ fn usage() -> ExitCode {
     for step in STEPS {
         eprintln!("  {:<10} {}", step.name, step.what);
     }
+    eprintln!("cargo xtask soak         {}", SOAK.what);
     ExitCode::from(2)
 }
 

@@ -27,6 +27,13 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "clients", what: "Redis clients from outside against the server", run: clients },
 ];
 
+/// Not part of CI: it takes an hour or more.
+pub(crate) const SOAK: Step = Step {
+    name: "soak",
+    what: "kills, crashes, faults and damage at full length; prints what each loop has seen",
+    run: soak,
+};
+
 fn fmt(_: &Path) -> Outcome {
     all(&[cargo(&["fmt", "--all", "--check"])])
 }
@@ -56,6 +63,17 @@ fn test(root: &Path) -> Outcome {
     };
     let words: Vec<&str> = line.split('#').next().unwrap_or(line).split_whitespace().skip(1).collect();
     all(&[cargo(&words)])
+}
+
+/// The tests whose loops ask `hedgerow_sim::rounds` how long to go on, one after the other.
+fn soak(_: &Path) -> Outcome {
+    let mut of_packages = Vec::new();
+    for package in ["hedgerow", "hedgerow-tool"] {
+        let mut test = cargo(&["test", "-p", package, "--test", "integration", "--"]);
+        test.args(["--include-ignored", "--nocapture", "--test-threads=1"]).env("HEDGEROW_SOAK", "1");
+        of_packages.push(test);
+    }
+    all(&of_packages)
 }
 
 fn shuttle(_: &Path) -> Outcome {

@@ -31,11 +31,13 @@
 //! starting state, and walks start later: see [`CrashSim::first_op`].
 #![allow(unsafe_code)]
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::checksum::crc32c;
 use crate::error::{DeviceError, Result, SYNC};
 use crate::map::{Mapping, page_bytes};
 use crate::random::Random;
@@ -133,6 +135,17 @@ impl Image {
         let mut bytes = vec![0; len];
         self.view.read(offset, &mut bytes);
         bytes
+    }
+
+    /// A number that two images share if the next process finds the same in both, and hardly otherwise: to count how many
+    /// distinct ones a sweep has opened.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.same_boot, self.bytes).hash(&mut hasher);
+        for (offset, page) in self.view.filled().filter(|(_, page)| page.iter().any(|&byte| byte != 0)) {
+            (offset, crc32c(0, page)).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Flips the bits `xor` of the byte at `offset`, as a decayed medium would. Nothing happens beyond the end.

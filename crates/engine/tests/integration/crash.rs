@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow::{Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value};
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
-use hedgerow_sim::{Lie, Op, Setup, Sweep, SweepCounts, Taste};
+use hedgerow_sim::{Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking, rounds};
 
 fn taste() -> Taste {
     Taste {
@@ -24,7 +24,7 @@ fn in_place() -> Taste {
     Taste { fixed_updates: true, keys: 60, value_bytes_max: 3_000, ..taste() }
 }
 
-/// Sweeps scripts of some seeds. `HEDGEROW_SEED=n` sweeps that one only.
+/// Sweeps a script. `HEDGEROW_SEED=n` chooses another than that of seed 1; `cargo xtask soak` sweeps several seeds.
 fn sweep(
     model: CrashModel,
     durability: Durability,
@@ -45,15 +45,29 @@ fn sweep_of(
     images: usize,
     between: u64,
 ) -> SweepCounts {
-    let seed = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let first = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
     let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
-    let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
-    let start = std::time::Instant::now();
-    sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
-    println!("{model:?}, {durability:?}: {:?} in {:.1?}", sweep.counts, start.elapsed());
-    assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
-    sweep.counts
+    let (mut all, mut distinct) = (None, 0);
+    for seed in first..first + rounds(1, SOAK_SEEDS) {
+        let start = Instant::now();
+        let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
+        if is_soaking() {
+            sweep.count_distinct();
+        }
+        sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
+        println!("seed {seed}, {model:?}, {durability:?}: {:?} in {:.1?}", sweep.counts, start.elapsed());
+        assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
+        distinct += sweep.counts.distinct_images;
+        all.get_or_insert(sweep.counts);
+    }
+    if is_soaking() {
+        println!("{model:?}, {durability:?}: {distinct} distinct images");
+    }
+    all.expect("at least one seed was swept")
 }
+
+/// Seeds of each sweep under `cargo xtask soak`.
+const SOAK_SEEDS: u64 = 5;
 
 #[test]
 fn page_cache_with_persists_now_and_then() {

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use hedgerow::{Batch, Db, Durability, Options, Schema, Table, Type, row};
 use hedgerow_device::Random;
+use hedgerow_sim::rounds;
 
 const DIRECTORY: &str = "HEDGEROW_KILL_DIRECTORY";
 const THREADS: u64 = 4;
 const KEYS: u64 = 50;
-const KILLS: u32 = 24;
 
 fn options() -> Options {
     Options {
@@ -176,7 +176,8 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     let directory = temporary("kill");
     let mut acknowledged = Acknowledged::new();
     let (mut random, mut total, mut killed_in_a_row) = (Random::from_seed(9), 0, 0);
-    for kill in 0..KILLS {
+    let kills = rounds(24, 100);
+    for kill in 0..kills {
         let life = Duration::from_millis(40 + random.below(300));
         total += run_and_kill(&directory, life, &mut acknowledged);
         // Every third kill is followed by another without an opening in order between them.
@@ -188,9 +189,9 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     }
     verify(&directory, &acknowledged);
     println!(
-        "{KILLS} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
+        "{kills} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
     );
-    assert!(total > u64::from(KILLS) * 20, "the writers hardly wrote: {total}");
+    assert!(total > kills * 20, "the writers hardly wrote: {total}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

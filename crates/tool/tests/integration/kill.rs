@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hedgerow_sim::rounds;
+
 use crate::client::{Client, Program, TempDir, encode};
 
-const KILLS: u64 = 24;
 const WRITERS: u64 = 3;
 
 /// What a writer knows of its keys: the last acknowledged value, and what was sent after it without an answer.
@@ -90,7 +91,7 @@ fn check(client: &mut Client, book: &Book) {
 fn kill_in_a_loop(durability: &str) {
     let dir = TempDir::new();
     let book: Book = Arc::default();
-    for round in 0..KILLS {
+    for round in 0..rounds(24, 100) {
         let program = Program::spawn(dir.path(), &["--durability", durability]);
         check(&mut program.client(), &book);
         let stop = Arc::new(AtomicBool::new(false));
