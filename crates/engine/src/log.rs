@@ -11,9 +11,11 @@
 pub(crate) mod format;
 mod lane;
 mod open;
+mod pool;
 mod replay;
 mod root;
 pub(crate) mod segment;
+mod space;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,11 +27,11 @@ use hedgerow_device::FastTier;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
+use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
 pub(crate) use root::Root;
 use segment::{
-    Claim, HEADER_COPY_BYTES, NoUnit, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind,
-    SegmentState, Unit, add_dead,
+    HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, add_dead,
 };
 
 use self::format::{END_BYTES, Place, Record};
@@ -458,269 +460,6 @@ impl Log {
         }
         // One store that no kill tears: a record that is neither whole nor void would hide all that follow it.
         self.tier.store_u64(offset, format::void_word(self.tier.load_u64(offset)));
-    }
-}
-
-/// Space.
-impl Log {
-    /// Takes `units` units into use as a segment of `kind`.
-    fn open_segment(&self, units: u32, kind: SegmentKind, claim: Claim) -> std::result::Result<u32, NoSpace> {
-        let mut pool = self.pool.lock();
-        let unit = loop {
-            match pool.take(units, claim) {
-                Ok(unit) => break unit,
-                Err(NoUnit::Grow(more)) => {
-                    self.grow(&mut pool, more).map_err(|error| match error.kind() {
-                        ErrorKind::Full => NoSpace::Full(claim),
-                        _ => NoSpace::Failed(error),
-                    })?
-                }
-                Err(NoUnit::Full) => return Err(NoSpace::Full(claim)),
-            }
-        };
-        let incarnation = self.next_incarnation.fetch_add(1, Ordering::Relaxed);
-        for u in unit..unit + units {
-            let unit = &self.units[u as usize];
-            unit.incarnation.store(incarnation, Ordering::Relaxed);
-            unit.dead_bytes.store(0, Ordering::Relaxed);
-        }
-        let segment = Segment {
-            units,
-            kind,
-            incarnation,
-            end: SEGMENT_HEADER_BYTES,
-            max_sequence: 0,
-            sealed: false,
-            noted: (SEGMENT_HEADER_BYTES, false),
-            next_copy: 1,
-            in_collection: false,
-            miscounted: false,
-            vanished: 0,
-            unreadable: false,
-        };
-        // Whoever is killed before the first record leaves an end mark there.
-        self.write_end(unit);
-        // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
-        // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
-        // cover the headers of further units, it must not be there without this.
-        self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
-        if self.tier.flush_is_cheap() || units > 1 {
-            self.tier
-                .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
-                .inspect_err(|_| self.fail())
-                .map_err(|error| NoSpace::Failed(error.into()))?;
-        }
-        pool.used.insert(unit, segment);
-        Ok(unit)
-    }
-
-    fn grow(&self, pool: &mut Pool, units: u32) -> Result<()> {
-        // A little at a time while the store is small, 64 MiB at a time later.
-        let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
-        for wanted in [step.min(pool.grown_max - pool.grown), units] {
-            match self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift) {
-                Ok(()) => {
-                    pool.has_grown(wanted);
-                    return Ok(());
-                }
-                Err(error) => {
-                    if error.is_failed_sync() {
-                        self.fail();
-                    }
-                    if wanted == units {
-                        return Err(error.into());
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper. False if there
-    /// was none to touch.
-    pub(crate) fn prepare_units(&self) -> bool {
-        let mut prepared = false;
-        loop {
-            let mut pool = self.pool.lock();
-            let unit = match pool.next_to_prepare() {
-                None => return prepared,
-                Some(Ok(unit)) => unit,
-                Some(Err(_)) => {
-                    if self.grow(&mut pool, 1).is_err() {
-                        return prepared;
-                    }
-                    continue;
-                }
-            };
-            drop(pool);
-            prepared = true;
-            let small = &self.units[unit as usize].small_pages;
-            let anew = self.syncs_each_write && !small.swap(true, Ordering::Relaxed);
-            // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
-            const STEP: u64 = 512 << 10;
-            for step in 0..self.unit_bytes().div_ceil(STEP) {
-                let offset = self.unit_offset(unit) + step * STEP;
-                let bytes = STEP.min(self.unit_bytes() - step * STEP);
-                match self.syncs_each_write {
-                    true => self.tier.populate_for_small_syncs(offset, bytes, anew),
-                    false => self.tier.populate(offset, bytes),
-                }
-            }
-            self.pool.lock().add_ready(unit);
-        }
-    }
-
-    /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
-    pub(crate) fn remap_sealed(&self) -> bool {
-        let mut remapped = false;
-        loop {
-            let next = self.pool.lock().next_to_remap();
-            let Some((unit, units)) = next else { return remapped };
-            self.tier.remap(self.unit_offset(unit), u64::from(units) << self.unit_shift);
-            remapped = true;
-        }
-    }
-
-    /// Units that can still be taken, now or in a moment, growth included, and all there may ever be.
-    pub(crate) fn space(&self) -> (u32, u32) {
-        let pool = self.pool.lock();
-        (pool.available_soon(), pool.grown_max)
-    }
-
-    /// Waits until a segment is freed, at most `timeout`; false if none was.
-    pub(crate) fn wait_for_space(&self, timeout: Duration) -> bool {
-        let mut pool = self.pool.lock();
-        !self.space_freed.wait_for(&mut pool, timeout).timed_out()
-    }
-
-    /// Sealed segments that can be collected and are not being: first unit, segment, dead bytes.
-    pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
-        let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
-        sealed.map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
-    }
-
-    fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {
-        let units = &self.units[unit as usize..(unit + segment.units) as usize];
-        let dead: u64 = units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
-        dead.min(segment.end - SEGMENT_HEADER_BYTES)
-    }
-
-    /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
-    pub(crate) fn used_and_dead_bytes(&self) -> (u64, u64) {
-        let pool = self.pool.lock();
-        pool.used.iter().fold((0, 0), |(used, dead), (&unit, s)| {
-            let bytes = u64::from(s.units) << self.unit_shift;
-            let unwritten = if s.sealed { bytes - s.end } else { 0 };
-            (used + bytes - SEGMENT_HEADER_BYTES, dead + unwritten + self.dead_bytes(unit, s))
-        })
-    }
-
-    /// Bytes of the fast tier the store takes now, and may take.
-    pub(crate) fn tier_bytes(&self) -> (u64, u64) {
-        let pool = self.pool.lock();
-        (u64::from(pool.grown) << self.unit_shift, u64::from(pool.grown_max) << self.unit_shift)
-    }
-
-    /// A table is gone: there may be rows of it in any segment of today. Call with every lane locked.
-    pub(crate) fn rows_vanished(&self) {
-        self.pool.lock().used.values_mut().for_each(|segment| segment.miscounted = true);
-    }
-
-    /// Sealed segments that may hold rows of tables that are gone, not counted as dead.
-    pub(crate) fn miscounted(&self) -> Vec<u32> {
-        let pool = self.pool.lock();
-        pool.used.iter().filter(|(_, s)| s.is_miscounted()).map(|(&unit, _)| unit).collect()
-    }
-
-    /// Takes a miscounted segment to count it anew, as [`Log::begin_collection`] takes a victim: the bytes of its records,
-    /// those of them that are dead, and those that were counted so because their table was gone.
-    pub(crate) fn begin_recount(&self, unit: u32) -> Option<(u64, u64, u64)> {
-        let mut pool = self.pool.lock();
-        let segment = pool.used.get_mut(&unit).filter(|s| s.is_miscounted())?;
-        (segment.miscounted, segment.in_collection) = (false, true);
-        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(unit, segment), segment.vanished))
-    }
-
-    /// Notes that `bytes` in the segment which the unit is part of were counted as dead because their table was gone.
-    pub(crate) fn note_vanished(&self, unit: u32, bytes: u64) {
-        if let Some((_, segment)) = self.pool.lock().used.range_mut(..=unit).next_back() {
-            segment.vanished += bytes;
-        }
-    }
-
-    /// Marks a segment as being collected; false if it is gone or not sealed.
-    pub(crate) fn begin_collection(&self, unit: u32) -> bool {
-        let mut pool = self.pool.lock();
-        match pool.used.get_mut(&unit) {
-            Some(segment) if segment.sealed && !segment.in_collection => {
-                segment.in_collection = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Lets go of a segment that was taken for collection, or to be counted anew.
-    pub(crate) fn abandon_collection(&self, unit: u32) {
-        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
-            segment.in_collection = false;
-        }
-    }
-
-    /// Leaves a segment with corruption in it out of [`Log::candidates`] from now on, for as long as the store is open.
-    pub(crate) fn leave_out(&self, unit: u32) {
-        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
-            segment.unreadable = true;
-        }
-    }
-
-    /// Segments that are left out.
-    pub(crate) fn segments_unreadable(&self) -> u64 {
-        self.pool.lock().used.values().filter(|segment| segment.unreadable).count() as u64
-    }
-
-    /// Marks a collected segment free, durably. Its units are not reused before [`Log::reuse`].
-    ///
-    /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
-    pub(crate) fn free_segment(&self, unit: u32) -> Result<()> {
-        self.check_writable()?;
-        let (first, header) = {
-            let pool = self.pool.lock();
-            let Some(segment) = pool.used.get(&unit) else { return Ok(()) };
-            (segment.next_copy, header_of(segment, SegmentState::Free))
-        };
-        if header.durable_end == SEGMENT_HEADER_BYTES {
-            // For `holds_nothing_since`: what a crash left there is no record of this segment.
-            self.write_end(unit);
-        }
-        self.write_header(unit, first, &header).inspect_err(|_| self.fail())
-    }
-
-    /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
-    pub(crate) fn reuse(&self, unit: u32) -> Result<()> {
-        let Some(segment) = self.pool.lock().used.get(&unit).cloned() else { return Ok(()) };
-        if segment.units > 1 {
-            let freed = header_of(&segment, SegmentState::Free);
-            self.part(unit, segment.units, segment.next_copy, freed).inspect_err(|_| self.fail())?;
-        }
-        let mut pool = self.pool.lock();
-        pool.used.remove(&unit);
-        (unit..unit + segment.units).for_each(|u| pool.add_free(u));
-        self.space_freed.notify_all();
-        Ok(())
-    }
-
-    /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
-    pub(crate) fn walk(&self, unit: u32) -> Option<Walk<'_>> {
-        let segment = self.pool.lock().used.get(&unit)?.clone();
-        let start = self.unit_offset(unit);
-        let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
-        let bytes = self.tier.try_read(start, limit as usize)?;
-        // Whoever sealed it knows where its records end, whether or not its header does.
-        let whole_end = if segment.sealed { segment.end } else { segment.noted.0 };
-        let torn_through = self.torn_through.load(Ordering::Relaxed);
-        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed, torn_through))
     }
 }
 

@@ -11,8 +11,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::format::{END_BYTES, Record};
 use super::lane::Lane;
+use super::pool::Pool;
 use super::segment::{
-    Decoded, HEADER_COPY_BYTES, Pool, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
+    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
 use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, header_of, now};
 use crate::{Durability, Error, ErrorKind, Options, Result};
