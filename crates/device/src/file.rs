@@ -8,14 +8,19 @@
 //! message of whoever is refused; nothing else rests on that file.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{DeviceError, Result, SYNC};
 use crate::map::{FileAccess, Mapping, is_persistent_memory};
+
+/// Who may do what with the files and directories made here: their owner all, others nothing. Those that are there already
+/// stay as they are.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// Zeros written at once where the file system cannot allocate without writing.
 const ZEROS_BYTES: usize = 256 << 10;
@@ -37,6 +42,7 @@ impl TierFile {
             .write(true)
             .create(create)
             .truncate(false)
+            .mode(FILE_MODE)
             .open(path)
             .map_err(|source| DeviceError::io("open", path, source))?;
         lock(&file, path, File::try_lock)?;
@@ -169,14 +175,14 @@ impl Drop for TierFile {
     }
 }
 
-/// Makes the directory `path`, and those above it that are missing, durably.
+/// Makes the directory `path`, and those above it that are missing, durably; only their owner may look into them.
 ///
 /// # Errors
 /// What the operating system refuses.
 pub fn create_directories(path: &Path) -> io::Result<()> {
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-    fs::create_dir_all(path)?;
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     for made in missing {
         // PERSIST: the names on the way to a file are durable before anything in it is. Where its directory may not be read,
         // it cannot be synced, either.
@@ -214,7 +220,9 @@ fn holder_path(path: &Path) -> PathBuf {
 
 /// Leaves this process's id beside the file. Best effort: only a message reads it.
 fn write_holder(path: &Path) {
-    if let Ok(mut file) = File::create(holder_path(path)) {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
+    if let Ok(mut file) = options.open(holder_path(path)) {
         let _ = writeln!(file, "{}", std::process::id());
     }
 }

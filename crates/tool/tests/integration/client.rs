@@ -97,7 +97,19 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn spawn(dir: &Path, options: &[&str]) -> Program {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hedgerow"))
+        Program::start(Command::new(env!("CARGO_BIN_EXE_hedgerow")), dir, options)
+    }
+
+    /// With a file mode creation mask of its own.
+    pub(crate) fn spawn_masked(dir: &Path, mask: &str) -> Program {
+        let mut shell = Command::new("sh");
+        let line = format!("umask {mask}; exec \"$0\" \"$@\"");
+        shell.args(["-c", &line, env!("CARGO_BIN_EXE_hedgerow")]);
+        Program::start(shell, dir, &[])
+    }
+
+    fn start(mut command: Command, dir: &Path, options: &[&str]) -> Program {
+        let mut child = command
             .args(["serve", "--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0"])
             .args(options)
             .stdout(Stdio::piped())

@@ -1,6 +1,7 @@
 //! Starting and stopping the program.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,28 @@ use crate::client::{Program, TempDir, encode};
 fn signal(program: &Program, name: &str) {
     let status = Command::new("kill").args([name, &program.child.id().to_string()]).status().unwrap();
     assert!(status.success());
+}
+
+#[test]
+fn only_the_owner_may_read_what_is_made() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for mask in ["000", "022"] {
+        let top = TempDir::new();
+        let before = mode(top.path());
+        let dir = top.path().join("a/b");
+        Program::spawn_masked(&dir, mask).kill();
+        for (path, expected) in [("a", 0o700), ("a/b", 0o700), ("a/b/fast", 0o600), ("a/b/fast.lock", 0o600)]
+        {
+            assert_eq!(mode(&top.path().join(path)), expected, "{path} under umask {mask}");
+        }
+        assert_eq!(mode(top.path()), before, "it was there before");
+        // What somebody has opened up on purpose stays open.
+        std::fs::set_permissions(dir.join("fast"), PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
+        Program::spawn_masked(&dir, mask).kill();
+        assert_eq!((mode(&dir), mode(&dir.join("fast"))), (0o755, 0o640));
+    }
 }
 
 /// The fastest of a few starts, for the machine may be busy with other tests.
