@@ -252,6 +252,12 @@ pub fn look_up(args: Args<'_>) -> Lookup {
     Lookup::UnknownSub(command)
 }
 
+/// Whether this is the first line of an HTTP request with a body, or the header that is in every request: what browsers send
+/// before anything that a web page can choose.
+pub fn is_http(args: Args<'_>) -> bool {
+    is_word(args.at(0), "POST") || is_word(args.at(0), "Host:")
+}
+
 /// Redis's own words for a command that does not exist.
 pub fn unknown_command(args: Args<'_>) -> Failure {
     let mut shown = String::new();

@@ -135,6 +135,12 @@ pub struct Connection {
     pub is_readable: bool,
     /// Whether the last write did not go through.
     pub is_write_blocked: bool,
+    /// Whether the other side will send no more: what it has sent is still to be read.
+    pub is_read_closed: bool,
+    /// Whether nobody is there to read replies.
+    pub is_gone: bool,
+    /// While it is closing: since when how many bytes have been waiting to be sent.
+    pub closing: Option<(Instant, usize)>,
     /// Since when the output is over the soft limit.
     pub over_soft_since: Option<Instant>,
     /// Memory counted in the budget of all clients.
@@ -156,6 +162,9 @@ impl Connection {
             is_listed: false,
             is_readable: true,
             is_write_blocked: false,
+            is_read_closed: false,
+            is_gone: false,
+            closing: None,
             over_soft_since: None,
             counted_bytes: 0,
             accepted: Instant::now(),

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 use hedgerow::Db;
 use hedgerow_device::Clock;
+use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::sockopt;
 use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
@@ -130,13 +132,7 @@ impl EventLoop {
     pub fn run(mut self) -> io::Result<Server> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let is_idle = self.server.keyspace.expiries.is_idle() && self.server.paused.is_none();
-            let timeout = match (self.next.is_empty(), is_idle) {
-                (false, _) => Duration::ZERO,
-                (true, false) => TICK,
-                (true, true) => TICK * 5,
-            };
-            match self.poll.poll(&mut events, Some(timeout)) {
+            match self.poll.poll(&mut events, Some(self.timeout())) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
@@ -148,12 +144,11 @@ impl EventLoop {
                         self.finish_waits();
                     }
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
-                    Token(token) => {
-                        self.note_ready(token - FIRST_CONNECTION, event.is_readable(), event.is_writable())
-                    }
+                    Token(token) => self.note_ready(token - FIRST_CONNECTION, event),
                 }
             }
             self.serve_turn();
+            self.resume();
             if self.last_tick.elapsed() >= TICK {
                 self.tick();
             }
@@ -163,6 +158,19 @@ impl EventLoop {
             if self.server.shutdown.is_some() {
                 return self.stop(events);
             }
+        }
+    }
+
+    /// How long the next turn may wait for events.
+    fn timeout(&self) -> Duration {
+        if !self.next.is_empty() {
+            return Duration::ZERO;
+        }
+        let keyspace = &self.server.keyspace;
+        let rest = if keyspace.expiries.is_idle() { TICK * 5 } else { TICK };
+        match self.server.paused {
+            Some(pause) => rest.min(Duration::from_millis(pause.until_ms.saturating_sub(now_ms()))),
+            None => rest,
         }
     }
 
@@ -191,7 +199,7 @@ impl EventLoop {
             return;
         }
         let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
-        if stream.set_nodelay(true).is_err() {
+        if stream.set_nodelay(true).is_err() || keep_alive(&stream).is_err() {
             return;
         }
         let entry = self.connections.vacant_entry();
@@ -209,13 +217,29 @@ impl EventLoop {
         debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
     }
 
-    fn note_ready(&mut self, key: usize, readable: bool, writable: bool) {
+    fn note_ready(&mut self, key: usize, event: &Event) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.is_readable |= readable;
-        if writable {
+        connection.is_readable |= event.is_readable();
+        connection.is_read_closed |= event.is_read_closed();
+        connection.is_gone |= event.is_write_closed() || event.is_error();
+        if event.is_writable() {
             connection.is_write_blocked = false;
         }
         list(&mut self.next, connection, key);
+    }
+
+    /// Lets the clients go on that waited for the end of a pause, if it has ended.
+    fn resume(&mut self) {
+        if self.server.paused.is_some() && !self.server.is_paused() {
+            self.server.paused = None;
+            self.server.resumes = true;
+        }
+        if std::mem::take(&mut self.server.resumes) {
+            for (key, connection) in &mut self.connections {
+                self.server.sessions[key].is_paused = false;
+                list(&mut self.next, connection, key);
+            }
+        }
     }
 
     /// Does the commands of all ready connections, then sends the replies of all of them.
@@ -248,10 +272,17 @@ impl EventLoop {
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return };
             if connection.held_until.is_some() || self.server.sessions[key].waits_for_space {
-                return;
+                // Both waits are short, and what it has sent is done even if it sends no more.
+                return if connection.is_gone {
+                    self.drop_connection(key)
+                };
             }
             match execute_all(connection, &mut self.server, &self.db, key, &mut self.pool) {
                 Executed::All => {}
+                // A pause is long: commands of a client that may have left meanwhile are not done.
+                Executed::Waits if self.server.sessions[key].is_paused && connection.is_read_closed => {
+                    return self.drop_connection(key);
+                }
                 Executed::Waits => return,
                 Executed::WaitsForSpace => {
                     self.waiting.push(key);
@@ -271,11 +302,18 @@ impl EventLoop {
                 return list(&mut self.next, connection, key);
             }
             match connection.read(&mut self.pool) {
-                Ok((Progress::Closed, _)) | Err(_) => return self.drop_connection(key),
+                Err(_) => return self.drop_connection(key),
+                Ok((Progress::Closed, _)) => {
+                    // All that it sent is done; it may still read the replies.
+                    connection.is_readable = false;
+                    self.server.sessions[key].is_closing = true;
+                    return;
+                }
                 Ok((progress, count)) => {
                     read_bytes += count;
                     self.server.counters.input_bytes += count as u64;
-                    connection.is_readable = progress == Progress::More;
+                    // The one event that told of bytes and of their end is not repeated.
+                    connection.is_readable = progress == Progress::More || connection.is_read_closed;
                 }
             }
         }
@@ -395,25 +433,20 @@ impl EventLoop {
         if std::mem::take(&mut self.accept_again) {
             (0..self.listeners.len()).for_each(|index| self.accept(index));
         }
-        if self.server.paused.is_some() && !self.server.is_paused() {
-            self.server.paused = None;
-            let all: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-            for key in all {
-                self.note_ready(key, false, false);
-            }
-        }
         let settings = &self.server.settings;
         let mut late = Vec::new();
-        for (key, connection) in &self.connections {
+        for (key, connection) in &mut self.connections {
             let session = &self.server.sessions[key];
             let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
+                || (session.is_closing && is_stuck(connection, settings.output.soft_time))
                 || (!session.authenticated
                     && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
                 || connection
                     .over_soft_since
                     .is_some_and(|since| since.elapsed() > settings.output.soft_time);
-            if is_late && connection.held_until.is_none() && !session.waits_for_space {
+            let waits = connection.held_until.is_some() || session.waits_for_space || session.is_paused;
+            if is_late && !waits {
                 late.push(key);
             }
         }
@@ -524,8 +557,12 @@ fn execute(
             }
         }
         let args = connection.parser.args(connection.input.bytes());
-        if server.is_paused() && server.pauses(args) {
-            return ControlFlow::Break(Executed::Waits);
+        if server.paused.is_some() {
+            let waits = server.is_paused() && server.pauses(key, args);
+            server.sessions[key].is_paused = waits;
+            if waits {
+                return ControlFlow::Break(Executed::Waits);
+            }
         }
         if !args.is_empty() {
             started = server.execute(key, args, run.known(position), &mut connection.output, started);
@@ -541,6 +578,26 @@ fn execute(
         }
     }
     ControlFlow::Continue(started)
+}
+
+/// Whether a connection that is closing has taken none of its replies for so long.
+fn is_stuck(connection: &mut Connection, patience: Duration) -> bool {
+    let unsent = connection.unsent();
+    match connection.closing {
+        Some((since, left)) if unsent == left => since.elapsed() > patience,
+        _ => {
+            connection.closing = Some((Instant::now(), unsent));
+            false
+        }
+    }
+}
+
+/// Has the kernel find out about peers that vanished without a word.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, limits::KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, limits::KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, limits::KEEPALIVE_PROBES)?)
 }
 
 /// Puts a connection into a list, once.

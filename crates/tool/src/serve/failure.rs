@@ -36,6 +36,9 @@ impl Failure {
     /// Never seen by a client: the command is tried again.
     pub const NO_ROOM_YET: Failure = Failure::text("OOM there is no room at this moment");
 
+    /// Never seen by a client: its connection is closed.
+    pub const CROSS_PROTOCOL: Failure = Failure::text("ERR this is no web server");
+
     /// A fixed text.
     pub const fn text(text: &'static str) -> Failure {
         Failure(Cow::Borrowed(text))

@@ -18,6 +18,14 @@ pub const UNAUTHENTICATED_ARGUMENT_BYTES_MAX: usize = 16 << 10;
 pub const UNAUTHENTICATED_OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// Before authentication: how long a connection may stay.
 pub const UNAUTHENTICATED_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may be silent before the kernel asks whether the other side is still there.
+pub const KEEPALIVE: Duration = Duration::from_secs(300);
+/// Time between two such questions that are not answered, and how many are asked.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(100);
+/// See above.
+pub const KEEPALIVE_PROBES: u32 = 3;
+/// Time between two lines of the log about web pages that speak to the server.
+pub const CROSS_PROTOCOL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes read from one connection before the next one has its turn.
 pub const READ_BYTES_PER_TURN: usize = 256 << 10;
 /// Bytes a pooled buffer starts with.

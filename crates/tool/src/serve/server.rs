@@ -75,6 +75,15 @@ pub enum Shutdown {
     Orderly,
 }
 
+/// A CLIENT PAUSE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Its end, in ms since 1970.
+    pub until_ms: u64,
+    /// Whether only writes wait.
+    pub writes_only: bool,
+}
+
 /// The state all clients share.
 pub struct Server {
     /// The data.
@@ -97,8 +106,12 @@ pub struct Server {
     pub shutdown: Option<Shutdown>,
     /// Clients to disconnect.
     pub kills: Vec<usize>,
-    /// Commands of clients wait until then, in ms since 1970; writes only, if the flag is set.
-    pub paused: Option<(u64, bool)>,
+    /// Commands of clients wait for its end.
+    pub paused: Option<Pause>,
+    /// Whether the clients that waited for the end of a pause can go on.
+    pub resumes: bool,
+    /// When a web page that speaks to the server was last logged.
+    cross_protocol_logged: Option<Instant>,
     /// When the server started.
     pub started: Instant,
     /// When a requested sync was last done, s since 1970.
@@ -164,6 +177,8 @@ impl Server {
             shutdown: None,
             kills: Vec::new(),
             paused: None,
+            resumes: false,
+            cross_protocol_logged: None,
             started: Instant::now(),
             last_save_s: now_ms / 1000,
             wants_background_sync: false,
@@ -175,18 +190,45 @@ impl Server {
 
     /// Whether commands of some kind wait.
     pub fn is_paused(&self) -> bool {
-        self.paused.is_some_and(|(until, _)| self.keyspace.now_ms() < until)
+        self.paused.is_some_and(|pause| self.keyspace.now_ms() < pause.until_ms)
     }
 
-    /// Whether this command waits while the server is paused.
-    pub fn pauses(&self, args: Args<'_>) -> bool {
-        let Some((_, writes_only)) = self.paused else { return false };
+    /// Whether this command of a client waits while the server is paused.
+    pub fn pauses(&self, client: usize, args: Args<'_>) -> bool {
+        let Some(pause) = self.paused else { return false };
         match commands::look_up(args) {
             Lookup::Found(command) if command.full_name().starts_with("client") => false,
-            Lookup::Found(command) => {
-                !writes_only || command.is(Flag::Write) || command.full_name() == "exec"
+            Lookup::Found(command) if pause.writes_only && command.full_name() == "exec" => {
+                let multi = self.sessions[client].multi.as_ref();
+                multi.is_some_and(|multi| multi.queue.iter().any(|queued| queued.command.is(Flag::Write)))
             }
+            Lookup::Found(command) => !pause.writes_only || command.is(Flag::Write),
             _ => false,
+        }
+    }
+
+    /// Pauses commands. A pause under way is never made shorter or narrower: CLIENT UNPAUSE ends it.
+    pub fn pause(&mut self, new: Pause) {
+        let old = self.paused.filter(|_| self.is_paused()).unwrap_or(new);
+        self.paused = Some(Pause {
+            until_ms: old.until_ms.max(new.until_ms),
+            writes_only: old.writes_only && new.writes_only,
+        });
+    }
+
+    /// Closes the connection of what is no client, but a web page that had a browser send a request here: the body of the
+    /// request could be any commands.
+    fn refuse_cross_protocol(&mut self, client: usize) {
+        let session = &mut self.sessions[client];
+        session.is_closing = true;
+        let is_quiet = |logged: Instant| logged.elapsed() >= limits::CROSS_PROTOCOL_LOG_INTERVAL;
+        if self.cross_protocol_logged.is_none_or(is_quiet) {
+            self.cross_protocol_logged = Some(Instant::now());
+            eprintln!(
+                "hedgerow: possible attack: {} sent POST or Host:, as a browser does on behalf of a web page. Its \
+                 connection was closed.",
+                session.address
+            );
         }
     }
 
@@ -221,6 +263,10 @@ impl Server {
                 if context.server.keyspace.wants_space() {
                     context.session().waits_for_space = true;
                     self.counters.waits_for_space += 1;
+                    return Instant::now();
+                }
+                if failure == Failure::CROSS_PROTOCOL {
+                    self.refuse_cross_protocol(client);
                     return Instant::now();
                 }
                 context.reply.error(failure.as_str());
@@ -315,6 +361,7 @@ impl Context<'_> {
     fn run(&mut self, known: Option<&'static Command>, args: Args<'_>) -> Result<&'static Command, Failed> {
         let command = match commands::look_up_known(known, args) {
             Lookup::Found(command) => command,
+            Lookup::Unknown if commands::is_http(args) => return Err((None, Failure::CROSS_PROTOCOL)),
             Lookup::Unknown => return Err((None, self.refuse(commands::unknown_command(args)))),
             Lookup::UnknownSub(parent) => {
                 return Err((Some(parent), self.refuse(commands::unknown_subcommand(parent, args))));

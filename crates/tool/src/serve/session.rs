@@ -86,6 +86,8 @@ pub struct Session {
     pub is_closing: bool,
     /// Whether its replies wait until everything written so far is durable.
     pub must_sync: bool,
+    /// Whether its next command waits for the end of a CLIENT PAUSE.
+    pub is_paused: bool,
     /// Whether its next command found no room, and waits until there may be some.
     pub waits_for_space: bool,
     /// How often it waited without anything happening meanwhile.
@@ -122,6 +124,7 @@ impl Session {
             watched: Vec::new(),
             is_closing: false,
             must_sync: false,
+            is_paused: false,
             waits_for_space: false,
             idle_waits: 0,
             connected_ms: now_ms,

@@ -99,6 +99,7 @@ pub const PARAMETERS: &[&str] = &[
     "save",
     "slowlog-log-slower-than",
     "slowlog-max-len",
+    "tcp-keepalive",
     "timeout",
 ];
 
@@ -144,6 +145,7 @@ impl Settings {
             "save" => String::new(),
             "slowlog-log-slower-than" => self.slowlog_us.to_string(),
             "slowlog-max-len" => self.slowlog_len.to_string(),
+            "tcp-keepalive" => limits::KEEPALIVE.as_secs().to_string(),
             "timeout" => self.idle_timeout.map_or(0, |time| time.as_secs()).to_string(),
             _ => return None,
         })

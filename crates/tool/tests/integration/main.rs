@@ -4,6 +4,7 @@
 
 mod client;
 mod commands;
+mod edges;
 mod kill;
 mod lifecycle;
 mod limits;

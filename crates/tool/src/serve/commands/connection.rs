@@ -6,7 +6,7 @@ use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
-use crate::serve::server::Context;
+use crate::serve::server::{Context, Pause};
 use crate::serve::session::{ReplyMode, Session};
 
 /// PING [message]
@@ -373,16 +373,15 @@ pub fn client_pause(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         Some(word) if is_word(word, "WRITE") && args.len() == 4 => true,
         Some(_) => return Err(Failure::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
-    let until = context.server.keyspace.now_ms().saturating_add(timeout);
-    context.server.paused = Some((until, writes_only));
+    let until_ms = context.server.keyspace.now_ms().saturating_add(timeout);
+    context.server.pause(Pause { until_ms, writes_only });
     context.reply.ok();
     Ok(())
 }
 
 /// CLIENT UNPAUSE
 pub fn client_unpause(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    // Over, but not forgotten: the next tick lets the waiting clients go on.
-    context.server.paused = context.server.paused.map(|_| (0, false));
+    context.server.resumes = context.server.paused.take().is_some();
     context.reply.ok();
     Ok(())
 }
