@@ -20,6 +20,7 @@ mod cached;
 mod catalog;
 mod cluster;
 mod collect;
+mod expiring;
 mod fetch;
 #[cfg(test)]
 mod fixture;
@@ -42,6 +43,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use batch::Batch;
+pub use expiring::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, create_directories};
 pub use metrics::Metrics;
 pub use read::RowRef;

@@ -40,7 +40,9 @@ mod sync;
 mod words;
 
 pub use db::inspect;
-pub use db::{Batch, Change, Db, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table};
+pub use db::{
+    Batch, Change, Db, Expiring, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{CacheMode, CachePolicy, Durability, Options};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

@@ -11,9 +11,7 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{
-    Draft, EMPTY_DELTA, check_key, count_tombstones, delta_draft, is_row, note_expiry, past_zero,
-};
+use super::write::{Draft, EMPTY_DELTA, check_key, count_slots, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -317,7 +315,7 @@ impl Store {
         }
         lane.commit(reservation, sequence);
         for (part, old) in parts.iter().zip(replaced) {
-            count_tombstones(&part.write.table, part.draft.kind, old);
+            count_slots(&part.write.table, &part.draft, old);
             self.count_replaced(part.draft.kind, old);
         }
         Ok(sequence)
@@ -370,7 +368,6 @@ impl Store {
                 self.counters.add(Count::Put);
                 let fields = resolved(&schema, fields)?;
                 let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
-                note_expiry(&write.table, *expires_at_ms);
                 let draft = self.row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
                 part(draft, encoded(plan.body_bytes(), |body| plan.encode(body)))
             }
@@ -379,13 +376,8 @@ impl Store {
                 let fields = resolved(&schema, fields)?;
                 let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
                 let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
-                let (draft, body) = self.with_delta(
-                    &write.table,
-                    &schema,
-                    (slot, self.row_at(&schema, slot)?),
-                    delta,
-                    *expiry,
-                )?;
+                let (draft, body) =
+                    self.with_delta(&schema, (slot, self.row_at(&schema, slot)?), delta, *expiry)?;
                 part(draft, body)
             }
             Op::Expire(at_ms) => {
@@ -393,7 +385,7 @@ impl Store {
                 let Some(row) = self.row_at(&schema, slot)? else { return Ok(None) };
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
                 let (draft, body) =
-                    self.with_delta(&write.table, &schema, (slot, Some(row)), EMPTY_DELTA.to_vec(), expiry)?;
+                    self.with_delta(&schema, (slot, Some(row)), EMPTY_DELTA.to_vec(), expiry)?;
                 part(draft, body)
             }
         }
@@ -402,13 +394,11 @@ impl Store {
     /// What puts `delta` over a row: itself, or where there is no row or the chain is full, the whole row that results.
     fn with_delta(
         &self,
-        table: &TableShared,
         schema: &Arc<TableSchema>,
         (slot, row): (Option<Slot>, Option<RowRef<'_>>),
         delta: Vec<u8>,
         expiry: Option<NewExpiry>,
     ) -> Result<(Draft, Vec<u8>)> {
-        note_expiry(table, expiry.and_then(|expiry| expiry.at_ms));
         // The slot's depth: a cached row is whole, but the delta goes over what is at home.
         if row.is_some() && slot.map_or(0, Slot::depth) < self.options.delta_chain_max {
             // In a delta's header 0 takes the row's expiry away.

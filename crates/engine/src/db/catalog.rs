@@ -173,6 +173,7 @@ impl Store {
         self.catalog.tables.store(Arc::new(tables));
         table.index.clear();
         table.tombstones.store(0, Ordering::Relaxed);
+        table.expiry.reset(0);
         self.log.rows_vanished();
         Ok(true)
     }
@@ -193,6 +194,7 @@ impl Store {
         self.catalog.tables.store(Arc::new(tables));
         table.index.clear();
         table.tombstones.store(0, Ordering::Relaxed);
+        table.expiry.reset(0);
         self.log.rows_vanished();
         Ok(())
     }

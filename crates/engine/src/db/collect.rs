@@ -26,6 +26,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
+use super::expiring::Pass;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared, index_full};
 use super::write::{Draft, Edit, Step, is_row};
@@ -607,29 +608,32 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Deletes rows that have expired, a bounded number of slots at a time, going on from `position`.
-    pub(super) fn sweep(&self, table: &TableShared, position: &mut Vec<u8>) -> Result<()> {
+    /// Deletes rows that have expired, a bounded number of slots at a time, going on from where `pass` is.
+    pub(super) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
         const SLOTS: usize = 2000;
         let mut expired = Vec::new();
         {
             let guard = self.pin();
             let mut batch = crate::index::ScanBatch::default();
-            let from = match position.is_empty() {
+            let from = match pass.position.is_empty() {
                 true => std::ops::Bound::Unbounded,
-                false => std::ops::Bound::Excluded(position.as_slice()),
+                false => std::ops::Bound::Excluded(pass.position.as_slice()),
             };
             let unbounded = std::ops::Bound::Unbounded;
             table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
-                if matches!(self.row_at(&schema, Some(slot)), Ok(None)) {
-                    expired.push(key.to_vec());
+                match self.row_at(&schema, Some(slot)) {
+                    Ok(None) => expired.push(key.to_vec()),
+                    Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
+                    Err(_) => {}
                 }
             }
-            position.clear();
-            if batch.len() == SLOTS {
-                position.extend_from_slice(batch.key(SLOTS - 1));
+            pass.position.clear();
+            match batch.len() == SLOTS {
+                true => pass.position.extend_from_slice(batch.key(SLOTS - 1)),
+                false => pass.finish(&table.expiry),
             }
         }
         for key in expired {

@@ -63,6 +63,8 @@ impl Counters {
 pub struct Metrics {
     /// Rows in all tables, expired ones not yet swept included.
     pub rows: u64,
+    /// Those of them that have an expiry.
+    pub rows_expiring: u64,
     /// Tables.
     pub tables: u64,
     /// Bytes of DRAM taken by the indexes.
@@ -136,6 +138,7 @@ impl Store {
         let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
+            rows_expiring: tables.iter().map(|t| t.expiry.rows()).sum(),
             tables: tables.len() as u64,
             index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
             fast_tier_bytes,

@@ -31,7 +31,8 @@ struct Building<'p> {
     prefix: &'p [u8],
     key: Vec<u8>,
     tombstones: u64,
-    expiring: bool,
+    /// Rows with an expiry.
+    expiring: u64,
 }
 
 impl<'p> Building<'p> {
@@ -40,7 +41,7 @@ impl<'p> Building<'p> {
         Ok(Building {
             builder: self.builder.join(right.builder).map_err(index_full)?,
             tombstones: self.tombstones + right.tombstones,
-            expiring: self.expiring | right.expiring,
+            expiring: self.expiring + right.expiring,
             ..self
         })
     }
@@ -298,7 +299,7 @@ impl Store {
         let build = |i: usize| {
             let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
             let builder = builder.between(fence_at(i), fence_at(i + 1));
-            let building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: false };
+            let building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
         let whole = std::thread::scope(|scope| {
@@ -312,7 +313,7 @@ impl Store {
         })?;
         table.index.replace_with(whole.builder.finish().map_err(index_full)?);
         table.tombstones.store(whole.tombstones, Ordering::Relaxed);
-        table.expiring.store(whole.expiring, Ordering::Relaxed);
+        table.expiry.reset(whole.expiring);
         Ok(())
     }
 
@@ -357,24 +358,22 @@ impl Store {
     fn decide(&self, versions: &[Note], building: &mut Building<'_>) -> Result<()> {
         let newest = versions[0].slot;
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
+        let mut expires = newest.expires();
         match newest.tag() {
-            Tag::Delta => self.chain_below(&mut chain)?,
+            Tag::Delta => expires = self.chain_below(&mut chain)?.is_some(),
             // Nothing older is left for it to hide. The collector drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
         }
-        let mut expires = newest.expires();
         for older in &versions[1..] {
-            if chain.contains(&older.slot.offset()) {
-                expires |= older.slot.expires();
-            } else {
+            if !chain.contains(&older.slot.offset()) {
                 self.log.died(older.slot.offset(), older.slot.bytes());
             }
         }
         let stale = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::STALE_MANY)) as u8;
         let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_stale(stale);
         building.tombstones += u64::from(newest.tag() == Tag::Tombstone);
-        building.expiring |= expires;
+        building.expiring += u64::from(expires);
         let Building { builder, prefix, key, .. } = building;
         if versions[0].is_long() {
             return builder.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
@@ -385,9 +384,11 @@ impl Store {
         builder.push(key, slot).map_err(index_full)
     }
 
-    /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row.
-    fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<()> {
+    /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
+    /// expires, by the newest word on that.
+    fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
         let mut record = self.log.record(chain[0])?;
+        let mut word = record.expires_at_ms();
         while record.kind() == RecordKind::Delta {
             let previous = Slot::from_raw(record.previous());
             let Some(previous) = previous.filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
@@ -398,9 +399,14 @@ impl Store {
                 return Err(broken_chain(&record));
             }
             chain.push(previous.offset());
+            word = word.or(below.expires_at_ms());
             record = below;
         }
-        if record.kind() == RecordKind::Row { Ok(()) } else { Err(broken_chain(&record)) }
+        if record.kind() == RecordKind::Row {
+            Ok(word.filter(|&at_ms| at_ms != 0))
+        } else {
+            Err(broken_chain(&record))
+        }
     }
 }
 
@@ -441,7 +447,7 @@ fn slot_of(record: &Record<'_>) -> Slot {
         RecordKind::Delta => Tag::Delta,
         RecordKind::Tombstone => Tag::Tombstone,
     };
-    let expires = record.expires_at_ms().is_some();
+    let expires = record.expires_at_ms().is_some_and(|at_ms| at_ms != 0);
     Slot::new(tag, record.offset(), record.record_bytes() as u64).with_expires(expires)
 }
 

@@ -14,6 +14,7 @@ use super::cached::check_options;
 use super::catalog::Catalog;
 use super::cluster::Clustering;
 use super::collect::Collector;
+use super::expiring::{Pass, TableExpiry};
 use super::merge::Merging;
 use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
@@ -54,8 +55,8 @@ pub(crate) struct TableShared {
     pub(super) index: Index,
     /// Keys whose slot is a tombstone.
     pub(super) tombstones: AtomicU64,
-    /// Some row was written with an expiry, so there is something to sweep.
-    pub(super) expiring: AtomicBool,
+    /// Of its rows with an expiry.
+    pub(super) expiry: TableExpiry,
     pub(super) dropped: AtomicBool,
     /// For the cache's policy.
     pub(super) traffic: Traffic,
@@ -69,7 +70,7 @@ impl TableShared {
             schema: ArcSwap::from_pointee(schema),
             index,
             tombstones: AtomicU64::new(0),
-            expiring: AtomicBool::new(false),
+            expiry: TableExpiry::default(),
             dropped: AtomicBool::new(false),
             traffic: Traffic::default(),
         }
@@ -360,20 +361,20 @@ impl Store {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
             drop(self.log.persist_to(self.log.last_sequence()));
         }
-        let mut positions = HashMap::new();
+        let mut passes = HashMap::new();
         while self.housekeeping.sleep(Duration::from_millis(100)) {
-            self.sweep_all(&mut positions);
+            self.sweep_all(&mut passes);
         }
     }
 
     /// Sweeps some of each table, by its id from where the last call ended.
-    fn sweep_all(&self, positions: &mut HashMap<u32, Vec<u8>>) {
-        positions.retain(|&id, _| self.catalog.by_id(id).is_some());
+    fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
+        passes.retain(|&id, _| self.catalog.by_id(id).is_some());
         for table in self.catalog.all() {
-            if table.expiring.load(Ordering::Relaxed) {
-                let position = positions.entry(table.id.load(Ordering::Relaxed)).or_default();
+            if table.expiry.rows() > 0 {
+                let pass = passes.entry(table.id.load(Ordering::Relaxed)).or_default();
                 // What a sweep could not do now, the next will find again.
-                drop(self.sweep(&table, position));
+                drop(self.sweep(&table, pass));
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::expiring::Expiring;
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
 use super::store::{Store, TableShared};
@@ -457,6 +458,11 @@ impl Table {
     /// Rows in the table, expired ones that are not yet swept included.
     pub fn len(&self) -> u64 {
         self.shared.rows()
+    }
+
+    /// How many rows have an expiry, and when they expire on the mean. It walks nothing.
+    pub fn expiring(&self) -> Expiring {
+        self.shared.expiry.get()
     }
 
     /// Whether the table has no rows.

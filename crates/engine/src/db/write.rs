@@ -85,9 +85,18 @@ impl Draft {
             (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
                 .with_depth(old.depth() + 1)
                 .with_stale(old.stale())
-                .with_expires(old.expires() || self.expires_at_ms.is_some()),
+                .with_expires(self.expires_over(Some(old))),
             (RecordKind::Tombstone, _) => stale(Slot::new(Tag::Tombstone, offset, bytes as u64)),
-            _ => stale(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_at_ms.is_some()),
+            _ => stale(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
+        }
+    }
+
+    /// Whether the row has an expiry once this record has replaced `old`. In the header of a delta 0 takes one away.
+    #[inline]
+    fn expires_over(&self, old: Option<Slot>) -> bool {
+        match self.expires_at_ms {
+            Some(at_ms) => at_ms != 0,
+            None => self.kind == RecordKind::Delta && old.is_some_and(Slot::expires),
         }
     }
 }
@@ -112,10 +121,12 @@ pub(super) fn is_row(slot: Option<Slot>) -> bool {
     slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
 }
 
-/// Counts the table's tombstones after a record was published. With a lane locked, like [`TableShared::id_for_write`].
+/// Counts the table's tombstones and its rows with an expiry after a record was published. With a lane locked, like
+/// [`TableShared::id_for_write`].
 #[inline]
-pub(super) fn count_tombstones(table: &TableShared, kind: RecordKind, old: Option<Slot>) {
-    match (kind, old.map(Slot::tag)) {
+pub(super) fn count_slots(table: &TableShared, draft: &Draft, old: Option<Slot>) {
+    table.expiry.replaced(old, draft.expires_over(old));
+    match (draft.kind, old.map(Slot::tag)) {
         (RecordKind::Delta, _) | (_, None) => {}
         (RecordKind::Tombstone, _) => drop(table.tombstones.fetch_add(1, Ordering::Relaxed)),
         (_, Some(Tag::Tombstone)) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
@@ -174,7 +185,7 @@ impl Store {
             Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
         lane.commit(reservation, sequence);
-        count_tombstones(table, draft.kind, old);
+        count_slots(table, draft, old);
         drop(lane);
         self.count_replaced(draft.kind, old);
         drop(guard);
@@ -334,7 +345,6 @@ impl Store {
         self.planned(table, |schema| {
             let plan = RowPlan::new(schema, fields)?;
             let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
-            note_expiry(table, expires_at_ms);
             self.write(table, key, &draft, |body| plan.encode(body), |_| true)?;
             Ok(())
         })
@@ -474,7 +484,6 @@ impl Store {
             (Edit::Put(fields, expires_at_ms), _) => {
                 let plan = RowPlan::new(schema, fields)?;
                 let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
-                note_expiry(table, expires_at_ms);
                 Ok(self.try_write(table, key, &draft, |body| plan.encode(body), same)?)
             }
             (Edit::Update(fields, expires_at_ms), row) => {
@@ -483,7 +492,6 @@ impl Store {
                 self.apply_delta(at, row, &draft, &|body| plan.encode(body))
             }
             (Edit::Expire(expires_at_ms), row) => {
-                note_expiry(table, expires_at_ms);
                 let draft = delta_draft(schema, Some(expires_at_ms.map_or(0, past_zero)), EMPTY_DELTA.len());
                 self.apply_delta(at, row, &draft, &|body| body.copy_from_slice(&EMPTY_DELTA))
             }
@@ -572,11 +580,4 @@ pub(super) fn past_zero(at_ms: u64) -> u64 {
 pub(super) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
     let schema_version = schema.version();
     Draft { kind: RecordKind::Delta, flags: 0, schema_version, expires_at_ms, body_bytes }
-}
-
-/// Tells the sweeper that the table has something for it.
-pub(super) fn note_expiry(table: &TableShared, expires_at_ms: Option<u64>) {
-    if expires_at_ms.is_some() && !table.expiring.load(Ordering::Relaxed) {
-        table.expiring.store(true, Ordering::Relaxed);
-    }
 }

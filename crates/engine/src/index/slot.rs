@@ -11,7 +11,8 @@
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
 //! - `tag`: 1 row, 2 delta, 3 tombstone, 4 cached; 0 never; 5 to 7 reserved for the lower levels.
-//! - `exp`: the newest row may carry an expiry; readers must look.
+//! - `exp`: the row has an expiry, which may have passed; of a slot in a record's `previous`, written by an older version,
+//!   it may have had one.
 //! - `depth`: deltas from the newest record down to its row, 0 to 7.
 //! - `size class`: bytes of the newest record, rounded up, as 4 bits of exponent and 3 of mantissa:
 //!   `(8 + m) * 4 << e`, from 32 bytes to 1,966,080; the largest class stands for everything above as well.
@@ -119,7 +120,7 @@ impl Slot {
         (self.raw() & ADDR_MASK) << 3
     }
 
-    /// Whether the row may carry an expiry.
+    /// Whether the row has an expiry.
     pub fn expires(self) -> bool {
         self.raw() >> EXPIRES_AT & 1 == 1
     }

@@ -5,6 +5,7 @@
 mod client;
 mod commands;
 mod edges;
+mod info;
 mod kill;
 mod lifecycle;
 mod limits;

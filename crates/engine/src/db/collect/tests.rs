@@ -223,8 +223,8 @@ fn the_sweeper_passes_over_a_corrupted_row() {
         flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], 500).unwrap();
     }
     sim.corrupt(place(&flat, &[1]) + 20, 0x10);
-    let mut position = Vec::new();
-    flat.store().sweep(flat.shared(), &mut position).unwrap();
+    let mut pass = Pass::default();
+    flat.store().sweep(flat.shared(), &mut pass).unwrap();
     assert_eq!(db.metrics().expired, 2);
     assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
 }

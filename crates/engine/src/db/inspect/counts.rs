@@ -2,8 +2,9 @@
 //!
 //! Owns one invariant: for every key, the records of the log that are neither void nor [dropped](super::super::collect)
 //! are those of its version and as many more as its slot calls stale; and each record a slot leads to is among them. The
-//! rule by which a tombstone may go rests on it (`docs/decisions/0004-tombstones.md`). Nobody may write meanwhile. Must
-//! not know how the counts come about.
+//! rule by which a tombstone may go rests on it (`docs/decisions/0004-tombstones.md`). Beside it another: a slot says
+//! whether its row has an expiry, and the table counts the slots that do. Nobody may write meanwhile. Must not know how
+//! the counts come about.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
@@ -62,7 +63,7 @@ impl Store {
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let mut batch = ScanBatch::default();
         let mut position: Option<Vec<u8>> = None;
-        let mut tombstones = 0;
+        let (mut tombstones, mut expiring) = (0, 0);
         loop {
             let guard = self.pin();
             let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -70,6 +71,7 @@ impl Store {
             for (key, slot) in batch.iter() {
                 let slot = self.home(slot);
                 tombstones += u64::from(slot.tag() == Tag::Tombstone);
+                expiring += u64::from(slot.expires());
                 self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)?;
             }
             if batch.len() < STEP {
@@ -85,6 +87,11 @@ impl Store {
             let text = format!("table {:?} counts {counted} tombstones and has {tombstones}", table.name);
             return Err(Error::corrupted(text));
         }
+        let counted = table.expiry.rows();
+        if counted != expiring {
+            let text = format!("table {:?} counts {counted} rows that expire and has {expiring}", table.name);
+            return Err(Error::corrupted(text));
+        }
         Ok(())
     }
 
@@ -96,10 +103,17 @@ impl Store {
         records: usize,
         places: &HashSet<u64>,
     ) -> Result<()> {
-        let version: Vec<u64> = match slot.tag() {
-            Tag::Delta => self.chain(slot)?.records()?.map(|record| record.offset()).collect(),
-            _ => vec![slot.offset()],
+        let (version, word): (Vec<u64>, _) = match slot.tag() {
+            Tag::Delta => {
+                let chain = self.chain(slot)?;
+                let word = chain.records()?.find_map(|record| record.expires_at_ms());
+                (chain.records()?.map(|record| record.offset()).collect(), word)
+            }
+            _ => (vec![slot.offset()], self.log.record(slot.offset())?.expires_at_ms()),
         };
+        if slot.expires() != word.is_some_and(|at_ms| at_ms != 0) {
+            return Err(wrong(table, key, &format!("has the expiry {word:?}, but {slot:?}")));
+        }
         if version.len() != usize::from(slot.depth()) + 1 {
             return Err(wrong(table, key, &format!("has {} records in its chain: {slot:?}", version.len())));
         }

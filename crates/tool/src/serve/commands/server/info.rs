@@ -174,21 +174,22 @@ fn cluster(_server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
-    // How many keys will expire is not counted: clients parse the line, so that it has the field.
     for db in 0..limits::DATABASES {
         let keys = server.keyspace.len(db);
         if keys > 0 {
-            writeln!(out, "db{db}:keys={keys},expires=0,avg_ttl=0")?;
+            let (expires, ttl_ms) = server.keyspace.expiring(db);
+            writeln!(out, "db{db}:keys={keys},expires={expires},avg_ttl={ttl_ms}")?;
         }
     }
     Ok(())
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 31] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 32] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
+        ("rows_expiring", metrics.rows_expiring),
         ("tables", metrics.tables),
         ("index_bytes", metrics.index_bytes),
         ("fast_tier_bytes", metrics.fast_tier_bytes),
