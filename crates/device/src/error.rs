@@ -6,11 +6,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::sync::SyncFailure;
+
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, DeviceError>;
-
-/// What an [`DeviceError::Io`] was about if it was a sync.
-pub(crate) const SYNC: &str = "sync";
 
 /// A refusal of a medium.
 #[derive(Debug)]
@@ -43,6 +42,11 @@ pub enum DeviceError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// An earlier sync failed. What is on the medium is not known; nothing more is made durable until it is opened anew.
+    Closed {
+        /// The sync that failed.
+        failure: SyncFailure,
+    },
     /// The tier was opened for reading only.
     ReadOnly {
         /// The tier's file.
@@ -53,11 +57,6 @@ pub enum DeviceError {
 impl DeviceError {
     pub(crate) fn io(what: &'static str, path: &Path, source: io::Error) -> DeviceError {
         DeviceError::Io { what, path: path.to_path_buf(), source }
-    }
-
-    /// Whether a sync was refused: see [`DeviceError::Io`].
-    pub fn is_failed_sync(&self) -> bool {
-        matches!(self, DeviceError::Io { what, .. } if *what == SYNC)
     }
 }
 
@@ -78,6 +77,13 @@ impl fmt::Display for DeviceError {
             }
             DeviceError::Io { what, path, source } => {
                 write!(f, "could not {what} {}: {source}", path.display())
+            }
+            DeviceError::Closed { failure } => {
+                write!(
+                    f,
+                    "an earlier sync failed ({}), so what is on the medium is not known; the store takes no more writes until it is opened again",
+                    failure.message
+                )
             }
             DeviceError::ReadOnly { path } => write!(f, "{} was opened for reading only", path.display()),
         }

@@ -31,6 +31,10 @@ use crate::file::TierFile;
 use crate::flush;
 use crate::machine::boot_id;
 use crate::map::{Mapping, page_bytes};
+use crate::sync::{Asker, SyncFailure, SyncGate};
+
+/// No page is smaller.
+const PAGE_BYTES_MIN: u64 = 4096;
 
 /// How a fast tier is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +114,7 @@ pub struct FastTier {
     emulation: Option<Emulation>,
     home: Home,
     growing: Mutex<()>,
+    syncs: SyncGate,
 }
 
 // SAFETY: `base` points into the mapping that `home` owns for as long as the tier lives; the bytes behind it are plain
@@ -175,6 +180,7 @@ impl FastTier {
     /// A tier over the crash-simulating medium, with what it holds now: a second tier over the same medium, opened after
     /// the first was dropped, is a clean restart. Do not use two at a time.
     pub fn simulated(sim: &CrashSim) -> FastTier {
+        sim.open();
         let (bytes, bytes_max) = (sim.bytes(), sim.bytes_max());
         let mut tier = FastTier::over(Home::Simulated(sim.clone()), Medium::Simulated, bytes, bytes_max);
         tier.watched_writes = true;
@@ -206,6 +212,7 @@ impl FastTier {
             emulation: None,
             home,
             growing: Mutex::new(()),
+            syncs: SyncGate::default(),
         }
     }
 
@@ -258,9 +265,10 @@ impl FastTier {
     /// Slices and addresses handed out stay good. The new length is durable with the first `persist` after it.
     ///
     /// # Errors
-    /// [`DeviceError::Full`], with the tier as it was; [`DeviceError::Io`]; [`DeviceError::ReadOnly`].
+    /// [`DeviceError::Full`], with the tier as it was; [`DeviceError::Io`]; [`DeviceError::Closed`]; [`DeviceError::ReadOnly`].
     pub fn grow(&self, new_bytes: u64) -> Result<()> {
         self.refuse_read_only()?;
+        self.syncs.check()?;
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.bytes.load(Ordering::Relaxed);
         if new_bytes <= old {
@@ -271,7 +279,15 @@ impl FastTier {
         }
         let new = new_bytes.next_multiple_of(page_bytes());
         match &self.home {
-            Home::File(file) => file.grow(old, new)?,
+            Home::File(file) => {
+                file.allocate(old, new)?;
+                if file.is_persistent_memory() {
+                    // PERSIST: persist() is a matter of cache lines there, so the file's new length and blocks are made
+                    // durable here.
+                    self.syncs.pass(Asker::Whole, || file.sync_all())?;
+                }
+                file.map_more(old, new)?;
+            }
             Home::Dram(mapping) => {
                 mapping.map_memory(old, new).map_err(|source| memory_refused(old, new, source))?
             }
@@ -536,7 +552,7 @@ impl FastTier {
     ///
     /// # Errors
     /// [`DeviceError::Io`]: the range may or may not be durable, and may never become so: take no more writes.
-    /// [`DeviceError::ReadOnly`].
+    /// [`DeviceError::Closed`]: an earlier one failed, or another that was under way. [`DeviceError::ReadOnly`].
     pub fn persist(&self, offset: u64, len: u64) -> Result<()> {
         self.refuse_read_only()?;
         let bytes = self.bytes();
@@ -545,10 +561,12 @@ impl FastTier {
             return Ok(());
         }
         match (&self.home, self.medium) {
-            (Home::Simulated(sim), _) => sim.persist(offset, end - offset),
+            (Home::Simulated(sim), _) => {
+                self.syncs.pass(Asker::Range, || sim.persist(Asker::Range, offset, end - offset))
+            }
             // msync of the range, not fdatasync: alike where little is dirty, and it does not wait for what others wrote
             // elsewhere (measured with 128 MB dirty elsewhere: 2 to 8 ms against 30).
-            (Home::File(file), Medium::PageCache) => file.sync(offset, end),
+            (Home::File(file), Medium::PageCache) => self.syncs.pass(Asker::Range, || file.sync(offset, end)),
             (_, Medium::PersistentMemory | Medium::Emulated) => {
                 // PERSIST: the caller's stores, then the write-back of their lines, then the fence; whatever the caller
                 // stores after this call is ordered behind it.
@@ -567,11 +585,53 @@ impl FastTier {
     pub fn persist_all(&self) -> Result<()> {
         self.refuse_read_only()?;
         match &self.home {
-            Home::Simulated(sim) => sim.persist(0, u64::MAX),
-            Home::File(file) if self.medium != Medium::Emulated => file.sync_all(),
+            Home::Simulated(sim) => self.syncs.pass(Asker::Whole, || sim.persist(Asker::Whole, 0, u64::MAX)),
+            Home::File(file) if self.medium != Medium::Emulated => {
+                self.syncs.pass(Asker::Whole, || file.sync_all())
+            }
             Home::File(_) | Home::Dram(_) => {
                 flush::fence();
                 Ok(())
+            }
+        }
+    }
+
+    /// Whether a sync has failed: from then on every one is refused, and so is growth. A relaxed load.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.syncs.has_failed()
+    }
+
+    /// The first sync that failed.
+    pub fn sync_failure(&self) -> Option<&SyncFailure> {
+        self.syncs.failure()
+    }
+
+    /// Stores one word of every page of `offset..offset + len` over itself, so that the next persist writes them all. Nobody may
+    /// store there meanwhile. After a write-back that failed the kernel takes a page for clean that never reached the medium:
+    /// what an earlier process left is durable after a sync only if it was stored to again. Nothing at all where there is no
+    /// page cache.
+    ///
+    /// # Panics
+    /// The tier was not opened for reading only.
+    pub fn rewrite(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        match &self.home {
+            _ if offset >= end => return,
+            Home::File(file) if self.medium == Medium::PageCache => file.mapping().populate(offset, end),
+            Home::Simulated(sim) if sim.model() == CrashModel::Pages => {}
+            _ => return,
+        }
+        self.check_writable(offset, end - offset);
+        let words = (offset - offset % PAGE_BYTES_MIN..end).step_by(PAGE_BYTES_MIN as usize);
+        for page in words.filter(|page| page + 8 <= self.bytes()) {
+            let word = self.word(page);
+            let value = u64::from_le(word.load(Ordering::Relaxed));
+            if self.watched_writes {
+                self.watch_store_u64(page, word, value);
+            } else {
+                // SAFETY: the place of an atomic that is borrowed. Volatile, or it might be left out: it changes nothing.
+                unsafe { word.as_ptr().write_volatile(value.to_le()) };
             }
         }
     }

@@ -23,6 +23,8 @@
 //!   to again, which makes the whole page dirty again.
 //! - A killed process loses nothing: the image holds every store, what was pending is still pending, and the boot id is
 //!   the same. After a power cut the boot id is another.
+//! - A failed write-back, whoever caused it ([`CrashSim::fail_write_back`]: the kernel, by itself), is told once to each who
+//!   asks for a range and to each who asks for everything: each has an opened file of its own.
 //! - Corruption ([`CrashSim::corrupt`], [`Image::corrupt`]) changes a byte at rest and in the present view alike.
 //! - Not modelled: a page dropped from the page cache after a failed write-back, so that even the running process sees old
 //!   bytes; a file cut short by others; a device that lies about its cache.
@@ -31,6 +33,7 @@
 //! starting state, and walks start later: see [`CrashSim::first_op`].
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
@@ -38,9 +41,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::checksum::crc32c;
-use crate::error::{DeviceError, Result, SYNC};
+use crate::error::{DeviceError, Result};
 use crate::map::{Mapping, page_bytes};
 use crate::random::Random;
+use crate::sync::Asker;
 
 use replay::{Op, Pages, Replay};
 
@@ -158,16 +162,77 @@ impl Image {
     }
 }
 
+/// Why a medium refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A fault of the device: `EIO`.
+    Io,
+    /// The disk is full: `ENOSPC`.
+    NoSpace,
+}
+
+impl Refusal {
+    fn error(self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            Refusal::Io => libc::EIO,
+            Refusal::NoSpace => libc::ENOSPC,
+        })
+    }
+}
+
+/// A fault to come: after so many calls that succeed one is refused, or all are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// Calls that still succeed.
+    pub after: u64,
+    /// All later ones are refused, too.
+    pub sticky: bool,
+    /// With what.
+    pub refusal: Refusal,
+}
+
+/// Whether the next call is refused.
+fn next_refusal(coming: &mut Option<Fault>) -> Option<Refusal> {
+    let fault = coming.as_mut()?;
+    if fault.after > 0 {
+        fault.after -= 1;
+        return None;
+    }
+    let Fault { sticky, refusal, .. } = *fault;
+    if !sticky {
+        *coming = None;
+    }
+    Some(refusal)
+}
+
+/// A failed write-back that one persist is told of before anybody else can know.
+struct ToldAlone {
+    picks: fn(u64, u64) -> bool,
+    meanwhile: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for ToldAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToldAlone").finish_non_exhaustive()
+    }
+}
+
 /// Faults to come.
 #[derive(Debug, Default)]
 struct Faults {
-    /// Persists that still succeed; `None`: all.
-    persists_left: Option<u64>,
-    persist_sticky: bool,
-    /// Grows that still succeed; `None`: all.
-    grows_left: Option<u64>,
+    persists: Option<Fault>,
+    grows: Option<Fault>,
+    told_alone: Option<ToldAlone>,
     /// Persists of such a range (offset, length; all: 0 and `u64::MAX`) succeed without effect.
     lies: Option<fn(u64, u64) -> bool>,
+}
+
+/// Failed write-backs, and who has been told of them.
+#[derive(Debug, Default)]
+struct WriteBackErrors {
+    count: u64,
+    last: Option<Refusal>,
+    told: [u64; 2],
 }
 
 /// Everything under the medium's lock.
@@ -181,6 +246,7 @@ struct Record {
     log_bytes_max: usize,
     bytes: u64,
     persists: u64,
+    errors: WriteBackErrors,
     faults: Faults,
 }
 
@@ -199,6 +265,8 @@ pub struct CrashSim {
     medium: Arc<Medium>,
 }
 
+/// In place of a path.
+const NAME: &str = "the simulated medium";
 /// Most stored bytes that the log keeps by default.
 const LOG_BYTES_MAX: usize = 1 << 30;
 /// What an operation without bytes counts for in the log's limit.
@@ -248,6 +316,7 @@ impl CrashSim {
             log_bytes_max: LOG_BYTES_MAX,
             bytes,
             persists: 0,
+            errors: WriteBackErrors::default(),
             faults: Faults::default(),
         };
         let model = record.start.model();
@@ -303,13 +372,34 @@ impl CrashSim {
 
     /// After `n` more persists the next fails with an I/O error; all later ones too if `sticky`.
     pub fn fail_persist_after(&self, n: u64, sticky: bool) {
-        let mut record = self.record();
-        (record.faults.persists_left, record.faults.persist_sticky) = (Some(n), sticky);
+        self.fail_persists(Fault { after: n, sticky, refusal: Refusal::Io });
+    }
+
+    /// Persists to come fail.
+    pub fn fail_persists(&self, fault: Fault) {
+        self.record().faults.persists = Some(fault);
     }
 
     /// After `n` more growths every one is refused as on a full disk, until [`CrashSim::clear_faults`].
     pub fn fail_grow_after(&self, n: u64) {
-        self.record().faults.grows_left = Some(n);
+        self.fail_grows(Fault { after: n, sticky: true, refusal: Refusal::NoSpace });
+    }
+
+    /// Growths to come are refused.
+    pub fn fail_grows(&self, fault: Fault) {
+        self.record().faults.grows = Some(fault);
+    }
+
+    /// The kernel writes everything pending back, which fails now: all of it counts as clean. The next persist of a range is
+    /// told, and the next of everything.
+    pub fn fail_write_back(&self) {
+        self.record().fail_write_back(Refusal::Io);
+    }
+
+    /// At the first persist that `picks` chooses by offset and length, all that is pending fails to be written. That persist is
+    /// told, and before its caller can know, `meanwhile` is called: there is no moment at which another would rather ask.
+    pub fn fail_write_back_at(&self, picks: fn(u64, u64) -> bool, meanwhile: impl FnOnce() + Send + 'static) {
+        self.record().faults.told_alone = Some(ToldAlone { picks, meanwhile: Box::new(meanwhile) });
     }
 
     /// From now on persists that `lies` picks by offset and length (0 and `u64::MAX` for everything) succeed without effect,
@@ -353,45 +443,61 @@ impl CrashSim {
         record.log(Op::Store { offset, bytes: value.to_le_bytes().as_slice().into() });
     }
 
-    pub(crate) fn persist(&self, offset: u64, len: u64) -> Result<()> {
+    /// A tier was opened over the medium: it hears of errors that nobody was told of, and of no other.
+    pub(crate) fn open(&self) {
+        let errors = &mut self.record().errors;
+        if errors.told.contains(&errors.count) {
+            errors.told = [errors.count; 2];
+        }
+    }
+
+    pub(crate) fn persist(&self, asker: Asker, offset: u64, len: u64) -> Result<()> {
         let mut record = self.record();
         record.persists += 1;
-        let failed = match &mut record.faults.persists_left {
-            Some(0) => true,
-            Some(left) => {
-                *left -= 1;
-                false
-            }
-            None => false,
-        };
-        if failed && !record.faults.persist_sticky {
-            record.faults.persists_left = None;
-        }
         if record.faults.lies.is_some_and(|lies| lies(offset, len)) {
             return Ok(());
         }
-        record.log(Op::Persist { offset, len, failed });
-        if failed {
-            let source = io::Error::from_raw_os_error(libc::EIO);
-            return Err(DeviceError::io(SYNC, Path::new("the simulated medium"), source));
+        let told_alone = record.faults.told_alone.take_if(|fault| (fault.picks)(offset, len));
+        if told_alone.is_some() {
+            record.fail_write_back(Refusal::Io);
         }
-        Ok(())
+        match next_refusal(&mut record.faults.persists) {
+            Some(refusal) => {
+                record.log(Op::Persist { offset, len, failed: true });
+                record.errors.add(refusal);
+            }
+            None => record.log(Op::Persist { offset, len, failed: false }),
+        }
+        let told = record.errors.tell(asker);
+        drop(record);
+        if let Some(fault) = told_alone {
+            (fault.meanwhile)();
+        }
+        match told {
+            None => Ok(()),
+            Some(refusal) => {
+                let call = if asker == Asker::Range { "msync" } else { "fdatasync" };
+                Err(DeviceError::io(call, Path::new(NAME), refusal.error()))
+            }
+        }
     }
 
     pub(crate) fn grow(&self, old: u64, new: u64) -> Result<()> {
         let mut record = self.record();
-        match &mut record.faults.grows_left {
-            Some(0) => {
-                let source = Some(io::Error::from_raw_os_error(libc::ENOSPC));
+        match next_refusal(&mut record.faults.grows) {
+            Some(Refusal::NoSpace) => {
+                let source = Some(Refusal::NoSpace.error());
                 return Err(DeviceError::Full { wanted: new, limit: old, source });
             }
-            Some(left) => *left -= 1,
+            Some(refusal) => {
+                return Err(DeviceError::io("allocate room in", Path::new(NAME), refusal.error()));
+            }
             None => {}
         }
         // A crash may have left a length that is no whole number of pages; its last page is mapped already.
         self.mapping()
             .map_memory(old - old % page_bytes(), new)
-            .map_err(|source| DeviceError::io("map", Path::new("the simulated medium"), source))?;
+            .map_err(|source| DeviceError::io("map", Path::new(NAME), source))?;
         record.bytes = new;
         record.log(Op::Grow { bytes: new });
         Ok(())
@@ -429,7 +535,25 @@ impl CrashSim {
     }
 }
 
+impl WriteBackErrors {
+    fn add(&mut self, refusal: Refusal) {
+        self.count += 1;
+        self.last = Some(refusal);
+    }
+
+    /// What `asker` has not been told yet.
+    fn tell(&mut self, asker: Asker) -> Option<Refusal> {
+        let told = std::mem::replace(&mut self.told[asker as usize], self.count);
+        self.last.filter(|_| told < self.count)
+    }
+}
+
 impl Record {
+    fn fail_write_back(&mut self, refusal: Refusal) {
+        self.log(Op::Persist { offset: 0, len: u64::MAX, failed: true });
+        self.errors.add(refusal);
+    }
+
     fn log(&mut self, op: Op) {
         self.log_bytes += OP_BYTES + op.stored_bytes();
         self.log.push(op);

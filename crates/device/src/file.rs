@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{DeviceError, Result, SYNC};
+use crate::error::{DeviceError, Result};
 use crate::map::{FileAccess, Mapping, is_persistent_memory};
 
 /// Who may do what with the files and directories made here: their owner all, others nothing. Those that are there already
@@ -29,7 +29,10 @@ const ZEROS_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct TierFile {
     mapping: Mapping,
+    /// Holds the lock.
     file: File,
+    /// The same file opened once more, for the mapping: `msync` hears of failed write-backs by it, `fdatasync` by `file`.
+    mapped: File,
     path: PathBuf,
     access: FileAccess,
 }
@@ -66,13 +69,18 @@ impl TierFile {
         let length = file.metadata().map_err(|source| DeviceError::io("measure", path, source))?.len();
         let mapping = Mapping::reserve(reserve_bytes, length)
             .map_err(|source| DeviceError::io("reserve address space for", path, source))?;
-        let tier = TierFile { mapping, file, path: path.to_path_buf(), access };
+        let mapped = match access {
+            FileAccess::Read => file.try_clone(),
+            FileAccess::Write | FileAccess::WriteSync => open_again(&file),
+        };
+        let mapped = mapped.map_err(|source| DeviceError::io("open a second time", path, source))?;
+        let tier = TierFile { mapping, file, mapped, path: path.to_path_buf(), access };
         if access != FileAccess::Read {
             // A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS.
             tier.allocate(0, length)?;
         }
         tier.mapping
-            .map_file(0, length, &tier.file, access)
+            .map_file(0, length, &tier.mapped, access)
             .map_err(|source| DeviceError::io("map", path, source))?;
         Ok((tier, length))
     }
@@ -92,8 +100,7 @@ impl TierFile {
     pub(crate) fn write_through(&self, from: u64, to: u64) {
         // PERSIST: by a way of its own. The kernel tells a failed write once to each opened file: told here, of whatever page, it
         // would not be told to the sync that somebody waits for. So that will hear of what fails here.
-        let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let Ok(apart) = OpenOptions::new().read(true).write(true).open(opened) else { return };
+        let Ok(apart) = open_again(&self.file) else { return };
         let mut bytes = vec![0; (to - from) as usize];
         if apart.read_exact_at(&mut bytes, from).is_ok() {
             write_synced(&apart, &bytes, from);
@@ -112,20 +119,15 @@ impl TierFile {
         self.access == FileAccess::Read
     }
 
-    /// Lengthens the file from `from` to `to` bytes of zeros, blocks allocated, and maps them.
-    pub(crate) fn grow(&self, from: u64, to: u64) -> Result<()> {
-        self.allocate(from, to)?;
-        if self.is_persistent_memory() {
-            // PERSIST: on persistent memory persist() is a matter of cache lines, so the file's new length and blocks are
-            // made durable here.
-            self.sync_all()?;
-        }
+    /// Maps what was [allocated](TierFile::allocate).
+    pub(crate) fn map_more(&self, from: u64, to: u64) -> Result<()> {
         self.mapping
-            .map_file(from, to, &self.file, self.access)
+            .map_file(from, to, &self.mapped, self.access)
             .map_err(|source| DeviceError::io("map", &self.path, source))
     }
 
-    fn allocate(&self, from: u64, to: u64) -> Result<()> {
+    /// Lengthens the file from `from` to `to` bytes of zeros, blocks allocated.
+    pub(crate) fn allocate(&self, from: u64, to: u64) -> Result<()> {
         if from == to {
             return Ok(());
         }
@@ -152,15 +154,15 @@ impl TierFile {
         }
     }
 
-    /// The file's bytes in `from..to` and its length are on the device on return.
+    /// The file's bytes in `from..to` and its length are on the device on return. For [`Asker::Range`](crate::sync::Asker).
     pub(crate) fn sync(&self, from: u64, to: u64) -> Result<()> {
-        self.mapping.sync(from, to).map_err(|source| DeviceError::io(SYNC, &self.path, source))
+        self.mapping.sync(from, to).map_err(|source| DeviceError::io("msync", &self.path, source))
     }
 
     /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
-    /// the kernel knows to be dirty.
+    /// the kernel knows to be dirty. For [`Asker::Whole`](crate::sync::Asker).
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.file.sync_data().map_err(|source| DeviceError::io(SYNC, &self.path, source))
+        self.file.sync_data().map_err(|source| DeviceError::io("fdatasync", &self.path, source))
     }
 }
 
@@ -236,6 +238,13 @@ fn read_holder(path: &Path) -> String {
         Ok(name) => format!("process {id} ({})", name.trim()),
         Err(_) => format!("another process (the last writer was process {id}, which this one cannot see)"),
     }
+}
+
+/// The same file, opened for itself: a failed write-back is told to each opened file once.
+fn open_again(file: &File) -> io::Result<File> {
+    // Not by its path, where another file may be by now.
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(opened)
 }
 
 fn fallocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {

@@ -24,7 +24,8 @@
 //! `persist` reports). A medium's read error also arrives as SIGBUS, as with every mapped file.
 //!
 //! After a failed `persist` the range's bytes may never become durable, however often one tries again: the kernel may have
-//! dropped them as clean. The only safe course is to stop writing and to recover from what is on the medium.
+//! dropped them as clean. So the first failure is final: every later `persist`, one that is under way, and growth are refused
+//! ([`DeviceError::Closed`]), and what is on the medium is for the next process to recover.
 //!
 //! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
 //! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it.
@@ -70,6 +71,7 @@ mod flush;
 mod machine;
 mod map;
 mod random;
+mod sync;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
@@ -78,7 +80,8 @@ pub use clock::Clock;
 pub use emulate::PersistentMemoryModel;
 pub use error::{DeviceError, Result};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
-pub use fault::{CrashModel, CrashSim, CrashWalk, Image, Survivors};
+pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivors};
 pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use random::Random;
+pub use sync::SyncFailure;

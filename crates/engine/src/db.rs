@@ -39,13 +39,13 @@ mod write;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use batch::Batch;
 pub use expiring::Expiring;
-use hedgerow_device::{Clock, FastTier, FastTierOptions, create_directories};
+use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 pub use metrics::Metrics;
+use parking_lot::Mutex;
 pub use read::RowRef;
 pub use row::Row;
 pub use scan::Scan;
@@ -85,7 +85,8 @@ pub struct Db {
 
 struct Handle {
     store: Arc<Store>,
-    closed: AtomicBool,
+    /// What closing came to, once it was done.
+    closed: Mutex<Option<Result<()>>>,
 }
 
 impl Db {
@@ -133,7 +134,7 @@ impl Db {
     pub fn open_at(tier: FastTier, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
         let store = Arc::new(Store::open(Arc::new(tier), options, clock)?);
-        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: AtomicBool::new(false) });
+        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.
             Housekeeping::start(&store)?;
@@ -196,8 +197,9 @@ impl Db {
     /// Makes everything written so far durable against a power cut.
     ///
     /// # Errors
-    /// `Io`, after which the store takes no more writes; `Closed`.
+    /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.
     pub fn persist(&self) -> Result<()> {
+        self.store.log.check_writable()?;
         self.store.log.persist_to(self.store.log.last_sequence())
     }
 
@@ -223,6 +225,12 @@ impl Db {
         self.store.await_round(timeout)
     }
 
+    /// The sync that failed, if one did: from then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.
+    /// Costs next to nothing: to be asked often.
+    pub fn sync_failure(&self) -> Option<SyncFailure> {
+        self.store.log.tier().sync_failure().cloned()
+    }
+
     /// Counters and gauges.
     pub fn metrics(&self) -> Metrics {
         self.store.metrics()
@@ -242,7 +250,7 @@ impl Db {
     /// locked, until the last handle ([`Db`], [`Table`], [`Snapshot`]) is dropped.
     ///
     /// # Errors
-    /// `Io` if the last sync failed.
+    /// `Io` if the last sync failed; `Closed` if an earlier one did: then the store is not marked as closed in order.
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
@@ -255,11 +263,12 @@ fn exists(path: &Path) -> bool {
 
 impl Handle {
     fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        self.store.housekeeping.stop();
-        self.store.log.close()
+        let close = || {
+            self.store.housekeeping.stop();
+            self.store.log.close()
+        };
+        // Whoever closes it again is told the same.
+        self.closed.lock().get_or_insert_with(close).clone()
     }
 }
 

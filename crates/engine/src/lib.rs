@@ -44,6 +44,7 @@ pub use db::{
     Batch, Change, Db, Expiring, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use hedgerow_device::SyncFailure;
 pub use options::{CacheMode, CachePolicy, Durability, Options};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
-use hedgerow_device::FastTier;
+use hedgerow_device::{DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
@@ -70,11 +70,11 @@ pub(crate) struct Log {
     led: Mutex<bool>,
     lead_ended: Condvar,
     root: Mutex<Root>,
-    /// A sync failed: what is on the medium is no longer known. No more writes.
-    failed: AtomicBool,
     /// The log is being closed: no more segments. Set before the lanes are sealed, so that what is published after its
     /// last sync cannot be.
     closing: AtomicBool,
+    /// The store was closed in order, and the root says so: no more writes.
+    closed: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
     /// Until recovery has put them right, walks pass on rows up to this sequence that a merge in place may have torn.
@@ -262,33 +262,25 @@ impl Log {
         add_dead(self.unit_of(offset), bytes);
     }
 
-    /// `Err` once a sync has failed.
+    /// `Err` once a sync has failed, or the store was closed. The tier itself remembers the failure, and refuses every later
+    /// sync; this says so before anything is written.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.failed.load(Ordering::Relaxed) {
-            if self.closing.load(Ordering::Acquire) {
-                return Err(closed());
-            }
-            return Err(Error::new(
-                ErrorKind::Closed,
-                "an earlier sync failed, so what is on the medium is not known; the store takes no more writes until it is opened again",
-            ));
+        if let Some(failure) = self.tier.sync_failure() {
+            return Err(DeviceError::Closed { failure: failure.clone() }.into());
         }
-        Ok(())
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
     /// `Err` once a segment can no longer be begun.
     fn check_open(&self) -> Result<()> {
-        if self.closing.load(Ordering::Acquire) {
-            return Err(closed());
-        }
-        self.check_writable()
+        self.check_writable()?;
+        if self.closing.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing.
+    /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing:
+    /// [`Log::check_writable`] tells.
     pub(crate) fn persist_range(&self, offset: u64, bytes: u64) {
-        if self.tier.persist(offset, bytes).is_err() {
-            self.fail();
-        }
+        drop(self.tier.persist(offset, bytes));
     }
 
     /// Returns when everything up to `sequence` is durable. Callers at the same time share syncs (group commit): one leads, the
@@ -322,7 +314,7 @@ impl Log {
         self.sync(&mut commit, true)?;
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
-        root.store(&self.tier).inspect_err(|_| self.fail())?;
+        root.store(&self.tier)?;
         Ok(root.watermark)
     }
 
@@ -342,14 +334,14 @@ impl Log {
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
         let units = (self.tier.bytes() >> self.unit_shift) as u32;
-        self.tier.persist_all().inspect_err(|_| self.fail())?;
+        self.tier.persist_all()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         {
             let mut root = self.root.lock();
             root.units = root.units.max(units);
         }
         if let Some(found) = commit.unsettled.take() {
-            self.settle(&found, last).inspect_err(|_| self.fail())?;
+            self.settle(&found, last)?;
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if note {
@@ -397,19 +389,15 @@ impl Log {
             if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
-                self.write_header(unit, first, &header).inspect_err(|_| self.fail())?;
+                self.write_header(unit, first, &header)?;
             }
         }
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
         root.clean = true;
-        root.store(&self.tier).inspect_err(|_| self.fail())?;
-        self.failed.store(true, Ordering::Release);
+        root.store(&self.tier)?;
+        self.closed.store(true, Ordering::Release);
         Ok(())
-    }
-
-    fn fail(&self) {
-        self.failed.store(true, Ordering::Release);
     }
 
     /// The catalog of tables as last stored.
@@ -421,12 +409,9 @@ impl Log {
     pub(crate) fn store_catalog(&self, catalog: &[u8]) -> Result<()> {
         let mut root = self.root.lock();
         self.check_writable()?;
-        // A failure half-way leaves copies of the root that differ; a further change would spoil the catalog of one.
-        root.store_catalog(&self.tier, catalog).inspect_err(|error| {
-            if error.kind() != ErrorKind::Invalid {
-                self.fail();
-            }
-        })
+        // A failed sync half-way leaves copies of the root that differ; a further change would spoil the catalog of one, and is
+        // refused as all that comes after a failed sync.
+        root.store_catalog(&self.tier, catalog)
     }
 
     /// Marks the log of a segment as empty, before any store that follows.

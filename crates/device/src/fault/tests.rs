@@ -237,10 +237,9 @@ fn a_process_kill_is_always_what_the_process_saw() {
             match random.below(12) {
                 0 => tier.persist(offset, random.below(9_000)).unwrap(),
                 1 => {
-                    _ = {
-                        sim_now.fail_persist_after(0, false);
-                        tier.persist(offset, 5_000).unwrap_err()
-                    }
+                    sim_now.fail_persist_after(0, false);
+                    tier.persist(offset, 5_000).unwrap_err();
+                    tier = FastTier::simulated(&sim_now);
                 }
                 2 if step % 10 == 0 => tier.grow(tier.bytes() + 4096).unwrap(),
                 3 => sim_now.corrupt(offset, 0x10),
@@ -319,7 +318,9 @@ fn a_failed_persist_may_lose_the_data_for_ever() {
     put(&tier, 0, b"dirty");
     sim.fail_persist_after(0, false);
     let refused = tier.persist(0, 5).unwrap_err();
-    assert!(matches!(refused, DeviceError::Io { what: "sync", .. }), "{refused}");
+    assert!(matches!(refused, DeviceError::Io { what: "msync", .. }), "{refused}");
+    // Another process, which knows nothing of it: this one's tier is closed.
+    let tier = FastTier::simulated(&sim);
     tier.persist(0, 5).unwrap();
     tier.persist_all().unwrap();
     let legal = BTreeSet::from([vec![0; 5], b"dirty".to_vec()]);
@@ -331,16 +332,89 @@ fn a_failed_persist_may_lose_the_data_for_ever() {
 }
 
 #[test]
-fn persist_faults_come_when_told_and_stay_if_told() {
+fn what_was_forgotten_is_written_after_a_rewrite() {
+    let (sim, tier) = medium(CrashModel::Pages);
+    put(&tier, 4000, &[7; 9000]);
+    sim.fail_write_back();
+    let tier = {
+        assert!(tier.persist_all().is_err());
+        FastTier::simulated(&sim)
+    };
+    tier.rewrite(4000, 9000);
+    assert_eq!(tier.read(4000, 9000), [7; 9000], "a rewrite changes nothing");
+    tier.persist_all().unwrap();
+    assert_eq!(crash(&sim, Survivors::None).read(4000, 9000), [7; 9000]);
+}
+
+#[test]
+fn faults_come_when_told_and_stay_if_told() {
+    let refusals = [(Refusal::Io, "Input/output error"), (Refusal::NoSpace, "No space left on device")];
     for (sticky, wanted) in
         [(false, [true, true, false, true, true]), (true, [true, true, false, false, false])]
     {
-        let (sim, tier) = medium(CrashModel::CacheLines);
-        sim.fail_persist_after(2, sticky);
-        let got: [bool; 5] = std::array::from_fn(|_| tier.persist(0, 1).is_ok());
-        assert_eq!(got, wanted);
-        sim.clear_faults();
-        assert!(tier.persist_all().is_ok());
+        for (refusal, text) in refusals {
+            let (sim, tier) = medium(CrashModel::CacheLines);
+            sim.fail_persists(Fault { after: 2, sticky, refusal });
+            // A new tier each time: a tier is closed by the first failure.
+            let got = [(); 5].map(|()| FastTier::simulated(&sim).persist(0, 1));
+            assert_eq!(got.each_ref().map(Result::is_ok), wanted);
+            assert!(got[2].as_ref().unwrap_err().to_string().contains(text));
+            sim.clear_faults();
+            assert!(tier.persist(0, 1).is_ok());
+        }
+    }
+}
+
+/// A failure is noted once and for all, whatever the medium says later.
+#[test]
+fn after_a_failed_persist_nothing_is_made_durable_any_more() {
+    for model in [CrashModel::CacheLines, CrashModel::Pages] {
+        let (sim, tier) = medium(model);
+        assert_eq!((tier.has_failed(), tier.sync_failure()), (false, None));
+        sim.fail_persist_after(0, false);
+        tier.persist_all().unwrap_err();
+        let failure = tier.sync_failure().unwrap().clone();
+        let what = "could not fdatasync the simulated medium: Input/output error (os error 5)";
+        assert_eq!((tier.has_failed(), failure.message.as_str()), (true, what));
+        assert!(failure.at_ms > 1_600_000_000_000);
+        for refused in [tier.persist(0, 1), tier.persist_all(), tier.grow(MIB)] {
+            let refused = refused.unwrap_err();
+            assert!(
+                matches!(&refused, DeviceError::Closed { failure: told } if *told == failure),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(what), "{refused}");
+        }
+    }
+}
+
+/// The kernel has written a page back by itself, and failed. One persist is told; whoever asks before its caller knows must be
+/// told, too.
+#[test]
+fn an_error_told_to_one_persist_is_told_to_the_other_that_is_under_way() {
+    const EVERYTHING: fn(&FastTier) -> Result<()> = FastTier::persist_all;
+    const A_RANGE: fn(&FastTier) -> Result<()> = |tier| tier.persist(8192, 1);
+    for (first, second) in [(A_RANGE, EVERYTHING), (EVERYTHING, A_RANGE)] {
+        let (sim, tier) = medium(CrashModel::Pages);
+        put(&tier, 0, b"acknowledged");
+        let (told, asked) = (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel::<()>());
+        sim.fail_write_back_at(
+            |_, _| true,
+            move || {
+                told.0.send(()).unwrap();
+                asked.1.recv().unwrap();
+            },
+        );
+        let second_says = std::thread::scope(|scope| {
+            let asker = scope.spawn(|| first(&tier).unwrap_err());
+            told.1.recv().unwrap();
+            let says = second(&tier);
+            asked.0.send(()).unwrap();
+            asker.join().unwrap();
+            says
+        });
+        let lost = crash(&sim, Survivors::None).read(0, 12) == [0; 12];
+        assert!(lost && second_says.is_err(), "it said that what is lost is durable");
     }
 }
 

@@ -174,7 +174,10 @@ impl Store {
             let before = std::mem::replace(seen, self.log.last_sequence());
             before != *seen || self.collector.requested.load(Ordering::SeqCst)
         };
-        while self.housekeeping.pace(&mut pace, || anything_new(&mut seen)) {
+        // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
+        while self.housekeeping.pace(&mut pace, || anything_new(&mut seen))
+            && self.log.check_writable().is_ok()
+        {
             self.collector.rounds.fetch_add(1, Ordering::SeqCst);
             let requested = self.collector.requested.swap(false, Ordering::SeqCst);
             // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
@@ -188,6 +191,7 @@ impl Store {
     /// One round; returns how many segments were given back. Corruption is reported when all else is done, once: the
     /// segment is left out of the rounds to come.
     pub(super) fn collect(&self, needed: bool) -> Result<usize> {
+        self.log.check_writable()?;
         if !self.options.background {
             self.merge_now();
             self.tend_cache();

@@ -159,7 +159,8 @@ impl Store {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());
         let mut noted = Vec::with_capacity(WAITING_MAX);
         let (mut pace, mut worked) = (Pace::new(PACE), true);
-        while self.housekeeping.pace(&mut pace, || worked) {
+        // After a failed sync nothing can be written any more.
+        while self.housekeeping.pace(&mut pace, || worked) && self.log.check_writable().is_ok() {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));

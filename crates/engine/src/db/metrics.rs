@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use hedgerow_device::SyncFailure;
+
 use super::store::Store;
 
 const STRIPES: usize = 64;
@@ -126,6 +128,8 @@ pub struct Metrics {
     pub sequence: u64,
     /// Everything up to this sequence is durable.
     pub durable_sequence: u64,
+    /// The sync that failed, if one did: which call, what the system said, and when. The store takes no more writes then.
+    pub sync_failure: Option<SyncFailure>,
 }
 
 impl Store {
@@ -169,6 +173,7 @@ impl Store {
             cache_gain_percent: of_cache.gain_percent.load(Ordering::Relaxed),
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
+            sync_failure: self.log.tier().sync_failure().cloned(),
         }
     }
 }

@@ -351,8 +351,10 @@ impl Store {
     fn keep_synced(&self) {
         let Durability::Interval(interval) = self.options.durability else { return };
         while self.housekeeping.sleep(interval.max(SYNC_INTERVAL_MIN)) {
-            // A failure closes the log for writing; writers are told by the next write.
-            drop(self.log.persist_to(self.log.last_sequence()));
+            // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
+            if self.log.persist_to(self.log.last_sequence()).is_err() {
+                return;
+            }
         }
     }
 
@@ -362,7 +364,7 @@ impl Store {
             drop(self.log.persist_to(self.log.last_sequence()));
         }
         let mut passes = HashMap::new();
-        while self.housekeeping.sleep(Duration::from_millis(100)) {
+        while self.housekeeping.sleep(Duration::from_millis(100)) && self.log.check_writable().is_ok() {
             self.sweep_all(&mut passes);
         }
     }

@@ -62,8 +62,10 @@ impl Lane {
         bytes: usize,
         claim: Claim,
     ) -> std::result::Result<Reservation, NoSpace> {
+        // A sync that failed is found at once, not when the segment is full.
         if let Some(open) = &self.open[kind as usize]
             && open.limit - open.cursor >= bytes as u64
+            && !log.tier.has_failed()
         {
             return Ok(open.reservation(kind, bytes));
         }

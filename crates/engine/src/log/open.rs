@@ -62,8 +62,8 @@ impl Log {
             syncs_each_write,
             led: Mutex::new(false),
             lead_ended: Condvar::new(),
-            failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             torn_through: AtomicU64::new(root.watermark),
@@ -252,7 +252,7 @@ impl Log {
         let mut root = self.root.lock();
         root.opens += 1;
         // PERSIST: the killed process may not have got as far as making its last copy durable, and the other goes first.
-        root.persist(&self.tier).and_then(|()| root.store(&self.tier)).inspect_err(|_| self.fail())
+        root.persist(&self.tier).and_then(|()| root.store(&self.tier))
     }
 
     /// Whether what recovery found still waits for its first sync.

@@ -237,6 +237,7 @@ impl From<hedgerow_device::DeviceError> for Error {
         let kind = match &error {
             E::Full { .. } => ErrorKind::Full,
             E::Locked { .. } => ErrorKind::Locked,
+            E::Closed { .. } => ErrorKind::Closed,
             _ => ErrorKind::Io,
         };
         Error::new(kind, error.to_string())

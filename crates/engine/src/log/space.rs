@@ -63,7 +63,6 @@ impl Log {
         if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
-                .inspect_err(|_| self.fail())
                 .map_err(|error| NoSpace::Failed(error.into()))?;
         }
         pool.used.insert(unit, segment);
@@ -79,14 +78,8 @@ impl Log {
                     pool.has_grown(wanted);
                     return Ok(());
                 }
-                Err(error) => {
-                    if error.is_failed_sync() {
-                        self.fail();
-                    }
-                    if wanted == units {
-                        return Err(error.into());
-                    }
-                }
+                Err(error) if wanted == units => return Err(error.into()),
+                Err(_) => {}
             }
         }
         Ok(())
@@ -96,7 +89,7 @@ impl Log {
     /// was none to touch.
     pub(crate) fn prepare_units(&self) -> bool {
         let mut prepared = false;
-        loop {
+        while self.check_open().is_ok() {
             let mut pool = self.pool.lock();
             let unit = match pool.next_to_prepare() {
                 None => return prepared,
@@ -124,6 +117,7 @@ impl Log {
             }
             self.pool.lock().add_ready(unit);
         }
+        prepared
     }
 
     /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
@@ -250,7 +244,7 @@ impl Log {
             // For `holds_nothing_since`: what a crash left there is no record of this segment.
             self.write_end(unit);
         }
-        self.write_header(unit, first, &header).inspect_err(|_| self.fail())
+        self.write_header(unit, first, &header)
     }
 
     /// Puts a freed segment's units back into the pool. No reader may hold a reference into it any more.
@@ -258,7 +252,7 @@ impl Log {
         let Some(segment) = self.pool.lock().used.get(&unit).cloned() else { return Ok(()) };
         if segment.units > 1 {
             let freed = header_of(&segment, SegmentState::Free);
-            self.part(unit, segment.units, segment.next_copy, freed).inspect_err(|_| self.fail())?;
+            self.part(unit, segment.units, segment.next_copy, freed)?;
         }
         let mut pool = self.pool.lock();
         pool.used.remove(&unit);

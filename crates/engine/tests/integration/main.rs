@@ -7,6 +7,7 @@ mod api;
 mod concurrency;
 mod corruption;
 mod crash;
+mod failed_sync;
 mod kill;
 mod model;
 mod reclaim;

@@ -1,0 +1,152 @@
+//! A sync that fails: no write is acknowledged after it, in any mode, and nothing that was durable is lost, however the
+//! store ends and is opened again.
+
+use std::time::{Duration, Instant};
+
+use hedgerow::{
+    Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value,
+};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+
+const MODES: [Durability; 3] =
+    [Durability::Immediate, Durability::Interval(Duration::from_millis(5)), Durability::Process];
+
+fn options(durability: Durability, background: bool) -> Options {
+    Options {
+        durability,
+        background,
+        segment_bytes: 1 << 20,
+        index_bytes_max: 64 << 20,
+        ..Options::default()
+    }
+}
+
+fn open(sim: &CrashSim, durability: Durability, background: bool) -> Db {
+    Db::open_at(FastTier::simulated(sim), options(durability, background), Clock::manual(1_000)).unwrap()
+}
+
+fn value(bytes: &[u8]) -> [(&'static str, Value<'_>); 1] {
+    [("value", Value::Bytes(bytes))]
+}
+
+/// Every kind of write, by name.
+fn writes(db: &Db, flat: &Table, typed: &Table) -> Vec<(&'static str, Result<(), Error>)> {
+    let number = |n| [("n", Value::Int(n))];
+    let batch = || {
+        let mut batch = Batch::new();
+        batch.put(flat, b"in a batch", &value(b"v"))?;
+        db.write(batch)
+    };
+    let change = Change::Put { fields: vec![("n".to_owned(), OwnedValue::Int(5))], expires_at_ms: None };
+    vec![
+        ("put", flat.put(b"new", &value(b"v"))),
+        ("put over", flat.put(b"key", &value(b"v"))),
+        ("put_expiring", flat.put_expiring(b"key", &value(b"v"), 5_000)),
+        ("update", typed.update(b"key", &number(2))),
+        ("update_existing", typed.update_existing(b"key", &number(2)).map(drop)),
+        ("delete", flat.delete(b"key").map(drop)),
+        ("expire", flat.expire(b"key", Some(5_000)).map(drop)),
+        ("expire_fields", typed.expire_fields(b"key", &["n"], Some(5_000)).map(drop)),
+        ("increment", typed.increment(b"key", "n", 1).map(drop)),
+        ("compare_and_set", typed.compare_and_set(b"key", "n", Value::Int(1), Value::Int(2)).map(drop)),
+        ("modify", typed.modify(b"key", |_| Ok((change.clone(), ())))),
+        ("batch", batch()),
+        ("clear", flat.clear()),
+        ("add_field", typed.add_field("another", Type::U32)),
+        ("create_table", db.create_table("another", Schema::flat()).map(drop)),
+        ("drop_table", db.drop_table("flat").map(drop)),
+        ("persist", db.persist()),
+    ]
+}
+
+/// Room in the open segments is no reason to go on: every write, in every mode, is refused at once, with the cause.
+#[test]
+fn no_write_is_acknowledged_after_a_failed_sync() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        for durability in MODES {
+            let sim = CrashSim::new(model, 64 << 20);
+            let db = open(&sim, durability, false);
+            let flat = db.create_table("flat", Schema::flat()).unwrap();
+            let typed = db.create_table("typed", Schema::new().nullable("n", Type::I64)).unwrap();
+            flat.put(b"key", &value(b"old")).unwrap();
+            typed.put(b"key", &[("n", Value::Int(1))]).unwrap();
+            db.persist().unwrap();
+            sim.fail_persist_after(0, false);
+            let first = flat.put(b"lost", &value(b"v")).and_then(|()| db.persist()).unwrap_err();
+            // On persistent memory a record is persisted before it is published, and then found to be refused.
+            let kinds = [ErrorKind::Io, ErrorKind::Closed];
+            assert!(kinds.contains(&first.kind()), "{model:?}, {durability:?}: {first}");
+            let failure = db.sync_failure().unwrap();
+            assert!(failure.message.contains("Input/output error (os error 5)"), "{failure:?}");
+            assert!(failure.at_ms > 1_600_000_000_000, "{failure:?}");
+            assert_eq!(db.metrics().sync_failure, Some(failure));
+            for (name, outcome) in writes(&db, &flat, &typed) {
+                let place = format!("{model:?}, {durability:?}, {name}");
+                let error = outcome.err().unwrap_or_else(|| panic!("{place}: acknowledged"));
+                assert_eq!(error.kind(), ErrorKind::Closed, "{place}: {error}");
+                assert!(error.message().contains("Input/output error (os error 5)"), "{place}: {error}");
+            }
+            assert_eq!(flat.get(b"key").unwrap().unwrap().get("value"), Value::Bytes(b"old"), "reads go on");
+            assert_eq!(typed.get(b"key").unwrap().unwrap().get("n"), Value::Int(1));
+            let close = || db.clone().close().unwrap_err().kind();
+            assert_eq!(
+                [close(), close()],
+                [ErrorKind::Closed; 2],
+                "closing makes nothing durable, however often"
+            );
+        }
+    }
+}
+
+/// The sync of the interval fails in the background, where nobody waits for it.
+#[test]
+fn a_failed_background_sync_is_noticed_by_the_next_writes() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, Durability::Interval(Duration::from_millis(5)), true);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    sim.fail_persist_after(0, true);
+    let begin = Instant::now();
+    let refused = loop {
+        match flat.put(b"key", &value(b"v")) {
+            Err(error) => break error,
+            Ok(()) => assert!(begin.elapsed() < Duration::from_secs(5), "writes go on"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
+    let written = sim.ops();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(sim.ops(), written, "some thread of the store goes on writing");
+}
+
+/// The kernel has failed to write a row back; the collector, which syncs the header of a segment that it frees, is told. Whoever
+/// asks before the collector knows must not be told that the row is durable.
+#[test]
+fn the_collector_takes_no_error_away_from_others() {
+    const SEGMENT: u64 = 1 << 20;
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, Durability::Process, false);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    for n in 0..40u8 {
+        flat.put(&[n % 2], &value(&[n; 100_000])).unwrap();
+    }
+    let pin = db.pin();
+    assert_eq!(db.collect().unwrap(), 0, "a reader keeps what was emptied");
+    drop(pin);
+    flat.put(b"acknowledged", &value(b"v")).unwrap();
+    let says = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let (other, answer) = (db.clone(), says.clone());
+    sim.fail_write_back_at(
+        |offset, len| offset >= SEGMENT && len != u64::MAX,
+        move || *answer.lock().unwrap() = Some(other.persist()),
+    );
+    db.collect().unwrap_err();
+    let says = says.lock().unwrap().take().expect("the collector freed a segment");
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let cut = CrashSim::from_image(&walk.image(Survivors::None, 1));
+    let is_there =
+        open(&cut, Durability::Process, false).table("flat").unwrap().exists(b"acknowledged").unwrap();
+    assert!(!is_there, "the fault took nothing: the test proves nothing");
+    assert!(says.is_err(), "persist says that a lost row is durable");
+}
