@@ -25,6 +25,15 @@ pub enum DeviceError {
         /// What the operating system said; `None` where the configured limit refused.
         source: Option<io::Error>,
     },
+    /// There is no room on the disk that a copy is written to. What is copied from is untouched.
+    TargetFull {
+        /// The file of the copy.
+        path: PathBuf,
+        /// Length it would have had, in bytes; 0 where that is not known.
+        wanted: u64,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// Another handle, of this process or another, has the file open.
     Locked {
         /// The tier's file.
@@ -72,6 +81,9 @@ impl fmt::Display for DeviceError {
                     "no room for the fast tier: {wanted} bytes wanted, {limit} bytes are to be had: {source}"
                 )
             }
+            DeviceError::TargetFull { path, source, .. } => {
+                write!(f, "no room on the disk for {}: {source}", path.display())
+            }
             DeviceError::Locked { path, holder } => {
                 write!(f, "{} is in use by {holder}", path.display())
             }
@@ -93,7 +105,9 @@ impl fmt::Display for DeviceError {
 impl std::error::Error for DeviceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            DeviceError::Io { source, .. } | DeviceError::Full { source: Some(source), .. } => Some(source),
+            DeviceError::Io { source, .. }
+            | DeviceError::TargetFull { source, .. }
+            | DeviceError::Full { source: Some(source), .. } => Some(source),
             _ => None,
         }
     }

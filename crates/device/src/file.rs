@@ -196,7 +196,7 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -289,7 +289,7 @@ fn write_synced(file: &File, mut bytes: &[u8], mut from: u64) {
 }
 
 /// The largest file this process may make (`ulimit -f`), where there is a limit.
-fn file_size_limit() -> Option<u64> {
+pub(crate) fn file_size_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit to fill.
     let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };

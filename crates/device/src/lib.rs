@@ -62,6 +62,7 @@ mod allocations;
 mod arena;
 mod checksum;
 mod clock;
+mod copy;
 mod emulate;
 mod error;
 mod fast;
@@ -77,6 +78,10 @@ pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
+pub use copy::{
+    CopyFile, DirectoryLock, append_to_file, names_in, read_small_file, remove_file, rename_file,
+    replace_small_file,
+};
 pub use emulate::PersistentMemoryModel;
 pub use error::{DeviceError, Result};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};

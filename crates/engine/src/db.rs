@@ -12,9 +12,11 @@
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
+//! | `db/backup.rs` | copies of an open store |
 //! | `db/inspect.rs` | looking without changing |
 //! | `db/store.rs` | what they share, and the background threads |
 
+pub mod backup;
 mod batch;
 mod cached;
 mod catalog;
@@ -104,6 +106,9 @@ impl Db {
     /// As [`Db::open`]; `Invalid` for an option out of its bounds; `NotFound` if there is no store and it is not to be made.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
+        if let Some(error) = backup::unfinished(path) {
+            return Err(error);
+        }
         if options.create {
             create_directories(path).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     /// [`Options::wait_for_space`]: crate::Options::wait_for_space
     /// [`Db::wait_for_space`]: crate::Db::wait_for_space
     Busy,
-    /// Another process has the store open.
+    /// Another process has the store open, or a backup of it is under way already.
     Locked,
     /// Bytes at rest are not what was written. The message says in which file, where, and what.
     Corrupted,
@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Version,
     /// The operating system refused a read, write or sync. After a failed sync the store takes no more writes.
     Io,
+    /// The caller ended what it had asked for.
+    Cancelled,
     /// The store was closed, or an earlier failed sync closed it for writing.
     Closed,
 }
@@ -62,6 +64,11 @@ impl Error {
 
     pub(crate) fn corrupted(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corrupted, message)
+    }
+
+    /// For a progress function that ends what it is told about: a [backup](crate::Db::backup_with).
+    pub fn cancelled() -> Error {
+        Error::new(ErrorKind::Cancelled, "it was cancelled")
     }
 
     /// What the caller should do.

@@ -14,6 +14,7 @@
 //! | `log` | where every row's bytes are written once: records, segments, lanes, the root |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
+//! | [`backup`] | copies of an open store, and back |
 //! | [`inspect`] | looking into a store without changing it |
 //! | `options`, `error` | each option declared once; what the caller should do about an error |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
@@ -39,10 +40,10 @@ mod schema;
 mod sync;
 mod words;
 
-pub use db::inspect;
 pub use db::{
     Batch, Change, Db, Expiring, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table,
 };
+pub use db::{backup, inspect};
 pub use error::{Error, ErrorKind, Result};
 pub use hedgerow_device::SyncFailure;
 pub use options::{CacheMode, CachePolicy, Durability, Options};

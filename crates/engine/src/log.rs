@@ -8,6 +8,7 @@
 //! A lane is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks
 //! each lane once ([`Log::barrier`]) knows that all sequences given out before are published.
 
+mod copy;
 pub(crate) mod format;
 mod lane;
 mod open;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use hedgerow_device::{DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub(crate) use copy::{Extract, SegmentToCopy};
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};

@@ -131,6 +131,12 @@ impl Tables {
 }
 
 impl Store {
+    /// A sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or dropped between.
+    pub(super) fn catalog_at_barrier(&self) -> Result<(u64, Vec<u8>)> {
+        let _still = self.catalog.changing.lock();
+        Ok((self.log.barrier(), self.log.load_catalog()?.to_vec()))
+    }
+
     /// Creates a table; one that exists and accepts `schema` is opened.
     pub(super) fn create_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {

@@ -144,6 +144,11 @@ impl Collector {
         self.rounds() % 2 == 1
     }
 
+    /// First units of victims that are not freed yet.
+    pub(super) fn waiting_to_free(&self) -> Vec<u32> {
+        self.pending.lock().iter().map(|victim| victim.unit).collect()
+    }
+
     /// The tombstones in a segment that left the index, by offset.
     pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
         self.dropped.lock().get(&unit).cloned().unwrap_or_default()
@@ -307,7 +312,7 @@ impl Store {
         let room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes() + begun;
         let victims = fitting(&candidates, room);
         let enough = !victims.is_empty() && !self.collector.stuck.load(Ordering::Relaxed);
-        if enough || available != 1 || self.snapshots.oldest().is_some() {
+        if enough || available != 1 || self.snapshots.oldest().is_some() || self.backups.is_active() {
             return Chosen { victims, claim: Claim::Collector };
         }
         // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
@@ -535,6 +540,7 @@ impl Store {
         for _ in 0..waiting {
             let Some(victim) = self.collector.pending.lock().pop_front() else { break };
             let needed = self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence);
+            let needed = needed || self.backups.holds(victim.unit);
             if needed || !self.epoch.is_quiescent_since(victim.epoch) {
                 self.collector.pending.lock().push_back(victim);
                 continue;

@@ -194,10 +194,22 @@ impl View {
     pub fn open(path: impl AsRef<Path>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
+        if let Some(error) = super::backup::unfinished(path) {
+            return Err(error);
+        }
         if !super::exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
         View::open_on(FastTier::open_file_read_only(&file)?)
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether the store was closed in order.
+    pub(super) fn is_closed_in_order(&self) -> bool {
+        self.found.clean
     }
 
     /// Looks at a store on a tier that was opened for reading only.
@@ -321,7 +333,8 @@ impl View {
         Ok(report)
     }
 
-    fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
+    /// Verifies every record of every segment.
+    pub(super) fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
         let segments = self.segments();
         let bytes = |s: &SegmentInfo| u64::from(s.units) * self.store.log.unit_bytes();
         let total = segments.iter().map(bytes).sum();

@@ -244,6 +244,8 @@ impl Store {
         // A collector is walking: then it will be the copy.
         if let Some(through) = through
             && let Some(_alone) = self.collector.walking.try_write()
+            // What is being copied must stand still.
+            && !self.backups.is_active()
         {
             // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
             let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);

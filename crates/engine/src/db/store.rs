@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use hedgerow_device::{Clock, FastTier};
 use parking_lot::{Condvar, Mutex};
 
+use super::backup::BackupPins;
 use super::cached::check_options;
 use super::catalog::Catalog;
 use super::cluster::Clustering;
@@ -39,6 +40,7 @@ pub(crate) struct Store {
     pub(super) clock: Clock,
     pub(super) counters: Counters,
     pub(super) snapshots: Snapshots,
+    pub(super) backups: BackupPins,
     pub(super) collector: Collector,
     pub(super) merging: Merging,
     pub(super) clustering: Clustering,
@@ -136,6 +138,7 @@ impl Store {
             clock,
             counters: Counters::default(),
             snapshots: Snapshots::default(),
+            backups: BackupPins::default(),
             collector: Collector::default(),
             merging,
             clustering,

@@ -70,6 +70,26 @@ impl Root {
         }
     }
 
+    /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`.
+    pub(crate) fn of_copy(&self, store_id: u128, sequence: u64, units: u32, catalog: &[u8]) -> Root {
+        Root {
+            generation: self.generation + 1,
+            store_id,
+            watermark: sequence,
+            clean: true,
+            catalog_offset: CATALOG_START,
+            catalog_bytes: catalog.len() as u64,
+            catalog_crc: crc32c(0, catalog),
+            units,
+            ..self.clone()
+        }
+    }
+
+    /// Both copies, and where they lie.
+    pub(crate) fn copies(&self) -> [(u64, [u8; ROOT_BYTES]); 2] {
+        COPY_OFFSETS.map(|offset| (offset, self.encode()))
+    }
+
     fn encode(&self) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
@@ -235,7 +255,7 @@ impl From<hedgerow_device::DeviceError> for Error {
     fn from(error: hedgerow_device::DeviceError) -> Error {
         use hedgerow_device::DeviceError as E;
         let kind = match &error {
-            E::Full { .. } => ErrorKind::Full,
+            E::Full { .. } | E::TargetFull { .. } => ErrorKind::Full,
             E::Locked { .. } => ErrorKind::Locked,
             E::Closed { .. } => ErrorKind::Closed,
             _ => ErrorKind::Io,

@@ -22,19 +22,19 @@ fn cached_db(megabytes: u64) -> Db {
     db_with(options, megabytes)
 }
 
-fn db_with(options: Options, megabytes: u64) -> Db {
+pub(crate) fn db_with(options: Options, megabytes: u64) -> Db {
     let options =
         Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, delta_chain_max: 3, ..options };
     let tier = FastTierOptions { bytes_max: megabytes << 20, ..FastTierOptions::default() };
     Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
 }
 
-fn seconds() -> Duration {
+pub(crate) fn seconds() -> Duration {
     Duration::from_secs(std::env::var("HEDGEROW_SECONDS").map_or(6, |s| s.parse().unwrap()))
 }
 
 /// Rows of this test: every write gives `value` and, in the filler, many bytes of it.
-fn registers(db: &Db) -> Table {
+pub(crate) fn registers(db: &Db) -> Table {
     let schema = Schema::new()
         .nullable("value", Type::U64)
         .nullable("echo", Type::U64)
@@ -42,15 +42,15 @@ fn registers(db: &Db) -> Table {
     db.create_table("registers", schema).unwrap()
 }
 
-const KEYS: u64 = 24;
+pub(crate) const KEYS: u64 = 24;
 
-struct Recorder<'r> {
-    table: &'r Table,
-    db: &'r Db,
-    clock: &'r AtomicU64,
-    random: Random,
-    history: Vec<Call>,
-    stamp: u64,
+pub(crate) struct Recorder<'r> {
+    pub(crate) table: &'r Table,
+    pub(crate) db: &'r Db,
+    pub(crate) clock: &'r AtomicU64,
+    pub(crate) random: Random,
+    pub(crate) history: Vec<Call>,
+    pub(crate) stamp: u64,
 }
 
 impl Recorder<'_> {
@@ -65,7 +65,7 @@ impl Recorder<'_> {
         vec![stamp as u8; self.random.below(6_000) as usize]
     }
 
-    fn one(&mut self) {
+    pub(crate) fn one(&mut self) {
         let key = self.random.below(KEYS);
         self.stamp += 1;
         let stamp = self.stamp;
@@ -152,7 +152,7 @@ fn checked(value: Value<'_>, echo: Value<'_>, filler: Value<'_>) -> u64 {
     value.as_u64().unwrap()
 }
 
-fn key_of(key: u64) -> Vec<u8> {
+pub(crate) fn key_of(key: u64) -> Vec<u8> {
     format!("register/{key:04}").into_bytes()
 }
 
@@ -204,15 +204,15 @@ fn calls_on_a_key_are_linearizable_through_the_cache() {
     assert!(metrics.cache_hits > 0 && metrics.cache_admissions > 0, "{metrics:?}");
 }
 
-const ACCOUNTS: u64 = 200;
-const EACH: u64 = 1_000;
+pub(crate) const ACCOUNTS: u64 = 200;
+pub(crate) const EACH: u64 = 1_000;
 
-fn account(n: u64) -> Vec<u8> {
+pub(crate) fn account(n: u64) -> Vec<u8> {
     n.to_be_bytes().to_vec()
 }
 
 /// Moves money between accounts by batches that require both versions, or by `modify` on one account and its shadow.
-fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
+pub(crate) fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
     let (a, b) = (account(random.below(ACCOUNTS)), account(random.below(ACCOUNTS)));
     if a == b {
         return false;

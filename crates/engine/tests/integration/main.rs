@@ -4,6 +4,7 @@
 
 mod allocations;
 mod api;
+mod backup;
 mod concurrency;
 mod corruption;
 mod crash;

@@ -1,0 +1,322 @@
+//! Backups: a copy of an open store as it is at one moment, while it is read and written.
+//!
+//! Owns [`Db::backup`], [`restore`], and what keeps the segments that are still to be copied where they are. The copy is a
+//! physical one ([0016](../../../../docs/decisions/0016-backup.md)): every segment to the place that it has, every record
+//! verified on the way, all of it read again at the end. Promises a prefix of the writes, with batches whole; that writers
+//! never wait for the copy, but for one sync at its beginning like any other; and that memory does not grow with the store.
+//! Must not know the bytes of records (`log/copy.rs`) nor the order of the steps in the directory (`target.rs`).
+//!
+//! A backup:
+//!
+//! 1. From now on nothing is freed, and no row is merged in place. Who was at it has ended.
+//! 2. With the catalog held still: the sequence, when all up to it is published, and the catalog.
+//! 3. The segments in use and how far they are written. From now on only these stay, each until it has been copied.
+//! 4. PERSIST: everything durable. What the backup holds the store does not lose, so a segment of the same number and
+//!    length is the same the next time.
+//! 5. One segment after the other is verified and copied; first those that the collector waits for, so that a store with
+//!    little room goes on. What is younger than the sequence is left out.
+//! 6. The root, all of it verified once more, and the name that makes it a store.
+//!
+//! ```
+//! # fn main() -> hedgerow::Result<()> {
+//! # let dir = std::env::temp_dir().join(format!("hedgerow-doc-backup-{}", std::process::id()));
+//! # let (data, saved, anew) = (dir.join("data"), dir.join("saved"), dir.join("anew"));
+//! use hedgerow::{Db, Schema, Type, backup, row};
+//! let db = Db::open(&data)?;
+//! let users = db.create_table("users", Schema::new().field("name", Type::String))?;
+//! users.put(b"42", &row! { name: "Ada" })?;
+//! let report = db.backup(&saved)?;
+//! assert_eq!(report.records, 1);
+//! users.delete(b"42")?;
+//!
+//! backup::restore(&saved, &anew, |_| Ok(()))?;
+//! assert!(Db::open(&anew)?.table("users")?.exists(b"42")?);
+//! # std::fs::remove_dir_all(dir).ok();
+//! # Ok(())
+//! # }
+//! ```
+
+mod manifest;
+mod target;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hedgerow_device::{names_in, remove_file};
+use parking_lot::Mutex;
+
+use super::inspect::View;
+use super::store::Store;
+use super::{Db, FAST_TIER_FILE};
+use crate::log::SegmentToCopy;
+use crate::{Error, ErrorKind, Result};
+use target::{Added, Target};
+
+/// The fast tier's file of a backup that is not finished.
+pub(super) const PARTIAL_FILE: &str = "fast.partial";
+/// The manifest of a backup.
+const MANIFEST_FILE: &str = "backup";
+
+/// How far a backup, or a restore, has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// So many bytes of so many have been copied, or were there already.
+    Copying(u64, u64),
+    /// So many bytes of so many of the copy have been read again.
+    Verifying(u64, u64),
+}
+
+/// What a backup, or a restore, did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The last write in it: all up to this sequence are, and none after.
+    pub sequence: u64,
+    /// Segments in it.
+    pub segments: u64,
+    /// Those of them that an earlier backup into the directory had left there.
+    pub segments_kept: u64,
+    /// Bytes that were copied.
+    pub bytes_copied: u64,
+    /// Records verified in it, overwritten ones included.
+    pub records: u64,
+}
+
+/// What of the log must stay where it is.
+#[derive(Debug, Default)]
+enum Pinned {
+    /// There is no backup.
+    #[default]
+    Nothing,
+    /// All: a backup is about to begin.
+    Everything,
+    /// By first unit, the segments that are still to be copied.
+    Segments(BTreeMap<u32, SegmentToCopy>),
+}
+
+/// The backup of a store that is under way, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct BackupPins {
+    active: AtomicBool,
+    pinned: Mutex<Pinned>,
+}
+
+impl BackupPins {
+    /// Whether a backup is under way: then no row is merged in place.
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// Whether the segment at `unit` must not be freed yet.
+    pub(super) fn holds(&self, unit: u32) -> bool {
+        match &*self.pinned.lock() {
+            Pinned::Nothing => false,
+            Pinned::Everything => true,
+            Pinned::Segments(segments) => segments.contains_key(&unit),
+        }
+    }
+
+    fn take(&self) -> Result<Pinning<'_>> {
+        if self.active.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Locked, "a backup of this store is under way; one at a time"));
+        }
+        *self.pinned.lock() = Pinned::Everything;
+        Ok(Pinning(self))
+    }
+}
+
+/// Holds what a backup still needs; lets go of it however the backup ends.
+struct Pinning<'p>(&'p BackupPins);
+
+impl Pinning<'_> {
+    fn narrow(&self, segments: &[SegmentToCopy]) {
+        *self.0.pinned.lock() = Pinned::Segments(segments.iter().map(|s| (s.unit, *s)).collect());
+    }
+
+    /// The segment to be copied next: one of those that are waited for, or the first.
+    fn next(&self, waited_for: &[u32]) -> Option<SegmentToCopy> {
+        let pinned = self.0.pinned.lock();
+        let Pinned::Segments(segments) = &*pinned else { return None };
+        let urgent = waited_for.iter().find_map(|unit| segments.get(unit));
+        urgent.or_else(|| segments.values().next()).copied()
+    }
+
+    fn copied(&self, unit: u32) {
+        if let Pinned::Segments(segments) = &mut *self.0.pinned.lock() {
+            segments.remove(&unit);
+        }
+    }
+}
+
+impl Drop for Pinning<'_> {
+    fn drop(&mut self) {
+        *self.0.pinned.lock() = Pinned::Nothing;
+        self.0.active.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Db {
+    /// Makes a backup of the store, which may be in use, in the directory `to`: the store as it is at one moment, all writes
+    /// up to it and none after, batches whole. Writers go on. A finished backup is a store: [`Db::open`] opens it (then it is
+    /// no longer one to go on with), [`View`](crate::inspect::View) looks at it, [`restore`] copies it.
+    ///
+    /// With an earlier backup of this store in the directory, finished or not, only what has changed is copied. While that
+    /// goes on the earlier one is gone: keep two directories in turn.
+    ///
+    /// # Errors
+    /// `Exists` if the directory holds anything else's data; `Locked` if a backup of this store, or into this directory, is
+    /// under way; `Corrupted` if a record of the store, or the finished copy, does not verify; `Full` if the disk of the
+    /// directory is; `Io`; `Closed` after a failed sync. The store itself is untouched, and the next call goes on.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<Summary> {
+        self.backup_with(to, |_| Ok(()))
+    }
+
+    /// [`Db::backup`], telling how far it is. An error that `progress` returns ends the backup, with that error:
+    /// [`Error::cancelled`] is meant for that.
+    ///
+    /// # Errors
+    /// As [`Db::backup`], and those of `progress`.
+    pub fn backup_with(
+        &self,
+        to: impl AsRef<Path>,
+        mut progress: impl FnMut(Progress) -> Result<()>,
+    ) -> Result<Summary> {
+        back_up(&self.store, to.as_ref(), &mut progress)
+    }
+}
+
+/// Steps 1 to 4 of the module.
+fn begin<'s>(store: &'s Arc<Store>) -> Result<(Pinning<'s>, Moment)> {
+    let pinning = store.backups.take()?;
+    // Rounds of the collector share it, and who merges in place has it alone: those that had not seen the pins have ended.
+    drop(store.collector.walking.write());
+    let (sequence, catalog) = store.catalog_at_barrier()?;
+    let segments = store.log.segments_to_copy();
+    pinning.narrow(&segments);
+    store.log.checkpoint()?;
+    Ok((pinning, Moment { sequence, catalog, segments }))
+}
+
+/// What a backup is of.
+struct Moment {
+    sequence: u64,
+    catalog: Vec<u8>,
+    segments: Vec<SegmentToCopy>,
+}
+
+fn back_up(
+    store: &Arc<Store>,
+    to: &Path,
+    progress: &mut dyn FnMut(Progress) -> Result<()>,
+) -> Result<Summary> {
+    let mut target = Target::open(to, &store.log.root())?;
+    let (pinning, moment) = begin(store)?;
+    target.begin(&store.log, &moment.segments)?;
+    let mut copying = Copying::new(&moment);
+    while let Some(segment) = pinning.next(&store.collector.waiting_to_free()) {
+        progress(copying.progress())?;
+        copying.count(&segment, target.add(&store.log, &segment, moment.sequence)?);
+        pinning.copied(segment.unit);
+    }
+    progress(copying.progress())?;
+    drop(pinning);
+    copying.finish(store, target, &moment, progress).map(|(summary, _)| summary)
+}
+
+/// Copies a backup, or any store that was closed in order, to the directory `to`, which must be empty or missing: a store with an
+/// id of its own, verified while it is read and again when it is written. `progress` is told how far it is; an error that it
+/// returns ends the work with that error, and what was copied is gone on with by the next call.
+///
+/// # Errors
+/// `NotFound` if there is no store in `from`, or only an unfinished backup; `Locked` while it is open; `Exists` if `to` is not empty; `Corrupted` if
+/// anything in `from` does not verify; `Invalid` if it was not closed in order; `Full`, `Io`.
+pub fn restore(
+    from: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    mut progress: impl FnMut(Progress) -> Result<()>,
+) -> Result<Summary> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let view = View::open(from)?;
+    let store = view.store();
+    if !view.is_closed_in_order() || !store.log.is_all_sealed() {
+        return Err(Error::invalid(format!(
+            "the store in {} is no finished backup and was not closed in order: open and close it first",
+            from.display()
+        )));
+    }
+    let names = names_in(to)?;
+    // An interrupted restore is gone on with; `Target` looks whether it was of the same store.
+    if !names.is_empty() && !names.iter().any(|name| name == PARTIAL_FILE) {
+        return Err(Error::new(ErrorKind::Exists, format!("the directory {} is not empty", to.display())));
+    }
+    let root = store.log.root();
+    let mut target = Target::open(to, &root)?;
+    let catalog = store.log.load_catalog()?.to_vec();
+    let moment = Moment { sequence: root.watermark, catalog, segments: store.log.segments_to_copy() };
+    target.begin(&store.log, &moment.segments)?;
+    let mut copying = Copying::new(&moment);
+    for segment in &moment.segments {
+        progress(copying.progress())?;
+        // All of it is verified, what an interrupted restore left included: nobody else did.
+        copying.count(segment, target.add(&store.log, segment, u64::MAX)?);
+    }
+    progress(copying.progress())?;
+    let (summary, manifest) = copying.finish(store, target, &moment, &mut progress)?;
+    // It is a store now, and not a backup to be gone on with.
+    remove_file(&manifest)?;
+    Ok(summary)
+}
+
+/// Counts what is copied.
+struct Copying {
+    summary: Summary,
+    done: u64,
+    total: u64,
+}
+
+impl Copying {
+    fn new(moment: &Moment) -> Copying {
+        let summary =
+            Summary { sequence: moment.sequence, segments: 0, segments_kept: 0, bytes_copied: 0, records: 0 };
+        Copying { summary, done: 0, total: moment.segments.iter().map(|segment| segment.end).sum() }
+    }
+
+    fn progress(&self) -> Progress {
+        Progress::Copying(self.done, self.total)
+    }
+
+    fn count(&mut self, segment: &SegmentToCopy, added: Added) {
+        self.done += segment.end;
+        match added {
+            Added::Copied(bytes) => self.summary.bytes_copied += bytes,
+            Added::Kept => self.summary.segments_kept += 1,
+            Added::Nothing => return,
+        }
+        self.summary.segments += 1;
+    }
+
+    fn finish(
+        self,
+        store: &Store,
+        target: Target,
+        moment: &Moment,
+        progress: &mut dyn FnMut(Progress) -> Result<()>,
+    ) -> Result<(Summary, std::path::PathBuf)> {
+        let mut verifying = |done, total| progress(Progress::Verifying(done, total));
+        let finished = target.finish(&store.log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
+        Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
+    }
+}
+
+/// The error for a directory without a store but with a backup that was not finished; `None` if it has none.
+pub(super) fn unfinished(directory: &Path) -> Option<Error> {
+    let is_unfinished =
+        !super::exists(&directory.join(FAST_TIER_FILE)) && super::exists(&directory.join(PARTIAL_FILE));
+    is_unfinished.then(|| {
+        let place = directory.display();
+        let message = format!("{place} holds a backup that was not finished: make it again, and it goes on");
+        Error::new(ErrorKind::NotFound, message)
+    })
+}

@@ -1,0 +1,285 @@
+//! The directory that a backup is made in.
+//!
+//! Owns the order of the steps there, so that whatever ends the process leaves a finished backup or an unfinished one that is
+//! known as such and can be gone on with:
+//!
+//! 1. The file is called `fast.partial` from the first to the last: nothing opens that as a store. An earlier backup's `fast`
+//!    is given that name first, durably.
+//! 2. The manifest says which segments are in it already, whole. Before any of these is written over, it no longer says so.
+//! 3. Segments are written, and synced; then the manifest names them.
+//! 4. The catalog, then the root, durably. All of it is read again from the device and verified.
+//! 5. The manifest says what the root says, and the file is called `fast`, durably.
+//!
+//! Must not know where segments come from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hedgerow_device::{
+    CopyFile, DirectoryLock, FastTier, Random, append_to_file, crc32c, create_directories, names_in,
+    read_small_file, remove_file, rename_file, replace_small_file,
+};
+
+use super::manifest::{ImageId, Kept, Manifest};
+use super::{MANIFEST_FILE, PARTIAL_FILE};
+use crate::db::FAST_TIER_FILE;
+use crate::db::inspect::{Progress, Report, View};
+use crate::log::segment::SEGMENT_HEADER_BYTES;
+use crate::log::{Extract, Log, Root, SegmentToCopy};
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.
+const SYNC_STEP_BYTES: u64 = 32 << 20;
+/// Bytes at the end of a segment that its manifest line has the checksum of.
+const TAIL_BYTES: usize = 4096;
+
+/// A backup in the making.
+pub(super) struct Target {
+    directory: PathBuf,
+    file: CopyFile,
+    manifest: Manifest,
+    /// Written since the last sync.
+    unsynced: Vec<(u32, Kept)>,
+    unsynced_bytes: u64,
+    /// Segments that the backup is to hold, and their ends in it.
+    expected: Vec<(u32, u64, u64)>,
+    _lock: DirectoryLock,
+}
+
+/// What became of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Added {
+    Copied(u64),
+    /// It was there already.
+    Kept,
+    /// All in it is younger than the backup.
+    Nothing,
+}
+
+impl Target {
+    /// Takes the directory for a backup of the store that `root` is of, making it if need be, or goes on with one.
+    pub(super) fn open(directory: &Path, root: &Root) -> Result<Target> {
+        create_directories(directory).map_err(|error| {
+            let place = directory.display();
+            Error::new(ErrorKind::Io, format!("cannot make the directory {place}: {error}"))
+        })?;
+        let lock = DirectoryLock::take(directory)?;
+        let [fast, partial, manifest] =
+            [FAST_TIER_FILE, PARTIAL_FILE, MANIFEST_FILE].map(|name| directory.join(name));
+        let names = names_in(directory)?;
+        let has = |name: &str| names.iter().any(|n| n == name);
+        let known = read_small_file(&manifest)?.as_deref().and_then(Manifest::decode);
+        if has(FAST_TIER_FILE) {
+            let image = known.as_ref().and_then(|known| known.image);
+            let untouched = image.is_some_and(|image| is_as_it_was(&fast, image));
+            if !untouched {
+                return Err(taken(
+                    directory,
+                    "holds a store that is no backup, or was opened since it was one",
+                ));
+            }
+        }
+        let fits = known.as_ref().filter(|m| m.source == root.store_id && m.unit_bytes == root.unit_bytes);
+        if known.is_some() && fits.is_none() {
+            return Err(taken(directory, "holds a backup of another store"));
+        }
+        let mut kept = fits.cloned().unwrap_or_else(|| Manifest::new(root.store_id, root.unit_bytes));
+        kept.image = None;
+        if has(FAST_TIER_FILE) {
+            // PERSIST: no store is here any more before the first byte of it changes.
+            drop(CopyFile::open(&fast)?);
+            rename_file(&fast, &partial)?;
+        }
+        Ok(Target {
+            directory: directory.to_path_buf(),
+            file: CopyFile::open(&partial)?,
+            manifest: kept,
+            unsynced: Vec::new(),
+            unsynced_bytes: 0,
+            expected: Vec::new(),
+            _lock: lock,
+        })
+    }
+
+    /// Forgets what is not to be in this backup as it stands, before anything is written over it.
+    pub(super) fn begin(&mut self, log: &Log, segments: &[SegmentToCopy]) -> Result<()> {
+        let found = std::mem::take(&mut self.manifest.segments);
+        for segment in segments {
+            let Some(kept) = found.get(&segment.unit) else { continue };
+            if *kept == kept_as(log, segment, segment.end)? {
+                self.manifest.segments.insert(segment.unit, *kept);
+            }
+        }
+        // PERSIST: durable on return.
+        replace_small_file(&self.directory.join(MANIFEST_FILE), self.manifest.encode().as_bytes())?;
+        let units = segments.iter().map(|segment| segment.unit + segment.units).max().unwrap_or(1);
+        Ok(self.file.set_bytes(u64::from(units) * self.manifest.unit_bytes)?)
+    }
+
+    /// Adds of a segment what belongs to the state at `sequence`.
+    pub(super) fn add(&mut self, log: &Log, segment: &SegmentToCopy, sequence: u64) -> Result<Added> {
+        if self.manifest.segments.contains_key(&segment.unit) {
+            self.expected.push((segment.unit, segment.incarnation, segment.end));
+            return Ok(Added::Kept);
+        }
+        let extract = log.examine(segment, sequence)?;
+        if extract.end <= SEGMENT_HEADER_BYTES {
+            return Ok(Added::Nothing);
+        }
+        self.write(log, segment, &extract)?;
+        self.expected.push((segment.unit, segment.incarnation, extract.end));
+        if extract.is_final {
+            self.unsynced.push((segment.unit, kept_as(log, segment, extract.end)?));
+        }
+        self.unsynced_bytes += extract.end;
+        if self.unsynced_bytes >= SYNC_STEP_BYTES {
+            self.sync()?;
+        }
+        Ok(Added::Copied(extract.end))
+    }
+
+    fn write(&self, log: &Log, segment: &SegmentToCopy, extract: &Extract) -> Result<()> {
+        const STEP: usize = 4 << 20;
+        let start = u64::from(segment.unit) * self.manifest.unit_bytes;
+        let bytes = &log.segment_bytes(segment)?[..extract.end as usize];
+        let records = &bytes[SEGMENT_HEADER_BYTES as usize..];
+        for (step, part) in records.chunks(STEP).enumerate() {
+            self.file.write_at(start + SEGMENT_HEADER_BYTES + (step * STEP) as u64, part)?;
+        }
+        for &(offset, word) in &extract.voided {
+            self.file.write_at(offset, &word.to_le_bytes())?;
+        }
+        Ok(self.file.write_at(start, &segment.header(extract))?)
+    }
+
+    /// Makes durable what was written, and says so.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        if self.unsynced_bytes == 0 {
+            return Ok(());
+        }
+        // PERSIST: the segments before the lines that say they are there.
+        self.file.sync()?;
+        self.file.let_go();
+        let mut lines = String::new();
+        for (unit, kept) in self.unsynced.drain(..) {
+            lines += &Manifest::segment_line(unit, &kept);
+            self.manifest.segments.insert(unit, kept);
+        }
+        self.unsynced_bytes = 0;
+        Ok(append_to_file(&self.directory.join(MANIFEST_FILE), lines.as_bytes())?)
+    }
+
+    /// Writes what makes a store of the segments that were added: a new one, with an id of its own. Verifies all of it.
+    pub(super) fn finish(
+        mut self,
+        source: &Root,
+        catalog: &[u8],
+        sequence: u64,
+        progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+    ) -> Result<Finished> {
+        self.clear_free_units()?;
+        self.sync()?;
+        let mut random = Random::from_entropy();
+        let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+        let units = (self.file.bytes()? / self.manifest.unit_bytes) as u32;
+        let root = source.of_copy(store_id, sequence, units, catalog);
+        self.file.write_at(root.catalog_offset, catalog)?;
+        // PERSIST: all that the root leads to, before the root.
+        self.file.sync()?;
+        for (offset, bytes) in root.copies() {
+            self.file.write_at(offset, &bytes)?;
+        }
+        self.file.sync()?;
+        self.file.let_go();
+        let report = self.verify(progress).inspect_err(|error| {
+            if error.kind() == ErrorKind::Corrupted {
+                // What it was is not known: the next one begins anew. A failure to say so is one to write, and no worse.
+                drop(remove_file(&self.directory.join(MANIFEST_FILE)));
+            }
+        })?;
+        self.manifest.image = Some(ImageId { store_id, generation: root.generation, sequence });
+        let [fast, partial, manifest] =
+            [FAST_TIER_FILE, PARTIAL_FILE, MANIFEST_FILE].map(|name| self.directory.join(name));
+        replace_small_file(&manifest, self.manifest.encode().as_bytes())?;
+        // PERSIST: the name that makes a store of it comes last, and is durable on return.
+        rename_file(&partial, &fast)?;
+        Ok(Finished { records: report.records, manifest })
+    }
+
+    /// Takes away the headers of segments of an earlier backup where there is none now.
+    fn clear_free_units(&self) -> Result<()> {
+        let unit_bytes = self.manifest.unit_bytes;
+        let units = self.file.bytes()? / unit_bytes;
+        let ends: BTreeMap<u64, u64> =
+            self.expected.iter().map(|&(unit, _, end)| (unit.into(), end)).collect();
+        for unit in 1..units {
+            // Units inside a segment have no header of their own.
+            let below = ends.range(..=unit).next_back();
+            if below.is_some_and(|(first, end)| unit < first + end.div_ceil(unit_bytes)) {
+                continue;
+            }
+            let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+            self.file.read_at(unit * unit_bytes, &mut header)?;
+            if header.iter().any(|&byte| byte != 0) {
+                self.file.write_at(unit * unit_bytes, &[0; SEGMENT_HEADER_BYTES as usize])?;
+                self.file.punch_hole(unit * unit_bytes, unit_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the whole copy as a store is read, every record to its last byte.
+    fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Report> {
+        let view = View::open_on(FastTier::open_file_read_only(&self.directory.join(PARTIAL_FILE))?)?;
+        let mut report = Report::default();
+        let mut stopped = Ok(());
+        view.check_log(&mut report, &mut |at| {
+            if let (Progress::Log(done, total), Ok(())) = (at, &stopped) {
+                stopped = progress(done, total);
+            }
+        });
+        stopped?;
+        if let Some(problem) = report.problems.first() {
+            return Err(Error::corrupted(format!(
+                "the backup was read again and is not what was written, it must be made anew: {problem}"
+            )));
+        }
+        let found: Vec<_> =
+            view.segments().iter().map(|s| (s.number, s.incarnation, s.durable_bytes)).collect();
+        let mut expected = self.expected.clone();
+        expected.sort_unstable();
+        if found != expected {
+            return Err(Error::corrupted(
+                "the backup was read again and does not hold the segments that were copied",
+            ));
+        }
+        Ok(report)
+    }
+}
+
+/// A backup that is whole.
+pub(super) struct Finished {
+    pub(super) records: u64,
+    /// Where its manifest is.
+    pub(super) manifest: PathBuf,
+}
+
+fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
+    let bytes = &log.segment_bytes(segment)?[..end as usize];
+    let tail = &bytes[bytes.len() - bytes.len().min(TAIL_BYTES)..];
+    Ok(Kept { units: segment.units, incarnation: segment.incarnation, end, tail_crc: crc32c(0, tail) })
+}
+
+/// Whether the root is the one that the backup was finished with. What cannot be read was not.
+fn is_as_it_was(fast: &Path, image: ImageId) -> bool {
+    let view = FastTier::open_file_read_only(fast).map_err(Error::from).and_then(View::open_on);
+    view.is_ok_and(|view| {
+        let root = view.root();
+        (root.store_id, root.generation) == (image.store_id, image.generation)
+    })
+}
+
+fn taken(directory: &Path, why: &str) -> Error {
+    let place = directory.display();
+    Error::new(ErrorKind::Exists, format!("the directory {place} {why}; choose another for the backup"))
+}

@@ -1,0 +1,123 @@
+//! What a copy of the log holds: which segments, up to where, and which of their records.
+//!
+//! Owns the choice of the records that make up the state at one sequence. Promises that whoever lists the segments while
+//! none is freed, and copies of each what [`Log::examine`] says, has that state: a store that ends there. Must not know
+//! where the copy goes.
+//!
+//! A segment is copied to the place that it has, since records lead to one another by their places. Of what was written
+//! after the sequence nothing is copied: in a lane's segment it comes last, and is cut off; copies that the collector made of it lie
+//! anywhere in the collector's segments, and are turned void, as recovery does after a power cut.
+
+use std::collections::HashMap;
+
+use super::format::FLAG_RELOCATED;
+use super::segment::{HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, SegmentState};
+use super::{Log, Walk};
+use crate::Result;
+
+/// A segment to be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentToCopy {
+    /// Its first unit.
+    pub(crate) unit: u32,
+    pub(crate) units: u32,
+    pub(crate) kind: SegmentKind,
+    pub(crate) incarnation: u64,
+    /// Bytes from its start to where the records end that were committed when it was listed.
+    pub(crate) end: u64,
+}
+
+/// What of a segment belongs to the state at a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extract {
+    /// Bytes from its start; beyond lies what was written later.
+    pub(crate) end: u64,
+    pub(crate) max_sequence: u64,
+    pub(crate) records: u64,
+    /// Places in the tier of the records that are void in the copy, and the first word of each there.
+    pub(crate) voided: Vec<(u64, u64)>,
+    /// The copy is all of the segment, which holds nothing that could still change: a later copy of it is the same if it is
+    /// as long.
+    pub(crate) is_final: bool,
+}
+
+impl SegmentToCopy {
+    /// Both copies of its header in the copy, where it ends with `extract`.
+    pub(crate) fn header(&self, extract: &Extract) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+        let header = SegmentHeader {
+            state: SegmentState::Sealed,
+            kind: self.kind,
+            units: self.units,
+            incarnation: self.incarnation,
+            durable_end: extract.end,
+            max_sequence: extract.max_sequence,
+        };
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        bytes.chunks_exact_mut(HEADER_COPY_BYTES).for_each(|copy| copy.copy_from_slice(&header.encode()));
+        bytes
+    }
+}
+
+impl Log {
+    /// The segments that hold records, each as far as it is committed. Everything up to a sequence that a [`Log::barrier`]
+    /// before the call returned is in them, if no segment is freed from before the barrier on.
+    pub(crate) fn segments_to_copy(&self) -> Vec<SegmentToCopy> {
+        let mut open: HashMap<(u32, u64), u64> = HashMap::new();
+        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
+            open.extend(lane.lock().ends().map(|(unit, incarnation, end, _)| ((unit, incarnation), end)));
+        }
+        let pool = self.pool.lock();
+        let listed = pool.used.iter().filter_map(|(&unit, segment)| {
+            // One that is neither sealed nor known was begun since: all in it is younger, or a copy of what is listed.
+            let end = match segment.sealed {
+                true => segment.end,
+                false => *open.get(&(unit, segment.incarnation))?,
+            };
+            let (units, kind, incarnation) = (segment.units, segment.kind, segment.incarnation);
+            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { unit, units, kind, incarnation, end })
+        });
+        listed.collect()
+    }
+
+    /// Whether all segments are sealed, as a store leaves them that was closed in order.
+    pub(crate) fn is_all_sealed(&self) -> bool {
+        self.pool.lock().used.values().all(|segment| segment.sealed)
+    }
+
+    /// The bytes of a segment up to its end.
+    pub(crate) fn segment_bytes(&self, segment: &SegmentToCopy) -> Result<&[u8]> {
+        let start = self.unit_offset(segment.unit);
+        let bytes = self.tier.try_read(start, segment.end as usize);
+        bytes.ok_or_else(|| super::not_a_record(start))
+    }
+
+    /// Verifies every record of a segment to its last byte, and says what of it belongs to the state at `sequence`.
+    pub(crate) fn examine(&self, segment: &SegmentToCopy, sequence: u64) -> Result<Extract> {
+        let (bytes, start) = (self.segment_bytes(segment)?, self.unit_offset(segment.unit));
+        let mut walk = Walk::new(bytes, start, segment.incarnation, segment.end, true, 0);
+        let mut extract =
+            Extract { end: segment.end, max_sequence: 0, records: 0, voided: Vec::new(), is_final: true };
+        while let Some(record) = walk.next_record()? {
+            if record.is_mergeable() {
+                // Fields may yet be merged into it.
+                extract.is_final = false;
+            }
+            if record.version() <= sequence {
+                extract.max_sequence = extract.max_sequence.max(record.sequence());
+                extract.records += 1;
+                continue;
+            }
+            extract.is_final = false;
+            if record.flags() & FLAG_RELOCATED == 0 {
+                extract.end = walk.unit_start();
+                return Ok(extract);
+            }
+            let word = self.tier.load_u64(record.offset());
+            extract.voided.push((record.offset(), super::format::void_word(word)));
+        }
+        match walk.end().end {
+            end if end == segment.end => Ok(extract),
+            end => Err(walk.corrupted(end as usize)),
+        }
+    }
+}
