@@ -12,10 +12,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{DeviceError, Result, SYNC};
-use crate::file::{file_size_limit, sync_directory};
-
-/// Owner's alone: a copy holds all that the store does.
-const MODE: u32 = 0o600;
+use crate::file::{FILE_MODE, file_size_limit, sync_directory};
 
 /// A file that a copy is written to, sparse where nothing is.
 #[derive(Debug)]
@@ -31,7 +28,7 @@ impl CopyFile {
     /// [`DeviceError::Io`]; [`DeviceError::Locked`] while a store has it open.
     pub fn open(path: &Path) -> Result<CopyFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(MODE);
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = options.open(path).map_err(|source| DeviceError::io("open", path, source))?;
         match file.try_lock() {
             // Held no longer than this look: the copy itself is guarded by its directory's lock.
@@ -193,7 +190,7 @@ pub fn replace_small_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(MODE)
+        .mode(FILE_MODE)
         .open(&temporary)
         .map_err(|source| DeviceError::io("open", &temporary, source))?;
     // PERSIST: the bytes before the name that leads to them.

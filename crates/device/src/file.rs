@@ -19,7 +19,7 @@ use crate::map::{FileAccess, Mapping, is_persistent_memory};
 
 /// Who may do what with the files and directories made here: their owner all, others nothing. Those that are there already
 /// stay as they are.
-const FILE_MODE: u32 = 0o600;
+pub(crate) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// Zeros written at once where the file system cannot allocate without writing.
