@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{DeviceError, Result, SYNC};
+use crate::error::{DeviceError, Result};
 use crate::file::{FILE_MODE, file_size_limit, sync_directory};
 
 /// A file that a copy is written to, sparse where nothing is.
@@ -105,8 +105,8 @@ impl CopyFile {
     /// [`DeviceError::Io`]: what was written since the last sync may never be.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| match source.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => self.refused(SYNC, 0, source),
-            _ => DeviceError::io(SYNC, &self.path, source),
+            Some(libc::ENOSPC | libc::EDQUOT) => self.refused("sync", 0, source),
+            _ => DeviceError::io("sync", &self.path, source),
         })
     }
 
