@@ -25,6 +25,7 @@ pub mod resp;
 pub mod server;
 pub mod session;
 pub mod settings;
+pub mod stats;
 pub mod waiter;
 
 use event_loop::{EventLoop, Stopper, now_ms};

@@ -10,6 +10,7 @@ use mio::net::TcpStream;
 
 use super::limits;
 use super::resp::Parser;
+use super::session::Buffers;
 
 /// Buffers between uses.
 #[derive(Debug, Default)]
@@ -234,6 +235,19 @@ impl Connection {
     /// Gives an empty input buffer back.
     pub fn release_input(&mut self, pool: &mut Pool) {
         self.input.release(pool);
+    }
+
+    /// What its buffers hold and take, with the most that was ever waiting to be sent.
+    pub fn buffers(&self, output_peak: usize) -> Buffers {
+        Buffers {
+            input_bytes: self.input.bytes().len(),
+            input_free: self.input.memory_bytes() - self.input.bytes().len(),
+            output_bytes: self.unsent(),
+            output_memory: self.output.capacity(),
+            output_peak,
+            is_write_blocked: self.is_write_blocked,
+            memory: self.memory_bytes(),
+        }
     }
 
     /// Bytes of memory held.

@@ -7,6 +7,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const FIRST_CONNECTION: usize = 64;
 const WAKE: Token = Token(FIRST_CONNECTION - 1);
 /// How often limits of time are looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// How often is looked at what INFO shows and nobody tells.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long stopping waits for clients to take their replies.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -77,6 +80,7 @@ pub struct EventLoop {
     next_id: u64,
     stopper: Stopper,
     last_tick: Instant,
+    last_look: Instant,
     background_sync: Option<u64>,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
@@ -115,6 +119,7 @@ impl EventLoop {
             next_id: 1,
             stopper: Stopper { flag: Arc::default(), waker },
             last_tick: Instant::now(),
+            last_look: Instant::now(),
             background_sync: None,
             held: Vec::new(),
             waiter,
@@ -208,11 +213,14 @@ impl EventLoop {
         if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + key), interest).is_err() {
             return;
         }
-        entry.insert(Connection::new(stream));
         let now = self.server.keyspace.now_ms();
         let authenticated = self.server.settings.password.is_none();
-        let session = Session::new(self.next_id, address.to_string(), local, authenticated, now);
+        let session = Session {
+            fd: stream.as_raw_fd(),
+            ..Session::new(self.next_id, address.to_string(), local, authenticated, now)
+        };
         self.next_id += 1;
+        entry.insert(Connection::new(stream));
         let session_key = self.server.sessions.insert(session);
         debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
     }
@@ -330,11 +338,13 @@ impl EventLoop {
             let ticket = *ticket.get_or_insert_with(|| self.persister.request());
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
+                session.waits_for_sync = true;
                 self.held.push(key);
             }
         }
         if std::mem::take(&mut self.server.wants_background_sync) {
             self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request()));
+            self.server.saving_since.get_or_insert_with(Instant::now);
         }
     }
 
@@ -343,6 +353,7 @@ impl EventLoop {
         let (done, failure) = self.persister.done();
         if self.background_sync.is_some_and(|ticket| ticket <= done) {
             self.background_sync = None;
+            self.server.saving_took = self.server.saving_since.take().map(|since| since.elapsed());
             self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
         }
         for key in std::mem::take(&mut self.held) {
@@ -350,6 +361,7 @@ impl EventLoop {
             match connection.held_until {
                 Some(ticket) if ticket <= done => {
                     connection.held_until = None;
+                    self.server.sessions[key].waits_for_sync = false;
                     self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
                     list(&mut self.next, connection, key);
                 }
@@ -380,6 +392,7 @@ impl EventLoop {
     /// Sends what a connection has to say, unless it waits for a sync; enforces the limits of output and memory.
     fn answer(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        let before = connection.unsent();
         if connection.held_until.is_none() && !connection.is_write_blocked {
             match connection.flush(&mut self.pool) {
                 Ok(count) => self.server.counters.output_bytes += count as u64,
@@ -395,9 +408,8 @@ impl EventLoop {
             true => connection.over_soft_since.or_else(|| Some(Instant::now())),
             false => None,
         };
-        session.input_bytes = connection.input.bytes().len();
-        session.output_bytes = unsent;
         let bytes = connection.memory_bytes() + session.memory_bytes();
+        session.buffers = connection.buffers(session.buffers.output_peak.max(before));
         self.client_bytes = self.client_bytes + bytes - connection.counted_bytes;
         connection.counted_bytes = bytes;
         if self.client_bytes > self.server.settings.client_bytes_max {
@@ -425,6 +437,11 @@ impl EventLoop {
     /// Looks at the limits of time, and removes some of what has expired.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
+        self.server.rates.sample(self.last_tick, self.server.totals());
+        if self.last_tick.duration_since(self.last_look) >= LOOK {
+            self.last_look = self.last_tick;
+            self.server.look_around();
+        }
         let now = self.server.keyspace.now_ms();
         if self.server.keyspace.sweep().is_err() {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
@@ -506,7 +523,9 @@ fn execute_all(
     }
     connection.prepare_output(pool);
     let mut started = Instant::now();
-    server.sessions[key].active_ms = server.keyspace.now_ms();
+    let session = &mut server.sessions[key];
+    session.active_ms = server.keyspace.now_ms();
+    session.buffers = connection.buffers(session.buffers.output_peak);
     loop {
         let session = &server.sessions[key];
         let (pin, run);
@@ -550,7 +569,7 @@ fn execute(
             Ok(Parsed::Incomplete) => return ControlFlow::Break(Executed::All),
             Ok(Parsed::Command) => {}
             Err(ProtocolError(text)) => {
-                server.counters.errors += 1;
+                server.counters.errors.count(&text);
                 Reply::new(&mut connection.output, false).error(&text);
                 server.sessions[key].is_closing = true;
                 return ControlFlow::Break(Executed::Waits);
@@ -561,6 +580,7 @@ fn execute(
             let waits = server.is_paused() && server.pauses(key, args);
             server.sessions[key].is_paused = waits;
             if waits {
+                server.note_waiting(key, args);
                 return ControlFlow::Break(Executed::Waits);
             }
         }

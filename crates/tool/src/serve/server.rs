@@ -18,6 +18,7 @@ use super::reply::Reply;
 use super::resp::Args;
 use super::session::{Queued, ReplyMode, Session};
 use super::settings::Settings;
+use super::stats::{Errors, Memory, Rates, Totals};
 use super::waiter;
 
 /// Counters of INFO.
@@ -31,10 +32,12 @@ pub struct Counters {
     pub output_bytes: u64,
     pub hits: u64,
     pub misses: u64,
-    pub errors: u64,
+    pub errors: Errors,
     pub output_limit_disconnections: u64,
     pub input_limit_disconnections: u64,
     pub waits_for_space: u64,
+    /// Expired keys counted before the counters were reset.
+    pub expired_before: u64,
 }
 
 /// Calls of one command.
@@ -94,6 +97,10 @@ pub struct Server {
     pub sessions: Slab<Session>,
     /// Counters of INFO.
     pub counters: Counters,
+    /// From which the rates of INFO are taken.
+    pub rates: Rates,
+    /// The most memory that is no file's the process had, as far as was looked.
+    pub memory_peak: u64,
     /// Calls by [`Command::index`].
     pub calls: Vec<Calls>,
     /// The slow log, newest first.
@@ -114,8 +121,14 @@ pub struct Server {
     cross_protocol_logged: Option<Instant>,
     /// When the server started.
     pub started: Instant,
-    /// When a requested sync was last done, s since 1970.
+    /// When something became durable for the last time, s since 1970.
     pub last_save_s: u64,
+    /// What was durable when that was last looked at.
+    durable_sequence: u64,
+    /// When the sync was asked for that nobody waits for, while it is under way.
+    pub saving_since: Option<Instant>,
+    /// How long the last one took.
+    pub saving_took: Option<Duration>,
     /// Whether to sync without anybody waiting for it.
     pub wants_background_sync: bool,
     /// Whether the last sync failed; writes are refused from then on.
@@ -164,12 +177,15 @@ impl Server {
     /// A server without clients.
     pub fn new(keyspace: Keyspace, settings: Settings) -> Server {
         let now_ms = keyspace.now_ms();
+        let durable_sequence = keyspace.db().metrics().durable_sequence;
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), now_ms);
         Server {
             keyspace,
             settings,
             sessions: Slab::new(),
             counters: Counters::default(),
+            rates: Rates::default(),
+            memory_peak: 0,
             calls: vec![Calls::default(); commands::count()],
             slowlog: VecDeque::new(),
             slowlog_id: 0,
@@ -181,6 +197,9 @@ impl Server {
             cross_protocol_logged: None,
             started: Instant::now(),
             last_save_s: now_ms / 1000,
+            durable_sequence,
+            saving_since: None,
+            saving_took: None,
             wants_background_sync: false,
             sync_failure: None,
             run_id: format!("{seed:016x}{:016x}{:08x}", seed.rotate_left(31) ^ now_ms, std::process::id()),
@@ -232,6 +251,43 @@ impl Server {
         }
     }
 
+    /// What rates are taken from.
+    pub fn totals(&self) -> Totals {
+        let Counters { commands, input_bytes, output_bytes, .. } = self.counters;
+        Totals { commands, input_bytes, output_bytes }
+    }
+
+    /// Keys that expired since the counters were reset.
+    pub fn expired(&self) -> u64 {
+        let all = self.keyspace.expiries.removed + self.keyspace.db().metrics().expired;
+        all.saturating_sub(self.counters.expired_before)
+    }
+
+    /// Sets the counters of INFO to zero.
+    pub fn reset_counters(&mut self) {
+        let expired_before = self.expired() + self.counters.expired_before;
+        self.counters = Counters { expired_before, ..Counters::default() };
+        self.rates.clear();
+        self.calls.fill(Calls::default());
+    }
+
+    /// Looks at what only changes with time: about once a second.
+    pub fn look_around(&mut self) {
+        self.memory_peak = self.memory_peak.max(Memory::now().own);
+        let durable = self.keyspace.db().metrics().durable_sequence;
+        if durable != self.durable_sequence {
+            self.durable_sequence = durable;
+            self.last_save_s = self.keyspace.now_ms() / 1000;
+        }
+    }
+
+    /// Notes which command a client waits with.
+    pub fn note_waiting(&mut self, client: usize, args: Args<'_>) {
+        if let Lookup::Found(command) = commands::look_up(args) {
+            self.sessions[client].last_command = command.full_name();
+        }
+    }
+
     /// A number nobody should rely on being hard to guess.
     pub fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
@@ -256,9 +312,9 @@ impl Server {
         let resp3 = session.resp3;
         self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
         let mut context = Context { server: self, client, reply: Reply::new(out, resp3), ahead: known.ahead };
-        let command = match context.run(known.command, args) {
-            Ok(command) => Some(command),
-            Err((command, failure)) => {
+        let done = match context.run(known.command, args) {
+            Ok(done) => done,
+            Err(Failed { command, ran, failure }) => {
                 context.reply.truncate(start);
                 if context.server.keyspace.wants_space() {
                     context.session().waits_for_space = true;
@@ -270,16 +326,17 @@ impl Server {
                     return Instant::now();
                 }
                 context.reply.error(failure.as_str());
-                self.counters.errors += 1;
+                self.counters.errors.count(failure.as_str());
                 if let Some(command) = command {
-                    self.calls[command.index()].failed += 1;
+                    let calls = &mut self.calls[command.index()];
+                    *(if ran { &mut calls.failed } else { &mut calls.rejected }) += 1;
                 }
-                command
+                command.filter(|_| ran)
             }
         };
         let ended = Instant::now();
         self.counters.commands += 1;
-        if let Some(command) = command {
+        if let Some(command) = done {
             self.account(client, command, args, ended - started);
         }
         let wrote = self.keyspace.writes() != writes;
@@ -305,7 +362,6 @@ impl Server {
         let calls = &mut self.calls[command.index()];
         calls.calls += 1;
         calls.microseconds_x1000 += took.as_nanos() as u64;
-        self.sessions[client].last_command = command.full_name();
         let microseconds = took.as_micros() as i64;
         if self.settings.slowlog_us >= 0
             && microseconds >= self.settings.slowlog_us
@@ -355,22 +411,40 @@ impl Server {
     }
 }
 
-type Failed = (Option<&'static Command>, Failure);
+/// A command that ended in an error.
+struct Failed {
+    /// If there is such a command.
+    command: Option<&'static Command>,
+    /// Whether it was tried, and not refused before.
+    ran: bool,
+    failure: Failure,
+}
 
 impl Context<'_> {
-    fn run(&mut self, known: Option<&'static Command>, args: Args<'_>) -> Result<&'static Command, Failed> {
+    /// Does or queues a command; which one it was, if it was done.
+    fn run(
+        &mut self,
+        known: Option<&'static Command>,
+        args: Args<'_>,
+    ) -> Result<Option<&'static Command>, Failed> {
+        let unknown = |failure| Failed { command: None, ran: false, failure };
         let command = match commands::look_up_known(known, args) {
             Lookup::Found(command) => command,
-            Lookup::Unknown if commands::is_http(args) => return Err((None, Failure::CROSS_PROTOCOL)),
-            Lookup::Unknown => return Err((None, self.refuse(commands::unknown_command(args)))),
+            Lookup::Unknown if commands::is_http(args) => return Err(unknown(Failure::CROSS_PROTOCOL)),
+            Lookup::Unknown => return Err(unknown(self.refuse(commands::unknown_command(args)))),
             Lookup::UnknownSub(parent) => {
-                return Err((Some(parent), self.refuse(commands::unknown_subcommand(parent, args))));
+                return Err(unknown(self.refuse(commands::unknown_subcommand(parent, args))));
             }
         };
-        match self.check_and_run(command, args) {
-            Ok(()) => Ok(command),
-            Err(failure) => Err((Some(command), failure)),
+        self.session().last_command = command.full_name();
+        let failed = |ran| move |failure| Failed { command: Some(command), ran, failure };
+        self.check(command, args).map_err(failed(false))?;
+        if self.server.sessions[self.client].multi.is_some() && !command.is(Flag::NoQueue) {
+            self.queue(command, args).map_err(failed(false))?;
+            return Ok(None);
         }
+        (command.handler)(self, args).map_err(failed(true))?;
+        Ok(Some(command))
     }
 
     /// Marks an open transaction as broken by a command that could not be queued.
@@ -381,17 +455,16 @@ impl Context<'_> {
         failure
     }
 
+    /// Whether a command may be done.
     #[inline]
-    fn check_and_run(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+    fn check(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
         if !command.accepts(args.len()) {
-            self.server.calls[command.index()].rejected += 1;
             let name = command.full_name();
             return Err(
                 self.refuse(Failure::new(format!("ERR wrong number of arguments for '{name}' command")))
             );
         }
         if !self.server.sessions[self.client].authenticated && !command.is(Flag::NoAuth) {
-            self.server.calls[command.index()].rejected += 1;
             return Err(self.refuse(Failure::text("NOAUTH Authentication required.")));
         }
         if self.server.sync_failure.is_some() && command.is(Flag::Write) {
@@ -400,10 +473,7 @@ impl Context<'_> {
                 self.refuse(Failure::new(format!("MISCONF writes are refused after a failed sync: {why}")))
             );
         }
-        if self.server.sessions[self.client].multi.is_some() && !command.is(Flag::NoQueue) {
-            return self.queue(command, args);
-        }
-        (command.handler)(self, args)
+        Ok(())
     }
 
     fn queue(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {

@@ -56,6 +56,8 @@ pub struct Watched {
 pub struct Session {
     /// Never given twice.
     pub id: u64,
+    /// The number of its socket.
+    pub fd: i32,
     /// Its address and ours.
     pub address: String,
     /// Ours.
@@ -88,6 +90,8 @@ pub struct Session {
     pub must_sync: bool,
     /// Whether its next command waits for the end of a CLIENT PAUSE.
     pub is_paused: bool,
+    /// Whether its replies wait for a sync that is under way.
+    pub waits_for_sync: bool,
     /// Whether its next command found no room, and waits until there may be some.
     pub waits_for_space: bool,
     /// How often it waited without anything happening meanwhile.
@@ -96,12 +100,29 @@ pub struct Session {
     pub connected_ms: u64,
     /// See above.
     pub active_ms: u64,
-    /// The last command.
+    /// The command that it waits with or gave last.
     pub last_command: &'static str,
-    /// Bytes of its input and output buffers, as of the last turn.
+    /// Its buffers, as of when its last commands began or its last replies were sent.
+    pub buffers: Buffers,
+}
+
+/// The buffers of a client's connection, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Buffers {
+    /// Read and not yet done.
     pub input_bytes: usize,
-    /// See above.
+    /// Room for more in the input buffer.
+    pub input_free: usize,
+    /// Waiting to be sent.
     pub output_bytes: usize,
+    /// Memory of the output buffer.
+    pub output_memory: usize,
+    /// The most that was ever waiting to be sent.
+    pub output_peak: usize,
+    /// Whether the client does not take what is to be sent.
+    pub is_write_blocked: bool,
+    /// Memory of all its buffers.
+    pub memory: usize,
 }
 
 impl Session {
@@ -109,6 +130,7 @@ impl Session {
     pub fn new(id: u64, address: String, local_address: String, authenticated: bool, now_ms: u64) -> Session {
         Session {
             id,
+            fd: -1,
             address,
             local_address,
             db: 0,
@@ -125,13 +147,13 @@ impl Session {
             is_closing: false,
             must_sync: false,
             is_paused: false,
+            waits_for_sync: false,
             waits_for_space: false,
             idle_waits: 0,
             connected_ms: now_ms,
             active_ms: now_ms,
             last_command: "NULL",
-            input_bytes: 0,
-            output_bytes: 0,
+            buffers: Buffers::default(),
         }
     }
 
@@ -154,28 +176,59 @@ impl Session {
             + self.watched.iter().map(|watched| watched.key.len() + 48).sum::<usize>()
     }
 
-    /// The line of CLIENT LIST.
-    pub fn describe(&self, now_ms: u64) -> String {
+    /// Whether it waits for something other than its own next command: a sync, space, the end of a pause.
+    pub fn is_blocked(&self) -> bool {
+        self.waits_for_sync || self.waits_for_space || self.is_paused
+    }
+
+    /// Bytes of memory it takes, buffers and all.
+    pub fn total_bytes(&self) -> usize {
+        let texts = [&self.address, &self.local_address].map(String::capacity).iter().sum::<usize>();
+        let words =
+            [&self.name, &self.library, &self.library_version].map(Vec::capacity).iter().sum::<usize>();
+        size_of::<Session>() + texts + words + self.memory_bytes() + self.buffers.memory
+    }
+
+    /// The flags of CLIENT LIST.
+    fn flags(&self) -> String {
+        let all = [
+            (self.multi.is_some(), 'x'),
+            (self.is_blocked(), 'b'),
+            (self.is_closing, 'c'),
+            (self.no_evict, 'e'),
+            (self.no_touch, 'T'),
+        ];
+        let set: String = all.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect();
+        if set.is_empty() { "N".into() } else { set }
+    }
+
+    /// The line of CLIENT LIST, with the bytes of the arguments of the command that is being done for this client.
+    pub fn describe(&self, now_ms: u64, argument_bytes: usize) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        format!(
-            "id={} addr={} laddr={} fd=0 name={} age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} \
-             watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} \
-             events=r cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+        let Buffers { input_bytes, input_free, output_bytes, output_memory, output_peak, .. } = self.buffers;
+        let start = format!(
+            "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} \
+             watch={}",
             self.id,
             self.address,
             self.local_address,
+            self.fd,
             text(&self.name),
             now_ms.saturating_sub(self.connected_ms) / 1000,
             now_ms.saturating_sub(self.active_ms) / 1000,
-            if self.multi.is_some() { "x" } else { "N" },
+            self.flags(),
             self.db,
             self.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64),
             self.watched.len(),
-            self.input_bytes,
+        );
+        // There is one output buffer, and no list of further ones behind it.
+        format!(
+            "{start} qbuf={input_bytes} qbuf-free={input_free} argv-mem={argument_bytes} multi-mem={} \
+             rbs={output_memory} rbp={output_peak} obl={output_bytes} oll=0 omem={output_memory} tot-mem={} \
+             events={} cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
             self.multi.as_ref().map_or(0, |multi| multi.bytes),
-            self.output_bytes,
-            self.output_bytes,
-            self.input_bytes + self.output_bytes + self.memory_bytes(),
+            self.total_bytes(),
+            if self.buffers.is_write_blocked { "rw" } else { "r" },
             self.last_command,
             if self.resp3 { 3 } else { 2 },
             text(&self.library),

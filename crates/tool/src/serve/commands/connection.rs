@@ -196,10 +196,15 @@ pub fn client_setinfo(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> 
     Ok(())
 }
 
+/// Bytes of the arguments of a command.
+fn argument_bytes(args: Args<'_>) -> usize {
+    args.iter().map(<[u8]>::len).sum()
+}
+
 /// CLIENT INFO
-pub fn client_info(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+pub fn client_info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let now = context.server.keyspace.now_ms();
-    let line = context.session().describe(now);
+    let line = context.session().describe(now, argument_bytes(args));
     context.reply.verbatim(format!("{line}\n").as_bytes());
     Ok(())
 }
@@ -231,7 +236,8 @@ pub fn client_list(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let mut text = String::new();
     for session in sessions {
         if shows_normal && ids.as_ref().is_none_or(|ids| ids.contains(&session.id)) {
-            text.push_str(&session.describe(now));
+            let is_me = context.server.sessions[context.client].id == session.id;
+            text.push_str(&session.describe(now, if is_me { argument_bytes(args) } else { 0 }));
             text.push('\n');
         }
     }

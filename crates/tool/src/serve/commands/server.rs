@@ -9,7 +9,7 @@ use crate::serve::glob;
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
-use crate::serve::server::{Calls, Context, Counters, Shutdown};
+use crate::serve::server::{Context, Shutdown};
 use crate::serve::settings::PARAMETERS;
 
 mod info;
@@ -212,8 +212,7 @@ pub fn config_set(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CONFIG RESETSTAT
 pub fn config_resetstat(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.server.counters = Counters::default();
-    context.server.calls.fill(Calls::default());
+    context.server.reset_counters();
     context.reply.ok();
     Ok(())
 }
@@ -385,10 +384,7 @@ pub fn command_list(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         _ if is_word(kind, "MODULE") => Box::new(|_| false),
         _ => return Err(Failure::SYNTAX),
     };
-    let found: Vec<&Command> = all()
-        .iter()
-        .filter(|command| (args.len() > 2 || command.parent().is_none()) && is_wanted(command))
-        .collect();
+    let found: Vec<&Command> = all().iter().filter(|command| is_wanted(command)).collect();
     context.reply.array(found.len());
     found.into_iter().for_each(|command| context.reply.bulk(command.full_name().as_bytes()));
     Ok(())

@@ -6,6 +6,7 @@
 //! Others are written one by one.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use super::{Command, Flag};
 use crate::serve::failure::{Failure, Outcome};
@@ -114,12 +115,19 @@ fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
 fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     let start = context.reply.len();
     let Queued { command, args } = queued;
-    context.server.calls[command.index()].calls += 1;
-    if let Err(failure) = (command.handler)(context, args.borrow()) {
+    let started = Instant::now();
+    let outcome = (command.handler)(context, args.borrow());
+    if context.server.keyspace.wants_space() {
+        return;
+    }
+    let calls = &mut context.server.calls[command.index()];
+    calls.calls += 1;
+    calls.microseconds_x1000 += started.elapsed().as_nanos() as u64;
+    if let Err(failure) = outcome {
+        calls.failed += 1;
         context.reply.truncate(start);
         context.reply.error(failure.as_str());
-        context.server.counters.errors += 1;
-        context.server.calls[command.index()].failed += 1;
+        context.server.counters.errors.count(failure.as_str());
     }
 }
 

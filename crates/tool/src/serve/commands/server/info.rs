@@ -1,6 +1,9 @@
 //! INFO: what the server tells about itself.
 
+use std::collections::HashSet;
 use std::fmt::Write;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use super::REDIS_VERSION;
 use crate::serve::commands::{all, is_word};
@@ -8,6 +11,8 @@ use crate::serve::failure::Outcome;
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::{Context, Server};
+use crate::serve::session::Session;
+use crate::serve::stats::{Memory, human, system_memory};
 
 type Section = (&'static str, bool, fn(&Server, &mut String) -> std::fmt::Result);
 
@@ -52,91 +57,144 @@ pub fn info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     Ok(())
 }
 
+/// What is the same for as long as the process runs: the kernel, the program's file, the machine's memory.
+static MACHINE: LazyLock<(String, String, u64)> = LazyLock::new(|| {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let name = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
+    let os = format!("{name} {} {}", release.trim(), std::env::consts::ARCH);
+    let executable = std::env::current_exe().unwrap_or_default();
+    (os, executable.display().to_string(), system_memory())
+});
+
 fn server(server: &Server, out: &mut String) -> std::fmt::Result {
     let uptime = server.started.elapsed().as_secs();
+    let (os, executable, _) = &*MACHINE;
     writeln!(out, "redis_version:{REDIS_VERSION}")?;
     writeln!(out, "server_name:hedgerow")?;
     writeln!(out, "hedgerow_version:{}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "redis_mode:standalone")?;
-    writeln!(out, "os:{}", std::env::consts::OS)?;
+    writeln!(out, "os:{os}")?;
     writeln!(out, "arch_bits:{}", usize::BITS)?;
     writeln!(out, "multiplexing_api:epoll")?;
     writeln!(out, "process_id:{}", std::process::id())?;
+    writeln!(out, "process_supervised:no")?;
     writeln!(out, "run_id:{}", server.run_id)?;
     writeln!(out, "tcp_port:{}", server.settings.port)?;
     writeln!(out, "server_time_usec:{}", server.keyspace.now_ms() * 1000)?;
     writeln!(out, "uptime_in_seconds:{uptime}")?;
     writeln!(out, "uptime_in_days:{}", uptime / 86_400)?;
-    writeln!(out, "executable:hedgerow\nconfig_file:")
+    writeln!(out, "executable:{executable}\nconfig_file:")?;
+    let listen = server.settings.listen.iter().enumerate();
+    listen.into_iter().try_for_each(|(i, bind)| {
+        writeln!(out, "listener{i}:name=tcp,bind={bind},port={}", server.settings.port)
+    })
 }
 
 fn clients(server: &Server, out: &mut String) -> std::fmt::Result {
-    let buffers = |part: fn(&crate::serve::session::Session) -> usize| {
-        server.sessions.iter().map(|(_, session)| part(session)).max().unwrap_or(0)
-    };
+    let sessions = || server.sessions.iter().map(|(_, session)| session);
+    let largest = |part: fn(&Session) -> usize| sessions().map(part).max().unwrap_or(0);
     writeln!(out, "connected_clients:{}", server.sessions.len())?;
+    writeln!(out, "cluster_connections:0")?;
     writeln!(out, "maxclients:{}", server.settings.clients_max)?;
-    writeln!(out, "client_recent_max_input_buffer:{}", buffers(|session| session.input_bytes))?;
-    writeln!(out, "client_recent_max_output_buffer:{}", buffers(|session| session.output_bytes))?;
-    writeln!(out, "blocked_clients:0\ntracking_clients:0")
-}
-
-/// A number of KiB from /proc/self/status; 0 where there is none.
-fn status_kib(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    let input = largest(|session| session.buffers.input_bytes + session.buffers.input_free);
+    writeln!(out, "client_recent_max_input_buffer:{input}")?;
+    let output = largest(|session| session.buffers.output_memory);
+    writeln!(out, "client_recent_max_output_buffer:{output}")?;
+    writeln!(out, "blocked_clients:{}", sessions().filter(|session| session.is_blocked()).count())?;
+    writeln!(out, "tracking_clients:0\npubsub_clients:0")?;
+    let watching = sessions().filter(|session| !session.watched.is_empty());
+    writeln!(out, "watching_clients:{}", watching.count())?;
+    let watched: HashSet<_> = sessions()
+        .flat_map(|session| &session.watched)
+        .map(|watched| (watched.space, &watched.key))
+        .collect();
+    writeln!(out, "total_watched_keys:{}", watched.len())
 }
 
 fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
-    let metrics = server.keyspace.db().metrics();
-    let resident = status_kib("VmRSS") * 1024;
-    writeln!(out, "used_memory:{}", metrics.index_bytes)?;
-    writeln!(out, "used_memory_human:{:.2}M", metrics.index_bytes as f64 / f64::from(1 << 20))?;
-    writeln!(out, "used_memory_rss:{resident}")?;
-    writeln!(out, "used_memory_peak:{}", status_kib("VmHWM") * 1024)?;
-    writeln!(out, "maxmemory:{}", server.settings.fast_bytes_max)?;
+    let Memory { own, resident } = Memory::now();
+    let peak = server.memory_peak.max(own);
+    let (_, _, system) = &*MACHINE;
+    let clients: usize = server.sessions.iter().map(|(_, session)| session.total_bytes()).sum();
+    for (name, bytes) in [
+        ("used_memory", own),
+        ("used_memory_rss", resident),
+        ("used_memory_peak", peak),
+        ("total_system_memory", *system),
+        ("maxmemory", server.settings.fast_bytes_max),
+    ] {
+        writeln!(out, "{name}:{bytes}\n{name}_human:{}", human(bytes))?;
+    }
+    let ratio = |of: u64, to: u64| of as f64 / to.max(1) as f64;
+    writeln!(out, "used_memory_peak_perc:{:.2}%", ratio(own, peak) * 100.0)?;
     writeln!(out, "maxmemory_policy:noeviction")?;
-    writeln!(out, "mem_allocator:system")
+    writeln!(out, "mem_fragmentation_ratio:{:.2}", ratio(resident, own))?;
+    writeln!(out, "mem_fragmentation_bytes:{}", resident.saturating_sub(own))?;
+    writeln!(out, "mem_clients_normal:{clients}\nmem_clients_slaves:0")?;
+    writeln!(out, "mem_allocator:system\nactive_defrag_running:0\nlazyfree_pending_objects:0")
 }
 
 fn persistence(server: &Server, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "loading:0\nrdb_bgsave_in_progress:0\naof_enabled:1")?;
-    writeln!(out, "rdb_last_save_time:{}", server.last_save_s)?;
+    let metrics = server.keyspace.db().metrics();
     let status = if server.sync_failure.is_some() { "err" } else { "ok" };
-    writeln!(out, "rdb_last_bgsave_status:{status}\naof_last_write_status:{status}")?;
+    let seconds = |time: Option<Duration>| time.map_or(-1, |time| time.as_secs() as i64);
+    writeln!(out, "loading:0\nasync_loading:0")?;
+    let changes = metrics.sequence.saturating_sub(metrics.durable_sequence);
+    writeln!(out, "rdb_changes_since_last_save:{changes}")?;
+    writeln!(out, "rdb_bgsave_in_progress:{}", u8::from(server.saving_since.is_some()))?;
+    writeln!(out, "rdb_last_save_time:{}", server.last_save_s)?;
+    writeln!(out, "rdb_last_bgsave_status:{status}")?;
+    writeln!(out, "rdb_last_bgsave_time_sec:{}", seconds(server.saving_took))?;
+    let now = server.saving_since.map(|since| since.elapsed());
+    writeln!(out, "rdb_current_bgsave_time_sec:{}", seconds(now))?;
+    writeln!(out, "aof_enabled:1\naof_rewrite_in_progress:0\naof_rewrite_scheduled:0")?;
+    writeln!(out, "aof_last_write_status:{status}")?;
     writeln!(out, "durability:{}", server.settings.durability)
 }
 
 fn stats(server: &Server, out: &mut String) -> std::fmt::Result {
     let counters = &server.counters;
-    let expired = server.keyspace.db().metrics().expired;
+    let (commands, input, output) = server.rates.per_second(Instant::now(), server.totals());
     writeln!(out, "total_connections_received:{}", counters.connections)?;
     writeln!(out, "total_commands_processed:{}", counters.commands)?;
+    writeln!(out, "instantaneous_ops_per_sec:{commands:.0}")?;
     writeln!(out, "total_net_input_bytes:{}", counters.input_bytes)?;
     writeln!(out, "total_net_output_bytes:{}", counters.output_bytes)?;
+    writeln!(out, "instantaneous_input_kbps:{input:.2}")?;
+    writeln!(out, "instantaneous_output_kbps:{output:.2}")?;
     writeln!(out, "rejected_connections:{}", counters.rejected)?;
-    writeln!(out, "expired_keys:{}", server.keyspace.expiries.removed + expired)?;
+    writeln!(out, "sync_full:0\nsync_partial_ok:0\nsync_partial_err:0")?;
+    writeln!(out, "expired_keys:{}", server.expired())?;
     writeln!(out, "evicted_keys:0\nevicted_clients:{}", counters.input_limit_disconnections)?;
     writeln!(out, "keyspace_hits:{}", counters.hits)?;
     writeln!(out, "keyspace_misses:{}", counters.misses)?;
+    writeln!(out, "pubsub_channels:0\npubsub_patterns:0\npubsubshard_channels:0")?;
+    writeln!(out, "latest_fork_usec:0\ntotal_forks:0\nmigrate_cached_sockets:0")?;
     writeln!(out, "client_output_buffer_limit_disconnections:{}", counters.output_limit_disconnections)?;
-    writeln!(out, "total_error_replies:{}", counters.errors)
+    writeln!(out, "total_error_replies:{}", counters.errors.total)
 }
 
 fn replication(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "role:master\nconnected_slaves:0\nmaster_failover_state:no-failover")?;
-    writeln!(out, "master_replid:{}\nmaster_repl_offset:0", server.run_id)
+    writeln!(out, "master_replid:{}\nmaster_replid2:{:040}", server.run_id, 0)?;
+    writeln!(out, "master_repl_offset:0\nsecond_repl_offset:-1\nrepl_backlog_active:0")
 }
 
 fn cpu(_server: &Server, out: &mut String) -> std::fmt::Result {
-    // Fields 14 and 15 of /proc/self/stat, in ticks of 10 ms, counted after the name in parentheses.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
-    let ticks = |index: usize| {
-        after.split(' ').nth(index).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0) / 100.0
+    // Fields 14 and 15 of the file, in ticks of 10 ms, counted after the name in parentheses: system and user.
+    let seconds = |file: &str| {
+        let stat = std::fs::read_to_string(file).unwrap_or_default();
+        let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
+        [12, 11].map(|index| {
+            let ticks = after.split(' ').nth(index).and_then(|text| text.parse::<f64>().ok());
+            ticks.unwrap_or(0.0) / 100.0
+        })
     };
-    writeln!(out, "used_cpu_sys:{:.6}\nused_cpu_user:{:.6}", ticks(12), ticks(11))
+    let [system, user] = seconds("/proc/self/stat");
+    writeln!(out, "used_cpu_sys:{system:.6}\nused_cpu_user:{user:.6}")?;
+    writeln!(out, "used_cpu_sys_children:0.000000\nused_cpu_user_children:0.000000")?;
+    let [system, user] = seconds("/proc/thread-self/stat");
+    writeln!(out, "used_cpu_sys_main_thread:{system:.6}\nused_cpu_user_main_thread:{user:.6}")
 }
 
 fn modules(_server: &Server, _out: &mut String) -> std::fmt::Result {
@@ -163,10 +221,8 @@ fn commandstats(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 fn errorstats(server: &Server, out: &mut String) -> std::fmt::Result {
-    match server.counters.errors {
-        0 => Ok(()),
-        errors => writeln!(out, "errorstat_ALL:count={errors}"),
-    }
+    let mut counts = server.counters.errors.counts();
+    counts.try_for_each(|(code, count)| writeln!(out, "errorstat_{code}:count={count}"))
 }
 
 fn cluster(_server: &Server, out: &mut String) -> std::fmt::Result {
