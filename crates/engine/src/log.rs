@@ -87,7 +87,15 @@ pub(crate) struct Log {
 struct Commit {
     noted_at: Instant,
     /// What recovery found, until a sync has made it durable.
-    unsettled: Option<Vec<SegmentEnd>>,
+    unsettled: Option<Unsettled>,
+}
+
+/// What a store was opened with that no sync of this opening has covered.
+#[derive(Debug)]
+struct Unsettled {
+    ends: Vec<SegmentEnd>,
+    /// Pages that a killed process left and that nothing says are on the medium, though the kernel may take them for clean.
+    doubtful: Vec<Range<u64>>,
 }
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
@@ -336,14 +344,21 @@ impl Log {
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
         let units = (self.tier.bytes() >> self.unit_shift) as u32;
+        if let Some(unsettled) = &commit.unsettled {
+            // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
+            unsettled
+                .doubtful
+                .iter()
+                .for_each(|range| self.tier.rewrite(range.start, range.end - range.start));
+        }
         self.tier.persist_all()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         {
             let mut root = self.root.lock();
             root.units = root.units.max(units);
         }
-        if let Some(found) = commit.unsettled.take() {
-            self.settle(&found, last)?;
+        if let Some(unsettled) = commit.unsettled.take() {
+            self.settle(&unsettled.ends, last)?;
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if note {

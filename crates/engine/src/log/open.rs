@@ -12,10 +12,11 @@ use parking_lot::{Condvar, Mutex};
 use super::format::{END_BYTES, Record};
 use super::lane::Lane;
 use super::pool::Pool;
+use super::root::CATALOG_START;
 use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
-use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, header_of, now};
+use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, Unsettled, header_of, now};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
@@ -70,6 +71,9 @@ impl Log {
             root: Mutex::new(root),
             tier,
         };
+        if log.may_hold_forgotten_pages(power_cut) {
+            log.rewrite_headers(grown);
+        }
         let segments = log.load_segments(grown, power_cut)?;
         let (watermark, clean) = {
             let root = log.root.lock();
@@ -100,6 +104,23 @@ impl Log {
         let mut root = Root::new(unit_bytes, store_id, tier.boot_id());
         root.store(tier)?;
         Ok(root)
+    }
+
+    /// Whether a process was killed in this boot. A write-back of its pages may have failed: then the kernel takes them for clean,
+    /// and they are in the page cache and nowhere else. Whether it did is not known, for the error is told once, and perhaps to
+    /// nobody.
+    fn may_hold_forgotten_pages(&self, power_cut: bool) -> bool {
+        !power_cut && !self.root.lock().clean && !self.tier.is_read_only()
+    }
+
+    /// Has the root, the catalog and all headers written with the next persist that covers them, even those that the kernel takes
+    /// for clean.
+    fn rewrite_headers(&self, grown: u32) {
+        let (catalog_offset, catalog_bytes) = self.root.lock().catalog_place();
+        // PERSIST: before anything here is made durable on the word of a header or of the root.
+        self.tier.rewrite(0, CATALOG_START);
+        self.tier.rewrite(catalog_offset, catalog_bytes);
+        (1..grown).for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
     }
 
     /// Reads all segment headers; fills the pool; returns the first units of used segments.
@@ -231,15 +252,22 @@ impl Log {
         found: &Found,
         settle: bool,
     ) -> Result<()> {
+        let is_doubtful = self.may_hold_forgotten_pages(found.power_cut);
+        let mut doubtful = Vec::new();
         let mut pool = self.pool.lock();
         for end in &ends {
             let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
+            // Up to what the header says all was durable, whatever became of the header itself.
+            if is_doubtful && segment.noted.0 < end.end {
+                let start = self.unit_offset(end.unit);
+                doubtful.push(start + segment.noted.0..start + end.end);
+            }
         }
         drop(pool);
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
-        commit.unsettled = Some(ends);
+        commit.unsettled = Some(Unsettled { ends, doubtful });
         if self.tier.is_read_only() {
             return Ok(());
         }

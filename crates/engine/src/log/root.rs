@@ -32,7 +32,7 @@ const COPY_OFFSETS: [u64; 2] = [0, 4096];
 /// Units are no smaller, and their sizes are multiples of it.
 const UNIT_BYTES_MIN: u64 = 1 << 20;
 /// Where the first catalog area begins.
-const CATALOG_START: u64 = 64 << 10;
+pub(super) const CATALOG_START: u64 = 64 << 10;
 
 /// The root record, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +187,11 @@ impl Root {
             self.whole_copy = copy;
         }
         Ok(())
+    }
+
+    /// Where the catalog that counts lies: offset and bytes.
+    pub(super) fn catalog_place(&self) -> (u64, u64) {
+        (self.catalog_offset, self.catalog_bytes)
     }
 
     fn catalog_bytes_max(&self) -> u64 {

@@ -150,3 +150,61 @@ fn the_collector_takes_no_error_away_from_others() {
     assert!(!is_there, "the fault took nothing: the test proves nothing");
     assert!(says.is_err(), "persist says that a lost row is durable");
 }
+
+/// What a crash right now leaves.
+fn crash(sim: &CrashSim, kind: Survivors, seed: u64) -> CrashSim {
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    CrashSim::from_image(&walk.image(kind, seed))
+}
+
+/// The pages of a failed write-back count as clean, and the next process finds them in the page cache as if they were safe. Once
+/// its sync says that they are, a power cut must not take them: rows, headers of segments taken and freed, and the catalog.
+#[test]
+fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
+    // Told to the process by its sync; or to nobody, who is killed without knowing.
+    for told in [true, false] {
+        for durability in [Durability::Process, Durability::Immediate] {
+            let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+            let db = open(&sim, Durability::Process, false);
+            let flat = db.create_table("flat", Schema::flat()).unwrap();
+            let numbers = 0..60u8;
+            for n in numbers.clone() {
+                flat.put(&[n], &value(&[n; 60_000])).unwrap();
+                if n == 20 {
+                    db.persist().unwrap();
+                }
+            }
+            flat.delete(&[0]).unwrap();
+            sim.fail_write_back();
+            if told {
+                assert_eq!(db.persist().unwrap_err().kind(), ErrorKind::Io);
+            }
+            let next = CrashSim::from_image(&sim.process_kill());
+            let db = open(&next, durability, false);
+            db.table("flat").unwrap().put(b"next", &value(b"v")).unwrap();
+            db.persist().unwrap();
+            for seed in 0..20 {
+                let kind = if seed == 0 { Survivors::None } else { Survivors::Random };
+                let place = format!("told: {told}, {durability:?}, {kind:?}, image {seed}");
+                let db = Db::open_at(
+                    FastTier::simulated(&crash(&next, kind, seed)),
+                    options(durability, false),
+                    Clock::manual(1_000),
+                );
+                let db = db.unwrap_or_else(|error| panic!("{place}: {error}"));
+                let flat = db.table("flat").unwrap();
+                for n in numbers.clone() {
+                    let found = flat.get(&[n]).unwrap_or_else(|error| panic!("{place}: {error}"));
+                    let wanted = (n > 0).then(|| vec![n; 60_000]);
+                    let found = found.map(|row| match row.get("value") {
+                        Value::Bytes(bytes) => bytes.to_vec(),
+                        other => panic!("{place}: {other:?}"),
+                    });
+                    assert!(found == wanted, "{place}: row {n} is lost, or back");
+                }
+                assert!(flat.exists(b"next").unwrap(), "{place}");
+            }
+        }
+    }
+}
