@@ -1,6 +1,7 @@
 //! Time, from the machine or from a test.
 //!
-//! Owns [`Clock`]. Promises that a manual clock moves only when told to. Knows nothing of expiry or intervals.
+//! Owns [`Clock`]. Promises that a manual clock moves only when told to, and that a cached one shows one time between two
+//! refreshes. Knows nothing of expiry or intervals.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,43 +10,99 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A clock; cheap to clone, and every clone shows the same time.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    /// Milliseconds of a manual clock; `None` is the machine's.
-    manual_ms: Option<Arc<AtomicU64>>,
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Machine,
+    Manual(Arc<Manual>),
+    Cached(Arc<Cached>),
+}
+
+#[derive(Debug)]
+struct Manual {
+    ms: AtomicU64,
+    /// By how many milliseconds it moves on with each look at it.
+    step_ms: u64,
+}
+
+#[derive(Debug)]
+struct Cached {
+    source: Clock,
+    ms: AtomicU64,
 }
 
 impl Clock {
     /// The machine's clock.
     pub fn system() -> Clock {
-        Clock { manual_ms: None }
+        Clock { source: Source::Machine }
     }
 
     /// A clock that stands at `start_ms` until [`Clock::advance_ms`].
     pub fn manual(start_ms: u64) -> Clock {
-        Clock { manual_ms: Some(Arc::new(AtomicU64::new(start_ms))) }
+        Clock::ticking(start_ms, 0)
+    }
+
+    /// A manual clock that also moves on by `step_ms` whenever somebody looks at its wall time: it finds those who look
+    /// twice where they should look once.
+    pub fn ticking(start_ms: u64, step_ms: u64) -> Clock {
+        Clock { source: Source::Manual(Arc::new(Manual { ms: AtomicU64::new(start_ms), step_ms })) }
+    }
+
+    /// A clock whose wall time is that of `source` as of the last [`Clock::refresh`]: between two of them all who look at it
+    /// see the same time. Its monotonic time is `source`'s.
+    pub fn cached(source: Clock) -> Clock {
+        let ms = AtomicU64::new(source.exact_ms());
+        Clock { source: Source::Cached(Arc::new(Cached { source, ms })) }
+    }
+
+    /// Has a cached clock look at its source. Says the wall time, exact to the millisecond.
+    pub fn refresh(&self) -> u64 {
+        let now_ms = self.exact_ms();
+        if let Source::Cached(cached) = &self.source {
+            cached.ms.store(now_ms, Ordering::Release);
+        }
+        now_ms
+    }
+
+    /// The wall time of the clock at the bottom.
+    fn exact_ms(&self) -> u64 {
+        match &self.source {
+            Source::Machine => read(libc::CLOCK_REALTIME) / 1_000_000,
+            Source::Manual(_) => self.now_ms(),
+            Source::Cached(cached) => cached.source.exact_ms(),
+        }
     }
 
     /// Wall time in milliseconds since 1970. The machine's is the coarse one: about 5 ns to read, up to 4 ms late.
     #[inline]
     pub fn now_ms(&self) -> u64 {
-        match &self.manual_ms {
-            None => read(libc::CLOCK_REALTIME_COARSE) / 1_000_000,
-            Some(ms) => ms.load(Ordering::Acquire),
+        match &self.source {
+            Source::Machine => read(libc::CLOCK_REALTIME_COARSE) / 1_000_000,
+            Source::Cached(cached) => cached.ms.load(Ordering::Acquire),
+            Source::Manual(manual) => manual.ms.fetch_add(manual.step_ms, Ordering::AcqRel),
         }
     }
 
     /// Nanoseconds since some fixed moment; never goes back. A manual clock's is its milliseconds.
     #[inline]
     pub fn monotonic_ns(&self) -> u64 {
-        match &self.manual_ms {
-            None => monotonic_ns(),
-            Some(ms) => ms.load(Ordering::Acquire).saturating_mul(1_000_000),
+        match &self.source {
+            Source::Machine => monotonic_ns(),
+            Source::Cached(cached) => cached.source.monotonic_ns(),
+            Source::Manual(manual) => manual.ms.load(Ordering::Acquire).saturating_mul(1_000_000),
         }
     }
 
-    /// Moves a manual clock forward by `ms`. The machine's clock does not hear it.
+    /// Moves a manual clock forward by `ms`. The machine's clock does not hear it, and a cached one only hands it on.
     pub fn advance_ms(&self, ms: u64) {
-        if let Some(now) = &self.manual_ms {
-            now.fetch_add(ms, Ordering::AcqRel);
+        match &self.source {
+            Source::Machine => {}
+            Source::Cached(cached) => cached.source.advance_ms(ms),
+            Source::Manual(manual) => {
+                manual.ms.fetch_add(ms, Ordering::AcqRel);
+            }
         }
     }
 }
@@ -81,6 +138,22 @@ mod tests {
         assert_eq!((clock.now_ms(), clock.monotonic_ns()), (1_000, 1_000_000_000));
         other.advance_ms(5);
         assert_eq!((clock.now_ms(), clock.monotonic_ns()), (1_005, 1_005_000_000));
+    }
+
+    #[test]
+    fn a_cached_clock_stands_between_refreshes() {
+        let source = Clock::ticking(1_000, 3);
+        let clock = Clock::cached(source.clone());
+        assert_eq!((clock.now_ms(), clock.clone().now_ms()), (1_000, 1_000));
+        assert_eq!((clock.refresh(), clock.now_ms()), (1_003, 1_003));
+        clock.advance_ms(100);
+        assert_eq!(clock.now_ms(), 1_003);
+        assert_eq!((source.now_ms(), source.now_ms(), clock.refresh()), (1_106, 1_109, 1_112));
+        let system = Clock::cached(Clock::system());
+        for _ in 0..1_000 {
+            let std_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            assert!(u128::from(system.refresh()) >= std_ms.as_millis(), "it is not late");
+        }
     }
 
     #[test]

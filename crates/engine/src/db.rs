@@ -105,6 +105,14 @@ impl Db {
     /// # Errors
     /// As [`Db::open`]; `Invalid` for an option out of its bounds; `NotFound` if there is no store and it is not to be made.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Db::open_with_clock(path, options, Clock::system())
+    }
+
+    /// [`Db::open_with`], with a clock for expiry.
+    ///
+    /// # Errors
+    /// As [`Db::open_with`].
+    pub fn open_with_clock(path: impl AsRef<Path>, options: Options, clock: Clock) -> Result<Db> {
         let path = path.as_ref();
         if let Some(error) = backup::unfinished(path) {
             return Err(error);
@@ -121,7 +129,7 @@ impl Db {
         let tier_options =
             FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
         let tier = FastTier::open_file(&file, &tier_options, options.create)?;
-        Db::open_on(tier, options)
+        Db::open_at(tier, options, clock)
     }
 
     /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation.

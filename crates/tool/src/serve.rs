@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hedgerow::{Db, Durability, Options};
+use hedgerow_device::Clock;
 
 pub mod commands;
 pub mod connection;
@@ -28,7 +29,7 @@ pub mod settings;
 pub mod stats;
 pub mod waiter;
 
-use event_loop::{EventLoop, Stopper, now_ms};
+use event_loop::{EventLoop, Stopper};
 use keyspace::Keyspace;
 use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
@@ -134,7 +135,8 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
         options = options.fast_tier_bytes_max(bytes);
     }
     let dir = args.dir.display();
-    let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
+    let clock = Clock::cached(Clock::system());
+    let db = Db::open_with_clock(&args.dir, options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
         _ => format!("{dir} can not be opened: {error}"),
     })?;
@@ -159,7 +161,7 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
         ..Settings::default()
     };
     let banner = banner(&db, args, &addresses, opening, settings.password.is_some());
-    let keyspace = Keyspace::new(db, now_ms()).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
+    let keyspace = Keyspace::new(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
     let event_loop = EventLoop::new(Server::new(keyspace, settings), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
     Ok(Ready { event_loop, addresses, banner })

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hedgerow::Db;
-use hedgerow_device::Clock;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -39,12 +38,6 @@ const TICK: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long stopping waits for clients to take their replies.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The time in ms since 1970, by the clock that the store judges expiry by. Another one would run ahead of it now and then,
-/// and what is removed at its time would not have expired yet.
-pub fn now_ms() -> u64 {
-    Clock::system().now_ms()
-}
 
 /// What the signal handler and tests use to stop a running loop.
 #[derive(Debug, Clone)]
@@ -141,7 +134,7 @@ impl EventLoop {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
-            self.server.keyspace.set_now(now_ms());
+            self.server.keyspace.refresh_time(Instant::now());
             for event in &events {
                 match event.token() {
                     WAKE => {
@@ -174,7 +167,7 @@ impl EventLoop {
         let keyspace = &self.server.keyspace;
         let rest = if keyspace.expiries.is_idle() { TICK * 5 } else { TICK };
         match self.server.paused {
-            Some(pause) => rest.min(Duration::from_millis(pause.until_ms.saturating_sub(now_ms()))),
+            Some(pause) => rest.min(Duration::from_millis(pause.until_ms.saturating_sub(keyspace.now_ms()))),
             None => rest,
         }
     }
@@ -523,6 +516,8 @@ fn execute_all(
     }
     connection.prepare_output(pool);
     let mut started = Instant::now();
+    // After the bytes were read: what clients know of the time is not ahead of the server.
+    server.keyspace.refresh_time(started);
     let session = &mut server.sessions[key];
     session.active_ms = server.keyspace.now_ms();
     session.buffers = connection.buffers(session.buffers.output_peak);
@@ -585,6 +580,7 @@ fn execute(
             }
         }
         if !args.is_empty() {
+            server.keyspace.refresh_old_time(started);
             started = server.execute(key, args, run.known(position), &mut connection.output, started);
             if server.sessions[key].waits_for_space {
                 return ControlFlow::Break(Executed::WaitsForSpace);

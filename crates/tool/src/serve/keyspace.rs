@@ -15,8 +15,10 @@
 //! printable ASCII are written `%XX`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use hedgerow::{Db, ErrorKind, FieldId, Schema, Table, Type, Value};
+use hedgerow_device::Clock;
 use slab::Slab;
 
 use super::failure::{Failure, Outcome};
@@ -42,6 +44,9 @@ use naming::{Place, TableName};
 use table::{HashTable, Seeded};
 use writer::Writer;
 
+/// How old the time that a command goes by may be at its start.
+const TIME_STEP: Duration = Duration::from_micros(100);
+
 /// The position of a table in `Keyspace::tables`.
 pub type TableIndex = usize;
 
@@ -55,7 +60,11 @@ pub struct Keyspace {
     /// Bytes of all schemas, about.
     schema_bytes: usize,
     writer: Writer,
+    /// Shared with the store, so that a command and the store see the same time all through.
+    clock: Clock,
     now_ms: u64,
+    /// When it last looked at the clock.
+    refreshed: Instant,
     /// Positions of unfinished scans.
     pub cursors: Cursors,
     /// Keys that will expire.
@@ -102,8 +111,10 @@ impl Kind {
 }
 
 impl Keyspace {
-    /// Finds the tables of `db` that belong to keys. Tables whose names are not of the mapping stay untouched and unseen.
-    pub fn new(db: Db, now_ms: u64) -> Outcome<Keyspace> {
+    /// Finds the tables of `db`, which goes by `clock`, that belong to keys. Tables whose names are not of the mapping stay
+    /// untouched and unseen.
+    pub fn new(db: Db, clock: Clock) -> Outcome<Keyspace> {
+        let now_ms = clock.refresh();
         let mut keyspace = Keyspace {
             spaces: (0..limits::DATABASES).map(|_| Space::default()).collect(),
             tables: Slab::new(),
@@ -111,7 +122,9 @@ impl Keyspace {
             open_tables: 0,
             schema_bytes: 0,
             writer: Writer::new(db.clone()),
+            clock,
             now_ms,
+            refreshed: Instant::now(),
             cursors: Cursors::new(now_ms),
             expiries: Expiries::default(),
             fields: Vec::new(),
@@ -131,12 +144,21 @@ impl Keyspace {
         &self.db
     }
 
-    /// Tells the time, in ms since 1970: once per turn of the event loop.
-    pub fn set_now(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+    /// Looks at the clock: between commands, never within one. What expires does so between commands, too. `now` is now.
+    pub fn refresh_time(&mut self, now: Instant) {
+        self.now_ms = self.clock.refresh();
+        self.refreshed = now;
     }
 
-    /// The time last told.
+    /// Looks at the clock unless it did so just before.
+    #[inline]
+    pub fn refresh_old_time(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.refreshed) >= TIME_STEP {
+            self.refresh_time(now);
+        }
+    }
+
+    /// The time in ms since 1970 as of the last look, by which the store judges expiry.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }

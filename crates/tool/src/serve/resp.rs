@@ -119,6 +119,14 @@ pub struct OwnedArgs {
 }
 
 impl OwnedArgs {
+    /// Arguments given as words.
+    #[cfg(test)]
+    pub fn from_words(words: &[&[u8]]) -> OwnedArgs {
+        let mut bytes = Vec::new();
+        let spans = words.iter().map(|word| append(&mut bytes, word)).collect();
+        OwnedArgs { bytes, spans }
+    }
+
     /// The arguments, borrowed.
     pub fn borrow(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.spans)

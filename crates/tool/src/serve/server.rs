@@ -492,3 +492,6 @@ impl Context<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

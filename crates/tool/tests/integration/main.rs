@@ -9,4 +9,5 @@ mod info;
 mod kill;
 mod lifecycle;
 mod limits;
+mod semantics;
 mod transactions;
