@@ -3,7 +3,7 @@
 //! Owns: the cache of fields of one table. Promises: the cache agrees with the engine's schema, since all changes of
 //! schemas in a served store go through it. Must not know keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hedgerow::{FieldId, Table, Type, Value};
@@ -143,12 +143,11 @@ impl HashTable {
         std::str::from_utf8(name).ok().filter(|_| may_be)
     }
 
-    /// Learns names, as many as there is room for; says how many bytes of schema that took.
+    /// Learns names in the order they are given, as many as there is room for; says how many bytes of schema that took.
     pub fn learn(&mut self, names: &[&str]) -> Outcome<usize> {
-        let mut names: Vec<&str> = names.to_vec();
-        names.sort_unstable();
-        names.dedup();
-        names.truncate(limits::LEARNED_FIELDS_MAX - self.fields.len());
+        let mut seen = HashSet::new();
+        let new = names.iter().copied().filter(|name| seen.insert(*name));
+        let names: Vec<&str> = new.take(limits::LEARNED_FIELDS_MAX - self.fields.len()).collect();
         let absent: Vec<(&str, Value<'_>)> = names.iter().map(|name| (*name, Value::Null)).collect();
         // The engine learns the names of a write all at once, before it looks for the row: this changes nothing but the
         // schema, and that only once however many names there are.
