@@ -421,6 +421,7 @@ impl EventLoop {
 
     fn drop_connection(&mut self, key: usize) {
         let Some(mut connection) = self.connections.try_remove(key) else { return };
+        self.server.unwatch(key);
         self.server.sessions.remove(key);
         self.client_bytes -= connection.counted_bytes;
         // Closing the descriptor removes it from the poll in any case.

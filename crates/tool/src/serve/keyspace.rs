@@ -35,6 +35,7 @@ pub mod naming;
 pub mod schemas;
 pub mod strings;
 pub mod table;
+pub mod watch;
 pub mod writer;
 
 use cursor::Cursors;
@@ -42,6 +43,7 @@ use expiry::Expiries;
 use more::MoreTable;
 use naming::{Place, TableName};
 use table::{HashTable, Seeded};
+use watch::Watches;
 use writer::Writer;
 
 /// How old the time that a command goes by may be at its start.
@@ -69,6 +71,8 @@ pub struct Keyspace {
     pub cursors: Cursors,
     /// Keys that will expire.
     pub expiries: Expiries,
+    /// Keys that clients watch.
+    pub watches: Watches,
     /// Memory for the fields of one write, kept between writes.
     fields: Vec<(FieldId, Value<'static>)>,
 }
@@ -127,6 +131,7 @@ impl Keyspace {
             refreshed: Instant::now(),
             cursors: Cursors::new(now_ms),
             expiries: Expiries::default(),
+            watches: Watches::default(),
             fields: Vec::new(),
             db,
         };

@@ -288,6 +288,13 @@ impl Server {
         }
     }
 
+    /// Has a client watch no key any more.
+    pub fn unwatch(&mut self, client: usize) {
+        for ((space, key), _) in self.sessions[client].watched.drain() {
+            self.keyspace.watches.remove(space, &key);
+        }
+    }
+
     /// A number nobody should rely on being hard to guess.
     pub fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
@@ -317,6 +324,7 @@ impl Server {
             Err(Failed { command, ran, failure }) => {
                 context.reply.truncate(start);
                 if context.server.keyspace.wants_space() {
+                    context.server.keyspace.watches.forget();
                     context.session().waits_for_space = true;
                     self.counters.waits_for_space += 1;
                     return Instant::now();
@@ -335,6 +343,7 @@ impl Server {
             }
         };
         let ended = Instant::now();
+        self.keyspace.watches.commit();
         self.counters.commands += 1;
         if let Some(command) = done {
             self.account(client, command, args, ended - started);

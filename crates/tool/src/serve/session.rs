@@ -2,8 +2,9 @@
 //!
 //! Owns: a client's database, protocol version, name, transaction and watched keys. Must not know bytes or sockets.
 
+use std::collections::HashMap;
+
 use super::commands::Command;
-use super::keyspace::keys::Version;
 use super::resp::OwnedArgs;
 
 /// What CLIENT REPLY asked for.
@@ -40,15 +41,13 @@ pub struct Multi {
     pub is_broken: bool,
 }
 
-/// A watched key: database, key, what it looked like.
-#[derive(Debug)]
+/// What a watched key was like when the client began to watch it.
+#[derive(Debug, Clone, Copy)]
 pub struct Watched {
-    /// The database.
-    pub space: usize,
-    /// The key.
-    pub key: Box<[u8]>,
-    /// What it looked like when it was watched.
-    pub version: Version,
+    /// See [`Watches::add`](super::keyspace::watch::Watches::add).
+    pub since: u64,
+    /// Whether it was there.
+    pub existed: bool,
 }
 
 /// A client.
@@ -83,7 +82,7 @@ pub struct Session {
     /// A transaction being queued.
     pub multi: Option<Multi>,
     /// Keys whose change makes EXEC refuse.
-    pub watched: Vec<Watched>,
+    pub watched: HashMap<(usize, Box<[u8]>), Watched>,
     /// Whether to disconnect it once its replies are sent.
     pub is_closing: bool,
     /// Whether its replies wait until everything written so far is durable.
@@ -143,7 +142,7 @@ impl Session {
             no_touch: false,
             reply_mode: ReplyMode::On,
             multi: None,
-            watched: Vec::new(),
+            watched: HashMap::new(),
             is_closing: false,
             must_sync: false,
             is_paused: false,
@@ -157,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Back to what a new connection is, as RESET does; authentication is lost unless none is needed.
+    /// Back to what a new connection is, as RESET does, but for watched keys; authentication is lost unless none is needed.
     pub fn reset(&mut self, authenticated: bool) {
         self.db = 0;
         self.resp3 = false;
@@ -167,13 +166,12 @@ impl Session {
         self.no_touch = false;
         self.reply_mode = ReplyMode::On;
         self.multi = None;
-        self.watched.clear();
     }
 
     /// Bytes of memory the transaction and watches take.
     pub fn memory_bytes(&self) -> usize {
         self.multi.as_ref().map_or(0, |multi| multi.bytes)
-            + self.watched.iter().map(|watched| watched.key.len() + 48).sum::<usize>()
+            + self.watched.keys().map(|(_, key)| key.len() + 96).sum::<usize>()
     }
 
     /// Whether it waits for something other than its own next command: a sync, space, the end of a pause.

@@ -35,6 +35,7 @@ pub fn quit(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 /// RESET
 pub fn reset(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     let authenticated = context.server.settings.password.is_none();
+    context.server.unwatch(context.client);
     context.session().reset(authenticated);
     context.reply.set_resp3(false);
     context.reply.status("RESET");

@@ -330,7 +330,7 @@ pub fn markdown() -> String {
         HyperLogLog, geo, pub/sub, scripts and functions, `SORT`, `DUMP`, `RESTORE`, `MOVE`, `SWAPDB`, `LCS`, ACL users, \
         replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
         A key has 1 to 65,536 bytes, a string or a field up to 64 MiB, a command up to 256 MiB and 1,048,576 \
-        arguments. `WATCH` compares what a key holds: one that is made and removed in between has not changed.\n\n\
+        arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
         `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
         below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
         `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n";

@@ -32,7 +32,7 @@ pub fn discard(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     if session.multi.take().is_none() {
         return Err(Failure::text("ERR DISCARD without MULTI"));
     }
-    session.watched.clear();
+    context.server.unwatch(context.client);
     context.reply.ok();
     Ok(())
 }
@@ -44,15 +44,16 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
     for key in args.from(1).iter() {
-        let version = context.server.keyspace.version(db, key)?;
-        let watched = &mut context.session().watched;
-        if watched.iter().any(|watched| watched.space == db && &watched.key[..] == key) {
+        let watched = &context.session().watched;
+        if watched.contains_key(&(db, Box::from(key))) {
             continue;
         }
         if watched.len() >= limits::WATCHED_KEYS_MAX {
             return Err(Failure::text("ERR too many keys watched by one client"));
         }
-        watched.push(Watched { space: db, key: key.into(), version });
+        let keyspace = &mut context.server.keyspace;
+        let watched = Watched { existed: keyspace.exists(db, key)?, since: keyspace.watches.add(db, key) };
+        context.session().watched.insert((db, key.into()), watched);
     }
     context.reply.ok();
     Ok(())
@@ -60,7 +61,7 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// UNWATCH
 pub fn unwatch(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.session().watched.clear();
+    context.server.unwatch(context.client);
     context.reply.ok();
     Ok(())
 }
@@ -71,24 +72,46 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     let Some(multi) = session.multi.take() else {
         return Err(Failure::text("ERR EXEC without MULTI"));
     };
-    let watched = std::mem::take(&mut session.watched);
     if multi.is_broken {
+        context.server.unwatch(context.client);
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
-    for key in &watched {
-        if context.server.keyspace.version(key.space, &key.key)? != key.version {
+    match has_watched_change(context) {
+        Ok(false) => {}
+        changed => {
+            context.server.unwatch(context.client);
+            changed?;
             context.reply.null_array();
             return Ok(());
         }
     }
     let db = context.db();
+    // A command of the transaction may be UNWATCH.
+    let watched = std::mem::take(&mut context.session().watched);
     let done = run_all(context, &multi);
-    if context.server.keyspace.wants_space() {
+    let wants_space = context.server.keyspace.wants_space();
+    let session = context.session();
+    session.watched = watched;
+    if wants_space {
         // Nothing was changed: EXEC will be given again.
-        let session = context.session();
-        (session.multi, session.watched, session.db) = (Some(multi), watched, db);
+        (session.multi, session.db) = (Some(multi), db);
+    } else {
+        context.server.unwatch(context.client);
     }
     done
+}
+
+/// Whether a key that the client watches was changed, or has expired, since.
+fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
+    let keyspace = &context.server.keyspace;
+    for ((space, key), watched) in &context.server.sessions[context.client].watched {
+        if keyspace.watches.has_changed(*space, key, watched.since)
+            || watched.existed && !keyspace.exists(*space, key)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {

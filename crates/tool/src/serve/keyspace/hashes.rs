@@ -1,5 +1,7 @@
 //! Keys that are hashes: rows of tables, and the further fields some of them have.
 
+use std::collections::HashSet;
+
 use hedgerow::{FieldId, Found, RowRef, Value};
 
 use super::ahead::Ahead;
@@ -216,6 +218,14 @@ impl Keyspace {
         Ok(table.table().exists(row)?)
     }
 
+    /// Whether there is a row of a hash, perhaps without a field in it.
+    #[inline]
+    pub(super) fn has_hash_row(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let table = self.tables[index].table();
+        Ok(!table.is_empty() && table.exists(row)?)
+    }
+
     /// Writes fields of a hash, making it if need be; says how many of them it did not have. The last value of a name
     /// wins. Keeps the key's expiry, clears that of the fields.
     pub fn hash_set<'v>(
@@ -300,6 +310,7 @@ impl Keyspace {
         if whole.is_none() && !before.exists && self.string_exists(space, key)? {
             return Err(Failure::WRONG_TYPE);
         }
+        self.touch(space, key);
         if has_further {
             return self.hash_write_further(space, key, index, row, pairs, whole, fields, before);
         }
@@ -408,7 +419,7 @@ impl Keyspace {
         let new = self.together(|keyspace| {
             let table = &keyspace.tables[index];
             let further = keyspace.more.as_ref().ok_or(more::LOST)?;
-            let mut written = std::collections::HashSet::new();
+            let mut written = HashSet::new();
             for (name, text) in pairs.filter(|(name, _)| table.slot(name).is_none()) {
                 let is_first = written.insert(name);
                 if is_first && (known.is_none() || !further.has(more, name)?) {
@@ -442,7 +453,7 @@ impl Keyspace {
         names: impl Iterator<Item = &'v [u8]> + Clone,
     ) -> Outcome<usize> {
         let mut own: Vec<Slot> = Vec::new();
-        let mut further: Vec<&'v [u8]> = Vec::new();
+        let mut further: HashSet<&'v [u8]> = HashSet::new();
         let seen = self.hash(space, key, |view| {
             for name in names {
                 if let Some(slot) = view.table.slot(name) {
@@ -451,10 +462,9 @@ impl Keyspace {
                         own.push(slot);
                     }
                 } else if let Some((more, table)) = &view.more
-                    && !further.contains(&name)
                     && table.has(*more, name)?
                 {
-                    further.push(name);
+                    further.insert(name);
                 }
             }
             Ok((view.count()?, view.more.as_ref().map(|(more, _)| *more)))
@@ -471,6 +481,7 @@ impl Keyspace {
                 "ERR a field of that table's schema is not NULLABLE: it can not be removed, see HR.SCHEMA",
             ));
         }
+        self.touch(space, key);
         let fields: Vec<(FieldId, Value<'_>)> = own.iter().map(|slot| (slot.id, Value::Null)).collect();
         self.together(|keyspace| {
             let pointer;
@@ -499,14 +510,16 @@ impl Keyspace {
         }
         if table.more().is_none() && !table.has_expiring_fields() {
             // A blind delete would cost a log record where most often there is nothing to delete.
-            return match table.table().exists(row)? {
-                true => self.writer.delete(table.table(), row),
-                false => Ok(false),
-            };
+            if !table.table().exists(row)? {
+                return Ok(false);
+            }
+            self.touch(space, key);
+            return self.writer.delete(self.tables[index].table(), row);
         }
         self.note_orphans(index, row)?;
         let had_fields = self.hash_at(index, row, |view| view.count())?;
         if had_fields.is_some() {
+            self.touch(space, key);
             self.writer.delete(self.tables[index].table(), row)?;
         }
         Ok(had_fields.is_some_and(|len| len > 0))
@@ -532,6 +545,7 @@ impl Keyspace {
         at_ms: Option<u64>,
     ) -> Outcome<()> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(()) };
+        self.touch(space, key);
         let more = self.hash(space, key, |view| Ok(view.more.as_ref().map(|(more, _)| *more)))?.flatten();
         let table = &mut self.tables[index];
         if at_ms.is_some() {

@@ -6,9 +6,6 @@ use super::{Keyspace, Kind};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::number;
 
-/// What a watched key looked like: the versions of its string and of its row.
-pub type Version = (Option<u64>, Option<u64>);
-
 /// A key's type and expiry, if it exists.
 type Found = Option<(Kind, Option<u64>)>;
 
@@ -56,12 +53,12 @@ impl Keyspace {
     }
 
     pub(super) fn string_delete_key(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
-        match &self.spaces[space].strings {
-            Some(strings) if !strings.table.is_empty() && strings.table.exists(key)? => {
-                self.writer.delete(&strings.table, key)
-            }
-            _ => Ok(false),
+        let Some(strings) = &self.spaces[space].strings else { return Ok(false) };
+        if strings.table.is_empty() || !strings.table.exists(key)? {
+            return Ok(false);
         }
+        self.watches.touch(space, key);
+        self.writer.delete(&strings.table, key)
     }
 
     /// When a key expires: None if it does not exist, else its time if it has one. Sees gathered writes.
@@ -97,6 +94,7 @@ impl Keyspace {
             None => self.kind(space, key)?,
         };
         let Some(kind) = kind else { return Ok(false) };
+        self.touch(space, key);
         let (table, row) = self.row_of(space, key, kind)?;
         let table = table.clone();
         self.writer.expire(&table, row, at_ms)
@@ -117,19 +115,6 @@ impl Keyspace {
             Kind::Hash => self.locate(space, key).map(|(index, row)| (self.tables[index].table(), row)),
         };
         found.ok_or(Failure::NO_SUCH_KEY)
-    }
-
-    /// What to compare a watched key with later.
-    pub fn version(&self, space: usize, key: &[u8]) -> Outcome<Version> {
-        let string = match &self.space(space).strings {
-            Some(strings) => strings.table.version(key)?,
-            None => None,
-        };
-        let hash = match self.locate(space, key) {
-            Some((index, row)) => self.tables[index].table().version(row)?,
-            None => None,
-        };
-        Ok((string, hash))
     }
 
     /// Copies a key over whatever is at the other, expiry included, removing the first if it is a move. `NO_SUCH_KEY` if there is

@@ -84,6 +84,7 @@ impl Keyspace {
     ) -> Outcome<()> {
         let index = self.table_index(space, prefix)?;
         self.writer.note_change();
+        self.watches.touch_all(space);
         change(&self.tables[index])?;
         self.tables[index].reload()
     }

@@ -63,10 +63,22 @@ impl Keyspace {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
-        self.hash_delete_key(space, key)?;
         if self.space(space).strings.is_none() {
             self.strings_or_create(space)?;
         }
+        self.hash_delete_key(space, key)?;
+        self.string_put_row(space, key, value, expires_at_ms)
+    }
+
+    #[inline]
+    fn string_put_row(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        self.touch(space, key);
         let Some(strings) = &self.spaces[space].strings else { return Ok(()) };
         self.writer.put(&strings.table, key, &[(strings.value, Value::Bytes(value))], expires_at_ms)
     }
@@ -74,6 +86,7 @@ impl Keyspace {
     /// Changes a string, keeping its expiry. The caller knows that the key is a string, or does not exist.
     pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
         let strings = self.strings_or_create(space)?;
+        self.touch(space, key);
         self.writer.update(&strings.table, key, &[(strings.value, Value::Bytes(value))])
     }
 }

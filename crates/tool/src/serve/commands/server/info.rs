@@ -1,6 +1,5 @@
 //! INFO: what the server tells about itself.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -104,11 +103,7 @@ fn clients(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "tracking_clients:0\npubsub_clients:0")?;
     let watching = sessions().filter(|session| !session.watched.is_empty());
     writeln!(out, "watching_clients:{}", watching.count())?;
-    let watched: HashSet<_> = sessions()
-        .flat_map(|session| &session.watched)
-        .map(|watched| (watched.space, &watched.key))
-        .collect();
-    writeln!(out, "total_watched_keys:{}", watched.len())
+    writeln!(out, "total_watched_keys:{}", server.keyspace.watches.len())
 }
 
 fn memory(server: &Server, out: &mut String) -> std::fmt::Result {

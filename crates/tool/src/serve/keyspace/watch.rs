@@ -1,0 +1,134 @@
+//! Which keys clients watch, and when they last changed.
+//!
+//! Owns: an entry for each key that somebody watches, and so a bounded number. Promises: a change of a key is seen even if what it made
+//! is gone again, and only changes of a command that was done count. Must not know clients.
+
+use std::collections::HashMap;
+
+use super::Keyspace;
+use super::table::Seeded;
+use crate::serve::limits;
+
+/// The watched keys of all databases.
+pub struct Watches {
+    spaces: Vec<HashMap<Box<[u8]>, Entry, Seeded>>,
+    count: usize,
+    /// Changes of watched keys so far.
+    changes: u64,
+    /// What the command under way has changed.
+    touched: Vec<(usize, Box<[u8]>)>,
+}
+
+#[derive(Default)]
+struct Entry {
+    watchers: usize,
+    /// The number of its last change.
+    changed: u64,
+}
+
+impl Default for Watches {
+    fn default() -> Watches {
+        let spaces = (0..limits::DATABASES).map(|_| HashMap::default()).collect();
+        Watches { spaces, count: 0, changes: 0, touched: Vec::new() }
+    }
+}
+
+impl Watches {
+    /// How many keys are watched.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One more client watches a key; give the result to [`Watches::has_changed`].
+    pub fn add(&mut self, space: usize, key: &[u8]) -> u64 {
+        let entry = self.spaces[space].entry(key.into()).or_default();
+        self.count += usize::from(entry.watchers == 0);
+        entry.watchers += 1;
+        self.changes
+    }
+
+    /// One client less watches a key.
+    pub fn remove(&mut self, space: usize, key: &[u8]) {
+        let Some(entry) = self.spaces[space].get_mut(key) else { return };
+        entry.watchers -= 1;
+        if entry.watchers == 0 {
+            self.spaces[space].remove(key);
+            self.count -= 1;
+        }
+    }
+
+    /// Whether a watched key has changed since it was added.
+    pub fn has_changed(&self, space: usize, key: &[u8], since: u64) -> bool {
+        self.spaces[space].get(key).is_some_and(|entry| entry.changed > since)
+    }
+
+    /// The command under way changes a key.
+    #[inline]
+    pub fn touch(&mut self, space: usize, key: &[u8]) {
+        if self.count > 0 && self.spaces[space].contains_key(key) {
+            self.touched.push((space, key.into()));
+        }
+    }
+
+    /// The command under way may change any key of a database.
+    pub fn touch_all(&mut self, space: usize) {
+        self.touched.extend(self.spaces[space].keys().map(|key| (space, key.clone())));
+    }
+
+    /// The command under way is done.
+    #[inline]
+    pub fn commit(&mut self) {
+        if !self.touched.is_empty() {
+            self.changes += 1;
+            for (space, key) in self.touched.drain(..) {
+                if let Some(entry) = self.spaces[space].get_mut(&key) {
+                    entry.changed = self.changes;
+                }
+            }
+        }
+    }
+
+    /// The command under way was not done: it will be given again.
+    pub fn forget(&mut self) {
+        self.touched.clear();
+    }
+}
+
+impl Keyspace {
+    /// Notes that the command under way changes a key.
+    #[inline]
+    pub(super) fn touch(&mut self, space: usize, key: &[u8]) {
+        self.watches.touch(space, key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_count_once_their_command_is_done() {
+        let mut watches = Watches::default();
+        watches.touch(0, b"a");
+        watches.commit();
+        let (one, two) = (watches.add(0, b"a"), watches.add(0, b"b"));
+        watches.touch(0, b"a");
+        watches.forget();
+        watches.touch(1, b"a");
+        watches.commit();
+        assert!(!watches.has_changed(0, b"a", one));
+        watches.touch(0, b"a");
+        assert!(!watches.has_changed(0, b"a", one), "the command is under way");
+        watches.commit();
+        assert!(watches.has_changed(0, b"a", one) && !watches.has_changed(0, b"b", two));
+        let later = watches.add(0, b"a");
+        assert!(!watches.has_changed(0, b"a", later));
+        [b"a", b"b", b"a"].into_iter().for_each(|key| watches.remove(0, key));
+        assert_eq!((watches.count, watches.spaces[0].len()), (0, 0));
+    }
+}
