@@ -54,7 +54,7 @@ impl Keyspace {
         }
     }
 
-    /// Writes a string over whatever the key was, with a new expiry or none.
+    /// Writes a string over whatever the key was, with a new expiry or none, all at once.
     #[inline]
     pub fn string_put(
         &mut self,
@@ -66,7 +66,12 @@ impl Keyspace {
         if self.space(space).strings.is_none() {
             self.strings_or_create(space)?;
         }
-        self.hash_delete_key(space, key)?;
+        if self.has_hash_row(space, key)? {
+            return self.together(|keyspace| {
+                keyspace.hash_delete_key(space, key)?;
+                keyspace.string_put_row(space, key, value, expires_at_ms)
+            });
+        }
         self.string_put_row(space, key, value, expires_at_ms)
     }
 

@@ -95,3 +95,39 @@ fn a_command_sees_one_time() {
         }
     }
 }
+
+/// What a store that is full refuses leaves the key as it was.
+#[test]
+fn a_write_over_another_type_is_one_write() {
+    let value = vec![b'x'; 300 << 10];
+    let changes: [&[&[u8]]; 8] = [
+        &[b"SET", b"h:1", &value],
+        &[b"SET", b"h:1", &value, b"EX", b"100"],
+        &[b"SET", b"h:1", &value, b"KEEPTTL"],
+        &[b"SETEX", b"h:1", b"100", &value],
+        &[b"MSET", b"h:1", &value, b"other", b"1"],
+        &[b"RENAME", b"large", b"h:1"],
+        &[b"COPY", b"large", b"h:1", b"REPLACE"],
+        &[b"COPY", b"g:1", b"s", b"REPLACE"],
+    ];
+    let mut bench = Bench::new(Clock::manual(START_MS), 12 << 20);
+    assert_eq!(bench.run("HSET h:1 f 1 g 2"), ":2");
+    assert_eq!(bench.run("SET s 7"), "+OK");
+    assert_eq!(bench.run_words(&[b"HSET", b"g:1", b"f", &value]), ":1");
+    assert_eq!(bench.run_words(&[b"SET", b"large", &value]), "+OK");
+    for step in [300 << 10, 10 << 10] {
+        for index in 0.. {
+            let key = format!("filler-{step}-{index}");
+            if bench.run_words(&[b"SET", key.as_bytes(), &value[..step]]).starts_with("-OOM") {
+                break;
+            }
+        }
+    }
+    for change in changes {
+        let answer = bench.run_words(change);
+        let name = String::from_utf8_lossy(change[0]).into_owned();
+        assert!(answer.starts_with("-OOM"), "{name}: {answer}");
+        assert_eq!(bench.run("HGETALL h:1"), "*4 $1 f $1 1 $1 g $1 2", "{name}");
+        assert_eq!(bench.run("GET s"), "$1 7", "{name}");
+    }
+}
