@@ -20,7 +20,7 @@ fn no_time_to_live_is_longer_than_was_asked_for() {
         assert!((10_000 - passed..=10_000).contains(&left), "{left} ms of 10,000 after {passed}");
         client.run("HSET h f v");
         assert_eq!(client.run(&format!("HPEXPIREAT h {} FIELDS 1 f", unix_ms() + 10_000)), "[1]");
-        let left: u64 = client.run("HPTTL h FIELDS 1 f").trim_matches(&['[', ']']).parse().unwrap();
+        let left: u64 = client.run("HPTTL h FIELDS 1 f").trim_matches(['[', ']']).parse().unwrap();
         assert!(left <= 10_000, "{left}");
     }
 }
