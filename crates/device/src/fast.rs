@@ -297,6 +297,17 @@ impl FastTier {
         Ok(())
     }
 
+    /// Bytes that the disk under the tier has free, within what the process may write to one file; `None` where nobody
+    /// knows. Others take of them, too: a growth may be refused in spite of it, and where a part of the disk is kept for
+    /// the superuser, it may succeed in spite of it.
+    pub fn free_bytes(&self) -> Option<u64> {
+        match &self.home {
+            Home::File(file) => file.free_bytes(self.bytes()),
+            Home::Dram(_) => None,
+            Home::Simulated(sim) => sim.free_bytes(),
+        }
+    }
+
     /// Takes the page faults of writing `offset..offset + len` now, on this thread, so that no writer takes them later.
     /// Best effort; bytes beyond the present length are left out.
     pub fn populate(&self, offset: u64, len: u64) {

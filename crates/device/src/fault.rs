@@ -223,6 +223,8 @@ struct Faults {
     persists: Option<Fault>,
     grows: Option<Fault>,
     told_alone: Option<ToldAlone>,
+    /// Bytes of the disk under the medium; `None`: as many as it may grow to.
+    disk_bytes: Option<u64>,
     /// Persists of such a range (offset, length; all: 0 and `u64::MAX`) succeed without effect.
     lies: Option<fn(u64, u64) -> bool>,
 }
@@ -402,6 +404,18 @@ impl CrashSim {
         self.record().faults.told_alone = Some(ToldAlone { picks, meanwhile: Box::new(meanwhile) });
     }
 
+    /// Puts the medium on a disk of `bytes`: growth beyond is refused as on a full disk, until [`CrashSim::clear_faults`] or
+    /// until the disk is made larger.
+    pub fn limit_disk(&self, bytes: u64) {
+        self.record().faults.disk_bytes = Some(bytes);
+    }
+
+    /// Bytes that the disk under the medium still has, where it has a limit.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let record = self.record();
+        record.faults.disk_bytes.map(|disk| disk.saturating_sub(record.bytes))
+    }
+
     /// From now on persists that `lies` picks by offset and length (0 and `u64::MAX` for everything) succeed without effect,
     /// as on a device that does not honour its flush command; `None`: none do. Against the fault model: for showing that a
     /// test notices.
@@ -484,7 +498,9 @@ impl CrashSim {
 
     pub(crate) fn grow(&self, old: u64, new: u64) -> Result<()> {
         let mut record = self.record();
-        match next_refusal(&mut record.faults.grows) {
+        let beyond = record.faults.disk_bytes.is_some_and(|disk| new > disk);
+        let refusal = if beyond { Some(Refusal::NoSpace) } else { next_refusal(&mut record.faults.grows) };
+        match refusal {
             Some(Refusal::NoSpace) => {
                 let source = Some(Refusal::NoSpace.error());
                 return Err(DeviceError::Full { wanted: new, limit: old, source });

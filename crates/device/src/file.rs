@@ -126,6 +126,13 @@ impl TierFile {
             .map_err(|source| DeviceError::io("map", &self.path, source))
     }
 
+    /// Bytes that the file of `length` bytes may still take, as far as the file system knows.
+    pub(crate) fn free_bytes(&self, length: u64) -> Option<u64> {
+        let on_disk = file_system_bytes(&self.file).map(|(_, free)| free);
+        let allowed = file_size_limit().map(|limit| limit.saturating_sub(length));
+        on_disk.into_iter().chain(allowed).min()
+    }
+
     /// Lengthens the file from `from` to `to` bytes of zeros, blocks allocated.
     pub(crate) fn allocate(&self, from: u64, to: u64) -> Result<()> {
         if from == to {
@@ -286,6 +293,17 @@ fn write_synced(file: &File, mut bytes: &[u8], mut from: u64) {
             _ => return,
         }
     }
+}
+
+/// Bytes of the file system that holds `file`, and those of them that anybody may have.
+fn file_system_bytes(file: &File) -> Option<(u64, u64)> {
+    // SAFETY: all zeros are a valid statvfs; the call fills it.
+    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor, and a statvfs to fill.
+    let refused = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut answer) };
+    // A file system without a size of its own says 0.
+    (refused == 0 && answer.f_blocks != 0)
+        .then(|| (answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize))
 }
 
 /// The largest file this process may make (`ulimit -f`), where there is a limit.

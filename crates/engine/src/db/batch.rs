@@ -264,8 +264,10 @@ impl Store {
         if !self.arena.has_room(new().count(), new().map(|part| part.write.key.len()).sum()) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
         }
-        let claim = match parts.iter().all(|part| part.draft.kind == RecordKind::Tombstone) {
+        let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
+        let claim = match parts.iter().all(is_deletion) {
             true => Claim::Delete,
+            false if parts.iter().all(|part| is_row(part.old)) => Claim::Overwrite,
             false => Claim::Write,
         };
         let reservation = match lanes[0].reserve(&self.log, SegmentKind::Row, bytes, claim) {

@@ -34,7 +34,7 @@ use super::store::{Store, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::log::{NoSpace, Reservation, check_fits};
+use crate::log::{Lane, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
@@ -162,7 +162,10 @@ impl Store {
         let bytes = spec.record_bytes();
         let reservation = match lane.reserve(&self.log, draft.segment(), bytes, draft.claim()) {
             Ok(reservation) => reservation,
-            Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
+            Err(no_space) => match self.reserve_over(&mut lane, table, key, draft, (bytes, no_space)) {
+                Ok(reservation) => reservation,
+                Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
+            },
         };
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |record| {
@@ -193,6 +196,25 @@ impl Store {
         self.make_durable(sequence)?;
         self.pay(bytes);
         Ok(Outcome::Published(old))
+    }
+
+    /// Reserves again what a write was refused, if it goes over a row: then it takes what it replaces with it, and may have of
+    /// what is held back from new rows.
+    #[cold]
+    fn reserve_over(
+        &self,
+        lane: &mut Lane,
+        table: &TableShared,
+        key: &[u8],
+        draft: &Draft,
+        (bytes, no_space): (usize, NoSpace),
+    ) -> std::result::Result<Reservation, NoSpace> {
+        match no_space {
+            NoSpace::Full(Claim::Write) if is_row(table.index.get(key, &self.pin())) => {
+                lane.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
+            }
+            other => Err(other),
+        }
     }
 
     /// Takes away the sums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
@@ -284,11 +306,10 @@ impl Store {
             NoSpace::Failed(error) => return Err(error),
             NoSpace::Full(claim) => claim,
         };
-        let units =
-            (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32 + claim.reserve();
+        let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32;
         // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
         let rounds = self.collector.rounds();
-        let nothing_to_gain = !self.may_gain_space() && self.log.space().0 < units;
+        let nothing_to_gain = !self.may_gain_space() && self.log.lacks(units, claim);
         let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(no_space.into_error(&self.log));

@@ -138,12 +138,19 @@ impl NoSpace {
             NoSpace::Failed(error) => error,
             NoSpace::Full(_) => {
                 let (bytes, bytes_max) = log.tier_bytes();
-                Error::new(
-                    crate::ErrorKind::Full,
-                    format!(
+                let message = match log.disk_is_full() {
+                    Some(why) => {
+                        let path = log.tier().path().map(|path| format!("{}, ", path.display()));
+                        let path = path.unwrap_or_default();
+                        format!(
+                            "the disk is full, and the fast tier ({path}{bytes} bytes) of live data: {why}; reads, deletes and overwrites go on"
+                        )
+                    }
+                    None => format!(
                         "the fast tier is full of live data: it takes {bytes} bytes of at most {bytes_max}; reads and deletes go on"
                     ),
-                )
+                };
+                Error::new(crate::ErrorKind::Full, message)
             }
         }
     }

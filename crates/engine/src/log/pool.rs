@@ -4,6 +4,7 @@
 //! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use super::segment::{Claim, Segment};
 
@@ -20,11 +21,28 @@ pub(crate) struct Pool {
     /// Units the tier has been grown to, unit 0 (the root) included.
     pub(crate) grown: u32,
     pub(crate) grown_max: u32,
+    /// Set while the medium does not grow, though it might.
+    refusal: Option<Refusal>,
+    /// Units that the disk has room for, as it said last.
+    disk_units: u32,
     /// How many units to keep ready; rises when a lane finds none.
     ready_target: usize,
     /// First units of segments that were sealed and are mapped still as they were written.
     to_remap: VecDeque<u32>,
 }
+
+/// A growth that the medium refused.
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    at: Instant,
+}
+
+/// How long a medium that refused to grow is left in peace: others may have freed some of the disk by then.
+const REFUSAL_RESTS: Duration = Duration::from_secs(1);
+
+/// Units that new rows leave to others on a disk that fills, at most.
+const SLACK_MAX: u32 = 64;
 
 /// Segments that wait to be mapped anew; more are left as they are.
 const TO_REMAP_MAX: usize = 256;
@@ -41,6 +59,8 @@ impl Pool {
             preparing: 0,
             grown,
             grown_max,
+            refusal: None,
+            disk_units: u32::MAX,
             ready_target: 1,
             to_remap: VecDeque::with_capacity(TO_REMAP_MAX),
         }
@@ -65,23 +85,87 @@ impl Pool {
         None
     }
 
-    /// [`Pool::available`], and those that will be in a moment.
-    pub(crate) fn available_soon(&self) -> u32 {
-        self.available() + self.preparing
+    /// Units that are there and free.
+    fn free_units(&self) -> u32 {
+        (self.free.len() + self.ready.len()) as u32
     }
 
-    /// Units that can be had now, growth included.
-    pub(crate) fn available(&self) -> u32 {
-        (self.free.len() + self.ready.len()) as u32 + (self.grown_max - self.grown)
+    /// Units that the tier may still be grown by, as far as is known.
+    fn growable(&self) -> u32 {
+        if self.refusal.is_some() { 0 } else { self.grown_max - self.grown }
+    }
+
+    /// Units that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
+    /// has no room for.
+    pub(crate) fn space(&self) -> (u32, u32) {
+        let growable = self.growable().min(self.disk_units);
+        (self.free_units() + self.preparing + growable, self.grown + growable)
     }
 
     pub(crate) fn add_free(&mut self, unit: u32) {
         self.free.insert(unit);
     }
 
+    /// The disk has room for `units` more, as it says; `None`: nobody knows.
+    pub(crate) fn set_disk_units(&mut self, units: Option<u32>) {
+        self.disk_units = units.unwrap_or(u32::MAX);
+    }
+
+    /// The medium refused to grow, for the reason `why`. For a while it is not asked again.
+    pub(crate) fn refused(&mut self, why: String, now: Instant) {
+        self.refusal = Some(Refusal { why, at: now });
+    }
+
+    /// Why the medium last refused to grow, unless it has grown since.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.refusal.as_ref().map(|refusal| &*refusal.why)
+    }
+
+    /// It is the disk that ends growth, and not the limit.
+    pub(crate) fn is_limited_by_disk(&self) -> bool {
+        self.refusal.is_some() || self.disk_units < self.grown_max - self.grown
+    }
+
+    /// Units that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
+    /// to those that go over others: with a sixteenth of what is used, the collector keeps up with them.
+    fn held_back(&self, claim: Claim) -> u32 {
+        let used = self.grown - self.free_units() - self.preparing;
+        let slack = if self.is_limited_by_disk() { (used / 16 + 1).min(SLACK_MAX) } else { 0 };
+        claim.reserve() + if claim == Claim::Write { slack } else { 0 }
+    }
+
+    /// Whether there is no room for `units` now, growth included.
+    pub(crate) fn lacks(&self, units: u32, claim: Claim) -> bool {
+        self.space().0 < units + self.held_back(claim)
+    }
+
+    /// By how many units the tier must grow, if it can, so that `units` can be taken and what is held back is left.
+    fn units_short(&self, units: u32) -> Option<u32> {
+        let growable = self.growable();
+        let short = (units + Claim::Write.reserve()).saturating_sub(self.free_units()).min(growable);
+        (short > 0).then_some(short)
+    }
+
+    /// Forgets a refusal that is old enough to ask again.
+    fn forget_refusal(&mut self, now: Instant) {
+        if self.refusal.as_ref().is_some_and(|refusal| now - refusal.at >= REFUSAL_RESTS) {
+            self.refusal = None;
+        }
+    }
+
     /// Takes `units` adjoining free units, or says by how many units the tier must grow first.
-    pub(crate) fn take(&mut self, units: u32, claim: Claim) -> Result<u32, NoUnit> {
-        if self.available() < units + claim.reserve() {
+    ///
+    /// What is held back is there before anyone needs it: growth that is still to come is nothing to rely on, for the disk
+    /// may be full by then.
+    pub(crate) fn take(&mut self, units: u32, claim: Claim, now: Instant) -> Result<u32, NoUnit> {
+        self.forget_refusal(now);
+        if claim == Claim::Write && self.lacks(units, claim) {
+            return Err(NoUnit::Full);
+        }
+        if let Some(short) = self.units_short(units) {
+            return Err(NoUnit::Grow(short));
+        }
+        if self.free_units() < units + claim.reserve() {
             return Err(NoUnit::Full);
         }
         if units == 1 {
@@ -89,8 +173,12 @@ impl Pool {
                 return Ok(unit);
             }
             self.ready_target = (self.ready_target * 2).min(READY_MAX);
-            return self.free.pop_first().ok_or(NoUnit::Grow(1));
+            return self.free.pop_first().ok_or(NoUnit::Full);
         }
+        self.take_run(units)
+    }
+
+    fn take_run(&mut self, units: u32) -> Result<u32, NoUnit> {
         self.free.extend(self.ready.drain(..));
         let mut run: Option<(u32, u32)> = None;
         for &unit in &self.free {
@@ -110,28 +198,29 @@ impl Pool {
         // The run at the end of the tier, if it is free, is a start for the new one.
         let tail = run.filter(|&(first, count)| first + count == self.grown).map_or(0, |(_, count)| count);
         let missing = units - tail;
-        if missing > self.grown_max - self.grown { Err(NoUnit::Full) } else { Err(NoUnit::Grow(missing)) }
+        if missing > self.growable() { Err(NoUnit::Full) } else { Err(NoUnit::Grow(missing)) }
     }
 
     /// The tier has been grown by `units`.
     pub(crate) fn has_grown(&mut self, units: u32) {
         self.free.extend(self.grown..self.grown + units);
         self.grown += units;
+        self.disk_units = self.disk_units.saturating_sub(units);
+        self.refusal = None;
     }
 
     /// A unit to make ready, if more are wanted: a free one, or `Grow`.
-    pub(crate) fn next_to_prepare(&mut self) -> Option<Result<u32, NoUnit>> {
+    pub(crate) fn next_to_prepare(&mut self, now: Instant) -> Option<Result<u32, NoUnit>> {
         if self.ready.len() >= self.ready_target {
             return None;
         }
-        match self.free.pop_first() {
-            Some(unit) => {
-                self.preparing += 1;
-                Some(Ok(unit))
-            }
-            None if self.grown < self.grown_max => Some(Err(NoUnit::Grow(1))),
-            None => None,
+        self.forget_refusal(now);
+        if let Some(short) = self.units_short(1) {
+            return Some(Err(NoUnit::Grow(short)));
         }
+        let unit = self.free.pop_first()?;
+        self.preparing += 1;
+        Some(Ok(unit))
     }
 
     pub(crate) fn add_ready(&mut self, unit: u32) {
@@ -187,27 +276,66 @@ mod tests {
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {
         let mut pool = Pool::new(1, 12);
+        let now = crate::log::now();
+        let take = |pool: &mut Pool, units, claim| pool.take(units, claim, now);
         pool.has_grown(11);
-        assert_eq!(pool.take(1, Claim::Write), Ok(1));
-        assert_eq!(pool.take(3, Claim::Write), Ok(2));
+        assert_eq!(take(&mut pool, 1, Claim::Write), Ok(1));
+        assert_eq!(take(&mut pool, 3, Claim::Write), Ok(2));
         pool.add_free(3);
-        assert_eq!(pool.take(2, Claim::Write), Ok(5));
-        assert_eq!(pool.take(3, Claim::Write), Err(NoUnit::Full));
-        assert_eq!(pool.take(2, Claim::Write), Ok(7));
-        assert_eq!(pool.take(1, Claim::Write), Err(NoUnit::Full));
-        assert_eq!(pool.take(1, Claim::Delete), Ok(3));
-        assert_eq!(pool.take(3, Claim::Collector), Err(NoUnit::Full));
-        assert_eq!(pool.take(2, Claim::Collector), Ok(9));
-        assert_eq!(pool.take(1, Claim::Collector), Err(NoUnit::Full));
-        assert_eq!(pool.take(1, Claim::LastUnit), Ok(11));
+        assert_eq!(take(&mut pool, 2, Claim::Write), Ok(5));
+        assert_eq!(take(&mut pool, 3, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 2, Claim::Write), Ok(7));
+        assert_eq!(take(&mut pool, 1, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 1, Claim::Overwrite), Ok(3));
+        assert_eq!(take(&mut pool, 1, Claim::Overwrite), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 3, Claim::Collector), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 2, Claim::Collector), Ok(9));
+        assert_eq!(take(&mut pool, 1, Claim::Collector), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 1, Claim::LastUnit), Ok(11));
     }
 
     #[test]
     fn a_free_tail_shortens_the_growth() {
         let mut pool = Pool::new(1, 20);
+        let now = crate::log::now();
         pool.has_grown(2);
-        assert_eq!(pool.take(5, Claim::Write), Err(NoUnit::Grow(3)));
-        pool.has_grown(3);
-        assert_eq!(pool.take(5, Claim::Write), Ok(1));
+        assert_eq!(pool.take(5, Claim::Write, now), Err(NoUnit::Grow(7)), "and four to hold back");
+        pool.has_grown(7);
+        assert_eq!(pool.take(5, Claim::Write, now), Ok(1));
+        assert_eq!(pool.take(8, Claim::Write, now), Err(NoUnit::Grow(8)));
+        pool.has_grown(8);
+        pool.take(1, Claim::Write, now).unwrap();
+    }
+
+    /// What a full disk leaves is what is there: the address space beyond is no room.
+    #[test]
+    fn a_medium_that_refuses_to_grow_leaves_what_was_held_back() {
+        let mut pool = Pool::new(1, 1 << 17);
+        let now = crate::log::now();
+        assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Grow(5)));
+        pool.has_grown(4);
+        assert_eq!(pool.space(), ((1 << 17) - 1, 1 << 17));
+        pool.set_disk_units(Some(3));
+        assert_eq!(pool.space(), (7, 8), "as much as the disk says");
+        pool.refused("full".into(), now);
+        assert_eq!(pool.refusal(), Some("full"));
+        assert_eq!(pool.space(), (4, 5), "and no more than it gives");
+        assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Full));
+        assert!(pool.lacks(1, Claim::Write) && !pool.lacks(1, Claim::Overwrite));
+        assert!(pool.next_to_prepare(now).is_some(), "what is there is made ready");
+        pool.add_ready(1);
+        assert_eq!(pool.take(1, Claim::Delete, now), Ok(1));
+        assert_eq!(pool.take(2, Claim::Write, now), Err(NoUnit::Full));
+        let later = now + REFUSAL_RESTS;
+        assert_eq!(pool.take(1, Claim::Write, later), Err(NoUnit::Grow(2)), "it is asked again");
+        pool.has_grown(2);
+        assert_eq!(pool.refusal(), None);
+        assert_eq!(pool.take(1, Claim::Write, later), Ok(2));
+        assert_eq!(pool.take(1, Claim::Write, later), Err(NoUnit::Full));
+        assert_eq!(
+            pool.take(1, Claim::Overwrite, later),
+            Err(NoUnit::Grow(1)),
+            "the disk has one more, for it"
+        );
     }
 }

@@ -195,6 +195,9 @@ impl Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     Write,
+    /// A row in the place of another, or a change to one: what it replaces can be collected, so that it goes on when the
+    /// store is full.
+    Overwrite,
     /// A row in the place of a delta in a victim: the collector may write more than it frees.
     Merge,
     Delete,
@@ -209,6 +212,7 @@ impl Claim {
     pub(crate) fn reserve(self) -> u32 {
         match self {
             Claim::Write => 4,
+            Claim::Overwrite => 3,
             Claim::Merge => 2,
             Claim::Delete => 1,
             Claim::Collector => 1,

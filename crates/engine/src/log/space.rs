@@ -6,12 +6,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hedgerow_device::DeviceError;
+
 use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
 use super::replay::Walk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind, SegmentState};
-use super::{Log, header_of};
-use crate::{ErrorKind, Result};
+use super::{Log, header_of, now};
+use crate::Result;
 
 impl Log {
     /// Takes `units` units into use as a segment of `kind`.
@@ -22,15 +24,11 @@ impl Log {
         claim: Claim,
     ) -> std::result::Result<u32, NoSpace> {
         let mut pool = self.pool.lock();
+        self.look_at_disk(&mut pool);
         let unit = loop {
-            match pool.take(units, claim) {
+            match pool.take(units, claim, now()) {
                 Ok(unit) => break unit,
-                Err(NoUnit::Grow(more)) => {
-                    self.grow(&mut pool, more).map_err(|error| match error.kind() {
-                        ErrorKind::Full => NoSpace::Full(claim),
-                        _ => NoSpace::Failed(error),
-                    })?
-                }
+                Err(NoUnit::Grow(more)) => self.grow(&mut pool, more).map_err(NoSpace::Failed)?,
                 Err(NoUnit::Full) => return Err(NoSpace::Full(claim)),
             }
         };
@@ -69,33 +67,66 @@ impl Log {
         Ok(unit)
     }
 
+    /// Grows the tier by `units`, by more while it is large, or by fewer where there is no room for so many. A disk that is
+    /// full is noted in the pool, and no error.
     fn grow(&self, pool: &mut Pool, units: u32) -> Result<()> {
         // A little at a time while the store is small, 64 MiB at a time later.
         let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
-        for wanted in [step.min(pool.grown_max - pool.grown), units] {
-            match self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift) {
+        let mut outcome = Ok(());
+        for wanted in [step.min(pool.grown_max - pool.grown), units, 1] {
+            outcome = self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift);
+            match &outcome {
                 Ok(()) => {
                     pool.has_grown(wanted);
-                    return Ok(());
+                    break;
                 }
-                Err(error) if wanted == units => return Err(error.into()),
-                Err(_) => {}
+                Err(DeviceError::Full { .. }) => {}
+                Err(_) => break,
             }
         }
-        Ok(())
+        self.look_at_disk(pool);
+        match outcome {
+            Err(full @ DeviceError::Full { .. }) => {
+                pool.refused(full.to_string(), now());
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Asks the disk how much room it has.
+    pub(super) fn look_at_disk(&self, pool: &mut Pool) {
+        let units = |bytes: u64| u32::try_from(bytes >> self.unit_shift).unwrap_or(u32::MAX);
+        pool.set_disk_units(self.tier.free_bytes().map(units));
+    }
+
+    /// Why the tier does not grow, though it has not reached its limit: the disk is full.
+    pub(crate) fn disk_is_full(&self) -> Option<String> {
+        let pool = self.pool.lock();
+        let kept = || {
+            let free = self.tier.free_bytes().unwrap_or_default();
+            format!("{free} bytes of the disk are free, and kept for overwrites and deletes")
+        };
+        pool.is_limited_by_disk().then(|| pool.refusal().map_or_else(kept, str::to_owned))
+    }
+
+    /// Whether there is no room for a segment of `units` now, growth included.
+    pub(crate) fn lacks(&self, units: u32, claim: Claim) -> bool {
+        self.pool.lock().lacks(units, claim)
     }
 
     /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper. False if there
     /// was none to touch.
     pub(crate) fn prepare_units(&self) -> bool {
         let mut prepared = false;
+        self.look_at_disk(&mut self.pool.lock());
         while self.check_open().is_ok() {
             let mut pool = self.pool.lock();
-            let unit = match pool.next_to_prepare() {
-                None => return prepared,
+            let unit = match pool.next_to_prepare(now()) {
+                None | Some(Err(NoUnit::Full)) => return prepared,
                 Some(Ok(unit)) => unit,
-                Some(Err(_)) => {
-                    if self.grow(&mut pool, 1).is_err() {
+                Some(Err(NoUnit::Grow(units))) => {
+                    if self.grow(&mut pool, units).is_err() {
                         return prepared;
                     }
                     continue;
@@ -131,10 +162,9 @@ impl Log {
         }
     }
 
-    /// Units that can still be taken, now or in a moment, growth included, and all there may ever be.
+    /// Units that can still be taken, now or in a moment, growth that the disk has room for included, and all there may be.
     pub(crate) fn space(&self) -> (u32, u32) {
-        let pool = self.pool.lock();
-        (pool.available_soon(), pool.grown_max)
+        self.pool.lock().space()
     }
 
     /// Waits until a segment is freed, at most `timeout`; false if none was.

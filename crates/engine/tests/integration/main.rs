@@ -9,6 +9,7 @@ mod concurrency;
 mod corruption;
 mod crash;
 mod failed_sync;
+mod full_disk;
 mod kill;
 mod model;
 mod reclaim;
