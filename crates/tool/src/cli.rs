@@ -23,6 +23,10 @@ enum Command {
     Inspect(crate::inspect::Args),
     /// Verifies every byte of a store, without changing it.
     Check(crate::check::Args),
+    /// Copies a store that no server has open, verified, or brings an earlier copy up to date.
+    Backup(crate::backup::BackupArgs),
+    /// Makes a store of a backup.
+    Restore(crate::backup::RestoreArgs),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -39,6 +43,8 @@ pub fn run() -> ExitCode {
         Command::Bench(args) => crate::bench::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
         Command::Check(args) => crate::check::run(args),
+        Command::Backup(args) => crate::backup::run_backup(args),
+        Command::Restore(args) => crate::backup::run_restore(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

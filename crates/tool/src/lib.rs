@@ -1,10 +1,11 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
 )]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod backup;
 pub mod bench;
 pub mod check;
 pub mod cli;

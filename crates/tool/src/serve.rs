@@ -1,7 +1,8 @@
 //! The Redis-protocol server: `hedgerow serve`.
 //!
 //! Owns: its command line, opening the store, binding, the banner, signals. One event loop serves all clients
-//! ([`event_loop`]); beside it one thread syncs ([`persister`]) and one waits for space ([`waiter`]). Promises: a wrong
+//! ([`event_loop`]); beside it one thread syncs ([`persister`]), one waits for space ([`waiter`]), and one makes a backup when that is asked for
+//! ([`backups`]). Promises: a wrong
 //! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use hedgerow::{Db, Durability, Options};
 use hedgerow_device::Clock;
 
+pub mod backups;
 pub mod commands;
 pub mod connection;
 pub mod event_loop;
@@ -56,6 +58,9 @@ pub struct Args {
     /// The most bytes of data on the fast tier, as in 8gb; no limit unless given.
     #[arg(long, value_parser = bytes)]
     pub fast_bytes_max: Option<u64>,
+    /// Where HR.BACKUP puts backups: each in a directory there that the client names. Without it HR.BACKUP is refused.
+    #[arg(long)]
+    pub backup_dir: Option<PathBuf>,
     /// Connections at a time.
     #[arg(long, default_value_t = 10_000)]
     pub max_clients: usize,
@@ -158,6 +163,7 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
         dir: dir.to_string(),
         protected: !args.no_protected_mode,
         fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
+        backup_dir: args.backup_dir.clone(),
         ..Settings::default()
     };
     let banner = banner(&db, args, &addresses, opening, settings.password.is_some());

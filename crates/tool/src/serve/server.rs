@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 
+use super::backups::Backups;
 use super::commands::{self, Command, Flag, Lookup};
 use super::failure::{Failure, Outcome};
 use super::keyspace::Keyspace;
@@ -129,6 +130,8 @@ pub struct Server {
     pub saving_since: Option<Instant>,
     /// How long the last one took.
     pub saving_took: Option<Duration>,
+    /// The backups that clients asked for.
+    pub backups: Backups,
     /// Whether to sync without anybody waiting for it.
     pub wants_background_sync: bool,
     /// Whether the last sync failed; writes are refused from then on.
@@ -181,6 +184,7 @@ impl Server {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), now_ms);
         Server {
             keyspace,
+            backups: Backups::new(settings.backup_dir.clone()),
             settings,
             sessions: Slab::new(),
             counters: Counters::default(),

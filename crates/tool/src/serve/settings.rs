@@ -47,6 +47,8 @@ pub struct Settings {
     pub protected: bool,
     /// The most bytes the fast tier may take; 0 means no limit.
     pub fast_bytes_max: u64,
+    /// Where clients may have backups made, if they may.
+    pub backup_dir: Option<std::path::PathBuf>,
 }
 
 impl Default for Settings {
@@ -69,6 +71,7 @@ impl Default for Settings {
             dir: String::new(),
             protected: true,
             fast_bytes_max: 0,
+            backup_dir: None,
         }
     }
 }

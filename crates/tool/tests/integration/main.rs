@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests and measurements use the machine as it is")]
 #![allow(clippy::unwrap_used)]
 
+mod backup;
 mod client;
 mod commands;
 mod edges;

@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use super::hash::reply_value;
 use super::{is_word, server};
+use crate::serve::backups::Status;
 use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::keyspace::schemas::Declared;
 use crate::serve::keyspace::table::{is_reserved, parse_type, type_name};
@@ -137,6 +138,53 @@ pub fn metrics(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
         context.reply.integer(i64::try_from(value).unwrap_or(i64::MAX));
     }
     Ok(())
+}
+
+/// HR.BACKUP <START name | STATUS | CANCEL>
+pub fn backup(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let refused = |reason: String| Failure::new(format!("ERR {reason}"));
+    if is_word(args.at(1), "START") && args.len() == 3 {
+        let db = context.server.keyspace.db().clone();
+        context.server.backups.start(&db, args.at(2)).map_err(refused)?;
+        context.reply.status("Backup started");
+    } else if is_word(args.at(1), "STATUS") && args.len() == 2 {
+        backup_status(&mut context.reply, &context.server.backups.status());
+    } else if is_word(args.at(1), "CANCEL") && args.len() == 2 {
+        let cancelled = context.server.backups.cancel();
+        context.reply.integer(i64::from(cancelled));
+    } else {
+        return Err(Failure::SYNTAX);
+    }
+    Ok(())
+}
+
+fn backup_status(reply: &mut Reply<'_>, status: &Status) {
+    let summary = status.summary;
+    let numbers = [
+        ("bytes", status.total),
+        ("bytes_copied", status.copied),
+        ("bytes_verified", status.verified),
+        ("sequence", summary.map_or(0, |summary| summary.sequence)),
+        ("segments", summary.map_or(0, |summary| summary.segments)),
+        ("segments_kept", summary.map_or(0, |summary| summary.segments_kept)),
+        ("records", summary.map_or(0, |summary| summary.records)),
+        ("ended_unix_seconds", status.ended_s),
+        ("took_ms", status.took_ms),
+    ];
+    let words = [
+        ("status", status.word()),
+        ("name", status.name.as_str()),
+        ("error", status.failure.as_deref().unwrap_or("")),
+    ];
+    reply.map(words.len() + numbers.len());
+    for (name, value) in words {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    for (name, value) in numbers {
+        reply.bulk(name.as_bytes());
+        reply.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
 }
 
 /// What HR.SCAN asks for.

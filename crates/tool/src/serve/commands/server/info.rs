@@ -276,5 +276,8 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 32] {
 
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
+    let backup = server.backups.status();
+    writeln!(out, "backup_status:{}", backup.word())?;
+    writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;
     metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
