@@ -1,31 +1,85 @@
-"""A pytest plugin that leaves out the tests listed in docs/outside-tests.md, and says so."""
+"""Which tests of redis-py are run: all of its sdist, but for the files and tests that docs/outside-tests.md names.
 
+As a pytest plugin it leaves out the tests, says so, and notes in the file $REDIS_PY_USED which rows it used. As a program:
+
+    redis_py_selection.py files DIR asyncio|sync   the test files under DIR/tests to run, in the order of their names
+    redis_py_selection.py check DIR USED           fails if a row of either table leaves out nothing
+"""
+
+import os
 import pathlib
 import re
+import sys
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "outside-tests.md"
 
 
-def rules():
+def rows(start):
+    """Pattern and reason of the rows of the table whose patterns begin so."""
     for line in PAGE.read_text().splitlines():
-        found = re.fullmatch(r"\| `(test_.*)` \| (.*) \|", line)
+        found = re.fullmatch(rf"\| `({start}.*)` \| (.*) \|", line)
         if found:
             yield re.compile(found[1].replace("\\|", "|")), found[2]
 
 
+def rules():
+    return rows("test_")
+
+
+def file_rules():
+    return rows("tests/")
+
+
+def test_files(directory):
+    found = sorted(pathlib.Path(directory).glob("tests/**/test_*.py"))
+    return [str(file.relative_to(directory)) for file in found]
+
+
+def files(directory, kind):
+    left_out = [pattern for pattern, _ in file_rules()]
+    for file in test_files(directory):
+        is_asyncio = file.startswith("tests/test_asyncio/")
+        if is_asyncio == (kind == "asyncio") and not any(pattern.fullmatch(file) for pattern in left_out):
+            yield file
+
+
+def check(directory, used):
+    all_files = test_files(directory)
+    idle = [p.pattern for p, _ in file_rules() if not any(p.fullmatch(file) for file in all_files)]
+    used = set(pathlib.Path(used).read_text().splitlines())
+    idle += [p.pattern for p, _ in rules() if p.pattern not in used]
+    if idle:
+        sys.exit("rows of docs/outside-tests.md that leave out nothing: " + ", ".join(idle))
+
+
 def pytest_collection_modifyitems(config, items):
-    kept, left_out, counts = [], [], {}
+    kept, left_out, counts, used = [], [], {}, set()
+    patterns = list(rules())
     for item in items:
         name = getattr(item, "originalname", item.name)
-        why = next((why for pattern, why in rules() if pattern.fullmatch(name)), None)
-        (kept if why is None else left_out).append(item)
-        if why is not None:
-            counts[why] = counts.get(why, 0) + 1
+        rule = next((rule for rule in patterns if rule[0].fullmatch(name)), None)
+        (kept if rule is None else left_out).append(item)
+        if rule is not None:
+            counts[rule[1]] = counts.get(rule[1], 0) + 1
+            used.add(rule[0].pattern)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
     config._left_out = counts
+    if "REDIS_PY_USED" in os.environ:
+        with open(os.environ["REDIS_PY_USED"], "a") as file:
+            file.writelines(pattern + "\n" for pattern in used)
 
 
 def pytest_terminal_summary(terminalreporter, config):
     for why, count in getattr(config, "_left_out", {}).items():
         terminalreporter.write_line(f"left out {count}: {why}")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["files", directory, ("asyncio" | "sync") as kind]:
+            print("\n".join(files(directory, kind)))
+        case ["check", directory, used]:
+            check(directory, used)
+        case _:
+            sys.exit(__doc__)
