@@ -128,8 +128,16 @@ pub fn run(args: Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the settings, binds, opens the store.
+/// Checks the settings, binds, opens the store in its directory.
 pub fn prepare(args: &Args) -> Result<Ready, String> {
+    prepare_with(args, |options, clock| Db::open_with_clock(&args.dir, options, clock))
+}
+
+/// [`prepare`], with another way to open the store: tests have media of their own.
+pub fn prepare_with(
+    args: &Args,
+    open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>,
+) -> Result<Ready, String> {
     let (durability, sync_writes) = parse_durability(&args.durability)?;
     let password = args.requirepass.clone().filter(|password| !password.is_empty()).map(String::into_bytes);
     let sockets = bind(args, password.is_some())?;
@@ -141,7 +149,7 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
     }
     let dir = args.dir.display();
     let clock = Clock::cached(Clock::system());
-    let db = Db::open_with_clock(&args.dir, options, clock.clone()).map_err(|error| match error.kind() {
+    let db = open(options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
         _ => format!("{dir} can not be opened: {error}"),
     })?;

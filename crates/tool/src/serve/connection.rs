@@ -4,11 +4,13 @@
 //! only as bytes arrive, never because of a declared length. Must not know commands.
 
 use std::io::{ErrorKind, Read, Result, Write};
+use std::ops::Range;
 use std::time::Instant;
 
 use mio::net::TcpStream;
 
 use super::limits;
+use super::reply::Reply;
 use super::resp::Parser;
 use super::session::Buffers;
 
@@ -230,6 +232,19 @@ impl Connection {
             self.sent = 0;
         }
         Ok(count)
+    }
+
+    /// Puts an error in the place of each of `replies`: where it lies in the output.
+    pub fn refuse_replies(&mut self, replies: &[Range<usize>], error: &str) {
+        let mut output = Vec::with_capacity(self.output.len());
+        let mut kept = 0;
+        for reply in replies.iter().filter(|reply| !reply.is_empty()) {
+            output.extend_from_slice(self.output.get(kept..reply.start).unwrap_or(&[]));
+            Reply::new(&mut output, false).error(error);
+            kept = reply.end;
+        }
+        output.extend_from_slice(self.output.get(kept..).unwrap_or(&[]));
+        self.output = output;
     }
 
     /// Gives an empty input buffer back.

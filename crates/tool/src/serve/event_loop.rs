@@ -75,6 +75,7 @@ pub struct EventLoop {
     last_tick: Instant,
     last_look: Instant,
     background_sync: Option<u64>,
+    has_reported_failed_sync: bool,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
     waiter: Waiter,
@@ -114,6 +115,7 @@ impl EventLoop {
             last_tick: Instant::now(),
             last_look: Instant::now(),
             background_sync: None,
+            has_reported_failed_sync: false,
             held: Vec::new(),
             waiter,
             waiting: Vec::new(),
@@ -324,10 +326,8 @@ impl EventLoop {
     fn request_sync(&mut self, turn: &[usize]) {
         let mut ticket = None;
         for &key in turn {
-            let Some(session) = self.server.sessions.get_mut(key).filter(|session| session.must_sync) else {
-                continue;
-            };
-            session.must_sync = false;
+            let needs_sync = |session: &&mut Session| !session.unsynced.is_empty() && !session.waits_for_sync;
+            let Some(session) = self.server.sessions.get_mut(key).filter(needs_sync) else { continue };
             let ticket = *ticket.get_or_insert_with(|| self.persister.request());
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
@@ -344,6 +344,9 @@ impl EventLoop {
     /// Lets go of the clients whose writes are durable now.
     fn finish_syncs(&mut self) {
         let (done, failure) = self.persister.done();
+        if failure.is_some() && self.background_sync.take().is_some() {
+            self.server.saving_since = None;
+        }
         if self.background_sync.is_some_and(|ticket| ticket <= done) {
             self.background_sync = None;
             self.server.saving_took = self.server.saving_since.take().map(|since| since.elapsed());
@@ -355,16 +358,37 @@ impl EventLoop {
                 Some(ticket) if ticket <= done => {
                     connection.held_until = None;
                     self.server.sessions[key].waits_for_sync = false;
+                    self.server.sessions[key].unsynced.clear();
                     self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
                     list(&mut self.next, connection, key);
                 }
-                // Its reply says that a write is safe, which it is not: better no answer than that one.
-                Some(_) if failure.is_some() => self.drop_connection(key),
-                Some(_) => self.held.push(key),
+                Some(_) => match &failure {
+                    None => self.held.push(key),
+                    Some(why) => {
+                        connection.held_until = None;
+                        let session = &mut self.server.sessions[key];
+                        session.waits_for_sync = false;
+                        // They say that a write is safe, which it is not.
+                        connection.refuse_replies(&std::mem::take(&mut session.unsynced), why.as_str());
+                        list(&mut self.next, connection, key);
+                    }
+                },
                 None => {}
             }
         }
-        self.server.sync_failure = failure;
+    }
+
+    /// Says once, to who runs the server, that a sync has failed.
+    fn report_failed_sync(&mut self) {
+        if !self.has_reported_failed_sync
+            && let Some(failure) = self.db.sync_failure()
+        {
+            self.has_reported_failed_sync = true;
+            eprintln!(
+                "hedgerow: a sync failed, and writes are refused from now on; reads go on: {} (at {} ms since 1970)",
+                failure.message, failure.at_ms
+            );
+        }
     }
 
     /// Has the commands that found no room tried again, once there may be some.
@@ -431,6 +455,7 @@ impl EventLoop {
     /// Looks at the limits of time, and removes some of what has expired.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
+        self.report_failed_sync();
         self.server.rates.sample(self.last_tick, self.server.totals());
         if self.last_tick.duration_since(self.last_look) >= LOOK {
             self.last_look = self.last_tick;
@@ -471,6 +496,7 @@ impl EventLoop {
         self.listeners.clear();
         self.persister.stop();
         self.finish_syncs();
+        self.report_failed_sync();
         let deadline = Instant::now() + STOP_PATIENCE;
         loop {
             let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();

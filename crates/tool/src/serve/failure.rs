@@ -49,6 +49,11 @@ impl Failure {
         Failure(Cow::Owned(text))
     }
 
+    /// A sync failed: nothing becomes durable any more, and writes are refused.
+    pub fn failed_sync(why: &str) -> Failure {
+        Failure::new(format!("MISCONF writes are refused after a failed sync: {why}"))
+    }
+
     /// The reply's text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,20 +1,25 @@
 //! Syncs away from the event loop, so that a slow disk holds up only those who wait for it.
 //!
 //! Owns: the thread that calls `persist`, and the numbering of requests. Promises: [`Persister::done`] reaches a number only after a sync that
-//! began after that number was given: so one sync serves all clients that wrote while the one before was under way (group commit).
+//! began after that number was given: so one sync serves all clients that wrote while the one before was under way (group commit). Once a
+//! sync has failed it says so to every request that was not done, and to every later one.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use hedgerow::Db;
+use hedgerow::{Db, Error};
 use mio::Waker;
+
+use super::failure::Failure;
 
 /// What the thread and the loop share.
 #[derive(Debug, Default)]
 struct Shared {
     requested: u64,
+    /// Requests that were told how they ended.
+    answered: u64,
     done: u64,
-    failure: Option<String>,
+    failure: Option<Failure>,
     stopping: bool,
 }
 
@@ -37,7 +42,7 @@ impl Persister {
         let cell = shared.clone();
         let thread = std::thread::Builder::new()
             .name("persist".into())
-            .spawn(move || run(&cell, &waker, || db.persist().map_err(|error| error.to_string())))?;
+            .spawn(move || run(&cell, &waker, || db.persist().map_err(|error| why(&db, &error))))?;
         Ok(Persister { shared, thread: Some(thread) })
     }
 
@@ -51,7 +56,7 @@ impl Persister {
     }
 
     /// The last request that is durable, and why no further one will be, if a sync failed.
-    pub fn done(&self) -> (u64, Option<String>) {
+    pub fn done(&self) -> (u64, Option<Failure>) {
         let shared = lock(&self.shared);
         (shared.done, shared.failure.clone())
     }
@@ -73,24 +78,32 @@ impl Drop for Persister {
     }
 }
 
-fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut() -> Result<(), String>) {
+/// What to tell those who waited for a sync that failed, or that was refused because an earlier one had.
+fn why(db: &Db, error: &Error) -> Failure {
+    let failure = db.sync_failure();
+    Failure::failed_sync(failure.as_ref().map_or(error.message(), |failure| &failure.message))
+}
+
+fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut() -> Result<(), Failure>) {
     loop {
         let target = {
             let mut shared = lock(cell);
-            while shared.requested == shared.done && !shared.stopping {
+            while shared.requested == shared.answered && !shared.stopping {
                 shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
             }
-            if shared.requested == shared.done || shared.failure.is_some() {
+            if shared.requested == shared.answered {
                 return;
             }
             shared.requested
         };
         let outcome = persist();
         let mut shared = lock(cell);
+        shared.answered = target;
         match outcome {
-            Ok(()) => shared.done = target,
-            // After a failed sync the kernel may have dropped what it could not write: trying again proves nothing.
-            Err(failure) => shared.failure = Some(failure),
+            Ok(()) if shared.failure.is_none() => shared.done = target,
+            Ok(()) => {}
+            // The first one: the store refuses every sync that follows.
+            Err(failure) => _ = shared.failure.get_or_insert(failure),
         }
         drop(shared);
         if waker.wake().is_err() {

@@ -134,8 +134,6 @@ pub struct Server {
     pub backups: Backups,
     /// Whether to sync without anybody waiting for it.
     pub wants_background_sync: bool,
-    /// Whether the last sync failed; writes are refused from then on.
-    pub sync_failure: Option<String>,
     /// Number of the run, 40 hex digits.
     pub run_id: String,
     random: u64,
@@ -205,7 +203,6 @@ impl Server {
             saving_since: None,
             saving_took: None,
             wants_background_sync: false,
-            sync_failure: None,
             run_id: format!("{seed:016x}{:016x}{:08x}", seed.rotate_left(31) ^ now_ms, std::process::id()),
             random: seed | 1,
         }
@@ -299,6 +296,15 @@ impl Server {
         }
     }
 
+    /// Refuses what is to become durable, once a sync has failed: nothing does any more.
+    #[inline]
+    pub fn check_syncs(&self) -> Outcome<()> {
+        match self.keyspace.db().sync_failure() {
+            None => Ok(()),
+            Some(failure) => Err(Failure::failed_sync(&failure.message)),
+        }
+    }
+
     /// A number nobody should rely on being hard to guess.
     pub fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
@@ -319,7 +325,8 @@ impl Server {
     ) -> Instant {
         let start = out.len();
         let writes = self.keyspace.writes();
-        let session = &self.sessions[client];
+        let session = &mut self.sessions[client];
+        session.reply_needs_sync = false;
         let resp3 = session.resp3;
         self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
         let mut context = Context { server: self, client, reply: Reply::new(out, resp3), ahead: known.ahead };
@@ -355,7 +362,7 @@ impl Server {
         let wrote = self.keyspace.writes() != writes;
         let session = &mut self.sessions[client];
         session.idle_waits = 0;
-        session.must_sync |= wrote && self.settings.sync_writes;
+        let needs_sync = session.reply_needs_sync || wrote && self.settings.sync_writes;
         match session.reply_mode {
             ReplyMode::On => {}
             ReplyMode::Off => out.truncate(start),
@@ -367,6 +374,9 @@ impl Server {
                 session.reply_mode = ReplyMode::On;
                 out.truncate(start);
             }
+        }
+        if needs_sync {
+            session.unsynced.push(start..out.len());
         }
         ended
     }
@@ -480,11 +490,10 @@ impl Context<'_> {
         if !self.server.sessions[self.client].authenticated && !command.is(Flag::NoAuth) {
             return Err(self.refuse(Failure::text("NOAUTH Authentication required.")));
         }
-        if self.server.sync_failure.is_some() && command.is(Flag::Write) {
-            let why = self.server.sync_failure.clone().unwrap_or_default();
-            return Err(
-                self.refuse(Failure::new(format!("MISCONF writes are refused after a failed sync: {why}")))
-            );
+        if command.is(Flag::Write)
+            && let Err(failure) = self.server.check_syncs()
+        {
+            return Err(self.refuse(failure));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Owns: a client's database, protocol version, name, transaction and watched keys. Must not know bytes or sockets.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::commands::Command;
 use super::resp::OwnedArgs;
@@ -85,8 +86,10 @@ pub struct Session {
     pub watched: HashMap<(usize, Box<[u8]>), Watched>,
     /// Whether to disconnect it once its replies are sent.
     pub is_closing: bool,
-    /// Whether its replies wait until everything written so far is durable.
-    pub must_sync: bool,
+    /// Whether the reply to the command under way holds only once everything written so far is durable.
+    pub reply_needs_sync: bool,
+    /// Where in the output the replies lie that hold only once everything written so far is durable.
+    pub unsynced: Vec<Range<usize>>,
     /// Whether its next command waits for the end of a CLIENT PAUSE.
     pub is_paused: bool,
     /// Whether its replies wait for a sync that is under way.
@@ -144,7 +147,8 @@ impl Session {
             multi: None,
             watched: HashMap::new(),
             is_closing: false,
-            must_sync: false,
+            reply_needs_sync: false,
+            unsynced: Vec::new(),
             is_paused: false,
             waits_for_sync: false,
             waits_for_space: false,

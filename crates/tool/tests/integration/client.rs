@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Parser;
+use hedgerow::Db;
+use hedgerow_device::{CrashSim, FastTier};
 use hedgerow_tool::serve::{self, event_loop::Stopper};
 
 #[derive(Parser)]
@@ -66,8 +68,24 @@ impl Server {
         Server { address, stopper, thread, _dir: None }
     }
 
+    /// Over a simulated medium.
+    pub(crate) fn start_over(sim: &CrashSim, options: &[&str]) -> Server {
+        let line = [&["serve", "--listen", "127.0.0.1:0"], options].concat();
+        let open = |options, clock| Db::open_at(FastTier::simulated(sim), options, clock);
+        let ready = serve::prepare_with(&Cli::parse_from(line).args, open).unwrap();
+        let (address, stopper) = (ready.addresses[0], ready.stopper());
+        let thread = Some(std::thread::spawn(move || ready.run()));
+        Server { address, stopper, thread, _dir: None }
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// Stops it, and says why it could not persist everything.
+    pub(crate) fn stop_failed(mut self) -> String {
+        self.stopper.stop();
+        self.thread.take().unwrap().join().unwrap().unwrap_err()
     }
 
     pub(crate) fn stop(mut self) {

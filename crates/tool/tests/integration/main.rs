@@ -6,6 +6,7 @@ mod backup;
 mod client;
 mod commands;
 mod edges;
+mod failed_sync;
 mod info;
 mod kill;
 mod lifecycle;

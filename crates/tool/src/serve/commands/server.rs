@@ -101,7 +101,8 @@ pub fn time(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 
 /// SAVE
 pub fn save(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.session().must_sync = true;
+    context.server.check_syncs()?;
+    context.session().reply_needs_sync = true;
     context.reply.ok();
     Ok(())
 }
@@ -111,6 +112,7 @@ pub fn bgsave(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if args.len() > 2 || args.get(1).is_some_and(|word| !is_word(word, "SCHEDULE")) {
         return Err(Failure::SYNTAX);
     }
+    context.server.check_syncs()?;
     context.server.wants_background_sync = true;
     context.reply.status("Background saving started");
     Ok(())
@@ -127,7 +129,8 @@ pub fn wait(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(1), args.at(2)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
-    context.session().must_sync = true;
+    context.server.check_syncs()?;
+    context.session().reply_needs_sync = true;
     context.reply.integer(0);
     Ok(())
 }
@@ -139,7 +142,8 @@ pub fn waitaof(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(2), args.at(3)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
-    context.session().must_sync = true;
+    context.server.check_syncs()?;
+    context.session().reply_needs_sync = true;
     context.reply.array(2);
     context.reply.integer(1);
     context.reply.integer(0);

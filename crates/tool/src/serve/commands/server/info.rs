@@ -131,7 +131,7 @@ fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
 
 fn persistence(server: &Server, out: &mut String) -> std::fmt::Result {
     let metrics = server.keyspace.db().metrics();
-    let status = if server.sync_failure.is_some() { "err" } else { "ok" };
+    let status = if metrics.sync_failure.is_some() { "err" } else { "ok" };
     let seconds = |time: Option<Duration>| time.map_or(-1, |time| time.as_secs() as i64);
     writeln!(out, "loading:0\nasync_loading:0")?;
     let changes = metrics.sequence.saturating_sub(metrics.durable_sequence);
@@ -236,7 +236,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 32] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 33] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -271,6 +271,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 32] {
         ("cache_evictions", metrics.cache_evictions),
         ("sequence", metrics.sequence),
         ("durable_sequence", metrics.durable_sequence),
+        ("sync_failed_at_ms", metrics.sync_failure.map_or(0, |failure| failure.at_ms)),
     ]
 }
 
@@ -279,5 +280,7 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     let backup = server.backups.status();
     writeln!(out, "backup_status:{}", backup.word())?;
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;
+    let failure = server.keyspace.db().sync_failure();
+    writeln!(out, "sync_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
     metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }

@@ -1,0 +1,116 @@
+//! A sync that fails beneath the server: who is told what.
+
+use std::time::{Duration, Instant};
+
+use hedgerow_device::{CrashModel, CrashSim};
+
+use crate::client::{Client, Server};
+
+const CAUSE: &str = "could not fdatasync the simulated medium: Input/output error (os error 5)";
+
+fn is_refused(reply: &str) -> bool {
+    reply.starts_with("(MISCONF ") && reply.contains(CAUSE)
+}
+
+fn field(client: &mut Client, section: &str, name: &str) -> String {
+    let info = client.run(&format!("INFO {section}"));
+    let (_, rest) = info.split_once(&format!("{name}:")).unwrap_or_else(|| panic!("no {name} in {info}"));
+    rest[..rest.find("\\r\\n").unwrap()].to_string()
+}
+
+/// The first reply that refuses, to `command` given again and again.
+fn first_refusal(client: &mut Client, command: &str) -> String {
+    let begin = Instant::now();
+    loop {
+        let reply = client.run(command);
+        if reply.starts_with('(') {
+            return reply;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "{command} is acknowledged for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whoever waits for a sync that fails is told so; so is everybody after him, at once, and nobody is left waiting.
+#[test]
+fn everybody_is_told_of_a_failed_sync() {
+    for (durability, first) in [
+        ("immediate", "SET a 2"),
+        ("interval:20ms", "SET a 2"),
+        ("process", "SAVE"),
+        ("process", "WAITAOF 1 0 0"),
+    ] {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let server = Server::start_over(&sim, &["--durability", durability]);
+        let mut client = server.client();
+        client.script(&[("SET a 1", "OK"), ("SAVE", "OK")]);
+        assert_eq!(field(&mut client, "persistence", "aof_last_write_status"), "ok");
+        client.run("SET b 1");
+        sim.fail_persist_after(0, true);
+        let place = format!("{durability}, {first}");
+        let refusal = first_refusal(&mut client, first);
+        assert!(is_refused(&refusal), "{place}: {refusal}");
+        for command in
+            ["SET c 1", "DEL a", "HSET h f 1", "SAVE", "BGSAVE", "WAIT 0 0", "WAITAOF 0 0 0", "WAITAOF 1 0 0"]
+        {
+            let reply = client.run(command);
+            assert!(is_refused(&reply), "{place}, then {command}: {reply}");
+        }
+        // A reply that depends on no sync comes through, among others that do.
+        client.send_raw(b"GET b\r\nSET a 3\r\nSAVE\r\nGET b\r\n");
+        let replies = [(); 4].map(|()| client.reply());
+        assert_eq!((replies[0].as_str(), replies[3].as_str()), ("\"1\"", "\"1\""), "{place}: reads go on");
+        assert!(is_refused(&replies[1]) && is_refused(&replies[2]), "{place}: {replies:?}");
+        for name in ["aof_last_write_status", "rdb_last_bgsave_status"] {
+            assert_eq!(field(&mut client, "persistence", name), "err", "{place}: {name}");
+        }
+        assert_eq!(field(&mut client, "hedgerow", "sync_failure"), CAUSE, "{place}");
+        assert!(field(&mut client, "hedgerow", "sync_failed_at_ms").len() >= 13, "{place}");
+        let says = server.stop_failed();
+        assert!(says.contains(CAUSE), "{place}: {says}");
+    }
+}
+
+/// Commands sent together with the one whose sync fails: each that was to be durable is refused, in its place.
+#[test]
+fn replies_that_wait_for_a_failed_sync_become_errors() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let server = Server::start_over(&sim, &["--durability", "immediate"]);
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("HSET h f 1", "1")]);
+    sim.fail_persist_after(0, true);
+    client.send_raw(
+        b"GET a\r\nSET a 2\r\nPING\r\nMULTI\r\nHSET h f 2\r\nGET a\r\nEXEC\r\nSAVE\r\nECHO end\r\n",
+    );
+    let replies = [(); 9].map(|()| client.reply());
+    assert_eq!(
+        [0, 2, 3, 4, 5, 8].map(|n: usize| replies[n].as_str()),
+        ["\"1\"", "PONG", "OK", "QUEUED", "QUEUED", "\"end\""]
+    );
+    for n in [1, 6, 7] {
+        assert!(is_refused(&replies[n]), "reply {n}: {}", replies[n]);
+    }
+    server.stop_failed();
+}
+
+/// A background save that fails is seen in INFO, and the next one is refused.
+#[test]
+fn a_failed_background_save_is_seen() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let server = Server::start_over(&sim, &["--durability", "process"]);
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("SAVE", "OK"), ("SET a 2", "OK")]);
+    sim.fail_persist_after(0, false);
+    assert_eq!(client.run("BGSAVE"), "Background saving started");
+    let refusal = first_refusal(&mut client, "BGSAVE");
+    assert!(is_refused(&refusal), "{refusal}");
+    assert_eq!(field(&mut client, "persistence", "rdb_last_bgsave_status"), "err");
+    assert_eq!(field(&mut client, "persistence", "rdb_bgsave_in_progress"), "0");
+    // What was made durable before is noticed within a second.
+    std::thread::sleep(Duration::from_millis(1_200));
+    let saved = client.run("LASTSAVE");
+    assert!(is_refused(&client.run("SAVE")));
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert_eq!(client.run("LASTSAVE"), saved, "nothing was saved since");
+    server.stop_failed();
+}
