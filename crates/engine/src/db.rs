@@ -13,7 +13,9 @@
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change |
 //! | `db/backup.rs` | copies of an open store |
+//! | `db/identity.rs` | that there is a store, whatever becomes of its data |
 //! | `db/inspect.rs` | looking without changing |
+//! | `db/salvage.rs`, `db/repair.rs` | what is left of a damaged store, and copying it |
 //! | `db/store.rs` | what they share, and the background threads |
 
 pub mod backup;
@@ -26,12 +28,15 @@ mod expiring;
 mod fetch;
 #[cfg(test)]
 mod fixture;
+mod identity;
 pub mod inspect;
 mod merge;
 mod metrics;
 mod read;
 mod recover;
+pub(crate) mod repair;
 mod row;
+mod salvage;
 mod scan;
 mod snapshot;
 mod store;
@@ -46,6 +51,7 @@ use std::time::Duration;
 pub use batch::Batch;
 pub use expiring::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
+use identity::Witness;
 pub use metrics::Metrics;
 use parking_lot::Mutex;
 pub use read::RowRef;
@@ -117,19 +123,38 @@ impl Db {
         if let Some(error) = backup::unfinished(path) {
             return Err(error);
         }
+        if options.read_only {
+            return Db::open_read_only(path, options, clock);
+        }
         if options.create {
             create_directories(path).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
             })?;
         }
         let file = path.join(FAST_TIER_FILE);
+        let witness = Witness::read(path)?;
         if !options.create && !exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
         let tier_options =
             FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
         let tier = FastTier::open_file(&file, &tier_options, options.create)?;
-        Db::open_at(tier, options, clock)
+        witness.check(&tier)?;
+        let is_new = tier.bytes() == 0;
+        let db = Db::open_at(tier, options, clock)?;
+        witness.keep(db.store.log.root().store_id, is_new)?;
+        Ok(db)
+    }
+
+    fn open_read_only(path: &Path, options: Options, clock: Clock) -> Result<Db> {
+        let file = path.join(FAST_TIER_FILE);
+        let witness = Witness::read(path)?;
+        if !exists(&file) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
+        }
+        let tier = FastTier::open_file_read_only(&file)?;
+        witness.check(&tier)?;
+        Db::open_at(tier, Options { create: false, background: false, ..options }, clock)
     }
 
     /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation.
@@ -207,11 +232,22 @@ impl Db {
         Snapshot::take(&self.store)
     }
 
-    /// Makes everything written so far durable against a power cut.
+    /// Makes everything written so far durable against a power cut, and notes it in the file: what is missing of it later
+    /// will be missed, by opening and by `hedgerow check`.
     ///
     /// # Errors
     /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.
     pub fn persist(&self) -> Result<()> {
+        self.store.log.check_writable()?;
+        self.store.log.persist_noted(self.store.log.last_sequence())
+    }
+
+    /// Makes everything written so far durable against a power cut, as each write in [`Durability::Immediate`] is: callers
+    /// at the same time share one sync. What a [`Db::persist`] does besides follows in the background within a second.
+    ///
+    /// # Errors
+    /// As those of [`Db::persist`].
+    pub fn sync(&self) -> Result<()> {
         self.store.log.check_writable()?;
         self.store.log.persist_to(self.store.log.last_sequence())
     }
@@ -223,6 +259,7 @@ impl Db {
     /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is left out
     /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
+        self.store.log.check_writable()?;
         self.store.collect(true)
     }
 

@@ -38,6 +38,8 @@ pub enum ErrorKind {
     Io,
     /// The caller ended what it had asked for.
     Cancelled,
+    /// The store was opened for reading only ([`Options::read_only`](crate::Options::read_only)).
+    ReadOnly,
     /// The store was closed, or an earlier failed sync closed it for writing.
     Closed,
 }

@@ -40,6 +40,7 @@ mod schema;
 mod sync;
 mod words;
 
+pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
     Batch, Change, Db, Expiring, FAST_TIER_FILE, Found, Metrics, Pin, Row, RowRef, Scan, Snapshot, Table,
 };

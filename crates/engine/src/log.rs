@@ -9,12 +9,14 @@
 //! each lane once ([`Log::barrier`]) knows that all sequences given out before are published.
 
 mod copy;
+mod extents;
 pub(crate) mod format;
 mod lane;
 mod open;
 mod pool;
 mod replay;
 mod root;
+mod salvage;
 pub(crate) mod segment;
 mod space;
 
@@ -28,10 +30,13 @@ use hedgerow_device::{DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use copy::{Extract, SegmentToCopy};
+pub(crate) use extents::Extent;
 pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
+use root::ExtentList;
 pub(crate) use root::Root;
+pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
     HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, add_dead,
 };
@@ -43,8 +48,9 @@ use crate::{Error, ErrorKind, Result};
 const LANES_MAX: u32 = 16;
 /// Of a record that is about to be read, so much is fetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
-/// How often, at most, segment headers and the root are brought up to date with what has become durable.
-const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often, at most, segment headers and the root are brought up to date with what has become durable: a little less than
+/// a second, so that of syncs at intervals of one (the default) each does.
+const NOTE_INTERVAL: Duration = Duration::from_millis(900);
 
 /// Keeps neighbours in an array off one another's cache lines.
 #[derive(Debug)]
@@ -66,6 +72,8 @@ pub(crate) struct Log {
     durable_sequence: AtomicU64,
     next_incarnation: AtomicU64,
     commit: Mutex<Commit>,
+    /// Held through a checkpoint, from the writing of its list of segments to the root that names it.
+    checkpointing: Mutex<()>,
     /// Writers wait for syncs.
     syncs_each_write: bool,
     /// Whether somebody leads a group commit, and who waits for the end of it.
@@ -96,6 +104,25 @@ struct Unsettled {
     ends: Vec<SegmentEnd>,
     /// Pages that a killed process left and that nothing says are on the medium, though the kernel may take them for clean.
     doubtful: Vec<Range<u64>>,
+}
+
+/// What a sync writes down besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Note {
+    Nothing,
+    /// In the segments' headers, durable with the next sync.
+    Headers,
+    /// There, and in a list for the root.
+    Root,
+}
+
+/// What a sync made durable.
+#[derive(Debug, Clone, Copy)]
+struct Synced {
+    /// All sequences up to this one.
+    last: u64,
+    /// The list of segments as of then, if it was asked for and there is room for one.
+    list: Option<ExtentList>,
 }
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
@@ -278,7 +305,13 @@ impl Log {
         if let Some(failure) = self.tier.sync_failure() {
             return Err(DeviceError::Closed { failure: failure.clone() }.into());
         }
-        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+        match self.closed.load(Ordering::Acquire) {
+            true if self.tier.is_read_only() => {
+                Err(Error::new(ErrorKind::ReadOnly, "the store was opened for reading only"))
+            }
+            true => Err(closed()),
+            false => Ok(()),
+        }
     }
 
     /// `Err` once a segment can no longer be begun.
@@ -310,26 +343,58 @@ impl Log {
             if self.durable_sequence() < sequence {
                 self.check_writable()?;
                 let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
-                self.sync(&mut commit, note)?;
+                self.sync(&mut commit, if note { Note::Headers } else { Note::Nothing })?;
             }
         }
         Ok(())
     }
 
+    /// Returns when everything up to `sequence` is durable and the root says so, with the segments it lies in: what is
+    /// missing of it later will be missed. Who waits for another's checkpoint is content with it, if it covers him.
+    pub(crate) fn persist_noted(&self, sequence: u64) -> Result<()> {
+        let checkpointing = self.checkpointing.lock();
+        if self.noted_sequence() >= sequence && !self.is_unsettled() {
+            return Ok(());
+        }
+        self.checkpoint_alone(&checkpointing).map(|_| ())
+    }
+
+    /// [`Log::persist_to`], or from time to time [`Log::persist_noted`]: for whoever syncs at intervals.
+    pub(crate) fn persist_at_interval(&self, sequence: u64) -> Result<()> {
+        let is_due = self.commit.lock().noted_at.elapsed() >= NOTE_INTERVAL;
+        if is_due { self.persist_noted(sequence) } else { self.persist_to(sequence) }
+    }
+
+    /// Everything up to this sequence is durable, and the root says so.
+    pub(crate) fn noted_sequence(&self) -> u64 {
+        self.root.lock().watermark
+    }
+
     /// Makes everything durable and says so in the root, so that segments up to now may be freed. Returns the sequence up
     /// to which that is so; all up to it have been published.
     pub(crate) fn checkpoint(&self) -> Result<u64> {
-        let mut commit = self.commit.lock();
-        self.check_writable()?;
-        self.sync(&mut commit, true)?;
+        self.checkpoint_alone(&self.checkpointing.lock())
+    }
+
+    fn checkpoint_alone(&self, _checkpointing: &MutexGuard<'_, ()>) -> Result<u64> {
+        let synced = {
+            let mut commit = self.commit.lock();
+            self.check_writable()?;
+            self.sync(&mut commit, Note::Root)?
+        };
+        // Not under `commit`: whoever waits for a sync does not wait for the root, too.
         let mut root = self.root.lock();
-        root.watermark = self.durable_sequence();
+        root.watermark = root.watermark.max(synced.last);
+        root.name_list(&self.tier, synced.list);
+        // PERSIST: the list was durable with the sync, before the root that names it.
         root.store(&self.tier)?;
         Ok(root.watermark)
     }
 
-    /// Makes everything durable; with `note`, says so in the segments' headers.
-    fn sync(&self, commit: &mut Commit, note: bool) -> Result<()> {
+    /// Makes everything durable, and says so as `note` asks for.
+    fn sync(&self, commit: &mut Commit, note: Note) -> Result<Synced> {
+        let wants_list = note == Note::Root || commit.unsettled.is_some();
+        let note = note != Note::Nothing;
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
         let mut ends = Vec::new();
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
@@ -343,6 +408,7 @@ impl Log {
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
             ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
         }
+        let list = if wants_list { self.write_list() } else { None };
         let units = (self.tier.bytes() >> self.unit_shift) as u32;
         if let Some(unsettled) = &commit.unsettled {
             // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
@@ -358,14 +424,35 @@ impl Log {
             root.units = root.units.max(units);
         }
         if let Some(unsettled) = commit.unsettled.take() {
-            self.settle(&unsettled.ends, last)?;
+            self.settle(&unsettled.ends, last, list)?;
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if note {
             self.note_ends(&ends);
             commit.noted_at = now();
         }
-        Ok(())
+        Ok(Synced { last, list })
+    }
+
+    /// Lists the segments in use and how far they are written, for a root to name once that is durable.
+    fn write_list(&self) -> Option<ExtentList> {
+        let every_lane = self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]);
+        let open: Vec<_> = every_lane.flat_map(|lane| lane.lock().ends().collect::<Vec<_>>()).collect();
+        let pool = self.pool.lock();
+        let written_to = |unit: u32, segment: &Segment| {
+            // A segment may have been sealed since its lane was looked at: then it says how far it got.
+            let open =
+                open.iter().find(|(u, incarnation, ..)| (*u, *incarnation) == (unit, segment.incarnation));
+            open.map_or(segment.end, |(_, _, end, _)| segment.end.max(*end))
+        };
+        let extent = |(&unit, segment): (&u32, &Segment)| Extent {
+            unit,
+            incarnation: segment.incarnation,
+            end: written_to(unit, segment),
+        };
+        let extents = pool.used.iter().map(extent).collect();
+        drop(pool);
+        self.root.lock().write_list(&self.tier, extents)
     }
 
     /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
@@ -390,14 +477,18 @@ impl Log {
 
     /// Seals all lanes, makes everything durable, and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
         let earlier = self.check_writable();
         self.closing.store(true, Ordering::Release);
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
+        let _checkpointing = self.checkpointing.lock();
         let mut commit = self.commit.lock();
         earlier.and_then(|()| self.check_writable())?;
-        self.sync(&mut commit, false)?;
+        let synced = self.sync(&mut commit, Note::Root)?;
         let mut pool = self.pool.lock();
         let units: Vec<u32> = pool.used.keys().copied().collect();
         for unit in units {
@@ -411,10 +502,16 @@ impl Log {
         }
         let mut root = self.root.lock();
         root.watermark = self.durable_sequence();
+        root.name_list(&self.tier, synced.list);
         root.clean = true;
         root.store(&self.tier)?;
         self.closed.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// What may be catalogs of tables, where none that the root names is whole.
+    pub(crate) fn catalog_areas(&self) -> Vec<&[u8]> {
+        self.root.lock().catalog_areas(&self.tier).collect()
     }
 
     /// The catalog of tables as last stored.
@@ -476,6 +573,11 @@ impl Log {
     pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
         pool.used.iter().map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+    }
+
+    /// Where the catalog is spoiled, if its copy serves. No crash leaves that.
+    pub(crate) fn spoiled_catalog(&self) -> Option<u64> {
+        self.root.lock().spoiled_catalog(&self.tier)
     }
 
     /// Where a copy of the root or of a segment header is spoiled. The other copy serves; a crash may leave that.

@@ -88,6 +88,10 @@ pub struct Options {
     pub cache_rw: Option<f64>,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
+    /// Whether to open the store for reading only, beside others who do so and no writer: not a byte of it changes, and every
+    /// write fails with [`ReadOnly`](crate::ErrorKind::ReadOnly). Nothing is created then, and no thread started. Default
+    /// false.
+    pub read_only: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
@@ -122,6 +126,7 @@ impl Default for Options {
             cache_hit_threshold: 0.5,
             cache_rw: None,
             create: true,
+            read_only: false,
             index_bytes_max: 64 << 30,
             background: true,
             wait_for_space: true,
@@ -145,6 +150,12 @@ impl Options {
     /// Sets [`Options::fast_tier_bytes_max`].
     pub fn fast_tier_bytes_max(mut self, bytes: u64) -> Options {
         self.fast_tier_bytes_max = bytes;
+        self
+    }
+
+    /// Sets [`Options::read_only`].
+    pub fn read_only(mut self, read_only: bool) -> Options {
+        self.read_only = read_only;
         self
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Catalog {
     changing: Mutex<u32>,
     /// Of all tables.
     access: FieldAccess,
+    /// It is the one that was stored last.
+    whole: bool,
 }
 
 #[derive(Default, Clone)]
@@ -52,22 +54,56 @@ impl Catalog {
         epoch: &Arc<Epoch>,
         access: FieldAccess,
     ) -> Result<Catalog> {
-        let mut tables = Tables::default();
-        let mut next_id = 1;
-        let mut bytes = log.load_catalog()?;
-        if !bytes.is_empty() {
-            next_id = take_u32(&mut bytes)?;
-            for _ in 0..take_u32(&mut bytes)? {
-                let id = take_u32(&mut bytes)?;
-                let name_bytes = u16_at(take(&mut bytes, 2)?, 0) as usize;
-                let schema_bytes = take_u32(&mut bytes)? as usize;
-                let name = std::str::from_utf8(take(&mut bytes, name_bytes)?).map_err(|_| malformed())?;
-                let schema = decode(take(&mut bytes, schema_bytes)?)?.with_access(access);
-                let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
-                tables.insert(Arc::new(TableShared::new(id, name, schema, index)));
-            }
+        let (next_id, tables) = Tables::decode(log.load_catalog()?, arena, epoch, access)?;
+        Ok(Catalog {
+            tables: ArcSwap::from_pointee(tables),
+            changing: Mutex::new(next_id),
+            access,
+            whole: true,
+        })
+    }
+
+    /// The catalog of a damaged store: that which counts, or else the younger of what looks like one, and what is wrong then.
+    pub(super) fn salvage(
+        log: &Log,
+        arena: &Arc<NodeArena>,
+        epoch: &Arc<Epoch>,
+        access: FieldAccess,
+    ) -> (Catalog, Option<Error>) {
+        // A root made up for a store that lost its own names an empty one.
+        let named =
+            log.load_catalog().and_then(|bytes| if bytes.is_empty() { Err(malformed()) } else { Ok(bytes) });
+        if named.is_ok()
+            && let Ok(catalog) = Catalog::load(log, arena, epoch, access)
+        {
+            return (catalog, None);
         }
-        Ok(Catalog { tables: ArcSwap::from_pointee(tables), changing: Mutex::new(next_id), access })
+        let areas = log.catalog_areas().into_iter();
+        let decoded = areas.filter_map(|bytes| Tables::decode(bytes, arena, epoch, access).ok());
+        let youngest =
+            decoded.filter(|(_, tables)| !tables.by_id.is_empty()).max_by_key(|(next_id, _)| *next_id);
+        let (next_id, tables) = youngest.unwrap_or_default();
+        let error = named.err().map(|error| match tables.by_id.is_empty() {
+            true => error,
+            false => Error::corrupted(format!(
+                "{}; tables and fields are taken from what looks like its copy",
+                error.message()
+            )),
+        });
+        (
+            Catalog {
+                tables: ArcSwap::from_pointee(tables),
+                changing: Mutex::new(next_id),
+                access,
+                whole: false,
+            },
+            error,
+        )
+    }
+
+    /// Whether this is surely all tables, so that rows of others were dropped.
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
     }
 
     pub(super) fn by_id(&self, id: u32) -> Option<Arc<TableShared>> {
@@ -97,6 +133,30 @@ impl Catalog {
 }
 
 impl Tables {
+    /// What [`Tables::encode`] wrote, and the next id.
+    fn decode(
+        mut bytes: &[u8],
+        arena: &Arc<NodeArena>,
+        epoch: &Arc<Epoch>,
+        access: FieldAccess,
+    ) -> Result<(u32, Tables)> {
+        let mut tables = Tables::default();
+        if bytes.is_empty() {
+            return Ok((1, tables));
+        }
+        let next_id = take_u32(&mut bytes)?;
+        for _ in 0..take_u32(&mut bytes)? {
+            let id = take_u32(&mut bytes)?;
+            let name_bytes = u16_at(take(&mut bytes, 2)?, 0) as usize;
+            let schema_bytes = take_u32(&mut bytes)? as usize;
+            let name = std::str::from_utf8(take(&mut bytes, name_bytes)?).map_err(|_| malformed())?;
+            let schema = decode(take(&mut bytes, schema_bytes)?)?.with_access(access);
+            let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
+            tables.insert(Arc::new(TableShared::new(id, name, schema, index)));
+        }
+        Ok((next_id, tables))
+    }
+
     fn insert(&mut self, table: Arc<TableShared>) {
         self.by_id.insert(table.id.load(Ordering::Relaxed), Arc::clone(&table));
         self.by_name.insert(table.name.clone(), table);

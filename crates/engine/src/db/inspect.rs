@@ -34,21 +34,26 @@ use std::sync::Arc;
 use hedgerow_device::{Clock, FastTier};
 
 use super::FAST_TIER_FILE;
+use super::identity::Witness;
+use super::read::RowRef;
 use super::recover::checked_end;
+use super::salvage::Salvage;
 use super::store::{Store, TableShared};
 use crate::index::ScanBatch;
-use crate::log::Found;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
+use crate::log::{Found, spoiled_copy};
 use crate::{Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.
-const ROWS_STEP: usize = 4096;
+pub(super) const ROWS_STEP: usize = 4096;
 
 /// A store, opened for looking only. Other views may be open beside it, but no [`Db`](crate::Db).
 pub struct View {
-    store: Store,
+    pub(super) store: Store,
     found: Found,
+    /// Of a view on a damaged store: what is missing.
+    pub(super) salvage: Option<Salvage>,
 }
 
 /// What the root says.
@@ -197,10 +202,13 @@ impl View {
         if let Some(error) = super::backup::unfinished(path) {
             return Err(error);
         }
+        let witness = Witness::read(path)?;
         if !super::exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
-        View::open_on(FastTier::open_file_read_only(&file)?)
+        let tier = FastTier::open_file_read_only(&file)?;
+        witness.check(&tier)?;
+        View::open_on(tier)
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -222,7 +230,33 @@ impl View {
         }
         let options = Options { create: false, background: false, ..Options::default() };
         let (store, found) = Store::load(Arc::new(tier), options, Clock::system())?;
-        Ok(View { store, found })
+        Ok(View { store, found, salvage: None })
+    }
+
+    /// Opens what is left of a damaged store for looking, its rows and all: see [`View::damage`] for what is wrong with it.
+    /// Segments without a header are found by the root's list, records behind ones that do not verify by their checksums.
+    ///
+    /// # Errors
+    /// As [`View::open`]; `Corrupted` only if nothing can be found.
+    pub fn open_damaged(path: impl AsRef<Path>) -> Result<View> {
+        let path = path.as_ref();
+        let file = path.join(FAST_TIER_FILE);
+        let witness = Witness::read(path)?;
+        if !super::exists(&file) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
+        }
+        let tier = FastTier::open_file_read_only(&file)?;
+        if witness.is_there() && tier.bytes() == 0 {
+            witness.check(&tier)?;
+        }
+        let options = Options { create: false, background: false, ..Options::default() };
+        let (store, found, salvage) = Store::open_damaged(tier, options)?;
+        Ok(View { store, found, salvage: Some(salvage) })
+    }
+
+    /// What is damaged, each with its place. Only a view by [`View::open_damaged`] knows.
+    pub fn damage(&self) -> &[Error] {
+        self.salvage.as_ref().map_or(&[], |salvage| &salvage.damage)
     }
 
     /// What the root says.
@@ -304,7 +338,43 @@ impl View {
     /// # Errors
     /// `Corrupted`, at the first place.
     pub fn replay(&self) -> Result<()> {
+        if self.salvage.is_some() {
+            return Ok(());
+        }
         self.store.recover(&self.found, self.store.options.recovery_threads.max(1))
+    }
+
+    /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false. After a
+    /// [`View::replay`], or there are none.
+    ///
+    /// # Errors
+    /// `NotFound` for a table that there is none of. What is wrong with a row is told to `visit`.
+    pub fn rows(
+        &self,
+        table: &str,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], Result<RowRef<'_>>) -> bool,
+    ) -> Result<()> {
+        let Some(table) = self.store.catalog.by_name(table) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no table {table:?}")));
+        };
+        let (mut batch, mut position) = (ScanBatch::default(), Bound::Included(from.to_vec()));
+        loop {
+            let guard = self.store.pin();
+            let from = position.as_ref().map(Vec::as_slice);
+            table.index.scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+            let schema = table.schema.load();
+            for (key, slot) in batch.iter() {
+                let Some(row) = self.store.row_at(&schema, Some(slot)).transpose() else { continue };
+                if !visit(key, row) {
+                    return Ok(());
+                }
+            }
+            if batch.len() < ROWS_STEP {
+                return Ok(());
+            }
+            position = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
+        }
     }
 
     /// Verifies every byte that means something: both copies of the root and of each header, the catalog (already by
@@ -321,6 +391,7 @@ impl View {
             true => report.problems.extend(spoiled.into_iter().map(spoiled_copy)),
             false => report.spoiled_copies = spoiled,
         }
+        report.problems.extend(self.store.log.spoiled_catalog().map(spoiled_copy));
         self.check_log(&mut report, &mut progress);
         if report.problems.is_empty() {
             progress(Progress::Replay);
@@ -410,12 +481,6 @@ impl<'a> RecordInfo<'a> {
             expires_at_ms: record.expires_at_ms(),
         }
     }
-}
-
-fn spoiled_copy(offset: u64) -> Error {
-    Error::corrupted(format!(
-        "the copy of the root or of a segment header at byte {offset} of the fast tier is corrupted: its checksum does not match (the other copy serves)"
-    ))
 }
 
 fn misplaced(key: &[u8]) -> Error {

@@ -23,7 +23,7 @@ use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
 /// How full the leaves of a rebuilt index are.
-const FILL_PERCENT: u32 = 90;
+pub(super) const FILL_PERCENT: u32 = 90;
 
 /// What a table's index is built from.
 struct Building<'p> {
@@ -386,7 +386,7 @@ impl Store {
 
     /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
     /// expires, by the newest word on that.
-    fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
+    pub(super) fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
         let mut record = self.log.record(chain[0])?;
         let mut word = record.expires_at_ms();
         while record.kind() == RecordKind::Delta {
@@ -441,7 +441,7 @@ impl Walked {
     }
 }
 
-fn slot_of(record: &Record<'_>) -> Slot {
+pub(super) fn slot_of(record: &Record<'_>) -> Slot {
     let tag = match record.kind() {
         RecordKind::Row | RecordKind::Batch => Tag::Row,
         RecordKind::Delta => Tag::Delta,

@@ -30,6 +30,9 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no rest at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
+/// How long at most what writers made durable by themselves is not noted in the root.
+const NOTE_REST: Duration = Duration::from_secs(1);
+
 /// One open store.
 pub(crate) struct Store {
     pub(super) log: Log,
@@ -117,8 +120,32 @@ impl Store {
             )));
         }
         check_options(&options)?;
-        let cache = Cache::new(&options, !tier.is_read_only());
         let (log, found) = Log::open(tier, &options)?;
+        Ok((Store::over(log, options, clock, Catalog::load)?, found))
+    }
+
+    /// [`Store::load`] of what is left of a damaged store, and what is wrong with it.
+    pub(super) fn load_damaged(
+        tier: Arc<FastTier>,
+        options: Options,
+        clock: Clock,
+    ) -> Result<(Store, Found, Vec<Error>)> {
+        let (log, found, mut damage) = Log::open_damaged(tier, &options)?;
+        let store = Store::over(log, options, clock, |log, arena, epoch, access| {
+            let (catalog, error) = Catalog::salvage(log, arena, epoch, access);
+            damage.extend(error);
+            Ok(catalog)
+        })?;
+        Ok((store, found, damage))
+    }
+
+    fn over(
+        log: Log,
+        options: Options,
+        clock: Clock,
+        catalog: impl FnOnce(&Log, &Arc<NodeArena>, &Arc<Epoch>, FieldAccess) -> Result<Catalog>,
+    ) -> Result<Store> {
+        let cache = Cache::new(&options, !log.tier().is_read_only());
         let epoch = Arc::new(Epoch::new());
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
@@ -126,10 +153,10 @@ impl Store {
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };
-        let catalog = Catalog::load(&log, &arena, &epoch, access)?;
+        let catalog = catalog(&log, &arena, &epoch, access)?;
         let merging = Merging::new(options.merge, !options.background);
         let clustering = Clustering::new(options.merge && options.cluster);
-        let store = Store {
+        Ok(Store {
             log,
             epoch,
             arena,
@@ -144,8 +171,7 @@ impl Store {
             clustering,
             cache,
             housekeeping: Housekeeping::default(),
-        };
-        Ok((store, found))
+        })
     }
 
     #[inline]
@@ -275,7 +301,8 @@ impl Housekeeping {
         store: &Arc<Store>,
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
     ) -> Result<()> {
-        let syncs = matches!(store.options.durability, Durability::Interval(_));
+        // Where a write makes its own lines durable, noting them would cost a sync that nothing else asks for.
+        let syncs = !store.persists_in_place();
         let all: [(&str, bool, Run); 6] = [
             ("prepare", true, Store::keep_prepared),
             ("collect", true, Store::keep_collecting),
@@ -351,11 +378,21 @@ impl Store {
         }
     }
 
+    /// Syncs at the interval asked for, or else only notes in the root what writers have made durable.
     fn keep_synced(&self) {
-        let Durability::Interval(interval) = self.options.durability else { return };
-        while self.housekeeping.sleep(interval.max(SYNC_INTERVAL_MIN)) {
+        let interval = match self.options.durability {
+            Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
+            Durability::Immediate | Durability::Process => None,
+        };
+        while self.housekeeping.sleep(interval.unwrap_or(NOTE_REST)) {
+            let durable = self.log.durable_sequence();
+            let synced = match interval {
+                Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
+                None if durable > self.log.noted_sequence() => self.log.persist_noted(durable),
+                None => Ok(()),
+            };
             // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
-            if self.log.persist_to(self.log.last_sequence()).is_err() {
+            if synced.is_err() {
                 return;
             }
         }

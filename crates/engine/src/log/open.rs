@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hedgerow_device::{FastTier, Random};
 use parking_lot::{Condvar, Mutex};
 
+use super::extents::Extent;
 use super::format::{END_BYTES, Record};
 use super::lane::Lane;
 use super::pool::Pool;
-use super::root::CATALOG_START;
+use super::root::{CATALOG_START, ExtentList};
 use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
-use super::{Commit, Found, LANES_MAX, Log, Padded, Root, SegmentEnd, Unsettled, header_of, now};
+use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of, now};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
@@ -35,11 +36,36 @@ impl Log {
                 ));
             }
         };
+        let grown = (tier.bytes() / root.unit_bytes.max(1)) as u32;
+        let log = Log::over(tier, options, root, grown)?;
+        let listed = log.root.lock().load_list(&log.tier)?;
+        let power_cut = log.left_by_power_cut();
+        if log.may_hold_forgotten_pages(power_cut) {
+            log.rewrite_headers(grown);
+        }
+        let segments = log.load_segments(grown, power_cut, &listed)?;
+        let found = log.found(segments);
+        Ok((log, found))
+    }
+
+    /// What opening has found, once it is known which segments there are.
+    pub(super) fn found(&self, segments: Vec<u32>) -> Found {
+        let power_cut = self.left_by_power_cut();
+        let root = self.root.lock();
+        Found { segments, power_cut, clean: root.clean, watermark: root.watermark }
+    }
+
+    fn left_by_power_cut(&self) -> bool {
+        let root = self.root.lock();
+        !root.clean && root.boot_id != self.tier.boot_id()
+    }
+
+    /// A log over a tier of `grown` units, before it is known which segments there are.
+    pub(super) fn over(tier: Arc<FastTier>, options: &Options, root: Root, grown: u32) -> Result<Log> {
         let unit_bytes = root.unit_bytes;
         if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
             return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
         }
-        let grown = (tier.bytes() / unit_bytes) as u32;
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
         let syncs_each_write = options.durability == Durability::Immediate;
@@ -48,8 +74,7 @@ impl Log {
             true => 1,
             false => (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX),
         };
-        let power_cut = !root.clean && root.boot_id != tier.boot_id();
-        let log = Log {
+        Ok(Log {
             unit_shift: unit_bytes.trailing_zeros(),
             units: (0..grown_max).map(|_| Unit::new()).collect(),
             pool: Mutex::new(Pool::new(grown, grown_max)),
@@ -60,26 +85,18 @@ impl Log {
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
             commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
+            checkpointing: Mutex::new(()),
             syncs_each_write,
             led: Mutex::new(false),
             lead_ended: Condvar::new(),
             closing: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            closed: AtomicBool::new(tier.is_read_only()),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             torn_through: AtomicU64::new(root.watermark),
             root: Mutex::new(root),
             tier,
-        };
-        if log.may_hold_forgotten_pages(power_cut) {
-            log.rewrite_headers(grown);
-        }
-        let segments = log.load_segments(grown, power_cut)?;
-        let (watermark, clean) = {
-            let root = log.root.lock();
-            (root.watermark, root.clean)
-        };
-        Ok((log, Found { segments, power_cut, clean, watermark }))
+        })
     }
 
     fn create(tier: &FastTier, options: &Options) -> Result<Root> {
@@ -113,22 +130,28 @@ impl Log {
         !power_cut && !self.root.lock().clean && !self.tier.is_read_only()
     }
 
-    /// Has the root, the catalog and all headers written with the next persist that covers them, even those that the kernel takes
+    /// Has the root, what it names and all headers written with the next persist that covers them, even those that the kernel takes
     /// for clean.
     fn rewrite_headers(&self, grown: u32) {
-        let (catalog_offset, catalog_bytes) = self.root.lock().catalog_place();
+        let [catalog, list] = {
+            let root = self.root.lock();
+            [root.catalog_place(), root.list_place()]
+        };
         // PERSIST: before anything here is made durable on the word of a header or of the root.
         self.tier.rewrite(0, CATALOG_START);
-        self.tier.rewrite(catalog_offset, catalog_bytes);
+        self.tier.rewrite(catalog.0, catalog.1);
+        self.tier.rewrite(list.0, list.1);
         (1..grown).for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
     }
 
-    /// Reads all segment headers; fills the pool; returns the first units of used segments.
-    fn load_segments(&self, grown: u32, power_cut: bool) -> Result<Vec<u32>> {
+    /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first units of
+    /// used segments.
+    fn load_segments(&self, grown: u32, power_cut: bool, listed: &[Extent]) -> Result<Vec<u32>> {
         let mut pool = self.pool.lock();
         let mut unit = 1;
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
+        let mut listed = listed.iter().copied().peekable();
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
@@ -140,6 +163,12 @@ impl Log {
                     )));
                 }
                 let units = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                let incarnation = decoded.header.map_or(0, |h| h.incarnation);
+                while let Some(extent) = listed.next_if(|extent| extent.unit < unit + units) {
+                    if incarnation < extent.incarnation {
+                        return Err(self.missing(extent));
+                    }
+                }
                 self.tidy_free(unit, units, &decoded)?;
                 (unit..unit + units).for_each(|u| pool.add_free(u));
                 unit += units;
@@ -155,6 +184,10 @@ impl Log {
                 self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
             }
             let sealed = header.state == SegmentState::Sealed;
+            let mut durable_end = header.durable_end;
+            while let Some(extent) = listed.next_if(|extent| extent.unit < unit + header.units) {
+                durable_end = durable_end.max(self.listed_end(unit, &header, extent)?);
+            }
             pool.used.insert(
                 unit,
                 Segment {
@@ -165,6 +198,7 @@ impl Log {
                     max_sequence: header.max_sequence,
                     sealed,
                     noted: (header.durable_end, sealed),
+                    durable_end,
                     next_copy: decoded.copy ^ 1,
                     in_collection: false,
                     miscounted: false,
@@ -176,7 +210,27 @@ impl Log {
             unit += header.units;
         }
         self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
-        Ok(segments)
+        listed.next().map_or(Ok(segments), |extent| Err(self.missing(extent)))
+    }
+
+    /// How far the segment at `unit` was durable by a list that has `extent` in its place; 0 if that was another, freed since.
+    fn listed_end(&self, unit: u32, header: &SegmentHeader, extent: Extent) -> Result<u64> {
+        let is_same = (extent.unit, extent.incarnation) == (unit, header.incarnation);
+        let is_older = header.state == SegmentState::Sealed && header.durable_end < extent.end;
+        match is_same {
+            true if !is_older => Ok(extent.end),
+            false if extent.incarnation < header.incarnation => Ok(0),
+            _ => Err(self.missing(extent)),
+        }
+    }
+
+    #[cold]
+    pub(super) fn missing(&self, extent: Extent) -> Error {
+        Error::corrupted(format!(
+            "the segment at byte {} of the fast tier, which the root lists with {} bytes of durable records, is missing: its header is lost, or older than the list",
+            self.unit_offset(extent.unit),
+            extent.end - SEGMENT_HEADER_BYTES
+        ))
     }
 
     /// Whether a unit whose header does not say that it is in use is free, given that copies of the header are spoiled.
@@ -272,15 +326,21 @@ impl Log {
             return Ok(());
         }
         self.torn_through.store(0, Ordering::Relaxed);
+        // PERSIST: a killed process may not have got as far as making its last copy of the root durable, and with it what it
+        // names. It is, before anything that the copy before it names is written over.
+        let persisted = {
+            let mut root = self.root.lock();
+            root.persist(&self.tier).and_then(|()| root.mend_catalog(&self.tier))
+        };
+        persisted?;
         if found.power_cut || found.clean || settle {
-            return self.sync(&mut commit, false);
+            return self.sync(&mut commit, Note::Nothing).map(|_| ());
         }
         // PERSIST: the incarnations of this opening are taken before a segment is begun, or records that a power cut
         // leaves of it without their header would be taken for those of the next opening.
         let mut root = self.root.lock();
         root.opens += 1;
-        // PERSIST: the killed process may not have got as far as making its last copy durable, and the other goes first.
-        root.persist(&self.tier).and_then(|()| root.store(&self.tier))
+        root.store(&self.tier)
     }
 
     /// Whether what recovery found still waits for its first sync.
@@ -293,7 +353,7 @@ impl Log {
     /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
     /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
     /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
-    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64) -> Result<()> {
+    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64, list: Option<ExtentList>) -> Result<()> {
         let mut pool = self.pool.lock();
         let mut changed = Vec::new();
         for end in ends {
@@ -318,6 +378,7 @@ impl Log {
         root.clean = false;
         root.boot_id = self.tier.boot_id();
         root.watermark = durable;
+        root.name_list(&self.tier, list);
         root.store(&self.tier)
     }
 }

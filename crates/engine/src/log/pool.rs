@@ -254,6 +254,7 @@ mod tests {
             max_sequence: 0,
             sealed: false,
             noted: (0, false),
+            durable_end: SEGMENT_HEADER_BYTES,
             next_copy: 0,
             in_collection: false,
             miscounted: false,

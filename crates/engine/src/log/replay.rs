@@ -1,6 +1,6 @@
 //! Walking a segment's records after a crash, and telling a torn end from corruption.
 
-use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
+use super::format::{FLAG_BATCHED, FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result};
 
@@ -21,6 +21,8 @@ pub(crate) struct Walk<'a> {
     batch_end: usize,
     /// Where in that batch the first record lies that is not whole.
     torn_at: usize,
+    /// Of the last record that was not a copy: its sequence, and whether it was part of a batch.
+    last: (u64, bool),
     /// Where the batch at the end, which is not whole, would end: its records are no sign of more beyond.
     torn_batch_end: usize,
 }
@@ -61,6 +63,7 @@ impl<'a> Walk<'a> {
             batch_end: position,
             torn_at: 0,
             torn_batch_end: position,
+            last: (0, false),
         }
     }
 
@@ -72,6 +75,7 @@ impl<'a> Walk<'a> {
                 self.torn_batch_end = self.position.saturating_add(torn);
                 return Ok(None);
             }
+            self.check_order(&record)?;
             if self.position >= self.batch_end {
                 self.unit_start = self.position;
             }
@@ -83,6 +87,18 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// A lane writes in the order of sequences. Where a whole record comes after a younger one, the medium put a page in
+    /// the place of another of the same segment, and what was there is lost. Copies carry old sequences in any order.
+    fn check_order(&mut self, record: &Record<'_>) -> Result<()> {
+        if record.is_void() || record.flags() & FLAG_RELOCATED != 0 {
+            return Ok(());
+        }
+        let (sequence, batched) = (record.sequence(), record.flags() & FLAG_BATCHED != 0);
+        let follows = sequence > self.last.0 || (sequence, batched) == (self.last.0, true) && self.last.1;
+        self.last = (sequence, batched);
+        if follows { Ok(()) } else { Err(self.corrupted(self.position)) }
     }
 
     /// Bytes from the segment's start to the record last returned, or to the frame of its batch.

@@ -1,13 +1,18 @@
 //! The root: the first unit of the fast tier, which says what the rest is.
 //!
-//! Unit 0 holds the root record twice (at 0 and at 4096) and two areas for the catalog (tables and schemas):
+//! Unit 0 holds the root record twice (at 0 and at 4096), two areas for the catalog (tables and schemas) from 64 KiB on, and
+//! in its last quarter two areas for the list of segments (`log/extents.rs`):
 //!
 //! ```text
-//!  0        8       12  16         24         32          48        64      72         80    81 88       96       104   108   112 124  128
-//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+-----+---+----+
-//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |clean| 0|catalog |catalog |crc  |units| 0 |crc |
-//!  |        |       |   |          |          |           |         |       |          |     |  | offset | bytes  |     |     |   |    |
-//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+-----+--+--------+--------+-----+-----+---+----+
+//!  0        8       12  16         24         32          48        64      72         80
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
+//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |
+//!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
+//!  80      81     82  84        88       96       104   108   112 120         124  128
+//!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
+//!  | clean | list | 0 | listed  |catalog |catalog |crc  |units| 0 | crc of    |crc |
+//!  |       | area |   |segments | offset | bytes  |     |     |   | the list  |    |
+//!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
 //! ```
 //!
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
@@ -15,12 +20,19 @@
 //!   new store the first copy is written first.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
+//! * A change of the catalog that is durable is followed by a copy of it into the other area: if one rots, the other serves.
 //! * `units`: the tier has had at least so many, durably. A shorter one was cut short.
+//! * `list area`: 0 for none (older builds write none), else 1 or 2. Every record with a sequence up to the watermark lies
+//!   below the listed end of a listed segment, unless that was freed since: then its header has that incarnation or a
+//!   younger one, or a younger segment covers it. A list is durable before the root that names it, and it is written into
+//!   the area that the root on the medium does not name. Where the catalog takes more than is left before the lists, there
+//!   is none.
 //! * `opens` counts openings and is the high half of every segment incarnation of that opening.
 
 use hedgerow_device::{FastTier, crc32c};
 
-use super::segment::SEGMENT_HEADER_BYTES;
+use super::extents::{self, EXTENT_BYTES, Extent};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::words::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
@@ -33,6 +45,15 @@ const COPY_OFFSETS: [u64; 2] = [0, 4096];
 const UNIT_BYTES_MIN: u64 = 1 << 20;
 /// Where the first catalog area begins.
 pub(super) const CATALOG_START: u64 = 64 << 10;
+
+/// Where a list of segments lies, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentList {
+    /// 0 or 1.
+    area: u8,
+    count: u32,
+    crc: u32,
+}
 
 /// The root record, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +69,8 @@ pub(crate) struct Root {
     pub(crate) catalog_bytes: u64,
     pub(crate) catalog_crc: u32,
     pub(crate) units: u32,
+    /// The list of segments, if one was written.
+    pub(crate) list: Option<ExtentList>,
     /// Which copy on the medium is whole for sure. Not persisted.
     whole_copy: usize,
 }
@@ -66,6 +89,7 @@ impl Root {
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
             units: 1,
+            list: None,
             whole_copy: 1,
         }
     }
@@ -81,8 +105,20 @@ impl Root {
             catalog_bytes: catalog.len() as u64,
             catalog_crc: crc32c(0, catalog),
             units,
+            list: None,
             ..self.clone()
         }
+    }
+
+    /// Names a list of the segments of a copy, and says where in it that belongs.
+    pub(crate) fn list_copied(&mut self, extents: Vec<Extent>) -> (u64, Vec<u8>) {
+        if self.catalog_bytes > self.catalog_bytes_beside_lists() {
+            return (self.list_offset(0), Vec::new());
+        }
+        let bytes = extents::encode(extents, self.list_bytes_max() as usize);
+        let count = (bytes.len() / EXTENT_BYTES) as u32;
+        self.list = Some(ExtentList { area: 0, count, crc: crc32c(0, &bytes) });
+        (self.list_offset(0), bytes)
     }
 
     /// Both copies, and where they lie.
@@ -101,6 +137,11 @@ impl Root {
         bytes[64..72].copy_from_slice(&self.opens.to_le_bytes());
         bytes[72..80].copy_from_slice(&self.watermark.to_le_bytes());
         bytes[80] = u8::from(self.clean);
+        if let Some(list) = self.list {
+            bytes[81] = list.area + 1;
+            bytes[84..88].copy_from_slice(&list.count.to_le_bytes());
+            bytes[120..124].copy_from_slice(&list.crc.to_le_bytes());
+        }
         bytes[88..96].copy_from_slice(&self.catalog_offset.to_le_bytes());
         bytes[96..104].copy_from_slice(&self.catalog_bytes.to_le_bytes());
         bytes[104..108].copy_from_slice(&self.catalog_crc.to_le_bytes());
@@ -126,6 +167,11 @@ impl Root {
             catalog_bytes: u64_at(bytes, 96),
             catalog_crc: u32_at(bytes, 104),
             units: u32_at(bytes, 108),
+            list: matches!(bytes[81], 1 | 2).then(|| ExtentList {
+                area: bytes[81] - 1,
+                count: u32_at(bytes, 84),
+                crc: u32_at(bytes, 120),
+            }),
             whole_copy: 0,
         };
         Some((u32_at(bytes, 8), root))
@@ -161,6 +207,39 @@ impl Root {
         }
     }
 
+    /// The root of a tier that may be damaged, and what is wrong with it: the copy that verifies, however short the tier
+    /// is; or where none does one that says no more than how long a unit is, which the segments' headers tell.
+    pub(crate) fn salvage(tier: &FastTier) -> Result<(Root, Vec<Error>)> {
+        let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
+        let best = copies.into_iter().enumerate().filter_map(|(copy, root)| Some((copy, root?)));
+        if let Some((copy, (version, root))) = best.max_by_key(|(_, (_, root))| root.generation) {
+            if version != VERSION {
+                return Root::load(tier).map(|_| (root, Vec::new()));
+            }
+            let mut damage: Vec<Error> =
+                Root::spoiled_copies(tier).into_iter().map(super::salvage::spoiled_copy).collect();
+            let bytes = u64::from(root.units).saturating_mul(root.unit_bytes);
+            damage.extend((tier.bytes() < bytes).then(|| cut_short(tier.bytes(), bytes)));
+            return Ok((Root { whole_copy: copy, ..root }, damage));
+        }
+        let starts = (UNIT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+        let begins = |&start: &u64| {
+            let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
+            header.is_some_and(|header| SegmentHeader::decode(header).header.is_some())
+        };
+        let together = starts.filter(begins).fold(0, |all, start| all | start);
+        if together == 0 {
+            return Err(Error::corrupted(
+                "both copies of the root are lost, and there is no segment: nothing of a store can be found",
+            ));
+        }
+        let unit_bytes = 1 << together.trailing_zeros().min(30);
+        let damage = Error::corrupted(format!(
+            "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {unit_bytes} bytes"
+        ));
+        Ok((Root { clean: false, ..Root::new(unit_bytes, 0, tier.boot_id()) }, vec![damage]))
+    }
+
     /// Where a copy of the root of a store that has one is spoiled.
     pub(crate) fn spoiled_copies(tier: &FastTier) -> Vec<u64> {
         let is_bad = |offset: &u64| {
@@ -194,8 +273,58 @@ impl Root {
         (self.catalog_offset, self.catalog_bytes)
     }
 
+    /// The same of the list of segments.
+    pub(super) fn list_place(&self) -> (u64, u64) {
+        self.list
+            .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * EXTENT_BYTES as u64))
+    }
+
     fn catalog_bytes_max(&self) -> u64 {
         (self.unit_bytes - CATALOG_START) / 2
+    }
+
+    /// The most bytes of a catalog that leaves the lists of segments their room, in either area.
+    fn catalog_bytes_beside_lists(&self) -> u64 {
+        self.catalog_bytes_max() - 2 * self.list_bytes_max()
+    }
+
+    fn list_bytes_max(&self) -> u64 {
+        self.unit_bytes / 8
+    }
+
+    fn list_offset(&self, area: u8) -> u64 {
+        self.unit_bytes - (2 - u64::from(area)) * self.list_bytes_max()
+    }
+
+    /// Writes a list of segments into the area that is not in use; not durable by itself. `None` where there is no room.
+    pub(crate) fn write_list(&self, tier: &FastTier, extents: Vec<Extent>) -> Option<ExtentList> {
+        if self.catalog_bytes > self.catalog_bytes_beside_lists() {
+            return None;
+        }
+        let bytes = extents::encode(extents, self.list_bytes_max() as usize);
+        let area = self.list.map_or(0, |list| list.area ^ 1);
+        tier.write(self.list_offset(area), bytes.len(), |out| out.copy_from_slice(&bytes));
+        Some(ExtentList { area, count: (bytes.len() / EXTENT_BYTES) as u32, crc: crc32c(0, &bytes) })
+    }
+
+    /// The list that counts; empty where none was written.
+    pub(crate) fn load_list(&self, tier: &FastTier) -> Result<Vec<Extent>> {
+        let Some(list) = self.list else { return Ok(Vec::new()) };
+        let (offset, bytes) = (self.list_offset(list.area), list.count as usize * EXTENT_BYTES);
+        let fits = bytes as u64 <= self.list_bytes_max();
+        match tier.try_read(offset, bytes).filter(|bytes| fits && crc32c(0, bytes) == list.crc) {
+            Some(bytes) => Ok(extents::decode(bytes)),
+            None => Err(Error::corrupted(format!(
+                "the list of segments at byte {offset} of the fast tier ({bytes} bytes) is corrupted: its checksum does not match"
+            ))),
+        }
+    }
+
+    /// Makes `list`, which is durable, the one that the next [`Root::store`] names. Not one that a large catalog was
+    /// written over since.
+    pub(crate) fn name_list(&mut self, tier: &FastTier, list: Option<ExtentList>) {
+        let named = Root { list, ..self.clone() };
+        self.list = list.filter(|_| named.load_list(tier).is_ok());
     }
 
     /// Writes `catalog` and makes it the one that counts, durably.
@@ -207,7 +336,11 @@ impl Root {
                 catalog.len()
             )));
         }
-        let offset = if self.catalog_offset == CATALOG_START { CATALOG_START + limit } else { CATALOG_START };
+        if catalog.len() as u64 > self.catalog_bytes_beside_lists() && self.list.take().is_some() {
+            // PERSIST: no root names a list that the catalog is written over.
+            self.store(tier)?;
+        }
+        let offset = self.other_catalog_offset();
         if !catalog.is_empty() {
             tier.write(offset, catalog.len(), |out| out.copy_from_slice(catalog));
             // PERSIST: the catalog is durable before the root that points to it.
@@ -219,15 +352,65 @@ impl Root {
         self.catalog_crc = crc32c(0, catalog);
         self.store(tier).inspect_err(|_| {
             *self = before;
+        })?;
+        // PERSIST: only now does no copy of the root name what was there.
+        self.copy_catalog(tier);
+        Ok(())
+    }
+
+    /// The area for catalogs that the root does not name.
+    fn other_catalog_offset(&self) -> u64 {
+        let second = CATALOG_START + self.catalog_bytes_max();
+        if self.catalog_offset == CATALOG_START { second } else { CATALOG_START }
+    }
+
+    /// Puts a copy of the catalog into the area that is not in use, where the next catalog will be written over it. Durable
+    /// with the next sync; until then, and where a large catalog leaves no room, there is one.
+    pub(crate) fn copy_catalog(&self, tier: &FastTier) {
+        if self.catalog_bytes > 0
+            && self.catalog_bytes <= self.catalog_bytes_beside_lists()
+            && let Ok(catalog) = self.catalog_at(tier, self.catalog_offset)
+        {
+            tier.write(self.other_catalog_offset(), catalog.len(), |out| out.copy_from_slice(catalog));
+        }
+    }
+
+    /// The catalog that counts: where the root says that it is, or if that is spoiled its copy.
+    pub(crate) fn load_catalog<'t>(&self, tier: &'t FastTier) -> Result<&'t [u8]> {
+        let copy = || self.catalog_at(tier, self.other_catalog_offset());
+        self.catalog_at(tier, self.catalog_offset).or_else(|error| copy().map_err(|_| error))
+    }
+
+    /// What may be catalogs in a tier whose root is lost, or knows none that is whole.
+    pub(crate) fn catalog_areas<'t>(&self, tier: &'t FastTier) -> impl Iterator<Item = &'t [u8]> {
+        let bytes = self.catalog_bytes_max();
+        [CATALOG_START, CATALOG_START + bytes].into_iter().filter_map(move |offset| {
+            let bytes = bytes.min(tier.bytes().saturating_sub(offset));
+            tier.try_read(offset, bytes as usize)
         })
     }
 
-    /// The catalog that counts.
-    pub(crate) fn load_catalog<'t>(&self, tier: &'t FastTier) -> Result<&'t [u8]> {
+    /// Where the catalog is spoiled, if its copy serves in its place.
+    pub(crate) fn spoiled_catalog(&self, tier: &FastTier) -> Option<u64> {
+        self.catalog_at(tier, self.catalog_offset).is_err().then_some(self.catalog_offset)
+    }
+
+    /// Makes two whole copies of the catalog of what opening has found. Durable where one of them was spoiled.
+    pub(crate) fn mend_catalog(&mut self, tier: &FastTier) -> Result<()> {
+        if self.spoiled_catalog(tier).is_none() {
+            self.copy_catalog(tier);
+            return Ok(());
+        }
+        let catalog = self.load_catalog(tier)?.to_vec();
+        // It is written over its whole copy, with the same bytes: whatever a crash leaves of that is whole.
+        self.store_catalog(tier, &catalog)
+    }
+
+    fn catalog_at<'t>(&self, tier: &'t FastTier, offset: u64) -> Result<&'t [u8]> {
         let fits = self.catalog_bytes <= self.catalog_bytes_max()
-            && self.catalog_offset + self.catalog_bytes <= self.unit_bytes.min(tier.bytes());
+            && offset + self.catalog_bytes <= self.unit_bytes.min(tier.bytes());
         if fits {
-            let bytes = tier.read(self.catalog_offset, self.catalog_bytes as usize);
+            let bytes = tier.read(offset, self.catalog_bytes as usize);
             if crc32c(0, bytes) == self.catalog_crc {
                 return Ok(bytes);
             }

@@ -172,6 +172,8 @@ pub(crate) struct Segment {
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
     pub(crate) noted: (u64, bool),
+    /// Bytes from its start up to which all is known to have been durable, by its header or the root's list.
+    pub(crate) durable_end: u64,
     /// Which copy of the header the next update goes to: never the one that counts, for the other may hold nothing.
     pub(crate) next_copy: u8,
     /// The collector is at work on it, or waits for readers and snapshots to let go of it.

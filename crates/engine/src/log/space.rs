@@ -46,6 +46,7 @@ impl Log {
             max_sequence: 0,
             sealed: false,
             noted: (SEGMENT_HEADER_BYTES, false),
+            durable_end: SEGMENT_HEADER_BYTES,
             next_copy: 1,
             in_collection: false,
             miscounted: false,
@@ -298,7 +299,7 @@ impl Log {
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
         let bytes = self.tier.try_read(start, limit as usize)?;
         // Whoever sealed it knows where its records end, whether or not its header does.
-        let whole_end = if segment.sealed { segment.end } else { segment.noted.0 };
+        let whole_end = if segment.sealed { segment.end } else { segment.durable_end };
         let torn_through = self.torn_through.load(Ordering::Relaxed);
         Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed, torn_through))
     }

@@ -325,18 +325,22 @@ impl EventLoop {
     /// Asks for one sync if a client of this turn needs one, and holds the replies of those that do.
     fn request_sync(&mut self, turn: &[usize]) {
         let mut ticket = None;
+        let background = std::mem::take(&mut self.server.wants_background_sync);
+        let notes = self.server.wants_save | background;
         for &key in turn {
             let needs_sync = |session: &&mut Session| !session.unsynced.is_empty() && !session.waits_for_sync;
             let Some(session) = self.server.sessions.get_mut(key).filter(needs_sync) else { continue };
-            let ticket = *ticket.get_or_insert_with(|| self.persister.request());
+            let ticket = *ticket.get_or_insert_with(|| self.persister.request(notes));
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
                 session.waits_for_sync = true;
                 self.held.push(key);
             }
         }
-        if std::mem::take(&mut self.server.wants_background_sync) {
-            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request()));
+        // Whoever waits for a sync that is under way asks again after it, and so does the `SAVE` of a held client.
+        self.server.wants_save &= ticket.is_none();
+        if background {
+            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request(notes)));
             self.server.saving_since.get_or_insert_with(Instant::now);
         }
     }

@@ -18,6 +18,8 @@ struct Shared {
     requested: u64,
     /// Requests that were told how they ended.
     answered: u64,
+    /// Some request that is not done asks for the medium to say what is durable, too (`SAVE`).
+    notes: bool,
     done: u64,
     failure: Option<Failure>,
     stopping: bool,
@@ -40,15 +42,19 @@ impl Persister {
     pub fn start(db: Db, waker: Arc<Waker>) -> std::io::Result<Persister> {
         let shared: Cell = Arc::default();
         let cell = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("persist".into())
-            .spawn(move || run(&cell, &waker, || db.persist().map_err(|error| why(&db, &error))))?;
+        let thread = std::thread::Builder::new().name("persist".into()).spawn(move || {
+            run(&cell, &waker, |notes| {
+                let synced = if notes { db.persist() } else { db.sync() };
+                synced.map_err(|error| why(&db, &error))
+            })
+        })?;
         Ok(Persister { shared, thread: Some(thread) })
     }
 
-    /// Asks for a sync of everything written so far; gives its number.
-    pub fn request(&self) -> u64 {
+    /// Asks for a sync of everything written so far, and with `notes` for what [`Db::persist`] does besides; gives its number.
+    pub fn request(&self, notes: bool) -> u64 {
         let mut shared = lock(&self.shared);
+        shared.notes |= notes;
         // While a sync runs, all requests ask for the one after it.
         shared.requested += 1;
         self.shared.1.notify_one();
@@ -84,9 +90,9 @@ fn why(db: &Db, error: &Error) -> Failure {
     Failure::failed_sync(failure.as_ref().map_or(error.message(), |failure| &failure.message))
 }
 
-fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut() -> Result<(), Failure>) {
+fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut(bool) -> Result<(), Failure>) {
     loop {
-        let target = {
+        let (target, notes) = {
             let mut shared = lock(cell);
             while shared.requested == shared.answered && !shared.stopping {
                 shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
@@ -94,9 +100,9 @@ fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut() -> Result<(), Failu
             if shared.requested == shared.answered {
                 return;
             }
-            shared.requested
+            (shared.requested, std::mem::take(&mut shared.notes))
         };
-        let outcome = persist();
+        let outcome = persist(notes);
         let mut shared = lock(cell);
         shared.answered = target;
         match outcome {

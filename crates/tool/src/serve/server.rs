@@ -132,6 +132,8 @@ pub struct Server {
     pub saving_took: Option<Duration>,
     /// The backups that clients asked for.
     pub backups: Backups,
+    /// Whether the next sync is for a `SAVE`: it is noted in the file what was saved.
+    pub wants_save: bool,
     /// Whether to sync without anybody waiting for it.
     pub wants_background_sync: bool,
     /// Number of the run, 40 hex digits.
@@ -202,6 +204,7 @@ impl Server {
             durable_sequence,
             saving_since: None,
             saving_took: None,
+            wants_save: false,
             wants_background_sync: false,
             run_id: format!("{seed:016x}{:016x}{:08x}", seed.rotate_left(31) ^ now_ms, std::process::id()),
             random: seed | 1,

@@ -25,7 +25,7 @@ use super::{MANIFEST_FILE, PARTIAL_FILE};
 use crate::db::FAST_TIER_FILE;
 use crate::db::inspect::{Progress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{Extract, Log, Root, SegmentToCopy};
+use crate::log::{Extent, Extract, Log, Root, SegmentToCopy};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.
@@ -182,8 +182,12 @@ impl Target {
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
         let units = (self.file.bytes()? / self.manifest.unit_bytes) as u32;
-        let root = source.of_copy(store_id, sequence, units, catalog);
+        let mut root = source.of_copy(store_id, sequence, units, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
+        let extent =
+            |(&unit, kept): (&u32, &Kept)| Extent { unit, incarnation: kept.incarnation, end: kept.end };
+        let (list_offset, list) = root.list_copied(self.manifest.segments.iter().map(extent).collect());
+        self.file.write_at(list_offset, &list)?;
         // PERSIST: all that the root leads to, before the root.
         self.file.sync()?;
         for (offset, bytes) in root.copies() {

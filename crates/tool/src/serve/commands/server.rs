@@ -103,6 +103,7 @@ pub fn time(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 pub fn save(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     context.server.check_syncs()?;
     context.session().reply_needs_sync = true;
+    context.server.wants_save = true;
     context.reply.ok();
     Ok(())
 }

@@ -1,0 +1,172 @@
+//! Indexes over a damaged log: every row whose newest version is whole, and who is not among them.
+//!
+//! Owns which version of a key may stand for it when others cannot be read. Promises never to let an older version pass for
+//! the newest where it is known that there was a newer one; where that cannot be known, [`Salvage::doubtful_before`] says
+//! of which rows. Writes nothing. Must not know what becomes of the rows: `db/repair.rs` copies them, `db/inspect.rs` shows them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hedgerow_device::{Clock, FastTier};
+use smallvec::SmallVec;
+
+use super::recover::{FILL_PERCENT, slot_of};
+use super::store::{Store, index_full};
+use crate::index::{IndexBuilder, Slot, Tag};
+use crate::log::{Found, LostRecord};
+use crate::{Error, Options, Result};
+
+/// What is known to be missing from a damaged store.
+#[derive(Debug, Default)]
+pub(super) struct Salvage {
+    /// What is damaged, each with its place.
+    pub(super) damage: Vec<Error>,
+    /// Rows that were there and cannot be had.
+    pub(super) lost: Vec<Lost>,
+    /// A row whose version is below this may have had a newer one, or none any more: its record is among what nothing can be
+    /// told of.
+    pub(super) doubtful_before: u64,
+}
+
+/// A row that was there and cannot be had.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) table: String,
+    pub(super) key: Vec<u8>,
+    pub(super) why: String,
+}
+
+/// One version of a row that verifies.
+struct Version {
+    table: u32,
+    key: Box<[u8]>,
+    version: u64,
+    slot: Slot,
+}
+
+impl Store {
+    /// Opens what is left of a store for reading.
+    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Store, Found, Salvage)> {
+        let (store, found, damage) = Store::load_damaged(Arc::new(tier), options, Clock::system())?;
+        let mut salvage = Salvage { damage, ..Salvage::default() };
+        let (mut versions, mut lost) = (Vec::new(), HashMap::new());
+        for &unit in &found.segments {
+            store.salvage_segment(unit, &found, &mut versions, &mut lost, &mut salvage);
+        }
+        let is_row = |v: &Version| v.slot.tag() == Tag::Row;
+        versions.sort_unstable_by(|a, b| {
+            let newest_first = b.version.cmp(&a.version).then(is_row(b).cmp(&is_row(a)));
+            (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
+        });
+        for of_table in versions.chunk_by(|a, b| a.table == b.table) {
+            store.index_salvaged(of_table, &mut lost, &mut salvage)?;
+        }
+        let mut rest: Vec<LostRecord> = lost.into_values().filter(|lost| !lost.is_tombstone).collect();
+        rest.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
+        for lost in rest {
+            salvage.lost.extend(store.lost_row(lost.table, &lost.key, || newest_is_lost(lost.sequence)));
+        }
+        Ok((store, found, salvage))
+    }
+
+    fn salvage_segment(
+        &self,
+        unit: u32,
+        found: &Found,
+        versions: &mut Vec<Version>,
+        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
+        salvage: &mut Salvage,
+    ) {
+        let Some(segment) = self.log.salvage_segment(unit, found.power_cut) else { return };
+        for record in &segment.records {
+            let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
+            salvage.damage.extend(torn);
+            versions.push(Version {
+                table: record.table(),
+                key: record.key().into(),
+                version: record.version(),
+                slot: slot_of(record),
+            });
+        }
+        for gap in segment.gaps {
+            let what = match &gap.record {
+                Some(record) => format!("a record of the key {}", record.key.escape_ascii()),
+                None => "it is not known of which rows".to_owned(),
+            };
+            salvage.damage.push(Error::corrupted(format!(
+                "the log is corrupted at byte {} of the fast tier: {} bytes are not what was written ({what})",
+                gap.offset, gap.bytes
+            )));
+            match gap.record {
+                Some(record) => {
+                    let known = lost.entry((record.table, record.key.clone())).or_insert(record.clone());
+                    if known.sequence < record.sequence {
+                        *known = record;
+                    }
+                }
+                None => salvage.doubtful_before = salvage.doubtful_before.max(gap.before_sequence),
+            }
+        }
+    }
+
+    /// Builds one table's index from all its versions, by key and newest first.
+    fn index_salvaged(
+        &self,
+        versions: &[Version],
+        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
+        salvage: &mut Salvage,
+    ) -> Result<()> {
+        let id = versions[0].table;
+        let Some(table) = self.catalog.by_id(id) else {
+            if !self.catalog.is_whole() {
+                for row in
+                    versions.chunk_by(|a, b| a.key == b.key).filter(|row| row[0].slot.tag() != Tag::Tombstone)
+                {
+                    let why = || "the schema of its table is lost".to_owned();
+                    salvage.lost.extend(self.lost_row(id, &row[0].key, why));
+                }
+            }
+            return Ok(());
+        };
+        let mut builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
+        let mut tombstones = 0;
+        for of_key in versions.chunk_by(|a, b| a.key == b.key) {
+            let newest = &of_key[0];
+            let gone = lost.remove(&(id, newest.key.to_vec()));
+            if let Some(gone) = gone.filter(|gone| gone.sequence > newest.version) {
+                let row = if gone.is_tombstone { None } else { Some(newest_is_lost(gone.sequence)) };
+                salvage.lost.extend(row.and_then(|why| self.lost_row(id, &newest.key, || why)));
+                continue;
+            }
+            let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.slot.offset()]);
+            if newest.slot.tag() == Tag::Delta
+                && let Err(error) = self.chain_below(&mut chain)
+            {
+                salvage.lost.extend(self.lost_row(id, &newest.key, || error.to_string()));
+                continue;
+            }
+            let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
+            let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
+            tombstones += u64::from(slot.tag() == Tag::Tombstone);
+            builder.push(&newest.key, slot).map_err(index_full)?;
+        }
+        table.index.replace_with(builder.finish().map_err(index_full)?);
+        table.tombstones.store(tombstones, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Nothing for a table that was dropped.
+    fn lost_row(&self, table: u32, key: &[u8], why: impl FnOnce() -> String) -> Option<Lost> {
+        let name = match self.catalog.by_id(table) {
+            Some(table) => table.name.clone(),
+            None if self.catalog.is_whole() || table == 0 => return None,
+            None => format!("(table {table})"),
+        };
+        Some(Lost { table: name, key: key.to_vec(), why: why() })
+    }
+}
+
+fn newest_is_lost(sequence: u64) -> String {
+    format!("its newest version (sequence {sequence}) is damaged; no older one was put in its place")
+}

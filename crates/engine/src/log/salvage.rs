@@ -1,0 +1,338 @@
+//! Opening a log of which parts are spoiled: what can still be found, and what is known to be lost.
+//!
+//! Owns finding segments without their headers and records behind ones that do not verify. Promises to give out no record
+//! that does not verify, to write nothing, and to name every place where something is missing. Must not know what records
+//! say; `db/salvage.rs` makes rows of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hedgerow_device::FastTier;
+
+use super::extents::Extent;
+use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
+use super::root::Root;
+use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
+use super::{Found, Log};
+use crate::{Error, Options, Result};
+
+/// Of a record whose head does not verify, so many bytes are tried for one that is wrong.
+const MENDED_HEAD_BYTES_MAX: usize = 512;
+/// Segment numbers that are tried, at most, for a segment whose header is lost.
+const GUESSES_MAX: u64 = 1 << 21;
+
+/// Something of a segment that cannot be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Gap {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// The record that was there, if that can be told.
+    pub(crate) record: Option<LostRecord>,
+    /// All records that were there had lower sequences than this.
+    pub(crate) before_sequence: u64,
+}
+
+/// A record of which one byte is wrong, and so not its place in the order of versions.
+#[derive(Debug, Clone)]
+pub(crate) struct LostRecord {
+    pub(crate) table: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) sequence: u64,
+    pub(crate) is_tombstone: bool,
+}
+
+/// What a segment still gives.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged<'a> {
+    /// Records whose heads verify, in their order, batches unfolded.
+    pub(crate) records: Vec<Record<'a>>,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+impl Log {
+    /// Opens what is left of a log for reading, and says what of its frame is damaged.
+    pub(crate) fn open_damaged(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found, Vec<Error>)> {
+        let (root, mut damage) = Root::salvage(&tier)?;
+        let grown = tier.bytes().div_ceil(root.unit_bytes.max(1)) as u32;
+        let log = Log::over(tier, options, root, grown)?;
+        let listed = log.root.lock().load_list(&log.tier).unwrap_or_else(|error| {
+            damage.push(error);
+            Vec::new()
+        });
+        let segments = log.find_segments(grown, &listed, &mut damage);
+        let found = log.found(segments);
+        Ok((log, found, damage))
+    }
+
+    fn find_segments(&self, grown: u32, listed: &[Extent], damage: &mut Vec<Error>) -> Vec<u32> {
+        let youngest = listed.iter().map(|extent| extent.incarnation).max().unwrap_or(0);
+        let listed: BTreeMap<u32, Extent> = listed.iter().map(|extent| (extent.unit, *extent)).collect();
+        damage.extend(listed.range(grown..).map(|(_, extent)| self.missing(*extent)));
+        let (mut segments, mut unit) = (Vec::new(), 1);
+        while unit < grown {
+            let offset = self.unit_offset(unit);
+            let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
+            let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]));
+            let extent = listed.get(&unit).copied();
+            let older = |extent: &Extent| decoded.header.is_none_or(|h| h.incarnation < extent.incarnation);
+            let header = match (decoded.header, extent) {
+                (_, Some(extent)) if older(&extent) => {
+                    damage.push(self.missing(extent));
+                    Some(self.header_from(extent))
+                }
+                (Some(header), _) if header.state != SegmentState::Free => Some(header),
+                _ if decoded.spoiled == [false; 2] => None,
+                _ => self.guess_header(unit, &decoded, youngest, damage),
+            };
+            let Some(header) = header else {
+                let skipped = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                // What is listed in there is younger than what was freed, and looked at for itself.
+                unit =
+                    listed.range(unit + 1..unit + skipped).next().map_or(unit + skipped, |(&next, _)| next);
+                continue;
+            };
+            let units = header.units.clamp(1, grown - unit);
+            let same = extent.filter(|extent| extent.incarnation == header.incarnation);
+            self.use_segment(unit, units, &header, same.map_or(0, |extent| extent.end));
+            segments.push(unit);
+            unit += units;
+        }
+        segments
+    }
+
+    fn use_segment(&self, unit: u32, units: u32, header: &SegmentHeader, listed_end: u64) {
+        for u in unit..unit + units {
+            self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
+        }
+        let sealed = header.state == SegmentState::Sealed && listed_end <= header.durable_end;
+        let segment = Segment {
+            units,
+            kind: header.kind,
+            incarnation: header.incarnation,
+            end: header.durable_end.max(SEGMENT_HEADER_BYTES),
+            max_sequence: header.max_sequence,
+            sealed,
+            noted: (header.durable_end, sealed),
+            durable_end: header.durable_end.max(listed_end),
+            next_copy: 0,
+            in_collection: false,
+            miscounted: false,
+            vanished: 0,
+            unreadable: false,
+        };
+        self.pool.lock().used.insert(unit, segment);
+    }
+
+    /// What the header of a listed segment said, as far as it matters here.
+    fn header_from(&self, extent: Extent) -> SegmentHeader {
+        SegmentHeader {
+            state: SegmentState::Open,
+            kind: SegmentKind::Relocated,
+            units: extent.end.div_ceil(self.unit_bytes()).max(1) as u32,
+            incarnation: extent.incarnation,
+            durable_end: extent.end,
+            max_sequence: u64::MAX,
+        }
+    }
+
+    /// A segment whose header is spoiled and which no list knows: under the number of which segment its records verify. A
+    /// list names all there were, so what is not in it is younger, or free.
+    fn guess_header(
+        &self,
+        unit: u32,
+        decoded: &Decoded,
+        youngest_listed: u64,
+        damage: &mut Vec<Error>,
+    ) -> Option<SegmentHeader> {
+        let offset = self.unit_offset(unit);
+        let bytes = self.tier.try_read(offset, self.unit_bytes().min(self.tier.bytes() - offset) as usize)?;
+        let above = decoded.header.map_or(0, |h| h.incarnation).max(youngest_listed);
+        let looks = |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, 0, false).is_ok();
+        let starts: Vec<usize> = (SEGMENT_HEADER_BYTES as usize..bytes.len().min(64 << 10) - HEADER_BYTES)
+            .step_by(8)
+            .filter(looks)
+            .take(4)
+            .collect();
+        let opens = self.root.lock().opens + 1;
+        let each = (GUESSES_MAX / opens.max(1)).clamp(64, 1 << 16);
+        let numbers = (1..=opens).rev().flat_map(|open| (open << 32..).take(each as usize));
+        let fits = |incarnation: &u64| {
+            let verifies =
+                |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *incarnation, true).is_ok();
+            *incarnation > above && starts.iter().any(verifies)
+        };
+        let incarnation = numbers.take_while(|_| !starts.is_empty()).find(fits);
+        damage.push(Error::corrupted(format!(
+            "the segment header at byte {offset} of the fast tier is corrupted: {}",
+            match incarnation {
+                Some(_) => "its records say which segment it was",
+                None => "it was free, or nothing can be told of what it held",
+            }
+        )));
+        let header = SegmentHeader {
+            state: SegmentState::Open,
+            kind: SegmentKind::Relocated,
+            units: 1,
+            incarnation: 0,
+            durable_end: SEGMENT_HEADER_BYTES,
+            max_sequence: u64::MAX,
+        };
+        incarnation.map(|incarnation| SegmentHeader { incarnation, ..header })
+    }
+
+    /// All that verifies of a segment, and what does not.
+    pub(crate) fn salvage_segment(&self, unit: u32, power_cut: bool) -> Option<Salvaged<'_>> {
+        let segment = self.pool.lock().used.get(&unit)?.clone();
+        let start = self.unit_offset(unit);
+        let room = (u64::from(segment.units) << self.unit_shift).min(self.tier.bytes().checked_sub(start)?);
+        let limit = if segment.sealed { segment.end.min(room) } else { room };
+        let bytes = self.tier.try_read(start, limit as usize)?;
+        let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };
+        let end = search.run(power_cut);
+        let mut found = search.found;
+        let expected = segment.durable_end.max(if segment.sealed { segment.end } else { 0 });
+        if end < expected {
+            let record = None;
+            found.gaps.push(Gap {
+                offset: start + end,
+                bytes: expected - end,
+                record,
+                before_sequence: u64::MAX,
+            });
+        }
+        bound_gaps(&mut found, &segment);
+        Some(found)
+    }
+}
+
+/// One way through a segment.
+struct Search<'a, 's> {
+    bytes: &'a [u8],
+    start: u64,
+    segment: &'s Segment,
+    found: Salvaged<'a>,
+}
+
+impl<'a> Search<'a, '_> {
+    fn parse(&self, at: usize) -> Option<Record<'a>> {
+        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
+        Record::parse(rest, self.start + at as u64, self.segment.incarnation, true).ok()
+    }
+
+    /// Where the next record lies that verifies, from `at` on.
+    fn resume(&self, mut at: usize) -> Option<usize> {
+        while at + HEADER_BYTES <= self.bytes.len() {
+            if self.bytes[at..at + 8] != [0; 8] && self.parse(at).is_some() {
+                return Some(at);
+            }
+            at += 8;
+        }
+        None
+    }
+
+    /// Collects records and gaps; returns where the last of them ends.
+    fn run(&mut self, power_cut: bool) -> u64 {
+        let mut at = SEGMENT_HEADER_BYTES as usize;
+        // The batch last met: its first record, and where it ends.
+        let mut batch = (0, 0);
+        loop {
+            if let Some(record) = self.parse(at) {
+                let after = at + record.record_bytes();
+                if record.kind() == RecordKind::Batch {
+                    batch = (self.found.records.len(), after + record.batch_bytes().unwrap_or(0));
+                } else if !record.is_void() {
+                    self.found.records.push(record);
+                }
+                at = after;
+                continue;
+            }
+            let lost = self.identify(at);
+            let after = lost.as_ref().map_or(at + 8, |(bytes, _)| at + bytes);
+            let durable = self.segment.durable_end as usize;
+            let is_dirty = !power_cut && self.bytes.get(at..at + 4).is_some_and(|crc| crc != [0; 4]);
+            let next = self.resume(after.min(self.bytes.len()));
+            if next.is_none() && at >= durable && !is_dirty {
+                if batch.1 > at {
+                    // It was never finished: all or nothing.
+                    self.found.records.truncate(batch.0);
+                }
+                return at as u64;
+            }
+            let to = next.unwrap_or_else(|| after.max(durable).min(self.bytes.len()));
+            let (first, record) = match lost {
+                Some((bytes, record)) => (at + bytes, Some(record)),
+                None => (at, None),
+            };
+            if record.is_some() {
+                self.push_gap(at, first.min(to), record);
+            }
+            if first < to {
+                self.push_gap(first, to, None);
+            }
+            match next {
+                Some(next) => at = next,
+                None => return to as u64,
+            }
+        }
+    }
+
+    fn push_gap(&mut self, from: usize, to: usize, record: Option<LostRecord>) {
+        let offset = self.start + from as u64;
+        let after = self.found.records.len() as u64;
+        // Until `bound_gaps` puts a sequence there: the record that comes next.
+        self.found.gaps.push(Gap { offset, bytes: (to - from) as u64, record, before_sequence: after });
+    }
+
+    /// The record at `at`, if it would verify with one byte other than it is, and its length. A checksum of 32 bits over a
+    /// short head leaves no other way to read it. It is not given out as a record: it only says what was lost.
+    fn identify(&self, at: usize) -> Option<(usize, LostRecord)> {
+        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
+        let mut copy = rest.to_vec();
+        let mut tries = HEADER_BYTES;
+        if let Ok(record) = Record::parse(rest, 0, 0, false) {
+            tries = (record.body_offset() as usize).min(MENDED_HEAD_BYTES_MAX);
+        } else if rest[..HEADER_BYTES] == [0; HEADER_BYTES] {
+            return None;
+        }
+        for i in 0..tries.min(copy.len()) {
+            for xor in 1..=255 {
+                copy[i] ^= xor;
+                if let Ok(record) = Record::parse(&copy, 0, self.segment.incarnation, true)
+                    && !record.is_void()
+                {
+                    // The frame of a batch has no row, and its table is 0: no table.
+                    let lost = LostRecord {
+                        table: record.table(),
+                        key: record.key().to_vec(),
+                        sequence: record.version(),
+                        is_tombstone: record.kind() == RecordKind::Tombstone,
+                    };
+                    return Some((record.record_bytes(), lost));
+                }
+                copy[i] ^= xor;
+            }
+        }
+        None
+    }
+}
+
+/// Puts a bound on the sequences that were in each gap: those of the writer's own records ascend.
+fn bound_gaps(found: &mut Salvaged<'_>, segment: &Segment) {
+    let in_order = segment.kind != SegmentKind::Relocated || segment.max_sequence == u64::MAX;
+    let last = if segment.sealed { segment.max_sequence.saturating_add(1) } else { u64::MAX };
+    for gap in &mut found.gaps {
+        let after = &found.records[(gap.before_sequence as usize).min(found.records.len())..];
+        let own = after.iter().find(|record| record.flags() & FLAG_RELOCATED == 0);
+        gap.before_sequence = match own {
+            Some(record) if in_order => record.sequence(),
+            _ => last,
+        };
+    }
+}
+
+pub(crate) fn spoiled_copy(offset: u64) -> Error {
+    Error::corrupted(format!(
+        "the copy of the root, of the catalog or of a segment header at byte {offset} of the fast tier is corrupted: its checksum does not match (the other copy serves)"
+    ))
+}
