@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hedgerow::ErrorKind;
 use hedgerow::inspect::{Progress, Report, View};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -47,13 +48,25 @@ pub fn run(args: Args) -> Result<(), String> {
     }
 }
 
-/// The check itself.
+/// The check itself. Where opening stops at the first thing that is wrong, the rest is looked for as a repair does.
 pub(crate) fn examine(dir: &Path, progress: impl FnMut(Progress)) -> Result<Report, String> {
-    let view = View::open(dir).map_err(|error| error.to_string())?;
+    let view = match View::open(dir) {
+        Err(error) if error.kind() == ErrorKind::Corrupted => {
+            let mut report = Report::default();
+            if let Ok(view) = View::open_damaged(dir) {
+                report.problems.extend(view.damage().iter().cloned());
+            }
+            if !report.problems.iter().any(|problem| problem.message() == error.message()) {
+                report.problems.insert(0, error);
+            }
+            return Ok(report);
+        }
+        opened => opened.map_err(|error| error.to_string())?,
+    };
     view.check(progress).map_err(|error| error.to_string())
 }
 
-fn progress_bar() -> ProgressBar {
+pub(crate) fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{msg:<10} [{bar:40}] {percent:>3}% {elapsed_precise}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

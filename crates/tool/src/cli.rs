@@ -27,6 +27,8 @@ enum Command {
     Backup(crate::backup::BackupArgs),
     /// Makes a store of a backup.
     Restore(crate::backup::RestoreArgs),
+    /// Copies what can be read of a damaged store into a new one, and lists what is lost.
+    Repair(crate::repair::Args),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -45,6 +47,7 @@ pub fn run() -> ExitCode {
         Command::Check(args) => crate::check::run(args),
         Command::Backup(args) => crate::backup::run_backup(args),
         Command::Restore(args) => crate::backup::run_restore(args),
+        Command::Repair(args) => crate::repair::run(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use hedgerow::inspect::{Left, RecordInfo, View};
+use hedgerow::{ErrorKind, RowRef, Value};
 
 /// Arguments of `hedgerow inspect`.
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,20 @@ enum Part {
         #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
         limit: usize,
     },
+    /// Shows rows and their fields.
+    Rows {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The table.
+        #[arg(long)]
+        table: String,
+        /// The row to show; without it, all from the first on.
+        #[arg(long)]
+        key: Option<String>,
+        /// The most rows to show.
+        #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+        limit: usize,
+    },
 }
 
 /// Prints what was asked for.
@@ -40,18 +55,93 @@ pub fn run(args: Args) -> Result<(), String> {
     let mut out = io::stdout().lock();
     match (args.part, args.dir) {
         (Some(Part::Log { dir, segment, limit }), _) => log(&dir, segment, limit, &mut out),
+        (Some(Part::Rows { dir, table, key, limit }), _) => {
+            rows(&dir, &table, key.as_deref(), limit, &mut out)
+        }
         (None, Some(dir)) => overview(&dir, &mut out),
         (None, None) => Err("name the store's directory".into()),
     }
 }
 
+/// The store; or, with what is wrong with it on standard error, what is left of it.
 fn open(dir: &std::path::Path) -> Result<View, String> {
-    View::open(dir).map_err(|error| error.to_string())
+    match View::open(dir) {
+        Err(error) if error.kind() == ErrorKind::Corrupted => open_damaged(dir, &error),
+        opened => opened.map_err(|error| error.to_string()),
+    }
+}
+
+fn open_damaged(dir: &std::path::Path, error: &hedgerow::Error) -> Result<View, String> {
+    let view = View::open_damaged(dir).map_err(|_| error.to_string())?;
+    eprintln!("hedgerow: {error}; what follows is what is left (hedgerow repair lists what is lost)");
+    Ok(view)
+}
+
+/// Opened, and its rows known.
+fn open_with_rows(dir: &std::path::Path) -> Result<View, String> {
+    let view = open(dir)?;
+    match view.replay() {
+        Err(error) if error.kind() == ErrorKind::Corrupted => {
+            drop(view);
+            open_damaged(dir, &error)
+        }
+        replayed => replayed.map(|()| view).map_err(|error| error.to_string()),
+    }
+}
+
+fn rows(
+    dir: &std::path::Path,
+    table: &str,
+    key: Option<&str>,
+    limit: usize,
+    out: &mut impl Write,
+) -> Result<(), String> {
+    let view = open_with_rows(dir)?;
+    let from = key.unwrap_or_default().as_bytes();
+    let (mut left, mut failed, mut seen) = (limit, Ok(()), false);
+    let walked = view.rows(table, from, |found, row| {
+        if key.is_some_and(|key| key.as_bytes() != found) {
+            return false;
+        }
+        let Some(fewer) = left.checked_sub(1) else { return false };
+        (left, seen) = (fewer, true);
+        failed = print(out, &row_text(found, row));
+        failed.is_ok()
+    });
+    failed?;
+    walked.map_err(|error| error.to_string())?;
+    match key {
+        Some(key) if !seen && limit > 0 => Err(format!("there is no row {key:?} in the table {table:?}")),
+        _ => Ok(()),
+    }
+}
+
+fn row_text(key: &[u8], row: hedgerow::Result<RowRef<'_>>) -> String {
+    let mut text = format!("{}", key.escape_ascii());
+    let shown = row.and_then(|row| {
+        text.push_str(&row.expires_at_ms().map_or(String::new(), |ms| format!(" expires-at-ms={ms}")));
+        text.push('\n');
+        row.for_each(|name, value| {
+            let _ = writeln!(text, "  {name:<24} {}", shown(&value));
+        })
+    });
+    if let Err(error) = shown {
+        let _ = write!(text, "\n  cannot be read: {error}\n");
+    }
+    text
+}
+
+fn shown(value: &Value<'_>) -> String {
+    match value {
+        Value::Bytes(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+        Value::Str(text) => format!("{text:?}"),
+        other => format!("{other:?}"),
+    }
 }
 
 fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
-    let view = open(dir)?;
     // What is dead is known only after a replay. A store too damaged for that is still worth a look.
+    let view = open(dir)?;
     let replayed = view.replay();
     let known = replayed.is_ok();
     let text = format!("{}\n{}\n{}", root(&view), tables(&view, known), segments(&view, known));

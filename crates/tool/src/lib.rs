@@ -1,4 +1,4 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
@@ -10,4 +10,5 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod inspect;
+pub mod repair;
 pub mod serve;
