@@ -10,6 +10,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+pub use faults::FaultCounts;
+
 use hedgerow::{Db, Durability};
 use hedgerow_device::{Clock, CrashSim, CrashWalk, FastTier, Image, Survivors};
 
@@ -17,6 +19,8 @@ use crate::model::{Model, OPEN_TABLE, ReadRow};
 use crate::op::{Op, TABLES, Taste, generate};
 use crate::run::{Divergence, Merged, Runner, Setup, same_row, table_name};
 use crate::source::Source;
+
+mod faults;
 
 /// A script that has run, ready to be cut off.
 pub struct Sweep {
@@ -64,6 +68,52 @@ pub struct SweepCounts {
     pub merged: Merged,
 }
 
+/// A script that is running.
+struct Recorder {
+    steps: Vec<Step>,
+    marks: Vec<(usize, Model)>,
+}
+
+impl Recorder {
+    fn new(runner: &Runner) -> Recorder {
+        Recorder { steps: Vec::new(), marks: vec![(0, runner.model.clone())] }
+    }
+
+    /// An operation has returned. `before`: the open table's fields before it.
+    fn push(&mut self, op: Op, done: bool, before: &[String], runner: &Runner, setup: Setup) {
+        let learned = names(&runner.model).into_iter().filter(|name| !before.contains(name)).collect();
+        let durable = match (setup.durability, &op) {
+            (Durability::Immediate, _) | (_, Op::Persist) => self.steps.len() + 1,
+            _ => self.durable(),
+        };
+        let (end, now_ms) = (runner.sim().ops(), runner.model.now_ms);
+        self.steps.push(Step { op, done, end, now_ms, learned, durable });
+        if self.steps.len().is_multiple_of(MARK_EVERY) {
+            self.marks.push((self.steps.len(), runner.model.clone()));
+        }
+    }
+
+    /// The last operation was refused, because of a failed sync: it may have been done all the same.
+    fn push_refused(&mut self, op: Op, runner: &Runner) {
+        let mut after = runner.model.clone();
+        after.apply(&op);
+        let before = names(&runner.model);
+        let learned = names(&after).into_iter().filter(|name| !before.contains(name)).collect();
+        let (end, now_ms, durable) = (u64::MAX, runner.model.now_ms, self.durable());
+        self.steps.push(Step { op, done: true, end, now_ms, learned, durable });
+    }
+
+    /// Operations that are durable.
+    fn durable(&self) -> usize {
+        self.steps.last().map_or(0, |step| step.durable)
+    }
+
+    fn into_sweep(self, setup: Setup, seed: u64, sim: CrashSim) -> Sweep {
+        let Recorder { steps, marks } = self;
+        Sweep { setup, seed, sim, steps, marks, counts: SweepCounts::default(), distinct: None }
+    }
+}
+
 /// Persists that succeed without effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Lie {
@@ -109,30 +159,14 @@ impl Sweep {
         let setup = Setup { log_bytes: usize::MAX, ..setup };
         let mut runner = Runner::new(setup)?;
         let mut source = Source::from_seed(seed);
-        let mut steps: Vec<Step> = Vec::with_capacity(count);
-        let mut marks = vec![(0, runner.model.clone())];
+        let mut recorder = Recorder::new(&runner);
         for stamp in 0..count {
             let op = generate(&mut source, taste, stamp as u32);
             let lies = lie.filter(|lie| (lie.during)(&op)).map(|lie| lie.ranges);
             runner.sim().lie_about_persists(lies);
             let before = names(&runner.model);
             let done = runner.step(&op)?;
-            let learned = names(&runner.model).into_iter().filter(|name| !before.contains(name)).collect();
-            let durable = match (setup.durability, &op) {
-                (Durability::Immediate, _) | (_, Op::Persist) => stamp + 1,
-                _ => steps.last().map_or(0, |step| step.durable),
-            };
-            steps.push(Step {
-                op,
-                done,
-                learned,
-                end: runner.sim().ops(),
-                now_ms: runner.model.now_ms,
-                durable,
-            });
-            if steps.len().is_multiple_of(MARK_EVERY) {
-                marks.push((steps.len(), runner.model.clone()));
-            }
+            recorder.push(op, done, &before, &runner, setup);
         }
         if runner.refused_full > 0 {
             return Err(Divergence(
@@ -144,7 +178,7 @@ impl Sweep {
             merged: runner.merged(),
             ..SweepCounts::default()
         };
-        Ok(Sweep { setup, seed, sim: runner.sim().clone(), steps, marks, counts, distinct: None })
+        Ok(Sweep { counts, ..recorder.into_sweep(setup, seed, runner.sim().clone()) })
     }
 
     /// Counts from now on how many of the images that are opened are distinct: it reads each of them once more.
@@ -336,7 +370,8 @@ impl Sweep {
     }
 
     fn model_after(&self, k: usize) -> Model {
-        let (from, model) = &self.marks[k / MARK_EVERY];
+        // An operation that was refused leaves no mark.
+        let (from, model) = &self.marks[(k / MARK_EVERY).min(self.marks.len() - 1)];
         let mut model = model.clone();
         (*from..k).for_each(|step| self.apply(&mut model, step));
         model

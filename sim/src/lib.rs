@@ -14,7 +14,7 @@ mod run;
 mod soak;
 mod source;
 
-pub use crash::{Lie, Sweep, SweepCounts};
+pub use crash::{FaultCounts, Lie, Sweep, SweepCounts};
 pub use history::{Call, Effect, History, NotLinearizable};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{

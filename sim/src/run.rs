@@ -214,6 +214,14 @@ impl Runner {
     /// # Errors
     /// The sides differ.
     pub fn step(&mut self, op: &Op) -> std::result::Result<bool, Divergence> {
+        match self.try_step(op)? {
+            Stepped::Done(done) => Ok(done),
+            Stepped::Refused(error) => Err(unexpected(&format!("{op:?}"), &error)),
+        }
+    }
+
+    /// [`Runner::step`], on a medium that may fail.
+    pub(crate) fn try_step(&mut self, op: &Op) -> std::result::Result<Stepped, Divergence> {
         let describe = |d: Divergence| Divergence(format!("{op:?}: {d}"));
         let mut given_up_snapshots = false;
         self.steps += 1;
@@ -222,7 +230,8 @@ impl Runner {
         }
         loop {
             match self.attempt(op).map_err(describe)? {
-                Attempted::Done => return Ok(true),
+                Attempted::Done => return Ok(Stepped::Done(true)),
+                Attempted::Refused(error) => return Ok(Stepped::Refused(error)),
                 Attempted::Full if self.make_room().map_err(describe)? => {}
                 Attempted::Full if !given_up_snapshots => {
                     given_up_snapshots = true;
@@ -231,10 +240,15 @@ impl Runner {
                 Attempted::Full => {
                     self.refused_full += 1;
                     self.relieve().map_err(describe)?;
-                    return Ok(false);
+                    return Ok(Stepped::Done(false));
                 }
             }
         }
+    }
+
+    /// Does one operation on the store alone.
+    pub(crate) fn call(&mut self, op: &Op) -> Result<()> {
+        self.run(op).map(drop)
     }
 
     fn drop_snapshots(&mut self) -> std::result::Result<(), Divergence> {
@@ -292,6 +306,12 @@ impl Runner {
         if matches!(&done, Err(error) if error.kind() == ErrorKind::Full) {
             return Ok(Attempted::Full);
         }
+        let done = match done {
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Closed) => {
+                return Ok(Attempted::Refused(error));
+            }
+            done => done,
+        };
         let wanted = self.model.apply(op);
         self.compare(op, &wanted, done)?;
         self.compare_schemas(matches!(wanted, Answer::Fails(_)))?;
@@ -501,6 +521,15 @@ impl Runner {
 enum Attempted {
     Done,
     Full,
+    Refused(Error),
+}
+
+/// What became of an operation on a medium that may fail.
+pub(crate) enum Stepped {
+    /// It was done, or refused because the store is full.
+    Done(bool),
+    /// The medium failed. The model has not done it.
+    Refused(Error),
 }
 
 /// What the store answered.

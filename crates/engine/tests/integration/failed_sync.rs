@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use hedgerow::{
     Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value,
 };
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Fault, Refusal, Survivors};
+use hedgerow_sim::{FaultCounts, Setup, Sweep, Taste, is_soaking, rounds};
 
 const MODES: [Durability; 3] =
     [Durability::Immediate, Durability::Interval(Duration::from_millis(5)), Durability::Process];
@@ -205,6 +206,45 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
                 }
                 assert!(flat.exists(b"next").unwrap(), "{place}");
             }
+        }
+    }
+}
+
+/// Every sync of a script is refused in turn, whatever it was for: rows, the header of a segment, the root, the catalog. Under
+/// `HEDGEROW_SOAK` each of them in every way; else a part of them, in one way each.
+#[test]
+fn each_sync_of_a_script_is_refused() {
+    let taste = Taste {
+        keys: 60,
+        value_bytes_max: 60_000,
+        wrong_calls: false,
+        reopens: false,
+        persist_one_in: 12,
+        ..Taste::default()
+    };
+    let ways: Vec<Fault> = [Refusal::Io, Refusal::NoSpace]
+        .into_iter()
+        .flat_map(|refusal| [false, true].map(|sticky| Fault { after: 0, sticky, refusal }))
+        .collect();
+    let seed = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let count = rounds(240, 600) as usize;
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        for durability in MODES {
+            let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
+            let syncs = Sweep::syncs_of(seed, count, setup, &taste).unwrap_or_else(|d| panic!("{d}"));
+            assert!(syncs > 30, "{model:?}, {durability:?}: {syncs} syncs in all");
+            let (begin, mut counts) = (Instant::now(), FaultCounts::default());
+            // A stride that has no factor in common with the ways: all of them meet all kinds of syncs.
+            let stride = if is_soaking() { 1 } else { (syncs / 40).max(1) | 1 };
+            for (n, after) in (0..syncs).step_by(stride as usize).enumerate() {
+                let ways = if is_soaking() { &ways[..] } else { &ways[n % ways.len()..][..1] };
+                for fault in ways {
+                    Sweep::refuse(seed, count, setup, &taste, Fault { after, ..*fault }, &mut counts)
+                        .unwrap_or_else(|d| panic!("{d}"));
+                }
+            }
+            println!("{model:?}, {durability:?}: {syncs} syncs, {counts:?} in {:.1?}", begin.elapsed());
+            assert!(counts.refused_after > counts.refused, "hardly any call was tried after the failure");
         }
     }
 }
