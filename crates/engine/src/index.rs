@@ -18,6 +18,7 @@ mod build;
 mod edit;
 mod epoch;
 mod node;
+mod sample;
 mod scan;
 mod slot;
 mod tree;

@@ -4,13 +4,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hedgerow_device::Random;
 use smallvec::SmallVec;
 
 use super::expiring::Expiring;
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
 use super::store::{Store, TableShared};
-use super::write::{At, Edit, Step};
+use super::write::{At, Edit, Step, is_row};
 use super::{Db, Row, Scan};
 use crate::index::{Guard, Slot};
 use crate::schema::table::NewField;
@@ -44,6 +45,9 @@ pub struct Found<'p> {
     table: u32,
     pin: PhantomData<&'p ()>,
 }
+
+/// Walks down the index in search of a random row.
+const SAMPLES_MAX: usize = 1_000;
 
 /// No table has this number.
 const NO_TABLE: u32 = u32::MAX;
@@ -313,6 +317,40 @@ impl Table {
     /// Rows in key order; narrow the scan with its methods, then run it.
     pub fn scan(&self) -> Scan {
         Scan::new(self.clone(), None)
+    }
+
+    /// The key of a row chosen at random, every one as likely as any other. `None` if there is none, if the one chosen has
+    /// expired, or after [`SAMPLES_MAX`] tries in a table of few rows among many deleted ones.
+    ///
+    /// # Errors
+    /// `Corrupted`.
+    pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
+        let mut key = Vec::new();
+        for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
+            let guard = self.store.pin();
+            match self.shared.index.sample(random, &guard, &mut key) {
+                Some(slot) if slot.expires() => {
+                    let schema = self.shared.schema.load();
+                    return Ok(self.store.row_at(&schema, Some(slot))?.map(|_| key));
+                }
+                slot if is_row(slot) => return Ok(Some(key)),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// [`Table::update`] with the time, in ms since 1970, when these fields expire.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn update_expiring<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        at_ms: u64,
+    ) -> Result<()> {
+        self.with_row(key, |at| Ok(self.store.apply(at, Edit::Update(fields, Some(at_ms)))?.then(())))
     }
 
     /// Removes a row. Returns whether there was one.

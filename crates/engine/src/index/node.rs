@@ -126,7 +126,7 @@ impl Meta {
     }
 
     /// Halves before the free space, for `cap` entries on `level`.
-    pub(super) fn fixed_halves(level: usize, cap: usize) -> usize {
+    pub(super) const fn fixed_halves(level: usize, cap: usize) -> usize {
         let values = if level == 0 { cap } else { (cap + 1).div_ceil(2) };
         (HEADER + cap + cap.div_ceil(2) + values) * 2
     }
