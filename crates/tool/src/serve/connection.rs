@@ -247,6 +247,17 @@ impl Connection {
         self.output = output;
     }
 
+    /// Sends some of what there is while there will be more, if the client takes it; the number of bytes sent. Whether that
+    /// failed will be seen when the rest is sent.
+    pub fn flush_early(&mut self, pool: &mut Pool) -> u64 {
+        if self.is_write_blocked {
+            return 0;
+        }
+        let count = self.flush(pool).unwrap_or(0);
+        self.prepare_output(pool);
+        count as u64
+    }
+
     /// Gives an empty input buffer back.
     pub fn release_input(&mut self, pool: &mut Pool) {
         self.input.release(pool);

@@ -272,6 +272,7 @@ impl EventLoop {
     /// Reads from a connection and does its whole commands.
     fn serve(&mut self, key: usize) {
         let mut read_bytes = 0;
+        let began = Instant::now();
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return };
             if connection.held_until.is_some() || self.server.sessions[key].waits_for_space {
@@ -280,13 +281,14 @@ impl EventLoop {
                     self.drop_connection(key)
                 };
             }
-            match execute_all(connection, &mut self.server, &self.db, key, &mut self.pool) {
+            match execute_all(connection, &mut self.server, &self.db, key, &mut self.pool, began) {
                 Executed::All => {}
                 // A pause is long: commands of a client that may have left meanwhile are not done.
                 Executed::Waits if self.server.sessions[key].is_paused && connection.is_read_closed => {
                     return self.drop_connection(key);
                 }
                 Executed::Waits => return,
+                Executed::Yields => return list(&mut self.next, connection, key),
                 Executed::WaitsForSpace => {
                     self.waiting.push(key);
                     return self.waiter.request();
@@ -530,6 +532,8 @@ enum Executed {
     Waits,
     /// The next one found no room.
     WaitsForSpace,
+    /// It is the turn of others.
+    Yields,
     /// The client does not take its replies.
     OverLimit,
 }
@@ -541,6 +545,7 @@ fn execute_all(
     db: &Db,
     key: usize,
     pool: &mut Pool,
+    began: Instant,
 ) -> Executed {
     if connection.input.bytes().is_empty() {
         return Executed::All;
@@ -567,9 +572,12 @@ fn execute_all(
         } else {
             run = Run::blind(1);
         }
-        match execute(connection, server, key, &run, started) {
+        match execute(connection, server, key, &run, started, pool) {
             ControlFlow::Continue(ended) => started = ended,
             ControlFlow::Break(executed) => return executed,
+        }
+        if started.saturating_duration_since(began) >= limits::TURN_TIME {
+            return Executed::Yields;
         }
     }
 }
@@ -581,7 +589,9 @@ fn execute(
     key: usize,
     run: &Run<'_>,
     mut started: Instant,
+    pool: &mut Pool,
 ) -> ControlFlow<Executed, Instant> {
+    let began = started;
     for position in 0..run.commands {
         let session = &server.sessions[key];
         if session.is_closing || server.shutdown.is_some() {
@@ -620,8 +630,14 @@ fn execute(
         let consumed = connection.parser.consumed();
         connection.parser.next();
         connection.input.consume(consumed);
+        if connection.unsent() > limits::FLUSH_BYTES && server.sessions[key].unsynced.is_empty() {
+            server.counters.output_bytes += connection.flush_early(pool);
+        }
         if connection.unsent() > output_max {
             return ControlFlow::Break(Executed::OverLimit);
+        }
+        if started.saturating_duration_since(began) >= limits::TURN_TIME {
+            break;
         }
     }
     ControlFlow::Continue(started)

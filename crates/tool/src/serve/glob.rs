@@ -2,6 +2,21 @@
 //!
 //! Promises: time at most pattern x text, whatever the pattern: no exponential backtracking.
 
+use super::failure::{Failure, Outcome};
+use super::limits;
+
+/// The pattern, if it is not too long.
+pub fn checked(pattern: &[u8]) -> Outcome<&[u8]> {
+    match pattern.len() <= limits::PATTERN_BYTES_MAX {
+        true => Ok(pattern),
+        false => Err(Failure::new(format!(
+            "ERR a pattern has at most {} bytes; this one has {}",
+            limits::PATTERN_BYTES_MAX,
+            pattern.len()
+        ))),
+    }
+}
+
 /// Whether `pattern` matches the whole of `text`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // The classic two-pointer walk: on a mismatch go back to the last star only and let it take one byte more.

@@ -26,6 +26,14 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(100);
 pub const KEEPALIVE_PROBES: u32 = 3;
 /// Time between two lines of the log about web pages that speak to the server.
 pub const CROSS_PROTOCOL_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the commands of one connection are done before the next one has its turn.
+pub const TURN_TIME: Duration = Duration::from_millis(10);
+/// Bytes of replies that are sent before more commands of a connection are done.
+pub const FLUSH_BYTES: usize = 1 << 20;
+/// Rows, or fields, that one SCAN or HSCAN passes, whatever its COUNT.
+pub const SCAN_ROWS_MAX: usize = 16 << 10;
+/// Bytes of a pattern of KEYS, SCAN and HSCAN: what it takes to match is the product of its length and the key's.
+pub const PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Bytes read from one connection before the next one has its turn.
 pub const READ_BYTES_PER_TURN: usize = 256 << 10;
 /// Bytes a pooled buffer starts with.

@@ -1,15 +1,23 @@
 //! The reply side of the Redis protocol: one writer for RESP2 and RESP3.
 //!
 //! Owns: the shape of every kind of reply in both versions. Promises: it only appends to the buffer it was given, and an error or
-//! status never breaks the framing whatever text it carries. Must not know commands.
+//! status never breaks the framing whatever text it carries. Nothing that would take a reply over its limit is appended. Must not
+//! know commands.
 
 use std::io::Write;
+
+use super::failure::{Failure, Outcome};
 
 /// Appends replies to a connection's output.
 #[derive(Debug)]
 pub struct Reply<'b> {
     out: &'b mut Vec<u8>,
     resp3: bool,
+    /// The most bytes a reply may have.
+    limit: usize,
+    /// Bytes of `out` from which on this reply is over its limit.
+    end: usize,
+    is_over: bool,
 }
 
 /// Room for the head of an aggregate whose length is known only after its elements: a marker, 20 digits, a line end.
@@ -23,7 +31,38 @@ pub struct Deferred(usize);
 impl<'b> Reply<'b> {
     /// A writer to the end of `out`.
     pub fn new(out: &'b mut Vec<u8>, resp3: bool) -> Reply<'b> {
-        Reply { out, resp3 }
+        Reply::bounded(out, resp3, usize::MAX)
+    }
+
+    /// A writer of a reply of at most `limit` bytes, and what little comes in between its strings.
+    pub fn bounded(out: &'b mut Vec<u8>, resp3: bool, limit: usize) -> Reply<'b> {
+        let end = out.len().saturating_add(limit);
+        Reply { out, resp3, limit, end, is_over: false }
+    }
+
+    /// Whether strings were left out because the reply would have been over its limit: it is not to be sent.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Fails if the reply is over its limit, or with `more` bytes would be.
+    #[inline]
+    pub fn check(&self, more: u64) -> Outcome<()> {
+        match self.is_over || self.out.len() as u64 + more > self.end as u64 {
+            true => Err(Failure::new(format!(
+                "ERR the reply would take more than {} bytes, the hard limit of client-output-buffer-limit",
+                self.limit
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there is room for `bytes` more.
+    #[inline]
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.is_over |= bytes > self.end.saturating_sub(self.out.len());
+        !self.is_over
     }
 
     /// Whether the client asked for RESP3.
@@ -48,6 +87,7 @@ impl<'b> Reply<'b> {
 
     /// Takes back all that was written after the output had `len` bytes.
     pub fn truncate(&mut self, len: usize) {
+        self.is_over = false;
         self.out.truncate(len);
     }
 
@@ -103,6 +143,9 @@ impl<'b> Reply<'b> {
     /// A binary string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.has_room(bytes.len()) {
+            return;
+        }
         self.head(b'$', bytes.len() as i64);
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -124,6 +167,9 @@ impl<'b> Reply<'b> {
     pub fn verbatim(&mut self, text: &[u8]) {
         if !self.resp3 {
             return self.bulk(text);
+        }
+        if !self.has_room(text.len()) {
+            return;
         }
         self.head(b'=', text.len() as i64 + 4);
         self.out.extend_from_slice(b"txt:");

@@ -332,7 +332,8 @@ impl Server {
         session.reply_needs_sync = false;
         let resp3 = session.resp3;
         self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
-        let mut context = Context { server: self, client, reply: Reply::new(out, resp3), ahead: known.ahead };
+        let reply = Reply::bounded(out, resp3, self.settings.output.hard);
+        let mut context = Context { server: self, client, reply, ahead: known.ahead };
         let done = match context.run(known.command, args) {
             Ok(done) => done,
             Err(Failed { command, ran, failure }) => {
@@ -469,8 +470,18 @@ impl Context<'_> {
             self.queue(command, args).map_err(failed(false))?;
             return Ok(None);
         }
-        (command.handler)(self, args).map_err(failed(true))?;
+        self.call(command, args).map_err(failed(true))?;
         Ok(Some(command))
+    }
+
+    /// Does a command. A reply that is too large is an error.
+    #[inline]
+    pub fn call(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+        (command.handler)(self, args)?;
+        match self.reply.is_over() {
+            true => self.reply.check(0),
+            false => Ok(()),
+        }
     }
 
     /// Marks an open transaction as broken by a command that could not be queued.

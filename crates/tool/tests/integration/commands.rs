@@ -85,7 +85,7 @@ fn hashes() {
         ("HINCRBY users:1 name 4", "(ERR hash value is not an integer)"),
         ("HINCRBYFLOAT users:1 age 0.5", "\"40.5\""),
         ("HDEL users:1 zip zip nope", "1"),
-        ("HGETALL users:1", "[\"age\", \"40.5\", \"name\", \"Eve\", \"city\", \"Rome\"]"),
+        ("HGETALL users:1", "[\"name\", \"Eve\", \"age\", \"40.5\", \"city\", \"Rome\"]"),
         ("HMSET users:1 a b", "OK"),
         ("HGETALL nope:1", "[]"),
         ("HGET nope:1 f", "nil"),

@@ -1,8 +1,8 @@
 //! What commands mean where it is easily got wrong: time, watched keys, order, odds, size.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::client::{Client, Server, TempDir};
+use crate::client::{Client, Server, TempDir, encode};
 
 fn unix_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
@@ -132,4 +132,194 @@ fn fields_come_in_the_order_in_which_the_table_learned_them() {
     server.stop();
     let server = Server::start_on(dir.path(), &[]);
     assert_eq!(server.client().run("HKEYS t:1"), r#"["nu", "alpha", "zeta"]"#);
+}
+
+/// How often each of `names` is among the replies, by Pearson's test: the sum is near the number of names less one.
+fn check_even(names: &[String], replies: &[String]) {
+    let expected = replies.len() as f64 / names.len() as f64;
+    let count = |name: &String| replies.iter().filter(|reply| reply.trim_matches('"') == name).count() as f64;
+    let sum: f64 = names.iter().map(|name| (count(name) - expected).powi(2) / expected).sum();
+    let free = (names.len() - 1) as f64;
+    assert!(sum < free + 6.0 * (2.0 * free).sqrt() + 1.0, "{sum} for {free}: {names:?}");
+    assert!(replies.iter().all(|reply| names.iter().any(|name| name == reply.trim_matches('"'))));
+}
+
+fn repeated(client: &mut Client, words: &[&[u8]], times: usize) -> Vec<String> {
+    client.send_raw(&encode(words).repeat(times));
+    (0..times).map(|_| client.reply()).collect()
+}
+
+#[test]
+fn every_key_is_as_likely_as_any_other() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    assert_eq!(client.run("RANDOMKEY"), "nil");
+    let mut names: Vec<String> = ["a", "zzzzzzzzzz"].map(String::from).to_vec();
+    names.iter().for_each(|name| assert_eq!(client.run(&format!("SET {name} 1")), "OK"));
+    check_even(&names, &repeated(&mut client, &[b"RANDOMKEY"], 2_000));
+    for index in 0..20 {
+        names.push(format!("user:{index:08}"));
+        assert_eq!(client.run(&format!("HSET user:{index:08} f 1")), "1");
+        names.push(format!("key{index}"));
+        assert_eq!(client.run(&format!("SET key{index} 1")), "OK");
+    }
+    // Some that are gone, and more that have expired, which are none.
+    for index in 0..50 {
+        client.run(&format!("SET gone{index} 1"));
+        client.run(&format!("DEL gone{index}"));
+        client.run(&format!("SET late{index} 1 PX 1"));
+        client.run(&format!("HSET user:late{index} f 1"));
+        client.run(&format!("HPEXPIRE user:late{index} 1 FIELDS 1 f"));
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    check_even(&names, &repeated(&mut client, &[b"RANDOMKEY"], 8_000));
+}
+
+#[test]
+fn every_field_is_as_likely_as_any_other() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let names: Vec<String> = (0..12).map(|index| format!("f{index}")).collect();
+    names.iter().for_each(|name| assert_eq!(client.run(&format!("HSET h {name} v{name}")), "1"));
+    let split = |reply: &str| -> Vec<String> {
+        reply.trim_matches(['[', ']']).split(", ").map(|field| field.trim_matches('"').to_owned()).collect()
+    };
+    check_even(&names, &repeated(&mut client, &[b"HRANDFIELD", b"h"], 3_000));
+    check_even(&names, &split(&client.run("HRANDFIELD h -6000")));
+    let mut drawn = Vec::new();
+    for reply in repeated(&mut client, &[b"HRANDFIELD", b"h", b"5"], 1_000) {
+        let mut fields = split(&reply);
+        fields.sort();
+        fields.dedup();
+        assert_eq!(fields.len(), 5, "{reply}");
+        drawn.append(&mut fields);
+    }
+    check_even(&names, &drawn);
+    let mut all = split(&client.run("HRANDFIELD h 100"));
+    all.sort();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!(all, sorted);
+    let pairs = split(&client.run("HRANDFIELD h -3 WITHVALUES"));
+    assert!(pairs.len() == 6 && pairs.chunks(2).all(|pair| pair[1] == format!("v{}", pair[0])), "{pairs:?}");
+    client.script(&[("HRANDFIELD none", "nil"), ("HRANDFIELD none -5", "[]"), ("HRANDFIELD h 0", "[]")]);
+}
+
+#[test]
+fn replies_that_are_too_large_are_refused_before_they_are_made() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let started = Instant::now();
+    assert_eq!(client.run("HSET h a 1"), "1");
+    for line in ["HRANDFIELD h -1000000000", "HRANDFIELD h -1000000000 WITHVALUES"] {
+        assert!(
+            client.run(line).starts_with("(ERR the reply would take more than 268435456 bytes"),
+            "{line}"
+        );
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    let limits: [&[u8]; 4] = [b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 4mb 2mb 60"];
+    assert_eq!(client.run_words(&limits), "OK");
+    let value = vec![b'v'; 1 << 20];
+    for field in [&b"a"[..], b"b", b"c", b"d", b"e"] {
+        assert_eq!(client.run_words(&[b"SET", field, &value]), "OK");
+        client.run_words(&[b"HSET", b"t:1", field, &value]);
+    }
+    let large = vec![b'v'; 5 << 20];
+    assert_eq!(client.run_words(&[b"SET", b"large", &large]), "OK");
+    client.run_words(&[b"HSET", b"t:2", b"large", &large]);
+    let refused =
+        "(ERR the reply would take more than 4194304 bytes, the hard limit of client-output-buffer-limit)";
+    let many = [&[&b"MGET"[..]][..], &[&b"a"[..]; 100_000]].concat();
+    let fields = [&[&b"HMGET"[..], b"t:1"][..], &[&b"a"[..]; 100_000]].concat();
+    assert_eq!(client.run_words(&many), refused);
+    assert_eq!(client.run_words(&fields), refused);
+    assert_eq!(client.run_words(&[b"ECHO", &large]), refused);
+    for line in [
+        "HGETALL t:1",
+        "HVALS t:1",
+        "HRANDFIELD t:1 5 WITHVALUES",
+        "HRANDFIELD t:1 -5 WITHVALUES",
+        "HSCAN t:1 0",
+        "HR.SCAN t",
+        "GET large",
+        "GETRANGE large 0 -1",
+        "GETDEL large",
+        "GETSET large 1",
+        "GETEX large PX 1",
+        "SET large 1 GET",
+        "HGETDEL t:2 FIELDS 1 large",
+        "HGETEX t:2 PX 1 FIELDS 1 large",
+    ] {
+        assert_eq!(client.run(line), refused, "{line}");
+    }
+    // What could not be told has not been done.
+    client.script(&[("STRLEN large", "5242880"), ("TTL large", "-1"), ("HSTRLEN t:2 large", "5242880")]);
+    assert_eq!(
+        ["MULTI", "GET large", "SET other 1", "EXEC"].map(|line| client.run(line))[3],
+        format!("[{refused}, OK]")
+    );
+}
+
+#[test]
+fn scans_and_patterns_are_bounded() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let count = 20_000;
+    let commands: Vec<u8> =
+        (0..count).flat_map(|index| encode(&[b"SET", format!("k{index}").as_bytes(), b""])).collect();
+    client.send_raw(&commands);
+    (0..count).for_each(|_| assert_eq!(client.reply(), "OK"));
+    let first = client.run("SCAN 0 COUNT 1000000000000");
+    assert_eq!(first.matches("\"k").count(), 16 << 10);
+    let cursor = first.split('"').nth(1).unwrap();
+    let rest = client.run(&format!("SCAN {cursor} COUNT 1000000000000"));
+    assert!(rest.starts_with("[\"0\", ") && rest.matches("\"k").count() == count - (16 << 10));
+    let pattern = "*".repeat(5_000);
+    for line in
+        [format!("KEYS {pattern}"), format!("SCAN 0 MATCH {pattern}"), format!("HSCAN h 0 MATCH {pattern}")]
+    {
+        assert_eq!(client.run(&line), "(ERR a pattern has at most 4096 bytes; this one has 5000)");
+    }
+    assert_eq!(client.run(&format!("KEYS {}", "k19999")), r#"["k19999"]"#);
+}
+
+#[test]
+fn a_long_pipeline_lets_others_have_their_turn() {
+    let server = Server::start(&[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    let rounds = 1_000;
+    let started = Instant::now();
+    one.send_raw(&b"COMMAND DOCS\r\n".repeat(rounds));
+    let mut slowest = Duration::ZERO;
+    let reader = std::thread::spawn(move || {
+        (0..rounds).for_each(|_| assert!(one.reply().len() > 1_000));
+        started.elapsed()
+    });
+    for _ in 0..5 {
+        let sent = Instant::now();
+        assert_eq!(two.run("PING"), "PONG");
+        slowest = slowest.max(sent.elapsed());
+    }
+    let total = reader.join().unwrap();
+    assert!(slowest * 4 < total, "a PING took {slowest:?} of {total:?}");
+}
+
+#[test]
+fn an_increment_keeps_the_expiry_of_its_field() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let odd = vec![0xff; 3];
+    for field in [&b"f"[..], &odd] {
+        assert_eq!(client.run_words(&[b"HSET", b"h:1", field, b"5"]), "1");
+        assert_eq!(client.run_words(&[b"HEXPIRE", b"h:1", b"100", b"FIELDS", b"1", field]), "[1]");
+        assert_eq!(client.run_words(&[b"HINCRBY", b"h:1", field, b"2"]), "7");
+        assert_eq!(client.run_words(&[b"HINCRBYFLOAT", b"h:1", field, b"0.5"]), "\"7.5\"");
+        assert_eq!(client.run("MULTI"), "OK");
+        assert_eq!(client.run_words(&[b"HINCRBYFLOAT", b"h:1", field, b"0.5"]), "QUEUED");
+        assert_eq!(client.run("SET x 1"), "QUEUED");
+        assert_eq!(client.run("EXEC"), "[\"8\", OK]");
+        assert_eq!(client.run_words(&[b"HGET", b"h:1", field]), "\"8\"");
+        assert_eq!(client.run_words(&[b"HTTL", b"h:1", b"FIELDS", b"1", field]), "[100]");
+    }
 }

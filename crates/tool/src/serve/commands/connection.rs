@@ -372,8 +372,9 @@ pub fn client_reply(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CLIENT PAUSE timeout [WRITE | ALL]
 pub fn client_pause(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let timeout = number::parse_i64(args.at(2)).and_then(|timeout| u64::try_from(timeout).ok());
+    let timeout = number::parse_i64(args.at(2));
     let timeout = timeout.ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
+    let timeout = u64::try_from(timeout).map_err(|_| Failure::text("ERR timeout is negative"))?;
     let writes_only = match args.get(3) {
         None => false,
         Some(word) if is_word(word, "ALL") && args.len() == 4 => false,

@@ -331,6 +331,16 @@ pub fn markdown() -> String {
         replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
         A key has 1 to 65,536 bytes, a string or a field up to 64 MiB, a command up to 256 MiB and 1,048,576 \
         arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
+        A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
+        set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
+        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`; a pattern has at most \
+        4,096 bytes.\n\n\
+        Most commands take a time that does not depend on how many keys and fields there are, but for the \
+        logarithm. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
+        `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `OBJECT ENCODING`, `MEMORY USAGE`, `RENAME` and `COPY` \
+        (the fields of the hash), `HLEN` of a hash whose fields may expire, `HR.SCAN` (up to its `LIMIT`). \
+        Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
+        others have their turn.\n\n\
         `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
         below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
         `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n";

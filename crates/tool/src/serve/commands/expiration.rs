@@ -102,8 +102,6 @@ impl Condition {
 
 fn set_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command: &str) -> Outcome<()> {
     let (db, key) = (context.db(), args.at(1));
-    let now_ms = context.server.keyspace.now_ms();
-    let at = absolute(unit, args.at(2), now_ms, command)?;
     let mut condition = Condition::default();
     for word in args.from(3).iter() {
         if !condition.add(word) {
@@ -119,6 +117,8 @@ fn set_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command
     if condition.gt && condition.lt {
         return Err(Failure::text("ERR GT and LT options at the same time are not compatible"));
     }
+    let now_ms = context.server.keyspace.now_ms();
+    let at = absolute(unit, args.at(2), now_ms, command)?;
     let keyspace = &mut context.server.keyspace;
     let is_set = match keyspace.expiry(db, key)? {
         Some(current) if condition.allows(current, at) => match as_expiry(at, now_ms) {

@@ -1,5 +1,7 @@
 //! Commands on hashes: field access to rows.
 
+use std::collections::HashSet;
+
 use hedgerow::Value;
 
 use super::expiration::{Expiry, expire_fields, fields_at, parse_expiry, unit_of_option};
@@ -8,6 +10,7 @@ use super::key::scan_options;
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::glob;
 use crate::serve::keyspace::cursor::{Position, Source};
+use crate::serve::keyspace::hashes::HashView;
 use crate::serve::keyspace::keys::write_text;
 use crate::serve::number;
 use crate::serve::reply::Reply;
@@ -95,15 +98,22 @@ pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let names = args.from(2);
     context.reply.array(names.len());
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
-        for name in names.iter() {
-            view.field(name, |value| reply_value(reply, value))?;
-        }
-        Ok(())
-    })?;
+    let found =
+        context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| reply_values(reply, view, names))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         (0..names.len()).for_each(|_| context.reply.null());
+    }
+    Ok(())
+}
+
+/// The values of fields, as far as the reply may go.
+fn reply_values(reply: &mut Reply<'_>, view: &HashView<'_, '_>, names: Args<'_>) -> hedgerow::Result<()> {
+    for name in names.iter() {
+        if reply.is_over() {
+            break;
+        }
+        view.field(name, |value| reply_value(reply, value))?;
     }
     Ok(())
 }
@@ -211,10 +221,9 @@ fn rewrite(
 ) -> Outcome<()> {
     let (key, name) = (args.at(1), args.at(2));
     let keyspace = &mut context.server.keyspace;
-    keyspace.hash_set(db, key, std::iter::once((name, text)))?;
     match expires {
-        Some(_) => keyspace.hash_expire_fields(db, key, std::iter::once(name), expires),
-        None => Ok(()),
+        Some(at_ms) => keyspace.hash_set_expiring(db, key, (name, text), at_ms),
+        None => keyspace.hash_set(db, key, std::iter::once((name, text))).map(drop),
     }
 }
 
@@ -268,30 +277,38 @@ pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if count.is_some_and(|count| !(-COUNT_MAX..=i64::MAX).contains(&count)) {
         return Err(Failure::text("ERR value is out of range"));
     }
-    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    // How many fields there are, and how large all of them are as a reply.
+    let (mut len, mut bytes) = (0usize, 0u64);
     context.server.keyspace.hash(db, args.at(1), |view| {
-        view.for_each(|name, value| fields.push((name.to_vec(), text_of(value).unwrap_or_default())))
+        view.for_each(|name, value| {
+            len += 1;
+            bytes += (name.len() + ELEMENT_BYTES) as u64;
+            bytes += if with_values { (text_len(value) + ELEMENT_BYTES) as u64 } else { 0 };
+        })
     })?;
-    let Some(count) = count else {
-        match fields.is_empty() {
-            true => context.reply.null(),
-            false => {
-                let chosen = context.server.random() as usize % fields.len();
-                context.reply.bulk(&fields[chosen].0);
-            }
+    let wanted = count.unwrap_or(1);
+    if len == 0 {
+        match count {
+            None => context.reply.null(),
+            Some(_) => context.reply.array(0),
         }
         return Ok(());
-    };
-    if fields.is_empty() {
-        context.reply.array(0);
+    }
+    let elements = if wanted < 0 { wanted.unsigned_abs() } else { (wanted as u64).min(len as u64) };
+    // Before any is chosen: a billion of them would take the memory and the time of all.
+    let expected = u128::from(bytes) * u128::from(elements) / len as u128;
+    context.reply.check(u64::try_from(expected).unwrap_or(u64::MAX))?;
+    let chosen = choose(context, len, elements as usize, wanted < 0);
+    let fields = fields_at_positions(context, db, args.at(1), &chosen, with_values)?;
+    if count.is_none() {
+        fields.iter().for_each(|(_, name, _)| context.reply.bulk(name));
         return Ok(());
     }
-    let limit = context.server.settings.output.hard;
-    let chosen = choose(context, fields.len(), count);
     let is_nested = context.reply.is_resp3() && with_values;
     context.reply.array(chosen.len() * if with_values && !is_nested { 2 } else { 1 });
-    for index in chosen {
-        let (name, value) = &fields[index];
+    for position in chosen {
+        let Ok(at) = fields.binary_search_by_key(&position, |(position, _, _)| *position) else { continue };
+        let (_, name, value) = &fields[at];
         if is_nested {
             context.reply.array(2);
         }
@@ -299,26 +316,64 @@ pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         if with_values {
             context.reply.bulk(value);
         }
-        if context.reply.len() > limit {
-            return Err(Failure::text("ERR the reply is larger than client-output-buffer-limit"));
-        }
     }
     Ok(())
 }
 
-/// Positions of `count` of `len` fields: distinct ones, or any if `count` is negative.
-fn choose(context: &mut Context<'_>, len: usize, count: i64) -> Vec<usize> {
-    if count < 0 {
-        return (0..count.unsigned_abs()).map(|_| context.server.random() as usize % len).collect();
+/// Bytes of a short string in a reply beside its own.
+const ELEMENT_BYTES: usize = 6;
+
+fn text_len(value: Value<'_>) -> usize {
+    match value {
+        Value::Bytes(bytes) => bytes.len(),
+        other => text_of(other).map_or(0, |text| text.len()),
     }
-    let mut positions: Vec<usize> = (0..len).collect();
-    let wanted = len.min(usize::try_from(count).unwrap_or(len));
-    for index in 0..wanted {
-        let other = index + context.server.random() as usize % (len - index);
-        positions.swap(index, other);
+}
+
+/// Positions of `count` of `len` fields: any, or different ones, of which there are enough.
+fn choose(context: &mut Context<'_>, len: usize, count: usize, may_repeat: bool) -> Vec<usize> {
+    let mut below = |end: usize| (context.server.random() % end as u64) as usize;
+    if may_repeat {
+        return (0..count).map(|_| below(len)).collect();
     }
-    positions.truncate(wanted);
-    positions
+    // Floyd's algorithm: every set of positions is as likely as any other, and nothing is made of those not chosen.
+    let mut seen = HashSet::with_capacity(count);
+    (len - count..len)
+        .map(|last| {
+            let drawn = below(last + 1);
+            let position = if seen.insert(drawn) { drawn } else { last };
+            seen.insert(position);
+            position
+        })
+        .collect()
+}
+
+/// A chosen field: its position, name and value.
+type ChosenField = (usize, Vec<u8>, Vec<u8>);
+
+/// The fields at these positions, each once, in order.
+fn fields_at_positions(
+    context: &Context<'_>,
+    db: usize,
+    key: &[u8],
+    positions: &[usize],
+    with_values: bool,
+) -> Outcome<Vec<ChosenField>> {
+    let mut wanted = positions.to_vec();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut fields: Vec<ChosenField> = Vec::with_capacity(wanted.len());
+    let mut position = 0;
+    context.server.keyspace.hash(db, key, |view| {
+        view.for_each(|name, value| {
+            if wanted.get(fields.len()) == Some(&position) {
+                let value = if with_values { text_of(value) } else { None };
+                fields.push((position, name.to_vec(), value.unwrap_or_default()));
+            }
+            position += 1;
+        })
+    })?;
+    Ok(fields)
 }
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
@@ -376,13 +431,12 @@ pub fn hgetdel(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 fn reply_fields(context: &mut Context<'_>, db: usize, key: &[u8], fields: Args<'_>) -> Outcome<()> {
     context.reply.array(fields.len());
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash(db, key, |view| {
-        fields.iter().try_for_each(|name| view.field(name, |value| reply_value(reply, value)))
-    })?;
+    let found = context.server.keyspace.hash(db, key, |view| reply_values(reply, view, fields))?;
     if found.is_none() {
         (0..fields.len()).for_each(|_| context.reply.null());
     }
-    Ok(())
+    // What can not be told is not removed.
+    context.reply.check(0)
 }
 
 /// HGETEX key [...] FIELDS numfields field [field ...]

@@ -2,6 +2,7 @@
 
 use super::is_word;
 use crate::serve::failure::{Failure, Outcome};
+use crate::serve::glob;
 use crate::serve::keyspace::Kind;
 use crate::serve::keyspace::iterate::Filter;
 use crate::serve::keyspace::keys::write_text;
@@ -105,13 +106,14 @@ pub fn randomkey(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 /// KEYS pattern
 pub fn keys(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let filter = Filter { pattern: Some(args.at(1)), kind: None };
+    let filter = Filter { pattern: Some(glob::checked(args.at(1))?), kind: None };
     let reply = &mut context.reply;
     let place = reply.defer();
     let mut count = 0;
     context.server.keyspace.scan_keys(db, None, usize::MAX, filter, |key| {
         reply.bulk(key);
         count += 1;
+        !reply.is_over()
     })?;
     context.reply.array_at(place, count);
     Ok(())
@@ -134,9 +136,11 @@ pub(super) fn scan_options(args: Args<'_>, is_hscan: bool) -> Outcome<ScanOption
         match value {
             Some(value) if is_word(word, "COUNT") => {
                 let count = number::parse_i64(value).ok_or(Failure::NOT_AN_INTEGER)?;
-                options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(Failure::SYNTAX)?;
+                let count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(Failure::SYNTAX)?;
+                // A hint, in Redis, too: everybody else waits for the answer.
+                options.count = count.min(limits::SCAN_ROWS_MAX);
             }
-            Some(value) if is_word(word, "MATCH") => options.pattern = Some(value),
+            Some(value) if is_word(word, "MATCH") => options.pattern = Some(glob::checked(value)?),
             Some(value) if is_word(word, "TYPE") && !is_hscan => options.kind = Some(value),
             _ if is_word(word, "NOVALUES") && is_hscan => {
                 options.no_values = true;
@@ -171,8 +175,10 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let keyspace = &mut context.server.keyspace;
     let from = keyspace.cursors.get(cursor).filter(|position| position.space == db).cloned();
     let mut found: Vec<Vec<u8>> = Vec::new();
-    let next =
-        keyspace.scan_keys(db, from.as_ref(), options.count, filter, |key| found.push(key.to_vec()))?;
+    let next = keyspace.scan_keys(db, from.as_ref(), options.count, filter, |key| {
+        found.push(key.to_vec());
+        true
+    })?;
     let next = next.map_or(0, |position| keyspace.cursors.insert(position));
     context.reply.array(2);
     context.reply.bulk_display(next);

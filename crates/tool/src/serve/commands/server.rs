@@ -352,6 +352,7 @@ pub fn command_info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             Some(command) => docs::reply_info(&mut context.reply, command),
             None => context.reply.null_array(),
         }
+        context.reply.check(0)?;
     }
     Ok(())
 }
@@ -366,6 +367,7 @@ pub fn command_docs(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for command in commands {
         context.reply.bulk(command.full_name().as_bytes());
         docs::reply_docs(&mut context.reply, command);
+        context.reply.check(0)?;
     }
     Ok(())
 }

@@ -34,6 +34,7 @@ pub fn mget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         if found.is_none() {
             context.reply.null();
         }
+        context.reply.check(0)?;
     }
     Ok(())
 }
@@ -123,6 +124,8 @@ pub fn set(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         if found.is_none() {
             context.reply.null();
         }
+        // What can not be told is not replaced.
+        context.reply.check(0)?;
     }
     let is_done = if options.if_absent || options.if_present {
         context.server.keyspace.exists(db, key)? == options.if_present
@@ -203,6 +206,7 @@ fn reply_string(context: &mut Context<'_>, key: &[u8]) -> Outcome<bool> {
     if !found {
         context.reply.null();
     }
+    context.reply.check(0)?;
     Ok(found)
 }
 

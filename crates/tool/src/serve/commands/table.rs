@@ -237,7 +237,6 @@ fn scan_options(args: Args<'_>) -> Outcome<ScanOptions<'_>> {
 pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let options = scan_options(args)?;
     let db = context.db();
-    let output_max = context.server.settings.output.hard;
     let keyspace = &context.server.keyspace;
     let (mut scan, table) = keyspace.scan_rows(db, args.at(1))?;
     // The prefix is a range of its own: a bound given besides may only narrow it.
@@ -256,7 +255,7 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     }
     let reply = &mut context.reply;
     let place = reply.defer();
-    let (mut count, mut is_too_large) = (0, false);
+    let mut count = 0;
     scan.limit(options.limit).for_each(|row_key, row| {
         count += 1;
         reply.array(2);
@@ -266,6 +265,9 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             Some(fields) => {
                 reply.map(fields.len());
                 for name in fields.iter() {
+                    if reply.is_over() {
+                        break;
+                    }
                     reply.bulk(name);
                     view.field(name, |value| reply_value(reply, value))?;
                 }
@@ -277,12 +279,8 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
                 reply.map_at(place, fields);
             }
         }
-        is_too_large = reply.len() > output_max;
-        Ok(!is_too_large)
+        Ok(!reply.is_over())
     })?;
-    if is_too_large {
-        return Err(Failure::text("ERR the reply is larger than client-output-buffer-limit; use LIMIT"));
-    }
     context.reply.array_at(place, count);
     Ok(())
 }

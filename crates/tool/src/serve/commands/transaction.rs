@@ -115,7 +115,9 @@ fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
 }
 
 fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
-    let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
+    let is_batch = fits_a_batch(&multi.queue)
+        && !keeps_field_expiry(context, &multi.queue)
+        && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
@@ -139,7 +141,7 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     let start = context.reply.len();
     let Queued { command, args } = queued;
     let started = Instant::now();
-    let outcome = (command.handler)(context, args.borrow());
+    let outcome = context.call(command, args.borrow());
     if context.server.keyspace.wants_space() {
         return;
     }
@@ -178,6 +180,14 @@ fn fits_a_batch(queue: &[Queued]) -> bool {
         }
     }
     writes > 1
+}
+
+/// Whether a command may write a field together with the expiry that it has, which a batch does not know how to.
+fn keeps_field_expiry(context: &Context<'_>, queue: &[Queued]) -> bool {
+    queue
+        .iter()
+        .filter(|queued| queued.command.full_name().starts_with("hincrby"))
+        .any(|queued| context.server.keyspace.may_expire_fields(context.db(), queued.args.borrow().at(1)))
 }
 
 fn reads_everything(command: &Command) -> bool {

@@ -171,7 +171,7 @@ impl Keyspace {
                         self.key_of(index, row_key, &mut key);
                         found.push((at, key));
                     }
-                    Ok(())
+                    Ok(true)
                 },
             )?;
         }

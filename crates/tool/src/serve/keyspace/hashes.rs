@@ -536,6 +536,40 @@ impl Keyspace {
         Ok(())
     }
 
+    /// Gives a field that exists another value and the time when it expires, at once.
+    pub fn hash_set_expiring(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        (name, text): (&[u8], &[u8]),
+        at_ms: u64,
+    ) -> Outcome<()> {
+        let more = self.hash(space, key, |view| Ok(view.more.as_ref().map(|(more, _)| *more)))?.flatten();
+        let Some((index, row)) = self.locate(space, key) else { return Ok(()) };
+        self.touch(space, key);
+        let table = &self.tables[index];
+        match (table.slot(name), more, &self.more) {
+            (Some(slot), _, _) => {
+                let fields = [(slot.id, table.value_of(slot, name, text)?)];
+                self.writer.attempt(|| table.table().update_expiring(row, &fields, at_ms))?;
+            }
+            (None, Some(more), Some(further)) => {
+                let field = more::field_key(more.generation, name);
+                let value = [(further.value(), Value::Bytes(text))];
+                self.writer.attempt(|| further.table().put_expiring(&field, &value, at_ms))?;
+            }
+            _ => return Err(more::LOST),
+        }
+        self.writer.note_change();
+        self.expiries.note(at_ms, space, key);
+        Ok(())
+    }
+
+    /// Whether fields of a hash of this key may expire on their own.
+    pub fn may_expire_fields(&self, space: usize, key: &[u8]) -> bool {
+        self.locate(space, key).is_some_and(|(index, _)| self.tables[index].has_expiring_fields())
+    }
+
     /// Sets or clears the expiry of fields that exist.
     pub fn hash_expire_fields<'v>(
         &mut self,

@@ -3,11 +3,17 @@
 use std::ops::Bound;
 
 use hedgerow::{RowRef, Table};
+use hedgerow_device::Random;
 
 use super::cursor::{Position, Source};
 use super::{Keyspace, Kind, TableIndex};
 use crate::serve::failure::Outcome;
 use crate::serve::glob;
+
+/// Choices of a random key that may be of rows that have expired, after which the first keys have to do.
+const RANDOM_TRIES: usize = 100;
+/// And how many rows are passed in search of one.
+const RANDOM_SCAN_ROWS: usize = 1_000;
 
 /// Which keys a scan wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,15 +25,15 @@ pub struct Filter<'f> {
 }
 
 impl Keyspace {
-    /// Runs `visit` on keys of a database from a position on, passing at most `budget` rows; gives the position where to go
-    /// on, None at the end.
+    /// Runs `visit` on keys of a database from a position on, passing at most `budget` rows, until it says false; gives the
+    /// position where to go on, None at the end.
     pub fn scan_keys(
         &self,
         space: usize,
         from: Option<&Position>,
         budget: usize,
         filter: Filter<'_>,
-        mut visit: impl FnMut(&[u8]),
+        mut visit: impl FnMut(&[u8]) -> bool,
     ) -> Outcome<Option<Position>> {
         let literal = filter.pattern.map_or(&[][..], glob::literal_prefix);
         let mut remaining = budget.max(1);
@@ -53,15 +59,15 @@ impl Keyspace {
                 remaining,
                 |index, row_key, row| {
                     remaining -= 1;
+                    self.key_of(index, row_key, &mut key);
+                    let is_wanted = filter.pattern.is_none_or(|pattern| glob::matches(pattern, &key));
+                    if is_wanted && self.has_fields(index, row)? && !visit(&key) {
+                        remaining = 0;
+                    }
                     if remaining == 0 {
                         last = Some(row_key.into());
                     }
-                    self.key_of(index, row_key, &mut key);
-                    let is_wanted = filter.pattern.is_none_or(|pattern| glob::matches(pattern, &key));
-                    if is_wanted && self.has_fields(index, row)? {
-                        visit(&key);
-                    }
-                    Ok(())
+                    Ok(remaining > 0)
                 },
             )?;
             if let Some(after) = last {
@@ -98,7 +104,7 @@ impl Keyspace {
         index.is_some_and(|index| self.tables[index].has_expiring_fields())
     }
 
-    /// Runs `visit` on at most `limit` rows of one table that start with `prefix`, after the row `after`.
+    /// Runs `visit` on at most `limit` rows of one table that start with `prefix`, after the row `after`, until it says false.
     pub(super) fn visit_rows(
         &self,
         space: usize,
@@ -106,7 +112,7 @@ impl Keyspace {
         after: Option<&[u8]>,
         prefix: &[u8],
         limit: usize,
-        mut visit: impl FnMut(Option<TableIndex>, &[u8], &RowRef<'_>) -> hedgerow::Result<()>,
+        mut visit: impl FnMut(Option<TableIndex>, &[u8], &RowRef<'_>) -> hedgerow::Result<bool>,
     ) -> Outcome<()> {
         let Some((index, table)) = self.table_of(space, source) else { return Ok(()) };
         if limit == 0 || table.is_empty() {
@@ -119,7 +125,7 @@ impl Keyspace {
         if let Some(after) = after.filter(|after| *after >= prefix) {
             scan = scan.from(Bound::Excluded(after));
         }
-        Ok(scan.for_each(|row_key, row| visit(index, row_key, row).map(|()| true))?)
+        Ok(scan.for_each(|row_key, row| visit(index, row_key, row))?)
     }
 
     pub(super) fn key_of(&self, index: Option<TableIndex>, row_key: &[u8], key: &mut Vec<u8>) {
@@ -142,60 +148,52 @@ impl Keyspace {
         }
     }
 
-    /// A key chosen with `random`: a table by its number of rows, then one of the rows near a random place.
-    pub fn random_key(&self, space: usize, random: u64) -> Outcome<Option<Vec<u8>>> {
+    /// A key chosen at random, every one as likely as any other; `seed` makes the choice.
+    pub fn random_key(&self, space: usize, seed: u64) -> Outcome<Option<Vec<u8>>> {
+        let mut random = Random::from_seed(seed);
         let total = self.len(space);
-        if total == 0 {
-            return Ok(None);
-        }
-        let mut place = random % total;
-        for source in self.sources(space) {
-            let Some((_, table)) = self.table_of(space, &source) else { continue };
-            if place >= table.len() {
-                place -= table.len();
-                continue;
-            }
-            if let Some(key) = self.random_row(space, &source, random)? {
+        // What was chosen may have expired; then the table is chosen anew, too, or its other rows would be too likely.
+        for _ in 0..if total == 0 { 0 } else { RANDOM_TRIES } {
+            let mut place = random.below(total);
+            let chosen = self.tables_of(space).find(|(_, table)| match place.checked_sub(table.len()) {
+                Some(rest) => {
+                    place = rest;
+                    false
+                }
+                None => true,
+            });
+            let Some((index, table)) = chosen else { continue };
+            let Some(row) = table.random_key(&mut random)? else { continue };
+            if self.is_key(index, &row)? {
+                let mut key = Vec::new();
+                self.key_of(index, &row, &mut key);
                 return Ok(Some(key));
             }
         }
-        // The chosen table had only rows that are about to be removed.
         let mut found = None;
-        self.scan_keys(space, None, 1000, Filter::default(), |key| {
-            found.get_or_insert_with(|| key.to_vec());
+        self.scan_keys(space, None, RANDOM_SCAN_ROWS, Filter::default(), |key| {
+            found = Some(key.to_vec());
+            false
         })?;
         Ok(found)
     }
 
-    fn random_row(&self, space: usize, source: &Source, random: u64) -> Outcome<Option<Vec<u8>>> {
-        let Some((_, table)) = self.table_of(space, source) else { return Ok(None) };
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        table.scan().limit(1).for_each(|key, _| {
-            first = key.to_vec();
-            Ok(false)
-        })?;
-        table.scan().reverse().limit(1).for_each(|key, _| {
-            last = key.to_vec();
-            Ok(false)
-        })?;
-        let start = between(&first, &last, random);
-        let mut rows: Vec<Vec<u8>> = Vec::new();
-        for from in [Bound::Included(&start[..]), Bound::Unbounded] {
-            table.scan().from(from).limit(16).for_each(|key, row| {
-                let index = self.table_of(space, source).and_then(|(index, _)| index);
-                if self.has_fields(index, row)? {
-                    let mut name = Vec::new();
-                    self.key_of(index, key, &mut name);
-                    rows.push(name);
-                }
-                Ok(true)
-            })?;
-            if !rows.is_empty() {
-                break;
+    /// The tables that a database's keys are in.
+    pub(super) fn tables_of(&self, space: usize) -> impl Iterator<Item = (Option<TableIndex>, &Table)> {
+        let here = self.space(space);
+        let strings = here.strings.iter().map(|strings| (None, &strings.table));
+        let hashes = here.plain.iter().chain(&here.overflow).chain(here.by_prefix.values());
+        strings.chain(hashes.map(|&index| (Some(index), self.tables[index].table())))
+    }
+
+    /// Whether a row that is there is a key; see [`Keyspace::has_fields`].
+    fn is_key(&self, index: Option<TableIndex>, row: &[u8]) -> Outcome<bool> {
+        match index {
+            Some(index) if self.tables[index].has_expiring_fields() => {
+                Ok(self.hash_at(index, row, |view| view.count())?.is_some_and(|len| len > 0))
             }
+            _ => Ok(true),
         }
-        let chosen = (random >> 32) as usize % rows.len().max(1);
-        Ok((chosen < rows.len()).then(|| rows.swap_remove(chosen)))
     }
 }
 
@@ -208,21 +206,6 @@ fn row_prefix<'l>(source: &Source, literal: &'l [u8]) -> Option<&'l [u8]> {
         Some(_) => None,
         None => prefix.starts_with(literal).then_some(&[]),
     }
-}
-
-/// A string between two others, by replacing the first bytes in which they differ.
-fn between(first: &[u8], last: &[u8], random: u64) -> Vec<u8> {
-    let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    let number = |key: &[u8]| {
-        let mut bytes = [0; 8];
-        for (to, from) in bytes.iter_mut().zip(key.get(common..).unwrap_or(&[])) {
-            *to = *from;
-        }
-        u64::from_be_bytes(bytes)
-    };
-    let (low, high) = (number(first), number(last));
-    let chosen = low + random.rotate_left(17) % (high.saturating_sub(low)).saturating_add(1).max(1);
-    [first.get(..common).unwrap_or(&[]), &chosen.to_be_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -238,16 +221,5 @@ mod tests {
         assert_eq!(row_prefix(&users, b"usersx"), None);
         assert_eq!(row_prefix(&users, b"items:"), None);
         assert_eq!(row_prefix(&Source::Strings, b"a"), Some(&b"a"[..]));
-    }
-
-    #[test]
-    fn picks_between() {
-        for random in [0, 1, u64::MAX, 0x1234_5678_9ABC_DEF0] {
-            let chosen = between(b"user1", b"user9", random);
-            assert!(chosen.starts_with(b"user"));
-            assert!(chosen.as_slice() >= b"user1".as_slice());
-            assert!(chosen.as_slice() <= [&b"user9"[..], &[0xFF; 8]].concat().as_slice());
-        }
-        assert!(between(b"same", b"same", 7).starts_with(b"same"));
     }
 }

@@ -168,14 +168,14 @@ impl Keyspace {
 
     /// Keys in a database; expired ones that were not removed yet are counted.
     pub fn len(&self, space: usize) -> u64 {
-        self.tables_of(space).map(Table::len).sum()
+        self.tables_of(space).map(|(_, table)| table.len()).sum()
     }
 
     /// How many of them have an expiry, and the mean time until then in ms; 0 if it is not known. That of a table is as the
     /// engine's sweeper found it in its last pass.
     pub fn expiring(&self, space: usize) -> (u64, u64) {
         let (mut keys, mut known, mut sum_ms) = (0, 0, 0);
-        for expiring in self.tables_of(space).map(Table::expiring) {
+        for expiring in self.tables_of(space).map(|(_, table)| table.expiring()) {
             keys += expiring.rows;
             if let Some(at_ms) = expiring.mean_at_ms {
                 known += u128::from(expiring.rows);
@@ -183,14 +183,6 @@ impl Keyspace {
             }
         }
         (keys, sum_ms.checked_div(known).unwrap_or(0) as u64)
-    }
-
-    /// The tables that a database's keys are in.
-    fn tables_of(&self, space: usize) -> impl Iterator<Item = &Table> {
-        let space = self.space(space);
-        let hashes = space.plain.iter().chain(&space.overflow).chain(space.by_prefix.values());
-        let strings = space.strings.iter().map(|strings| &strings.table);
-        strings.chain(hashes.map(|index| self.tables[*index].table()))
     }
 
     /// Removes all keys of a database. Tables with a declared schema keep it; the others go.
