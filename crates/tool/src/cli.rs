@@ -29,6 +29,10 @@ enum Command {
     Restore(crate::backup::RestoreArgs),
     /// Copies what can be read of a damaged store into a new one, and lists what is lost.
     Repair(crate::repair::Args),
+    /// Writes a table of a store that no server has open as lines of JSON.
+    Export(crate::transfer::ExportArgs),
+    /// Reads a table from lines of JSON.
+    Import(crate::transfer::ImportArgs),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -48,6 +52,8 @@ pub fn run() -> ExitCode {
         Command::Backup(args) => crate::backup::run_backup(args),
         Command::Restore(args) => crate::backup::run_restore(args),
         Command::Repair(args) => crate::repair::run(args),
+        Command::Export(args) => crate::transfer::run_export(args),
+        Command::Import(args) => crate::transfer::run_import(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

@@ -1,4 +1,4 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
@@ -12,3 +12,4 @@ pub mod cli;
 pub mod inspect;
 pub mod repair;
 pub mod serve;
+pub mod transfer;

@@ -13,3 +13,4 @@ mod lifecycle;
 mod limits;
 mod semantics;
 mod transactions;
+mod transfer;
