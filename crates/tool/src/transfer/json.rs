@@ -143,7 +143,7 @@ pub fn parse_line(text: &[u8], schema: Option<&Schema>) -> Result<Line, String> 
 }
 
 fn parse_schema(line: &Map<String, Json>) -> Result<Line, String> {
-    if line["hedgerow"] != Json::from(VERSION) {
+    if line["hedgerow"].as_u64() != Some(VERSION) {
         return Err(format!("the file has version {}; this build reads {VERSION}", line["hedgerow"]));
     }
     let table = line.get("table").and_then(Json::as_str).ok_or("the table has no name")?;
