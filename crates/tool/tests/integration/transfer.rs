@@ -65,9 +65,10 @@ fn fill(db: &Db) {
 }
 
 type Fields = Vec<(String, OwnedValue)>;
+type Row = (Vec<u8>, Option<u64>, Fields, Option<u64>);
 
 /// Key, expiry, fields, expiry of the field "raw": of all rows.
-fn rows(db: &Db, table: &str) -> Vec<(Vec<u8>, Option<u64>, Fields, Option<u64>)> {
+fn rows(db: &Db, table: &str) -> Vec<Row> {
     let mut rows = Vec::new();
     let scan = db.table(table).unwrap().scan();
     scan.for_each(|key, row| {
