@@ -375,7 +375,9 @@ impl EventLoop {
                         let session = &mut self.server.sessions[key];
                         session.waits_for_sync = false;
                         // They say that a write is safe, which it is not.
-                        connection.refuse_replies(&std::mem::take(&mut session.unsynced), why.as_str());
+                        let refused = std::mem::take(&mut session.unsynced);
+                        refused.iter().for_each(|_| self.server.counters.errors.count(why.as_str()));
+                        connection.refuse_replies(&refused, why.as_str());
                         list(&mut self.next, connection, key);
                     }
                 },

@@ -64,6 +64,8 @@ fn everybody_is_told_of_a_failed_sync() {
         for name in ["aof_last_write_status", "rdb_last_bgsave_status"] {
             assert_eq!(field(&mut client, "persistence", name), "err", "{place}: {name}");
         }
+        // The first refusal, those of eight commands, and two among four; whether the command was done before or not.
+        assert_eq!(field(&mut client, "errorstats", "errorstat_MISCONF"), "count=11", "{place}");
         assert_eq!(field(&mut client, "hedgerow", "sync_failure"), CAUSE, "{place}");
         assert!(field(&mut client, "hedgerow", "sync_failed_at_ms").len() >= 13, "{place}");
         let says = server.stop_failed();
