@@ -339,6 +339,49 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_damaged_store_is_shown_and_repaired() {
+        let dir = store("damaged");
+        let file = dir.join(hedgerow::FAST_TIER_FILE);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let view = View::open(&dir).unwrap();
+        let mut place = None;
+        for segment in view.segments() {
+            let visit = |r: RecordInfo<'_>| {
+                place = place.or((r.key == 42u32.to_be_bytes()).then_some(r.offset));
+                true
+            };
+            view.records(segment.number, visit).unwrap();
+        }
+        drop(view);
+        // A byte of the table's id, in the record of row 42: its key is still told.
+        bytes[place.unwrap() as usize + 24] ^= 4;
+        std::fs::write(&file, &bytes).unwrap();
+        let mut out = Vec::new();
+        rows(&dir, "users", None, usize::MAX, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("\"Ada\"").count(), 98, "{text}");
+        assert!(text.contains("UInt(99)"), "{text}");
+        assert!(rows(&dir, "users", Some("none"), usize::MAX, &mut Vec::new()).is_err());
+
+        let report = check::examine(&dir, |_| ()).unwrap();
+        let names = |part: &str| report.problems.iter().any(|problem| problem.message().contains(part));
+        assert!(names(&format!("byte {} of the fast tier", place.unwrap())), "{:?}", report.problems);
+
+        let mut lost = Vec::new();
+        let to = dir.join("repaired");
+        let report = hedgerow::repair(&dir, &to, |event| {
+            if let hedgerow::RepairEvent::Lost { table, key, .. } = event {
+                lost.push((table.to_owned(), key.to_vec()));
+            }
+        })
+        .unwrap();
+        assert_eq!((report.rows, report.lost, report.doubtful), (98, 1, 0));
+        assert_eq!(lost, [("users".to_owned(), 42u32.to_be_bytes().to_vec())]);
+        assert_eq!(check::examine(&to, |_| ()).unwrap().rows, 98);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn bytes_for_people() {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(8 << 20), "8.0 MiB");

@@ -242,7 +242,13 @@ impl<'a> Search<'a, '_> {
                 if record.kind() == RecordKind::Batch {
                     batch = (self.found.records.len(), after + record.batch_bytes().unwrap_or(0));
                 } else if !record.is_void() {
+                    let is_whole = record.is_mergeable() || record.verify_all().is_ok();
                     self.found.records.push(record);
+                    if !is_whole {
+                        // Its length may be that of a record from elsewhere, and others lie where its body should.
+                        at = self.resume(at + 8).map_or(after, |next| next.min(after));
+                        continue;
+                    }
                 }
                 at = after;
                 continue;
@@ -251,7 +257,7 @@ impl<'a> Search<'a, '_> {
             let after = lost.as_ref().map_or(at + 8, |(bytes, _)| at + bytes);
             let durable = self.segment.durable_end as usize;
             let is_dirty = !power_cut && self.bytes.get(at..at + 4).is_some_and(|crc| crc != [0; 4]);
-            let next = self.resume(after.min(self.bytes.len()));
+            let next = self.resume(at + 8);
             if next.is_none() && at >= durable && !is_dirty {
                 if batch.1 > at {
                     // It was never finished: all or nothing.

@@ -126,3 +126,54 @@ fn a_closed_store_takes_no_writes() {
     assert!(table.exists(b"1").unwrap());
     assert_eq!(table.put(b"2", &row! { value: b"y" }).unwrap_err().kind(), ErrorKind::Closed);
 }
+
+/// Opened for reading only: all is read, nothing is written, and every write says why not.
+#[test]
+fn a_store_that_is_only_read() {
+    let scratch = Scratch::new("read-only");
+    let read_only = || Db::open_with(&scratch.0, options().read_only(true));
+    assert_eq!(read_only().map(drop).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!scratch.0.exists(), "a directory was made");
+    let db = Db::open_with(&scratch.0, options()).unwrap();
+    let users = db.create_table("users", Schema::open()).unwrap();
+    users.put(b"ada", &row! { name: b"Ada" }).unwrap();
+    users.update(b"ada", &row! { age: b"36" }).unwrap();
+    assert_eq!(read_only().map(drop).unwrap_err().kind(), ErrorKind::Locked, "beside a writer");
+    let file = scratch.0.join(hedgerow::FAST_TIER_FILE);
+    let killed = std::fs::read(&file).unwrap();
+    drop(users);
+    db.close().unwrap();
+    let closed = std::fs::read(&file).unwrap();
+    for image in [killed, closed] {
+        std::fs::write(&file, &image).unwrap();
+        let (db, other) = (read_only().unwrap(), read_only().unwrap());
+        let users = db.table("users").unwrap();
+        for users in [&users, &other.table("users").unwrap()] {
+            assert_eq!(users.get(b"ada").unwrap().unwrap().get("age"), Value::Bytes(b"36"));
+        }
+        let mut batch = hedgerow::Batch::new();
+        batch.put(&users, b"bo", &row! { name: b"Bo" }).unwrap();
+        let refused = [
+            users.put(b"bo", &row! { name: b"Bo" }).err(),
+            users.put(b"bo", &row! { unheard_of: b"Bo" }).err(),
+            users.update(b"ada", &row! { name: b"Bo" }).err(),
+            users.delete(b"ada").err(),
+            users.expire(b"ada", Some(1)).err(),
+            users.clear().err(),
+            users.add_field("more", Type::U32).err(),
+            db.write(batch).err(),
+            db.create_table("more", Schema::flat()).err(),
+            db.drop_table("users").err(),
+            db.collect().err(),
+        ];
+        for (n, error) in refused.into_iter().enumerate() {
+            let error = error.unwrap_or_else(|| panic!("write {n} was not refused"));
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "write {n}: {error}");
+        }
+        assert_eq!(users.len(), 1);
+        drop(users);
+        db.close().unwrap();
+        other.close().unwrap();
+        assert!(std::fs::read(&file).unwrap() == image, "it was written to");
+    }
+}
