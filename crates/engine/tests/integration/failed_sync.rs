@@ -248,3 +248,119 @@ fn each_sync_of_a_script_is_refused() {
         }
     }
 }
+
+/// A growth that is refused is no failed sync: the write that needed it gets the cause, all else goes on, and so does that write
+/// once there is room.
+#[test]
+fn each_growth_of_a_store_is_refused() {
+    let fault = |after, sticky, refusal| Fault { after, sticky, refusal };
+    let ways = [
+        (Refusal::Io, ErrorKind::Io, "Input/output error"),
+        (Refusal::NoSpace, ErrorKind::Full, "No space left"),
+    ];
+    for (refusal, kind, cause) in ways {
+        for (after, sticky) in (0..4).flat_map(|after| [(after, false), (after, true)]) {
+            let place = format!("{refusal:?} after {after}, sticky: {sticky}");
+            let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+            let db = open(&sim, Durability::Process, false);
+            let flat = db.create_table("flat", Schema::flat()).unwrap();
+            flat.put(b"first", &value(b"v")).unwrap();
+            sim.fail_grows(fault(after, sticky, refusal));
+            let refused =
+                (0..60u8).find_map(|n| flat.put(&[n], &value(&[n; 300_000])).err().map(|error| (n, error)));
+            assert!(refused.is_some() || !sticky, "{place}: it grew all the same");
+            let (count, error) = refused.unzip();
+            if let Some(error) = error {
+                assert_eq!(error.kind(), kind, "{place}: {error}");
+                assert!(error.message().contains(cause), "{place}: {error}");
+            }
+            let count = count.unwrap_or(60);
+            assert_eq!(db.sync_failure(), None, "{place}");
+            flat.put(b"first", &value(b"over"))
+                .unwrap_or_else(|error| panic!("{place}: overwriting: {error}"));
+            assert!(
+                count == 0 || flat.delete(&[0]).unwrap_or_else(|error| panic!("{place}: deleting: {error}"))
+            );
+            sim.clear_faults();
+            // A medium that was full is not asked again at once.
+            let later = || flat.put(b"later", &value(&[9; 300_000])).is_ok();
+            let begin = Instant::now();
+            while !later() {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(10),
+                    "{place}: there is room and it is not used"
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            db.persist().unwrap();
+            let db = open(&crash(&sim, Survivors::None, 1), Durability::Process, false);
+            let flat = db.table("flat").unwrap();
+            assert_eq!(flat.len(), u64::from(count.max(1)) + 1, "{place}");
+            assert_eq!(flat.get(b"first").unwrap().unwrap().get("value"), Value::Bytes(b"over"), "{place}");
+        }
+    }
+}
+
+/// Each sync of making a store, and of opening one that a killed process left, is refused in turn: the next opening finds all
+/// that was durable.
+#[test]
+fn each_sync_of_an_opening_is_refused() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        for durability in MODES {
+            let make = |sim: &CrashSim| {
+                let db =
+                    Db::open_at(FastTier::simulated(sim), options(durability, false), Clock::manual(1_000))?;
+                let flat = db.create_table("flat", Schema::flat())?;
+                db.persist()?;
+                Ok::<_, Error>((db, flat))
+            };
+            let whole = CrashSim::new(model, 64 << 20);
+            let (db, flat) = make(&whole).unwrap();
+            for n in 0..30u8 {
+                flat.put(&[n], &value(&[n; 60_000])).unwrap();
+                if n == 20 {
+                    db.persist().unwrap();
+                }
+            }
+            let killed = whole.process_kill();
+            // Made of nothing, and opened after a kill: rows that are durable, and all.
+            let begins = [(None, 0, 0), (Some(&killed), 21, 30)];
+            for (image, durable, all) in begins {
+                for after in 0.. {
+                    let place = format!("{model:?}, {durability:?}, {all} rows, sync {after}");
+                    let sim = image.map_or_else(|| CrashSim::new(model, 64 << 20), CrashSim::from_image);
+                    sim.fail_persist_after(after, false);
+                    match make(&sim) {
+                        Ok(_) => {
+                            assert!(after > 3, "{place}: hardly any sync was asked for");
+                            break;
+                        }
+                        Err(error) => {
+                            assert!(error.message().contains("Input/output error"), "{place}: {error}")
+                        }
+                    }
+                    for kind in [Survivors::ProcessKill, Survivors::None, Survivors::Random, Survivors::All] {
+                        let next = crash(&sim, kind, after);
+                        let (db, flat) =
+                            make(&next).unwrap_or_else(|error| panic!("{place}, {kind:?}: {error}"));
+                        let least = if kind == Survivors::ProcessKill { all } else { durable };
+                        assert!(
+                            (least..=all).contains(&flat.len()),
+                            "{place}, {kind:?}: {} rows",
+                            flat.len()
+                        );
+                        for n in 0..flat.len() as u8 {
+                            let row = flat
+                                .get(&[n])
+                                .unwrap()
+                                .unwrap_or_else(|| panic!("{place}, {kind:?}: row {n}"));
+                            assert_eq!(row.get("value"), Value::Bytes(&[n; 60_000]), "{place}, {kind:?}");
+                        }
+                        flat.put(b"next", &value(b"v")).unwrap();
+                        drop((db, flat));
+                    }
+                }
+            }
+        }
+    }
+}
