@@ -201,6 +201,8 @@ impl Store {
             self.merge_now();
             self.tend_cache();
         }
+        // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
+        self.log.check_writable()?;
         let _walking = self.collector.walking.read();
         self.recount();
         let freed = self.free_pending()?;
