@@ -184,9 +184,8 @@ impl Target {
         let units = (self.file.bytes()? / self.manifest.unit_bytes) as u32;
         let mut root = source.of_copy(store_id, sequence, units, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
-        let extent =
-            |(&unit, kept): (&u32, &Kept)| Extent { unit, incarnation: kept.incarnation, end: kept.end };
-        let (list_offset, list) = root.list_copied(self.manifest.segments.iter().map(extent).collect());
+        let extent = |&(unit, incarnation, end): &(u32, u64, u64)| Extent { unit, incarnation, end };
+        let (list_offset, list) = root.list_copied(self.expected.iter().map(extent).collect());
         self.file.write_at(list_offset, &list)?;
         // PERSIST: all that the root leads to, before the root.
         self.file.sync()?;
