@@ -42,6 +42,8 @@ mod snapshot;
 mod store;
 mod swim;
 mod table;
+mod throttle;
+mod victims;
 mod write;
 
 use std::path::Path;
@@ -260,7 +262,7 @@ impl Db {
     /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.log.check_writable()?;
-        self.store.collect(true)
+        self.store.collect_now()
     }
 
     /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.

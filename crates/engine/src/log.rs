@@ -144,6 +144,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) unit: u32,
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
+    /// Deltas among its records.
+    pub(crate) deltas: u32,
 }
 
 /// The lead of a group commit, given up however it ends.
@@ -297,6 +299,18 @@ impl Log {
     #[inline]
     pub(crate) fn died(&self, offset: u64, bytes: u64) {
         add_dead(self.unit_of(offset), bytes);
+    }
+
+    /// Notes that the row at `offset` got its first delta.
+    #[inline]
+    pub(crate) fn chain_begun(&self, offset: u64) {
+        self.unit_of(offset).chains.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the row at `offset` and the deltas over it were replaced, or merged.
+    #[inline]
+    pub(crate) fn chain_ended(&self, offset: u64) {
+        self.unit_of(offset).chains.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// `Err` once a sync has failed, or the store was closed. The tier itself remembers the failure, and refuses every later

@@ -316,6 +316,8 @@ impl Store {
             offset += bytes as u64;
         }
         lane.commit(reservation, sequence);
+        let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta).count();
+        lane.count_deltas(deltas as u32);
         for (part, old) in parts.iter().zip(replaced) {
             count_slots(&part.write.table, &part.draft, old);
             self.count_replaced(part.draft.kind, old);
@@ -401,14 +403,14 @@ impl Store {
         delta: Vec<u8>,
         expiry: Option<NewExpiry>,
     ) -> Result<(Draft, Vec<u8>)> {
-        // The slot's depth: a cached row is whole, but the delta goes over what is at home.
-        if row.is_some() && slot.map_or(0, Slot::depth) < self.options.delta_chain_max {
+        if self.takes_delta(slot.map(|slot| self.home(slot)), row.as_ref(), delta.len())? {
             // In a delta's header 0 takes the row's expiry away.
             let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
             return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));
         }
         let bodies = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
         let merged = bodies.merge(schema, self.clock.now_ms())?;
+        merged.check_length()?;
         let expires_at_ms = match (expiry, &row) {
             (Some(expiry), row) if row.is_some() || expiry.of_new_row => expiry.at_ms,
             (_, row) => row.as_ref().and_then(|row| row.expires_at_ms()),

@@ -174,7 +174,9 @@ impl Store {
     fn has_room_to_cluster(&self) -> bool {
         let (used, dead) = self.log.used_and_dead_bytes();
         let (available, all) = self.log.space();
-        dead * 2 < used && u64::from(available) * 4 > u64::from(all) && self.collector.pressure() == 0
+        dead * 2 < used
+            && u64::from(available) * 4 > u64::from(all)
+            && self.collector.throttle.ns_per_kib() == 0
     }
 
     fn cluster(&self, range: &Scattered) {

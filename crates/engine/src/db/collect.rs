@@ -2,7 +2,8 @@
 //!
 //! One round:
 //!
-//! 1. Choose the sealed segments with the largest share of dead bytes (not the oldest: cold data is left in peace).
+//! 1. Choose the sealed segments that give the most for what emptying them writes (not the oldest: cold data is left in
+//!    peace).
 //! 2. Copy what is still live out of them, through the same index publication as any write, into a lane of its own, so
 //!    that cold rows come to lie together. A row with deltas is merged on the way. What changes meanwhile stays changed:
 //!    the copy is published only over the slot it was made from.
@@ -14,10 +15,11 @@
 //! 6. Give the units back.
 //!
 //! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
-//! is left out from then on, and holds up none of the others.
+//! is left out from then on, and holds up none of the others. So it is with any other error that one record has.
 //!
-//! While space is low, writers pay a delay in proportion to what they write and to how low it is. None waits for a whole
-//! round unless there is no free segment at all.
+//! A victim may be emptied in part: when the room for copies is used up, what was copied is obsolete in it, and the next
+//! round goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
+//! `throttle.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,32 +31,14 @@ use smallvec::SmallVec;
 use super::expiring::Pass;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared, index_full};
+use super::throttle::Throttle;
+use super::victims::{Chosen, Need};
 use super::write::{Draft, Edit, Step, is_row};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::Walk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
-use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::log::segment::{Claim, SegmentKind};
 use crate::{Error, ErrorKind, Result};
-
-/// Victims of one round, at most.
-const VICTIMS_MAX: usize = 8;
-/// Without need of space, a segment is worth collecting from this share of dead bytes on, in percent.
-const IDLE_DEAD_PERCENT: u64 = 50;
-/// In need of space, from this share on. Below it the store counts as full.
-const NEED_DEAD_PERCENT: u64 = 3;
-/// Dead bytes that are tolerated before the idle rule applies.
-const IDLE_DEAD_BYTES: u64 = 64 << 20;
-
-/// No delta's record is smaller.
-const DELTA_BYTES_MIN: u64 = 56;
-
-/// What a writer pays at most for each KiB, while there is no space at all.
-const PRESSURE_MAX_NS: u64 = 8_000;
-
-/// With fewer units to be had than this, space is low.
-fn low_units(all: u32) -> u32 {
-    (all / 8).clamp(5, 64)
-}
 
 /// What the collector shares with those who wait for it.
 #[derive(Default)]
@@ -66,8 +50,8 @@ pub(crate) struct Collector {
     stuck: AtomicBool,
     segments: AtomicU64,
     bytes: AtomicU64,
-    /// What a writer pays, in ns for each KiB it writes. Zero while there is space.
-    pressure: AtomicU64,
+    /// What writers are delayed while space is low.
+    pub(super) throttle: Throttle,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
     /// Rounds share it; whoever changes records in place has it alone.
@@ -85,33 +69,10 @@ struct Pending {
     epoch: u64,
 }
 
-/// A segment worth collecting.
-struct Candidate {
-    unit: u32,
-    /// Its share of bytes that would be free.
-    percent: u64,
-    /// What copying its rows writes at most, about.
-    written: u64,
-    /// `written` is no estimate.
-    certain: bool,
-}
-
-/// The victims of a round.
-struct Chosen {
-    victims: Vec<u32>,
-    /// For the space that their copies take.
-    claim: Claim,
-}
-
-/// The first of `candidates` whose copies fit into `room` bytes together.
-fn fitting(candidates: &[Candidate], mut room: u64) -> Vec<u32> {
-    let fits = |candidate: &&Candidate| {
-        let fits = candidate.written <= room;
-        room -= if fits { candidate.written } else { 0 };
-        fits
-    };
-    candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.unit).collect()
-}
+/// Rounds of one call of [`Store::collect_now`], at most.
+const ROUNDS_BY_HAND_MAX: usize = 256;
+/// Rounds that a segment which could not be emptied is left alone for.
+const ASIDE_ROUNDS: u64 = 64;
 
 /// What of a record's key is fetched before the record is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,9 +115,9 @@ impl Collector {
         self.dropped.lock().get(&unit).cloned().unwrap_or_default()
     }
 
-    #[inline]
-    pub(super) fn pressure(&self) -> u64 {
-        self.pressure.load(Ordering::Relaxed)
+    /// Whether the last round emptied no victim.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
     }
 
     /// Segments collected and bytes copied so far.
@@ -183,19 +144,45 @@ impl Store {
         while self.housekeeping.pace(&mut pace, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
-            self.collector.rounds.fetch_add(1, Ordering::SeqCst);
-            let requested = self.collector.requested.swap(false, Ordering::SeqCst);
-            // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
-            // next write. Neither keeps the next round from going on.
-            drop(self.collect(requested));
-            self.set_pressure();
-            self.collector.rounds.fetch_add(1, Ordering::SeqCst);
+            // While space is low and rounds get something done, one follows the other.
+            while self.round() && !self.housekeeping.is_stopped() {}
         }
+    }
+
+    /// One round of the collector's thread; whether another should follow at once.
+    fn round(&self) -> bool {
+        self.collector.rounds.fetch_add(1, Ordering::SeqCst);
+        let requested = self.collector.requested.swap(false, Ordering::SeqCst);
+        let need = if requested { Need::Now } else { self.need() };
+        let before = self.collector.totals();
+        // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
+        // next write. Neither keeps the next round from going on.
+        drop(self.collect(need));
+        let worked = self.collector.totals() != before;
+        let need = self.need();
+        self.collector.throttle.adjust(need, worked);
+        self.collector.rounds.fetch_add(1, Ordering::SeqCst);
+        worked && need != Need::Idle
+    }
+
+    /// Rounds by hand, until writers have room again or there is none to be made; returns how many segments were given back.
+    pub(super) fn collect_now(&self) -> Result<usize> {
+        let mut freed = 0;
+        for _ in 0..ROUNDS_BY_HAND_MAX {
+            // By two: nobody is to take this for a round of the thread that began, or ended.
+            self.collector.rounds.fetch_add(2, Ordering::SeqCst);
+            let now = self.collect(Need::Now)?;
+            freed += now;
+            if now == 0 || !matches!(self.need(), Need::Low { available: 0, .. }) {
+                break;
+            }
+        }
+        Ok(freed)
     }
 
     /// One round; returns how many segments were given back. Corruption is reported when all else is done, once: the
     /// segment is left out of the rounds to come.
-    pub(super) fn collect(&self, needed: bool) -> Result<usize> {
+    pub(super) fn collect(&self, need: Need) -> Result<usize> {
         self.log.check_writable()?;
         if !self.options.background {
             self.merge_now();
@@ -206,7 +193,7 @@ impl Store {
         let _walking = self.collector.walking.read();
         self.recount();
         let freed = self.free_pending()?;
-        let chosen = self.choose(needed || self.space_is_low());
+        let chosen = self.choose(need);
         if chosen.victims.is_empty() {
             // What nothing came of is no reason to choose otherwise for good.
             self.collector.stuck.store(false, Ordering::Relaxed);
@@ -223,9 +210,11 @@ impl Store {
         failure.map_or(Ok(freed), Err)
     }
 
-    /// Step 2; returns the victims with nothing live in them, and what was wrong with others.
+    /// Step 2; returns the victims with nothing live in them, and the first thing that was wrong with another. What is wrong
+    /// with one record is no reason to leave the others' segments full, whatever it is.
     fn empty_all(&self, chosen: &Chosen) -> (Vec<u32>, Option<Error>) {
         let (mut emptied, mut failure) = (Vec::new(), None);
+        let copied = self.collector.totals().1;
         for &unit in &chosen.victims {
             if !self.log.begin_collection(unit) {
                 continue;
@@ -234,23 +223,30 @@ impl Store {
                 emptied.push(unit);
                 continue;
             };
-            if error.kind() == ErrorKind::Corrupted {
-                self.log.leave_out(unit);
+            if let Err(closed) = self.log.check_writable() {
+                self.log.abandon_collection(unit);
+                return (emptied, Some(closed));
+            }
+            match error.kind() {
+                // Out of room half-way: what was copied is obsolete here now, and the next round goes on from there. But a
+                // record that did not fit though nothing was written yet will not fit the next time either.
+                ErrorKind::Full if self.collector.totals().1 > copied => {}
+                ErrorKind::Full => self.log.put_aside(unit, self.collector.rounds() + ASIDE_ROUNDS),
+                _ => {
+                    self.log.leave_out(unit);
+                    failure = failure.or(Some(error));
+                }
             }
             self.log.abandon_collection(unit);
-            match error.kind() {
-                // Out of room half-way: what was copied is dead here now, and the next one may do with less.
-                ErrorKind::Full => {}
-                ErrorKind::Corrupted => failure = failure.or(Some(error)),
-                _ => return (emptied, Some(error)),
-            }
         }
         (emptied, failure)
     }
 
     /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
     pub(super) fn may_gain_space(&self) -> bool {
-        !self.log.miscounted().is_empty() || self.waits_for_readers() || !self.choose(true).victims.is_empty()
+        !self.log.miscounted().is_empty()
+            || self.waits_for_readers()
+            || !self.choose(Need::Now).victims.is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
@@ -258,68 +254,6 @@ impl Store {
         let oldest = self.snapshots.oldest();
         let pending = self.collector.pending.lock();
         pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
-    }
-
-    fn space_is_low(&self) -> bool {
-        let (available, all) = self.log.space();
-        available < low_units(all)
-    }
-
-    /// Sets what writers pay: nothing while space is not low, then more with the square of what is missing, so that they
-    /// slow down to the collector's speed before they have to wait for it.
-    fn set_pressure(&self) {
-        let (available, all) = self.log.space();
-        let low = low_units(all);
-        let missing = u64::from(low.saturating_sub(available));
-        let pressure = PRESSURE_MAX_NS * missing * missing / u64::from(low * low);
-        self.collector.pressure.store(pressure, Ordering::Relaxed);
-    }
-
-    /// The segments most worth collecting.
-    fn choose(&self, needed: bool) -> Chosen {
-        let (used, dead_in_all) = self.log.used_and_dead_bytes();
-        if !needed && (dead_in_all < IDLE_DEAD_BYTES || dead_in_all * 2 < used) {
-            return Chosen { victims: Vec::new(), claim: Claim::Collector };
-        }
-        let threshold = if needed { NEED_DEAD_PERCENT } else { IDLE_DEAD_PERCENT };
-        let mut candidates = Vec::new();
-        let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
-        let mean_row = (used - dead_in_all) / rows.max(1);
-        for (unit, segment, dead) in self.log.candidates() {
-            let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
-            let filled = segment.end - SEGMENT_HEADER_BYTES;
-            let live = filled - dead;
-            // A tail that was never written is as good as dead. But not the collector's own, unless it was cut short by
-            // a closing: the next record of its kind did not fit, and would not the next time either.
-            let packed = segment.kind == SegmentKind::Relocated && filled * 2 >= bytes;
-            let gain = if packed { dead } else { bytes - live };
-            let percent = gain * 100 / bytes;
-            // A live delta becomes a row when it is collected. At worst all rows are written, each once.
-            let written = match segment.kind {
-                SegmentKind::Delta => {
-                    live.max((live / DELTA_BYTES_MIN).saturating_mul(mean_row).min(used - dead_in_all))
-                }
-                SegmentKind::Row | SegmentKind::Relocated => live,
-            };
-            if percent >= threshold {
-                let certain = segment.kind != SegmentKind::Delta || live == 0;
-                candidates.push(Candidate { unit, percent, written, certain });
-            }
-        }
-        candidates.sort_unstable_by_key(|candidate| std::cmp::Reverse(candidate.percent));
-        // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
-        // the last victims are given up.
-        let (available, _) = self.log.space();
-        let begun = self.log.collector_lane().room(SegmentKind::Relocated);
-        let room = u64::from(available.saturating_sub(1)) * self.log.unit_bytes() + begun;
-        let victims = fitting(&candidates, room);
-        let enough = !victims.is_empty() && !self.collector.stuck.load(Ordering::Relaxed);
-        if enough || available != 1 || self.snapshots.oldest().is_some() || self.backups.is_active() {
-            return Chosen { victims, claim: Claim::Collector };
-        }
-        // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
-        candidates.retain(|candidate| candidate.certain);
-        Chosen { victims: fitting(&candidates, self.log.unit_bytes() / 4 * 3), claim: Claim::LastUnit }
     }
 
     /// Step 2, for one segment.
@@ -483,6 +417,7 @@ impl Store {
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
             chain.records()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            self.chain_ended(chain);
         }
         Ok(done)
     }
@@ -549,11 +484,9 @@ impl Store {
             }
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
             self.log.free_segment(victim.unit)?;
-            match self.uncount(victim.unit) {
-                // What lies behind is counted for ever: its keys keep their tombstones. Nothing in the segment is live.
-                Err(error) if error.kind() == ErrorKind::Corrupted => {}
-                outcome => outcome?,
-            }
+            // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
+            // the segment is live.
+            drop(self.uncount(victim.unit));
             self.log.reuse(victim.unit)?;
             self.collector.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;

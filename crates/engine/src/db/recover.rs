@@ -211,10 +211,11 @@ impl Store {
         noted: &mut Notes,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
-        let mut max_sequence = 0;
+        let (mut max_sequence, mut deltas) = (0, 0);
         let mut current: Option<(u32, Vec<Note>, &[u8])> = None;
         while let Some(record) = walk.next_record()? {
             max_sequence = max_sequence.max(record.sequence());
+            deltas += u32::from(record.kind() == RecordKind::Delta);
             if record.sequence() > found.watermark {
                 walked.above.push(Above {
                     sequence: record.sequence(),
@@ -247,7 +248,7 @@ impl Store {
         }
         let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
-        walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence });
+        walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence, deltas });
         Ok(())
     }
 
@@ -364,6 +365,11 @@ impl Store {
             // Nothing older is left for it to hide. The collector drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
+        }
+        if let [.., row] = chain[..]
+            && newest.tag() == Tag::Delta
+        {
+            self.log.chain_begun(row);
         }
         for older in &versions[1..] {
             if !chain.contains(&older.slot.offset()) {

@@ -234,6 +234,7 @@ impl Store {
         let stands = stands.map_err(index_full)?;
         if stands {
             chain.deltas()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            self.log.chain_ended(row.offset());
         }
         Ok(stands)
     }

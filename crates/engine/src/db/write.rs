@@ -11,7 +11,7 @@
 //!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
 //! 5. Commit the reservation, let go of the lane, **count** the bytes that died, make **durable** as the mode asks, **pay**
-//!    back-pressure if space is low (`collect.rs`).
+//!    back-pressure if space is low (`throttle.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. A lane's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
@@ -20,7 +20,6 @@
 //! Tried and dropped: reading the replaced record to learn its length. It costs a miss (300 ns) on every overwrite; the
 //! slot carries a size class instead.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,10 +28,11 @@ use smallvec::SmallVec;
 
 use super::collect::hides_nothing;
 use super::metrics::Count;
-use super::read::{Bodies, RowRef};
+use super::read::{Bodies, Chain, RowRef};
 use super::store::{Store, TableShared, index_full};
+use super::throttle;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordSpec, seal};
+use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
@@ -103,6 +103,25 @@ impl Draft {
 
 /// How long a write waits for space while the collector frees none and does nothing, in tens of ms.
 const IDLE_WAITS_MAX: u32 = 100;
+
+/// A delta with a body no longer than this goes over other deltas without a look at what they lie over.
+const UNSEEN_BYTES: usize = 64 << 10;
+/// What all deltas of a chain come to that were written so.
+const UNSEEN_BYTES_MAX: usize = Slot::DEPTH_MAX as usize * UNSEEN_BYTES;
+
+/// Whether the row under `old`, a home slot, stays within [`limits::ROW_BYTES_MAX`] with a delta of `bytes` over it, as far
+/// as the slot tells. If not, the row must be looked at ([`Store::takes_delta`]).
+///
+/// Both ways keep to one rule: under a delta there is room for [`UNSEEN_BYTES_MAX`] more. So a small delta over a delta
+/// needs no look, whatever lies below.
+#[inline]
+fn surely_fits(old: Slot, bytes: usize) -> bool {
+    match old.depth() {
+        0 if old.bytes_unknown() => false,
+        0 => old.bytes() as usize + bytes + UNSEEN_BYTES_MAX <= limits::ROW_BYTES_MAX,
+        _ => bytes <= UNSEEN_BYTES,
+    }
+}
 
 /// What became of a write.
 #[derive(Debug)]
@@ -232,9 +251,9 @@ impl Store {
     /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
     #[inline]
     fn pay(&self, bytes: usize) {
-        let pressure = self.collector.pressure();
-        if pressure != 0 && self.options.wait_for_space {
-            pay_debt((bytes as u64 * pressure) >> 10);
+        let ns_per_kib = self.collector.throttle.ns_per_kib();
+        if ns_per_kib != 0 && self.options.wait_for_space {
+            throttle::owe((bytes as u64 * ns_per_kib) >> 10);
         }
     }
 
@@ -271,14 +290,14 @@ impl Store {
         });
     }
 
-    /// Counts what a published record took the place of as dead.
+    /// Counts what a published record took the place of as dead; under a delta, a row that has deltas from now on.
     #[inline]
     pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>) {
-        if let Some(old) = old
-            && kind != RecordKind::Delta
-            && !hides_nothing(old)
-        {
+        let Some(old) = old else { return };
+        if kind != RecordKind::Delta && !hides_nothing(old) {
             self.count_dead(old);
+        } else if kind == RecordKind::Delta && old.depth() == 0 {
+            self.log.chain_begun(old.offset());
         }
     }
 
@@ -292,6 +311,16 @@ impl Store {
         let Ok(records) = chain.records() else { return };
         for record in records {
             self.log.died(record.offset(), record.record_bytes() as u64);
+        }
+        self.chain_ended(&chain);
+    }
+
+    /// Notes that a chain was replaced as a whole.
+    pub(super) fn chain_ended(&self, chain: &Chain<'_>) {
+        if chain.depth() > 0
+            && let Ok(row) = chain.row()
+        {
+            self.log.chain_ended(row.offset());
         }
     }
 
@@ -308,6 +337,7 @@ impl Store {
         };
         let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32;
         // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
+        self.collector.throttle.note_wait();
         let rounds = self.collector.rounds();
         let nothing_to_gain = !self.may_gain_space() && self.log.lacks(units, claim);
         let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
@@ -382,10 +412,11 @@ impl Store {
         check_key(key)?;
         self.counters.add(Count::Update);
         let chain_max = self.options.delta_chain_max;
-        // A chain that is full, or a row that may have expired, takes the long way: `with_row`.
+        // A chain that is full, a row that may have expired, or may become too long, takes the long way: `with_row`.
         let plain = |old: Slot| old.tag() != Tag::Tombstone && old.depth() < chain_max && !old.expires();
         let short = self.planned(table, |schema| {
             let plan = DeltaPlan::new(schema, fields, None)?;
+            let plain = |old: Slot| plain(old) && surely_fits(old, plan.body_bytes());
             let draft = delta_draft(schema, None, plan.body_bytes());
             Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
         })?;
@@ -519,7 +550,27 @@ impl Store {
         }
     }
 
-    /// Writes a delta over a row; or, where there is no row or the chain is full, the whole row that results.
+    /// Whether a delta with a body of `bytes` may go over what `slot` stands for, in which `row` was found: there is a row,
+    /// its chain is not full, and it does not become too long.
+    pub(super) fn takes_delta(
+        &self,
+        slot: Option<Slot>,
+        row: Option<&RowRef<'_>>,
+        bytes: usize,
+    ) -> Result<bool> {
+        let (Some(slot), Some(row)) = (slot, row) else { return Ok(false) };
+        // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is at home.
+        if slot.depth() >= self.options.delta_chain_max {
+            return Ok(false);
+        }
+        if surely_fits(slot, bytes) {
+            return Ok(true);
+        }
+        let there: usize = row.chain().records()?.map(Record::body_len).sum();
+        Ok(there + bytes + UNSEEN_BYTES_MAX <= limits::ROW_BYTES_MAX)
+    }
+
+    /// Writes a delta over a row; or, where no delta can be, the whole row that results.
     fn apply_delta(
         &self,
         at: At<'_, '_>,
@@ -528,15 +579,14 @@ impl Store {
         fill: &dyn Fn(&mut [u8]),
     ) -> Result<Outcome, PlanError> {
         let same = |now: Option<Slot>| now == at.slot;
-        // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is at home.
-        let depth = at.slot.map_or(0, Slot::depth);
-        if row.is_some() && depth < self.options.delta_chain_max {
+        if self.takes_delta(at.slot, row, draft.body_bytes)? {
             return Ok(self.try_write(at.table, at.key, draft, fill, same)?);
         }
         let mut newest = SmallVec::<[u8; 512]>::from_elem(0, draft.body_bytes);
         fill(&mut newest);
         let bodies = Bodies::new(at.schema, row.map(RowRef::chain), Some(&newest))?;
         let plan = bodies.merge(at.schema, self.clock.now_ms())?;
+        plan.check_length()?;
         let expires_at_ms = match draft.expires_at_ms {
             Some(at_ms) => Some(at_ms).filter(|&ms| ms != 0),
             None => row.and_then(RowRef::expires_at_ms),
@@ -560,19 +610,6 @@ impl Store {
             }
         }
     }
-}
-
-/// Adds to what the thread owes, and sleeps it off once that is worth a sleep.
-#[cold]
-fn pay_debt(ns: u64) {
-    const WORTH_A_SLEEP_NS: u64 = 100_000;
-    thread_local!(static DEBT_NS: Cell<u64> = const { Cell::new(0) });
-    let debt = DEBT_NS.get() + ns;
-    if debt < WORTH_A_SLEEP_NS {
-        return DEBT_NS.set(debt);
-    }
-    DEBT_NS.set(0);
-    std::thread::sleep(Duration::from_nanos(debt));
 }
 
 /// A delta body that names no field.

@@ -20,6 +20,7 @@ struct Open {
     cursor: u64,
     limit: u64,
     max_sequence: u64,
+    deltas: u32,
 }
 
 impl Open {
@@ -92,6 +93,7 @@ impl Lane {
             cursor: start + SEGMENT_HEADER_BYTES,
             limit: start + u64::from(units) * log.unit_bytes(),
             max_sequence: 0,
+            deltas: 0,
         };
         self.open[kind as usize] = Some(open);
         Ok(open.reservation(kind, bytes))
@@ -105,6 +107,14 @@ impl Lane {
         {
             open.cursor += reservation.bytes as u64;
             open.max_sequence = open.max_sequence.max(sequence);
+            open.deltas += u32::from(reservation.kind == SegmentKind::Delta);
+        }
+    }
+
+    /// Counts deltas among what was committed to a segment of rows: the parts of a batch.
+    pub(crate) fn count_deltas(&mut self, deltas: u32) {
+        if let Some(open) = &mut self.open[SegmentKind::Row as usize] {
+            open.deltas += deltas;
         }
     }
 
@@ -115,7 +125,7 @@ impl Lane {
 
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
-        log.pool.lock().seal(open.unit, open.cursor - open.start, open.max_sequence);
+        log.pool.lock().seal(open.unit, open.cursor - open.start, open.max_sequence, open.deltas);
     }
 
     /// Seals all open segments.

@@ -22,6 +22,8 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
 const SMALL_TIER_UNITS: u64 = 128;
+/// For so many units writers may have a lane of their own: its open segments hold room that nobody else can use.
+const UNITS_PER_LANE: u32 = 40;
 
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
@@ -72,7 +74,7 @@ impl Log {
         let lanes = match syncs_each_write && !tier.flush_is_cheap() {
             // Writers wait for a sync, not for the lane, and a sync of one place takes a third of one of eight.
             true => 1,
-            false => (grown_max.saturating_sub(6) / 4).clamp(1, LANES_MAX),
+            false => (grown_max / UNITS_PER_LANE).clamp(1, LANES_MAX),
         };
         Ok(Log {
             unit_shift: unit_bytes.trailing_zeros(),
@@ -196,6 +198,7 @@ impl Log {
                     incarnation: header.incarnation,
                     end: header.durable_end.max(SEGMENT_HEADER_BYTES),
                     max_sequence: header.max_sequence,
+                    deltas: 0,
                     sealed,
                     noted: (header.durable_end, sealed),
                     durable_end,
@@ -204,6 +207,7 @@ impl Log {
                     miscounted: false,
                     vanished: 0,
                     unreadable: false,
+                    aside_until: 0,
                 },
             );
             segments.push(unit);
@@ -312,6 +316,7 @@ impl Log {
         for end in &ends {
             let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
+            segment.deltas = end.deltas;
             // Up to what the header says all was durable, whatever became of the header itself.
             if is_doubtful && segment.noted.0 < end.end {
                 let start = self.unit_offset(end.unit);

@@ -66,10 +66,11 @@ impl Pool {
         }
     }
 
-    /// Closes a segment: it ends at `end` with the sequence `max_sequence`.
-    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64) {
+    /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds so many deltas.
+    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64, deltas: u32) {
         let Some(segment) = self.used.get_mut(&unit) else { return };
         (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
+        segment.deltas = deltas;
         if self.to_remap.len() < TO_REMAP_MAX {
             self.to_remap.push_back(unit);
         }
@@ -252,6 +253,7 @@ mod tests {
             incarnation: 1,
             end: SEGMENT_HEADER_BYTES,
             max_sequence: 0,
+            deltas: 0,
             sealed: false,
             noted: (0, false),
             durable_end: SEGMENT_HEADER_BYTES,
@@ -260,15 +262,16 @@ mod tests {
             miscounted: false,
             vanished: 0,
             unreadable: false,
+            aside_until: 0,
         };
         for unit in [1, 3, 5] {
             pool.used.insert(unit, open.clone());
         }
-        pool.seal(1, 4096, 7);
-        pool.seal(3, 4096, 9);
-        pool.seal(7, 4096, 9);
+        pool.seal(1, 4096, 7, 0);
+        pool.seal(3, 4096, 9, 2);
+        pool.seal(7, 4096, 9, 0);
         assert!(!pool.used[&5].sealed);
-        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence), (4096, 9));
+        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence, pool.used[&3].deltas), (4096, 9, 2));
         pool.used.remove(&1);
         assert_eq!(pool.next_to_remap(), Some((3, 2)));
         assert_eq!(pool.next_to_remap(), None);

@@ -120,6 +120,8 @@ impl Log {
             miscounted: false,
             vanished: 0,
             unreadable: false,
+            aside_until: 0,
+            deltas: 0,
         };
         self.pool.lock().used.insert(unit, segment);
     }

@@ -22,7 +22,7 @@
 //! * Only a segment's first unit has a header; it is durable before the others are written. When such a segment is freed,
 //!   all of `units` are free at first; then the others' first bytes are made zero, durably, and `units` 1.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use hedgerow_device::crc32c;
 
@@ -145,6 +145,9 @@ pub(crate) struct Unit {
     pub(crate) incarnation: AtomicU64,
     /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: AtomicU64,
+    /// Rows in this unit that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
+    /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment.
+    pub(crate) chains: AtomicI64,
     /// Its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
     pub(crate) small_pages: AtomicBool,
 }
@@ -154,6 +157,7 @@ impl Unit {
         Unit {
             incarnation: AtomicU64::new(0),
             dead_bytes: AtomicU64::new(0),
+            chains: AtomicI64::new(0),
             small_pages: AtomicBool::new(false),
         }
     }
@@ -168,6 +172,8 @@ pub(crate) struct Segment {
     /// Bytes from the segment's start to the end of its last record; final once sealed.
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
+    /// Deltas among its records; final once sealed.
+    pub(crate) deltas: u32,
     /// No lane writes to it any more.
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
@@ -184,6 +190,8 @@ pub(crate) struct Segment {
     pub(crate) vanished: u64,
     /// The collector came upon corruption in it, or under a record in it: it is left as it is.
     pub(crate) unreadable: bool,
+    /// The collector failed to empty it for want of room, and leaves it alone up to this round.
+    pub(crate) aside_until: u64,
 }
 
 impl Segment {
@@ -216,7 +224,7 @@ impl Claim {
             Claim::Write => 4,
             Claim::Overwrite => 3,
             Claim::Merge => 2,
-            Claim::Delete => 1,
+            Claim::Delete => 2,
             Claim::Collector => 1,
             Claim::LastUnit => 0,
         }

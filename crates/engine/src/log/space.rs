@@ -37,6 +37,7 @@ impl Log {
             let unit = &self.units[u as usize];
             unit.incarnation.store(incarnation, Ordering::Relaxed);
             unit.dead_bytes.store(0, Ordering::Relaxed);
+            unit.chains.store(0, Ordering::Relaxed);
         }
         let segment = Segment {
             units,
@@ -44,6 +45,7 @@ impl Log {
             incarnation,
             end: SEGMENT_HEADER_BYTES,
             max_sequence: 0,
+            deltas: 0,
             sealed: false,
             noted: (SEGMENT_HEADER_BYTES, false),
             durable_end: SEGMENT_HEADER_BYTES,
@@ -52,6 +54,7 @@ impl Log {
             miscounted: false,
             vanished: 0,
             unreadable: false,
+            aside_until: 0,
         };
         // Whoever is killed before the first record leaves an end mark there.
         self.write_end(unit);
@@ -254,6 +257,20 @@ impl Log {
         if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
             segment.unreadable = true;
         }
+    }
+
+    /// Leaves a segment alone up to the collector's round `until`.
+    pub(crate) fn put_aside(&self, unit: u32, until: u64) {
+        if let Some(segment) = self.pool.lock().used.get_mut(&unit) {
+            segment.aside_until = until;
+        }
+    }
+
+    /// Rows with deltas over them in a segment.
+    pub(crate) fn chains(&self, unit: u32, segment: &Segment) -> u64 {
+        let units = &self.units[unit as usize..(unit + segment.units) as usize];
+        let chains: i64 = units.iter().map(|u| u.chains.load(Ordering::Relaxed)).sum();
+        u64::try_from(chains).unwrap_or(0)
     }
 
     /// Segments that are left out.

@@ -31,6 +31,7 @@ pub(crate) struct MergePlan<'a> {
     fields: SmallVec<[Merged<'a>; INLINE_FIELDS]>,
     variable: usize,
     expiring: usize,
+    value_bytes: usize,
     body_bytes: usize,
 }
 
@@ -54,8 +55,7 @@ impl Decided {
 }
 
 impl<'a> MergePlan<'a> {
-    /// The row made of `base` and, over it, `deltas`, newest first. Fields that have expired by `now_ms` are absent. `Invalid` if the
-    /// row became longer than a row may be.
+    /// The row made of `base` and, over it, `deltas`, newest first. Fields that have expired by `now_ms` are absent.
     pub(crate) fn new<B: BodyBytes<'a>>(
         schema: &'a TableSchema,
         base: Option<&RowBody<'a, B>>,
@@ -64,7 +64,14 @@ impl<'a> MergePlan<'a> {
     ) -> Result<MergePlan<'a>> {
         let layout = schema.current_layout();
         let body_bytes = layout.fixed_end();
-        let mut plan = MergePlan { schema, fields: SmallVec::new(), variable: 0, expiring: 0, body_bytes };
+        let mut plan = MergePlan {
+            schema,
+            fields: SmallVec::new(),
+            variable: 0,
+            expiring: 0,
+            value_bytes: 0,
+            body_bytes,
+        };
         let mut decided = Decided([0; FIELDS_MAX / 64]);
         for delta in deltas {
             for entry in delta.entries()? {
@@ -91,7 +98,7 @@ impl<'a> MergePlan<'a> {
         if !plan.fields.is_sorted_by_key(|field| field.slot) {
             plan.fields.sort_unstable_by_key(|field| field.slot);
         }
-        plan.measure(layout)?;
+        plan.measure(layout);
         Ok(plan)
     }
 
@@ -132,23 +139,24 @@ impl<'a> MergePlan<'a> {
         Ok(())
     }
 
-    fn measure(&mut self, layout: &Layout) -> Result<()> {
-        let mut value_bytes = 0;
+    fn measure(&mut self, layout: &Layout) {
         for field in &self.fields {
-            value_bytes += field.raw.len();
+            self.value_bytes += field.raw.len();
             self.expiring += usize::from(field.expires_at_ms.is_some());
             if field.slot as usize >= layout.fixed_slots() {
                 self.variable += 1;
                 self.body_bytes += var_bytes(field.raw.len());
             }
         }
-        if value_bytes > ROW_BYTES_MAX {
-            return Err(row_too_long(value_bytes));
-        }
         if self.expiring > 0 {
             self.body_bytes += self.expiring * ROW_EXPIRY_BYTES + ROW_EXPIRY_COUNT_BYTES;
         }
-        Ok(())
+    }
+
+    /// `Invalid` if the row is longer than a row may be: for whoever makes it so. What is in the log is read and moved
+    /// whatever its length: defaults of fields that came later may have made it longer than any write could.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        if self.value_bytes > ROW_BYTES_MAX { Err(row_too_long(self.value_bytes)) } else { Ok(()) }
     }
 
     /// The length of the body.

@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use super::*;
 use crate::db::fixture::options;
+use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::{Db, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
@@ -63,7 +64,7 @@ fn a_close_does_not_bring_freed_segments_back() {
     empty(&flat, 1);
     empty(&flat, 2);
     let store = flat.store();
-    let victims = store.choose(true).victims;
+    let victims = store.choose(Need::Now).victims;
     assert_eq!(victims.len(), 2);
     for &unit in &victims {
         assert!(store.log.begin_collection(unit));
@@ -104,7 +105,7 @@ fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
     let offset = place(&flat, &spoiled);
     sim.corrupt(offset + 8_000, 0x10);
     let store = flat.store();
-    assert_eq!(store.choose(true).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
+    assert_eq!(store.choose(Need::Now).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
     let metrics = db.metrics();
     assert_eq!((metrics.segments_unreadable, metrics.segments_collected), (1, 3));

@@ -1,0 +1,292 @@
+//! Which segments the collector empties next.
+//!
+//! Owns the price of emptying a segment, what is gained by it, and the order that follows. Promises that what is chosen
+//! fits into the room there is, and that a store whose rows are under deltas always has something worth emptying. Must not
+//! know how a segment is emptied.
+//!
+//! **Cost** is what emptying writes. A live row is copied, or merged with its deltas: about its own length either way. A
+//! live delta makes its whole row be written, so it costs a mean row.
+//!
+//! **Gain** is what becomes free: the segment, less what is copied out of it, and the deltas elsewhere that merging its
+//! rows makes obsolete. The latter is why a bounded store does not wedge. When updates have filled all room with live
+//! deltas, no segment holds anything obsolete, and merging the rows under one segment of deltas may take several segments
+//! of room. But emptying a segment of *rows* takes one, gives that one back at once, and frees the deltas over them on top.
+//! The arithmetic is in `docs/decisions/0018-tight-stores.md`.
+//!
+//! Segments are taken in the order of gain over cost.
+
+use std::cmp::Reverse;
+
+use super::store::Store;
+use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
+
+/// Victims of one round, at most.
+const VICTIMS_MAX: usize = 8;
+/// Without need of space, a segment is worth collecting from this share of obsolete bytes on, in percent.
+const IDLE_OBSOLETE_PERCENT: u64 = 50;
+/// Obsolete bytes that are tolerated before the idle rule applies.
+const IDLE_OBSOLETE_BYTES: u64 = 64 << 20;
+/// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
+/// store counts as full.
+const NEED_GAIN_PERCENT: u64 = 3;
+/// While space has only begun to be low, for this share: what is left alone gains more by itself.
+const LOW_GAIN_PERCENT: u64 = 30;
+/// No record is smaller.
+const RECORD_BYTES_MIN: u64 = 40;
+
+/// With fewer units to be had than this, space is low.
+pub(super) fn low_units(all: u32) -> u32 {
+    (all / 8).clamp(8, 64)
+}
+
+/// What a round is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nobody is short of space.
+    Idle,
+    /// Of `low` units that should be there, only so many are.
+    Low { available: u32, low: u32 },
+    /// Somebody waits for space, or asked for a round.
+    Now,
+}
+
+/// The victims of a round.
+pub(super) struct Chosen {
+    pub(super) victims: Vec<u32>,
+    /// For the space that their copies take.
+    pub(super) claim: Claim,
+}
+
+impl Chosen {
+    fn nothing() -> Chosen {
+        Chosen { victims: Vec::new(), claim: Claim::Collector }
+    }
+}
+
+/// What prices are made of.
+#[derive(Debug, Clone, Copy)]
+struct Means {
+    /// Bytes of a row's record.
+    row: u64,
+    /// Bytes of all deltas over a row that has any.
+    chain: u64,
+}
+
+/// A sealed segment, in bytes of records.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    kind: SegmentKind,
+    /// What it could hold, holds, and holds of obsolete records.
+    bytes: u64,
+    filled: u64,
+    obsolete: u64,
+    /// Deltas it was written with, and rows in it that have deltas over them.
+    deltas: u64,
+    chains: u64,
+}
+
+/// A segment worth collecting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Candidate {
+    unit: u32,
+    /// Bytes that become free in the end.
+    gain: u64,
+    /// Bytes that emptying writes, about.
+    cost: u64,
+    /// Each record in it costs about its own length: there are no deltas.
+    certain: bool,
+}
+
+impl Facts {
+    fn live(&self) -> u64 {
+        self.filled - self.obsolete
+    }
+
+    /// What is free once the live records are elsewhere. A tail that was never written is as good as obsolete. But not the
+    /// collector's own, unless it was cut short by a closing: the next record of its kind did not fit, and would not the
+    /// next time either.
+    fn free(&self) -> u64 {
+        let packed = self.kind == SegmentKind::Relocated && self.filled * 2 >= self.bytes;
+        if packed { self.obsolete } else { self.bytes - self.live() }
+    }
+
+    /// Gain and cost of emptying it.
+    fn price(&self, means: Means) -> (u64, u64) {
+        let live = self.live();
+        if live == 0 {
+            return (self.bytes, 0);
+        }
+        let deltas = (self.deltas * live).div_ceil(self.filled);
+        if self.kind == SegmentKind::Delta {
+            let over_the_same_rows = (deltas * means.chain).saturating_sub(live);
+            return (self.bytes + over_the_same_rows, deltas * means.row.max(means.chain));
+        }
+        let chains = self.chains.min(live / RECORD_BYTES_MIN);
+        (self.free() + chains * means.chain, live + deltas * means.row)
+    }
+}
+
+/// Those of `candidates` whose copies fit into `room` bytes together, from the first on. What is not certain must leave
+/// room for a segment of rows, whatever it comes to.
+fn fitting(candidates: &[Candidate], mut room: u64, unit_bytes: u64) -> Vec<u32> {
+    let fits = |candidate: &&Candidate| {
+        let spared = if candidate.certain { 0 } else { unit_bytes };
+        let fits = candidate.cost == 0 || candidate.cost + spared <= room;
+        room -= if fits { candidate.cost } else { 0 };
+        fits
+    };
+    candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.unit).collect()
+}
+
+/// The best first: the most gained for a byte written.
+fn by_benefit(candidate: &Candidate) -> Reverse<u64> {
+    const SCALE: u64 = 1 << 16;
+    Reverse((candidate.gain * SCALE) / (candidate.cost + 1))
+}
+
+impl Need {
+    /// The least gain for a segment to be worth its cost, in percent.
+    fn gain_percent(self) -> u64 {
+        match self {
+            Need::Idle => 0,
+            Need::Now => NEED_GAIN_PERCENT,
+            Need::Low { available, low } => {
+                let more = LOW_GAIN_PERCENT - NEED_GAIN_PERCENT;
+                NEED_GAIN_PERCENT + more * u64::from(available.min(low)) / u64::from(low.max(1))
+            }
+        }
+    }
+}
+
+impl Store {
+    /// What the present space asks of a round.
+    pub(super) fn need(&self) -> Need {
+        let (available, all) = self.log.space();
+        // What writers may not have is not there for them.
+        let available = available.saturating_sub(Claim::Write.reserve());
+        match low_units(all) {
+            low if available < low => Need::Low { available, low },
+            _ => Need::Idle,
+        }
+    }
+
+    /// The segments most worth collecting.
+    pub(super) fn choose(&self, need: Need) -> Chosen {
+        let (used, obsolete_in_all) = self.log.used_and_dead_bytes();
+        if need == Need::Idle && (obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used) {
+            return Chosen::nothing();
+        }
+        let mut candidates = self.worth_collecting(need, used - obsolete_in_all);
+        candidates.sort_by_key(by_benefit);
+        // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
+        // the last victims are given up.
+        let (available, _) = self.log.space();
+        let begun = self.log.collector_lane().room(SegmentKind::Relocated);
+        let unit_bytes = self.log.unit_bytes();
+        let room = u64::from(available.saturating_sub(Claim::Collector.reserve())) * unit_bytes + begun;
+        let victims = fitting(&candidates, room, unit_bytes);
+        let enough = !victims.is_empty() && !self.collector.is_stuck();
+        if enough || available != 1 || self.snapshots.oldest().is_some() || self.backups.is_active() {
+            return Chosen { victims, claim: Claim::Collector };
+        }
+        // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
+        candidates.retain(|candidate| candidate.certain);
+        Chosen { victims: fitting(&candidates, unit_bytes / 4 * 3, 0), claim: Claim::LastUnit }
+    }
+
+    fn worth_collecting(&self, need: Need, live_in_all: u64) -> Vec<Candidate> {
+        let segments = self.log.candidates();
+        let live_deltas: u64 = segments
+            .iter()
+            .filter(|(_, segment, _)| segment.kind == SegmentKind::Delta)
+            .map(|(_, segment, obsolete)| segment.end - SEGMENT_HEADER_BYTES - obsolete)
+            .sum();
+        let chains: u64 = segments.iter().map(|(unit, segment, _)| self.log.chains(*unit, segment)).sum();
+        let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
+        let means = Means {
+            row: live_in_all.saturating_sub(live_deltas) / rows.max(1),
+            chain: live_deltas / chains.max(1),
+        };
+        let round = self.collector.rounds();
+        let mut candidates = Vec::new();
+        for (unit, segment, obsolete) in segments {
+            let facts = self.facts(unit, &segment, obsolete);
+            let (gain, cost) = facts.price(means);
+            let worth_it = match need {
+                Need::Idle => facts.free() * 100 >= facts.bytes * IDLE_OBSOLETE_PERCENT,
+                _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
+            };
+            if worth_it && segment.aside_until <= round {
+                candidates.push(Candidate { unit, gain, cost, certain: cost == 0 || facts.deltas == 0 });
+            }
+        }
+        candidates
+    }
+
+    fn facts(&self, unit: u32, segment: &Segment, obsolete: u64) -> Facts {
+        Facts {
+            kind: segment.kind,
+            bytes: u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES,
+            filled: segment.end - SEGMENT_HEADER_BYTES,
+            obsolete,
+            deltas: segment.deltas.into(),
+            chains: self.log.chains(unit, segment),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const MEANS: Means = Means { row: 1200, chain: 250 };
+
+    fn facts(kind: SegmentKind, obsolete: u64) -> Facts {
+        let deltas = if kind == SegmentKind::Delta { 6000 } else { 0 };
+        Facts { kind, bytes: MIB, filled: MIB, obsolete, deltas, chains: 0 }
+    }
+
+    #[test]
+    fn rows_under_deltas_are_worth_emptying_though_nothing_is_obsolete() {
+        let bare = facts(SegmentKind::Row, 0);
+        assert_eq!(bare.price(MEANS), (0, MIB));
+        let covered = Facts { chains: 800, ..bare };
+        assert_eq!(covered.price(MEANS), (800 * 250, MIB));
+        // Tables that are gone leave counts behind: no more rows than fit.
+        let left_behind = Facts { chains: 1 << 40, obsolete: MIB - 400, ..bare };
+        assert_eq!(left_behind.price(MEANS), (MIB - 400 + 10 * 250, 400));
+    }
+
+    #[test]
+    fn a_delta_costs_a_row() {
+        assert_eq!(facts(SegmentKind::Delta, MIB).price(MEANS), (MIB, 0));
+        assert_eq!(facts(SegmentKind::Delta, MIB / 2).price(MEANS).1, 3000 * 1200);
+        let batch = Facts { deltas: 100, ..facts(SegmentKind::Row, MIB / 2) };
+        assert_eq!(batch.price(MEANS), (MIB / 2, MIB / 2 + 50 * 1200));
+    }
+
+    #[test]
+    fn what_fits_is_taken_in_the_order_of_benefit() {
+        let all = [
+            Candidate { unit: 1, gain: MIB / 5, cost: MIB, certain: true },
+            Candidate { unit: 2, gain: 2 * MIB, cost: 7 * MIB, certain: false },
+            Candidate { unit: 3, gain: MIB, cost: 0, certain: true },
+            Candidate { unit: 4, gain: MIB, cost: MIB / 2, certain: false },
+        ];
+        let mut sorted = all;
+        sorted.sort_by_key(by_benefit);
+        assert_eq!(sorted.map(|candidate| candidate.unit), [3, 4, 2, 1]);
+        assert_eq!(fitting(&sorted, 0, MIB), [3]);
+        assert_eq!(fitting(&sorted, MIB, MIB), [3, 1]);
+        assert_eq!(fitting(&sorted, 2 * MIB, MIB), [3, 4, 1]);
+        assert_eq!(fitting(&sorted, 9 * MIB, MIB), [3, 4, 2, 1]);
+    }
+
+    #[test]
+    fn the_lower_space_is_the_less_gain_will_do() {
+        let low = |available| Need::Low { available, low: 20 }.gain_percent();
+        assert_eq!([low(0), low(10), low(20)], [3, 16, 30]);
+        assert_eq!(Need::Now.gain_percent(), 3);
+    }
+}
