@@ -308,6 +308,61 @@ impl FastTier {
         }
     }
 
+    /// Bytes of the file system, or of the simulated disk, that the tier is on; `None` where there is none.
+    pub fn disk_bytes(&self) -> Option<u64> {
+        match &self.home {
+            Home::File(file) => file.file_system_bytes(),
+            Home::Dram(_) => None,
+            Home::Simulated(sim) => sim.disk_bytes(),
+        }
+    }
+
+    /// Bytes of the disk that the tier takes now, where it is on one: less than [`FastTier::bytes`] once some were
+    /// [released](FastTier::release).
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        match &self.home {
+            Home::File(file) => file.allocated_bytes(),
+            Home::Dram(_) => None,
+            Home::Simulated(sim) => Some(sim.allocated_bytes()),
+        }
+    }
+
+    /// Gives the disk or the memory behind `offset..offset + len`, whole pages, back; the bytes read as zeros from now on,
+    /// and no one may store to them before [`FastTier::allocate`]. The caller owns the range (rule 1 of the module). After a
+    /// crash each page may hold what it held before, or zeros. False, and nothing happens, where the medium cannot do it.
+    pub fn release(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if self.read_only || offset >= end {
+            return false;
+        }
+        match &self.home {
+            Home::File(file) => file.release(offset, end),
+            Home::Dram(mapping) => mapping.release_memory(offset, end),
+            Home::Simulated(sim) => {
+                sim.release(offset, end);
+                true
+            }
+        }
+    }
+
+    /// Makes sure that the bytes `offset..offset + len`, below the grown length, may be stored to: after they were released,
+    /// and where a file may be a sparse copy. Their contents stay.
+    ///
+    /// # Errors
+    /// As [`FastTier::grow`].
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.refuse_read_only()?;
+        let end = offset.saturating_add(len).min(self.bytes());
+        if offset >= end {
+            return Ok(());
+        }
+        match &self.home {
+            Home::File(file) => file.allocate_again(offset, end),
+            Home::Dram(_) => Ok(()),
+            Home::Simulated(sim) => sim.allocate(offset, end),
+        }
+    }
+
     /// Takes the page faults of writing `offset..offset + len` now, on this thread, so that no writer takes them later.
     /// Best effort; bytes beyond the present length are left out.
     pub fn populate(&self, offset: u64, len: u64) {

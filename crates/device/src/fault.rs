@@ -26,6 +26,8 @@
 //! - A failed write-back, whoever caused it ([`CrashSim::fail_write_back`]: the kernel, by itself), is told once to each who
 //!   asks for a range and to each who asks for everything: each has an opened file of its own.
 //! - Corruption ([`CrashSim::corrupt`], [`Image::corrupt`]) changes a byte at rest and in the present view alike.
+//! - Bytes that were released are zero as if stored over; a store to them before they are allocated again panics. An image has
+//!   blocks for all its bytes.
 //! - Not modelled: a page dropped from the page cache after a failed write-back, so that even the running process sees old
 //!   bytes; a file cut short by others; a device that lies about its cache.
 //!
@@ -33,9 +35,11 @@
 //! starting state, and walks start later: see [`CrashSim::first_op`].
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -250,6 +254,8 @@ struct Record {
     persists: u64,
     errors: WriteBackErrors,
     faults: Faults,
+    /// Pages without blocks: nobody may store to them.
+    released: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -273,6 +279,8 @@ const NAME: &str = "the simulated medium";
 const LOG_BYTES_MAX: usize = 1 << 30;
 /// What an operation without bytes counts for in the log's limit.
 const OP_BYTES: usize = 48;
+/// Bytes of a page of the simulated disk.
+const PAGE_BYTES: u64 = 4096;
 /// Most address space that a simulated tier reserves.
 const RESERVE_BYTES_MAX: u64 = 1 << 40;
 
@@ -320,6 +328,7 @@ impl CrashSim {
             persists: 0,
             errors: WriteBackErrors::default(),
             faults: Faults::default(),
+            released: BTreeSet::new(),
         };
         let model = record.start.model();
         let medium = Medium { mapping, model, bytes_max, boot_id, record: Mutex::new(record) };
@@ -413,7 +422,38 @@ impl CrashSim {
     /// Bytes that the disk under the medium still has, where it has a limit.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         let record = self.record();
-        record.faults.disk_bytes.map(|disk| disk.saturating_sub(record.bytes))
+        record.faults.disk_bytes.map(|disk| disk.saturating_sub(record.allocated_bytes()))
+    }
+
+    pub(crate) fn disk_bytes(&self) -> Option<u64> {
+        self.record().faults.disk_bytes
+    }
+
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.record().allocated_bytes()
+    }
+
+    /// Whole pages are zero from now on, as if by a store that the crash model may lose, and have no blocks.
+    pub(crate) fn release(&self, from: u64, to: u64) {
+        let zeros = vec![0; (to - from) as usize];
+        // SAFETY: below the grown length, so mapped; the caller owns the range.
+        unsafe {
+            let target = self.mapping().base().add(from as usize).as_ptr();
+            std::ptr::write_bytes(target, 0, zeros.len());
+        }
+        let mut record = self.record();
+        record.log(Op::Store { offset: from, bytes: zeros.into() });
+        record.released.extend(pages_of(from, to));
+    }
+
+    pub(crate) fn allocate(&self, from: u64, to: u64) -> Result<()> {
+        let mut record = self.record();
+        let wanted: Vec<u64> = record.released.range(pages_of(from, to)).copied().collect();
+        if !wanted.is_empty() {
+            record.may_take(from, to, wanted.len() as u64 * PAGE_BYTES)?;
+        }
+        record.released.retain(|page| !pages_of(from, to).contains(page));
+        Ok(())
     }
 
     /// From now on persists that `lies` picks by offset and length (0 and `u64::MAX` for everything) succeed without effect,
@@ -446,13 +486,16 @@ impl CrashSim {
 
     pub(crate) fn record_store(&self, offset: u64, bytes: &[u8]) {
         if !bytes.is_empty() {
-            self.record().log(Op::Store { offset, bytes: bytes.into() });
+            let mut record = self.record();
+            record.check_blocks(offset, bytes.len());
+            record.log(Op::Store { offset, bytes: bytes.into() });
         }
     }
 
     pub(crate) fn record_word(&self, offset: u64, word: &AtomicU64, value: u64) {
         // Under the lock, so that whoever sees the word finds it logged before anything it does itself.
         let mut record = self.record();
+        record.check_blocks(offset, 8);
         word.store(value.to_le(), Ordering::Release);
         record.log(Op::Store { offset, bytes: value.to_le_bytes().as_slice().into() });
     }
@@ -498,18 +541,7 @@ impl CrashSim {
 
     pub(crate) fn grow(&self, old: u64, new: u64) -> Result<()> {
         let mut record = self.record();
-        let beyond = record.faults.disk_bytes.is_some_and(|disk| new > disk);
-        let refusal = if beyond { Some(Refusal::NoSpace) } else { next_refusal(&mut record.faults.grows) };
-        match refusal {
-            Some(Refusal::NoSpace) => {
-                let source = Some(Refusal::NoSpace.error());
-                return Err(DeviceError::Full { wanted: new, limit: old, source });
-            }
-            Some(refusal) => {
-                return Err(DeviceError::io("allocate room in", Path::new(NAME), refusal.error()));
-            }
-            None => {}
-        }
+        record.may_take(old, new, new - old)?;
         // A crash may have left a length that is no whole number of pages; its last page is mapped already.
         self.mapping()
             .map_memory(old - old % page_bytes(), new)
@@ -564,7 +596,37 @@ impl WriteBackErrors {
     }
 }
 
+fn pages_of(from: u64, to: u64) -> Range<u64> {
+    from / PAGE_BYTES..to.div_ceil(PAGE_BYTES)
+}
+
 impl Record {
+    fn allocated_bytes(&self) -> u64 {
+        self.bytes - self.released.len() as u64 * PAGE_BYTES
+    }
+
+    /// Whether the disk has `bytes` more, for `from..to`; if so, that is a growth of those that may still succeed.
+    fn may_take(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
+        let beyond = self.faults.disk_bytes.is_some_and(|disk| self.allocated_bytes() + bytes > disk);
+        match if beyond { Some(Refusal::NoSpace) } else { next_refusal(&mut self.faults.grows) } {
+            Some(Refusal::NoSpace) => {
+                let source = Some(Refusal::NoSpace.error());
+                Err(DeviceError::Full { wanted: to, limit: from, source })
+            }
+            Some(refusal) => Err(DeviceError::io("allocate room in", Path::new(NAME), refusal.error())),
+            None => Ok(()),
+        }
+    }
+
+    /// A store to bytes without blocks would be a SIGBUS on a full disk, and is found here on every disk.
+    fn check_blocks(&self, offset: u64, bytes: usize) {
+        let stored = pages_of(offset, offset + bytes as u64);
+        assert!(
+            self.released.range(stored).next().is_none(),
+            "a store of {bytes} bytes at {offset}, where the disk was given back"
+        );
+    }
+
     fn fail_write_back(&mut self, refusal: Refusal) {
         self.log(Op::Persist { offset: 0, len: u64::MAX, failed: true });
         self.errors.add(refusal);

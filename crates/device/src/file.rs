@@ -1,7 +1,7 @@
 //! The file behind a fast tier: its lock, its length, its way to the disk.
 //!
-//! Owns opening, locking, allocating and syncing. Promises that every byte below the length it reports has its disk blocks,
-//! so that no store through the mapping can meet a full disk. Must not know what the bytes mean.
+//! Owns opening, locking, allocating and syncing. Promises that every byte it grew by has its disk blocks until they are
+//! released, so that no store through the mapping can meet a full disk. Must not know what the bytes mean.
 //!
 //! The lock is an `flock` on the tier's own file, so it cannot be stepped around by deleting another file, and it ends
 //! with the process however that ends. Beside it, `NAME.lock` holds the holder's process id as decimal text, for the
@@ -11,11 +11,11 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{DeviceError, Result};
-use crate::map::{FileAccess, Mapping, is_persistent_memory};
+use crate::map::{FileAccess, Mapping, is_persistent_memory, page_bytes};
 
 /// Who may do what with the files and directories made here: their owner all, others nothing. Those that are there already
 /// stay as they are.
@@ -35,6 +35,8 @@ pub(crate) struct TierFile {
     mapped: File,
     path: PathBuf,
     access: FileAccess,
+    /// Whether blocks can be had, and given back, in the middle of the file.
+    has_ranges: bool,
 }
 
 impl TierFile {
@@ -74,10 +76,14 @@ impl TierFile {
             FileAccess::Write | FileAccess::WriteSync => open_again(&file),
         };
         let mapped = mapped.map_err(|source| DeviceError::io("open a second time", path, source))?;
-        let tier = TierFile { mapping, file, mapped, path: path.to_path_buf(), access };
-        if access != FileAccess::Read {
+        let mut tier =
+            TierFile { mapping, file, mapped, path: path.to_path_buf(), access, has_ranges: false };
+        if access == FileAccess::WriteSync {
             // A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS.
             tier.allocate(0, length)?;
+        } else if access == FileAccess::Write {
+            // On persistent memory the block map would have to be synced at each change.
+            tier.has_ranges = punch(&tier.file, length, page_bytes()).is_ok();
         }
         tier.mapping
             .map_file(0, length, &tier.mapped, access)
@@ -129,8 +135,31 @@ impl TierFile {
     /// Bytes that the file of `length` bytes may still take, as far as the file system knows.
     pub(crate) fn free_bytes(&self, length: u64) -> Option<u64> {
         let on_disk = file_system_bytes(&self.file).map(|(_, free)| free);
-        let allowed = file_size_limit().map(|limit| limit.saturating_sub(length));
+        // What was released lies below the length, and may be had again.
+        let taken = self.allocated_bytes().map_or(length, |allocated| allocated.min(length));
+        let allowed = file_size_limit().map(|limit| limit.saturating_sub(taken));
         on_disk.into_iter().chain(allowed).min()
+    }
+
+    /// Bytes of disk that the file takes.
+    pub(crate) fn allocated_bytes(&self) -> Option<u64> {
+        // In this unit whatever the file system's own.
+        self.file.metadata().ok().map(|metadata| metadata.blocks() * 512)
+    }
+
+    /// Bytes of the whole file system.
+    pub(crate) fn file_system_bytes(&self) -> Option<u64> {
+        file_system_bytes(&self.file).map(|(all, _)| all)
+    }
+
+    /// Gives the blocks of `from..to` back; they read as zeros. False where that is not possible.
+    pub(crate) fn release(&self, from: u64, to: u64) -> bool {
+        self.has_ranges && punch(&self.file, from, to - from).is_ok()
+    }
+
+    /// Blocks for bytes below the file's length, whose contents stay as they are.
+    pub(crate) fn allocate_again(&self, from: u64, to: u64) -> Result<()> {
+        if self.has_ranges { self.allocate(from, to) } else { Ok(()) }
     }
 
     /// Lengthens the file from `from` to `to` bytes of zeros, blocks allocated.
@@ -254,12 +283,21 @@ fn open_again(file: &File) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(opened)
 }
 
+/// Allocates blocks and lengthens the file; bytes already there stay as they are.
 fn fallocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    fallocate_by(file, 0, from, bytes)
+}
+
+/// Makes a hole, which reads as zeros; the length stays.
+fn punch(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    fallocate_by(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, from, bytes)
+}
+
+fn fallocate_by(file: &File, mode: libc::c_int, from: u64, bytes: u64) -> io::Result<()> {
     loop {
-        // SAFETY: a call on an open descriptor; it touches no memory of ours. Mode 0 allocates blocks and lengthens the
-        // file, and leaves bytes already there as they are.
+        // SAFETY: a call on an open descriptor. What it changes under our mapping are bytes that the caller owns.
         let answer =
-            unsafe { libc::fallocate(file.as_raw_fd(), 0, from as libc::off_t, bytes as libc::off_t) };
+            unsafe { libc::fallocate(file.as_raw_fd(), mode, from as libc::off_t, bytes as libc::off_t) };
         if answer == 0 {
             return Ok(());
         }

@@ -28,7 +28,9 @@
 //! ([`DeviceError::Closed`]), and what is on the medium is for the next process to recover.
 //!
 //! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
-//! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it.
+//! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it. Of a file on disk, though, what
+//! it held when it was opened may be a sparse copy, and what was [released](FastTier::release) has no blocks: [`FastTier::allocate`]
+//! comes first there.
 //!
 //! **A new file** has its directory synced when it is made, and so have the directories that [`create_directories`] makes, so
 //! that a power cut cannot take the whole tier.

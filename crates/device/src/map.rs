@@ -150,6 +150,13 @@ impl Mapping {
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Gives the memory of `from..to`, mapped by [`Mapping::map_memory`], back; it reads as zeros from now on.
+    pub(crate) fn release_memory(&self, from: u64, to: u64) -> bool {
+        let (start, bytes) = self.at(from, to);
+        // SAFETY: private memory of our own reservation, which nobody refers to (the caller owns the range).
+        unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) == 0 }
+    }
+
     /// Asks for 2 MiB pages behind `from..to`. A hint.
     pub(crate) fn advise_huge_pages(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from, to);

@@ -203,14 +203,53 @@ fn a_file_cut_short_shows_its_length_and_grows_again() {
 }
 
 #[test]
-fn holes_get_their_blocks_when_the_file_is_opened() {
-    use std::os::unix::fs::MetadataExt;
+fn holes_get_their_blocks_when_they_are_asked_for() {
     let scratch = Scratch::new();
     std::fs::File::create(scratch.file()).unwrap().set_len(MIB).unwrap();
-    assert_eq!(std::fs::metadata(scratch.file()).unwrap().blocks(), 0);
     let tier = scratch.open();
-    assert_eq!(tier.bytes(), MIB);
-    assert!(std::fs::metadata(scratch.file()).unwrap().blocks() * 512 >= MIB);
+    assert_eq!((tier.bytes(), tier.allocated_bytes()), (MIB, Some(0)));
+    tier.allocate(0, MIB / 2).unwrap();
+    assert!((MIB / 2..MIB).contains(&tier.allocated_bytes().unwrap()));
+    tier.allocate(0, u64::MAX).unwrap();
+    assert!(tier.allocated_bytes().unwrap() >= MIB);
+}
+
+#[test]
+fn what_is_released_is_zero_and_takes_no_room() {
+    let scratch = Scratch::new();
+    let sim = CrashSim::new(CrashModel::Pages, 4 * MIB);
+    for tier in
+        [scratch.open(), FastTier::dram(&FastTierOptions::default()).unwrap(), FastTier::simulated(&sim)]
+    {
+        tier.grow(2 * MIB).unwrap();
+        put(&tier, 0, &[7; 2 << 20]);
+        assert!(tier.release(MIB, MIB / 2), "{}", tier.medium());
+        assert_eq!(tier.read(MIB - 1, 2), [7, 0]);
+        assert_eq!(tier.read(MIB + MIB / 2 - 1, 2), [0, 7]);
+        assert_eq!(tier.bytes(), 2 * MIB);
+        if let Some(bytes) = tier.allocated_bytes() {
+            assert!(bytes < 2 * MIB - MIB / 2 + 65_536, "{bytes} on {}", tier.medium());
+        }
+        tier.allocate(MIB, MIB / 2).unwrap();
+        put(&tier, MIB, b"again");
+        tier.persist_all().unwrap();
+        assert_eq!(tier.read(MIB, 6), b"again\0");
+        assert!(tier.allocated_bytes().is_none_or(|bytes| bytes >= 2 * MIB));
+    }
+}
+
+#[test]
+fn a_simulated_disk_refuses_and_finds_stores_to_what_it_got_back() {
+    let sim = CrashSim::new(CrashModel::Pages, 1 << 40);
+    sim.limit_disk(2 * MIB);
+    let tier = FastTier::simulated(&sim);
+    tier.grow(2 * MIB).unwrap();
+    assert!(tier.release(MIB, MIB));
+    assert_eq!(tier.free_bytes(), Some(MIB));
+    tier.grow(3 * MIB).unwrap();
+    assert!(matches!(tier.allocate(MIB, MIB), Err(DeviceError::Full { source: Some(_), .. })));
+    let tier = std::panic::AssertUnwindSafe(&tier);
+    assert!(std::panic::catch_unwind(|| put(*tier, MIB + 5, b"x")).is_err());
 }
 
 #[test]
@@ -413,11 +452,13 @@ fn a_full_disk_is_an_error_and_the_tier_goes_on() {
     tier.grow(3 * MIB).unwrap();
     put(&tier, 2 * MIB, &vec![8; MIB as usize]);
     drop(tier);
-    // A sparse file on a full disk is refused at opening, before any store could trap.
+    // What is not there of a sparse file on a full disk is refused before any store could trap.
     let sparse = disk.0.0.join("sparse");
     std::fs::File::create(&sparse).unwrap().set_len(16 * MIB).unwrap();
-    let refused = FastTier::open_file(&sparse, &FastTierOptions::default(), false).unwrap_err();
-    assert!(matches!(refused, DeviceError::Full { .. }), "{refused}");
+    let tier = FastTier::open_file(&sparse, &FastTierOptions::default(), false).unwrap();
+    tier.allocate(0, 4096).unwrap();
+    let refused = tier.allocate(4096, 16 * MIB).unwrap_err();
+    assert!(matches!(refused, DeviceError::Full { source: Some(_), .. }), "{refused}");
 }
 
 #[test]

@@ -256,6 +256,39 @@ impl Store {
         pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
+    /// What keeps segments that are empty, or could be, from being freed: for the error of a store that is full.
+    pub(super) fn pins(&self) -> Vec<String> {
+        let oldest = self.snapshots.oldest();
+        let pending = self.collector.pending.lock();
+        let of_snapshots =
+            pending.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
+        let of_readers = pending.len() - of_snapshots;
+        drop(pending);
+        let bytes = |segments: u64| segments * self.log.unit_bytes();
+        let mut pins = Vec::new();
+        if let Some(since_ms) = self.snapshots.oldest_since_ms() {
+            let age_ms = self.clock.now_ms().saturating_sub(since_ms);
+            pins.push(format!(
+                "a snapshot taken {age_ms} ms ago keeps what was replaced since ({of_snapshots} empty segments, {} bytes, wait for it)",
+                bytes(of_snapshots as u64)
+            ));
+        }
+        if of_readers > 0 {
+            pins.push(format!(
+                "{of_readers} empty segments, {} bytes, wait for a reader to leave `Table::read` or a scan, or to drop a pin",
+                bytes(of_readers as u64)
+            ));
+        }
+        let unreadable = self.log.segments_unreadable();
+        if unreadable > 0 {
+            pins.push(format!(
+                "{unreadable} segments, {} bytes, are left out of collection because of corruption",
+                bytes(unreadable)
+            ));
+        }
+        pins
+    }
+
     /// Step 2, for one segment.
     fn empty_segment(&self, unit: u32, claim: Claim) -> Result<()> {
         self.each_record(unit, Fetched::Chains, |table, record| {

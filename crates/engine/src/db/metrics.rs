@@ -73,12 +73,16 @@ pub struct Metrics {
     pub index_bytes: u64,
     /// Bytes the fast tier takes now.
     pub fast_tier_bytes: u64,
+    /// Bytes of the disk that it takes: fewer once freed segments were given back. On no disk, `fast_tier_bytes`.
+    pub fast_tier_allocated_bytes: u64,
     /// Bytes it may take.
     pub fast_tier_bytes_max: u64,
     /// Bytes of records that are needed (estimated).
     pub live_bytes: u64,
     /// Bytes of records that are not, and wait for collection (estimated).
     pub dead_bytes: u64,
+    /// Bytes of segments where there is no record: what open ones have room for, and what was left over when they were sealed.
+    pub unused_bytes: u64,
     /// Whole rows written.
     pub puts: u64,
     /// Partial updates written.
@@ -135,7 +139,7 @@ pub struct Metrics {
 impl Store {
     pub(super) fn metrics(&self) -> Metrics {
         let tables = self.catalog.all();
-        let (used, dead_bytes) = self.log.used_and_dead_bytes();
+        let (live_bytes, dead_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.collector.totals();
         let (chains_merged, chains_merged_in_place) = self.merging.merged();
@@ -146,9 +150,11 @@ impl Store {
             tables: tables.len() as u64,
             index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
             fast_tier_bytes,
+            fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),
             fast_tier_bytes_max,
-            live_bytes: used - dead_bytes,
+            live_bytes,
             dead_bytes,
+            unused_bytes,
             puts: self.counters.sum(Count::Put),
             updates: self.counters.sum(Count::Update),
             gets: self.counters.sum(Count::Get),

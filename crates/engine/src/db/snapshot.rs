@@ -16,7 +16,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(super) fn take(store: &Arc<Store>) -> Snapshot {
-        Snapshot { sequence: store.snapshots.take(&store.log), store: Arc::clone(store) }
+        let sequence = store.snapshots.take(&store.log, store.clock.now_ms());
+        Snapshot { sequence, store: Arc::clone(store) }
     }
 
     /// The last sequence it sees.

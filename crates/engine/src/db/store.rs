@@ -226,31 +226,45 @@ pub(super) fn index_full_error() -> Error {
 /// The live snapshots, by sequence.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    live: Mutex<BTreeMap<u64, usize>>,
+    live: Mutex<BTreeMap<u64, Held>>,
+}
+
+/// How many hold a snapshot, and when it was taken.
+#[derive(Clone, Copy)]
+struct Held {
+    count: usize,
+    since_ms: u64,
 }
 
 impl Snapshots {
     /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
-    pub(super) fn take(&self, log: &Log) -> u64 {
+    pub(super) fn take(&self, log: &Log, now_ms: u64) -> u64 {
         let mut live = self.live.lock();
         let sequence = log.barrier();
-        *live.entry(sequence).or_insert(0) += 1;
+        live.entry(sequence).or_insert(Held { count: 0, since_ms: now_ms }).count += 1;
         sequence
     }
 
     /// Holds one that is live once more.
     pub(super) fn retain(&self, sequence: u64) {
-        *self.live.lock().entry(sequence).or_insert(0) += 1;
+        if let Some(held) = self.live.lock().get_mut(&sequence) {
+            held.count += 1;
+        }
     }
 
     pub(super) fn release(&self, sequence: u64) {
         let mut live = self.live.lock();
-        if let Some(count) = live.get_mut(&sequence) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(held) = live.get_mut(&sequence) {
+            held.count -= 1;
+            if held.count == 0 {
                 live.remove(&sequence);
             }
         }
+    }
+
+    /// When the oldest was taken.
+    pub(super) fn oldest_since_ms(&self) -> Option<u64> {
+        self.live.lock().first_key_value().map(|(_, held)| held.since_ms)
     }
 
     pub(super) fn oldest(&self) -> Option<u64> {
@@ -375,6 +389,7 @@ impl Store {
             let garbage = self.epoch.collect() > 0;
             worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             worked |= self.log.remap_sealed();
+            self.log.give_back();
         }
     }
 

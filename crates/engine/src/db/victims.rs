@@ -173,7 +173,10 @@ impl Store {
     /// The segments most worth collecting.
     pub(super) fn choose(&self, need: Need) -> Chosen {
         let (used, obsolete_in_all) = self.log.used_and_dead_bytes();
-        if need == Need::Idle && (obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used) {
+        // Where next to nothing would have to be copied, as after a table was cleared, the space goes back at once.
+        let is_mostly_obsolete = obsolete_in_all / 3 > used - obsolete_in_all;
+        let is_tolerable = obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used;
+        if need == Need::Idle && is_tolerable && !is_mostly_obsolete {
             return Chosen::nothing();
         }
         let mut candidates = self.worth_collecting(need, used - obsolete_in_all);

@@ -342,15 +342,25 @@ impl Store {
         let nothing_to_gain = !self.may_gain_space() && self.log.lacks(units, claim);
         let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
-            return Err(no_space.into_error(&self.log));
+            return Err(self.full(no_space));
         }
         if !self.options.wait_for_space {
             self.request_round();
-            let full = no_space.into_error(&self.log);
+            let full = self.full(no_space);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
         *waits += u32::from(!self.await_round(Duration::from_millis(10)));
         Ok(())
+    }
+
+    /// The error for a store that is full, with what pins its space.
+    fn full(&self, no_space: NoSpace) -> Error {
+        let error = no_space.into_error(&self.log);
+        let pins = self.pins();
+        if error.kind() != ErrorKind::Full || pins.is_empty() {
+            return error;
+        }
+        Error::new(ErrorKind::Full, format!("{}; besides, {}", error.message(), pins.join("; ")))
     }
 
     /// Asks for a round of the collector and waits until a segment is freed, at most `timeout`. False if nothing

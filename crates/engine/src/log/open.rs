@@ -17,6 +17,7 @@ use super::root::{CATALOG_START, ExtentList};
 use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
 };
+use super::space::KEPT_BYTES;
 use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of, now};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
@@ -24,6 +25,8 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 const SMALL_TIER_UNITS: u64 = 128;
 /// For so many units writers may have a lane of their own: its open segments hold room that nobody else can use.
 const UNITS_PER_LANE: u32 = 40;
+/// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 8 MiB each.
+const UNITS_MAX: u32 = 1 << 17;
 
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
@@ -40,12 +43,14 @@ impl Log {
         };
         let grown = (tier.bytes() / root.unit_bytes.max(1)) as u32;
         let log = Log::over(tier, options, root, grown)?;
+        log.allocate_headers(grown)?;
         let listed = log.root.lock().load_list(&log.tier)?;
         let power_cut = log.left_by_power_cut();
         if log.may_hold_forgotten_pages(power_cut) {
             log.rewrite_headers(grown);
         }
         let segments = log.load_segments(grown, power_cut, &listed)?;
+        log.allocate_used()?;
         let found = log.found(segments);
         Ok((log, found))
     }
@@ -69,7 +74,8 @@ impl Log {
             return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).max(grown);
+        let units_max = if options.fast_tier_bytes_max == u64::MAX { UNITS_MAX } else { u32::MAX };
+        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).min(units_max).max(grown);
         let syncs_each_write = options.durability == Durability::Immediate;
         let lanes = match syncs_each_write && !tier.flush_is_cheap() {
             // Writers wait for a sync, not for the lane, and a sync of one place takes a third of one of eight.
@@ -79,7 +85,7 @@ impl Log {
         Ok(Log {
             unit_shift: unit_bytes.trailing_zeros(),
             units: (0..grown_max).map(|_| Unit::new()).collect(),
-            pool: Mutex::new(Pool::new(grown, grown_max)),
+            pool: Mutex::new(Pool::new(grown, grown_max, now())),
             space_freed: Condvar::new(),
             lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
             collector_lane: Mutex::new(Lane::default()),
@@ -109,8 +115,9 @@ impl Log {
             )));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let room = limit.min(tier.disk_bytes().unwrap_or(u64::MAX));
         let unit_bytes = (1..=unit_bytes.trailing_zeros() - 20)
-            .fold(unit_bytes, |bytes, _| if limit / bytes < SMALL_TIER_UNITS { bytes / 2 } else { bytes });
+            .fold(unit_bytes, |bytes, _| if room / bytes < SMALL_TIER_UNITS { bytes / 2 } else { bytes });
         if limit < 8 * unit_bytes {
             return Err(Error::invalid(format!(
                 "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",
@@ -146,6 +153,35 @@ impl Log {
         (1..grown).for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
     }
 
+    /// A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS; on a file system in memory
+    /// a load, too. The first unit is the root's.
+    fn allocate_headers(&self, grown: u32) -> Result<()> {
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
+        self.tier.allocate(0, self.unit_bytes())?;
+        (1..grown).try_for_each(|unit| Ok(self.tier.allocate(self.unit_offset(unit), KEPT_BYTES)?))
+    }
+
+    /// The same for all of the units in use, and for what is to be held back.
+    fn allocate_used(&self) -> Result<()> {
+        if self.tier.is_read_only() {
+            return Ok(());
+        }
+        let mut pool = self.pool.lock();
+        let (mut from, mut to) = (0, 0);
+        for (&unit, segment) in &pool.used {
+            // Neighbours at one stroke.
+            if unit != to {
+                self.tier.allocate(self.unit_offset(from), self.unit_offset(to - from))?;
+                from = unit;
+            }
+            to = unit + segment.units;
+        }
+        self.tier.allocate(self.unit_offset(from), self.unit_offset(to - from))?;
+        self.hold_back(&mut pool)
+    }
+
     /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first units of
     /// used segments.
     fn load_segments(&self, grown: u32, power_cut: bool, listed: &[Extent]) -> Result<Vec<u32>> {
@@ -172,7 +208,7 @@ impl Log {
                     }
                 }
                 self.tidy_free(unit, units, &decoded)?;
-                (unit..unit + units).for_each(|u| pool.add_free(u));
+                (unit..unit + units).for_each(|u| pool.add_bare(u));
                 unit += units;
                 continue;
             };

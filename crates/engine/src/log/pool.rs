@@ -1,7 +1,7 @@
 //! The pool: which units of the fast tier are used and which are free.
 //!
 //! Owns the books of the fast tier's units and the rule how many are kept back from whom. Promises that what a claim may
-//! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow.
+//! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow, and gives back to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,7 +13,15 @@ use super::segment::{Claim, Segment};
 pub(crate) struct Pool {
     /// By first unit.
     pub(crate) used: BTreeMap<u32, Segment>,
+    /// Allocated: they may be stored to.
     free: BTreeSet<u32>,
+    /// Free, but all of them except the page of the header was given back to the disk: to be allocated before they are used.
+    bare: BTreeSet<u32>,
+    /// Units that are being given back.
+    releasing: u32,
+    /// The fewest units that were free since `watched_since`.
+    fewest_free: u32,
+    watched_since: Instant,
     /// Free, and touched already, so that writing them faults no page.
     ready: VecDeque<u32>,
     /// Units that are being touched: neither free nor ready, but soon to be had.
@@ -44,6 +52,11 @@ const REFUSAL_RESTS: Duration = Duration::from_secs(1);
 /// Units that new rows leave to others on a disk that fills, at most.
 const SLACK_MAX: u32 = 64;
 
+/// How long units are free before they are given back.
+const FREE_RESTS: Duration = Duration::from_secs(1);
+/// Free units that are kept beside those held back, at most, and a quarter of those used.
+const KEPT_MAX: u32 = 16;
+
 /// Segments that wait to be mapped anew; more are left as they are.
 const TO_REMAP_MAX: usize = 256;
 
@@ -51,10 +64,14 @@ const TO_REMAP_MAX: usize = 256;
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(grown: u32, grown_max: u32) -> Pool {
+    pub(crate) fn new(grown: u32, grown_max: u32, now: Instant) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
+            bare: BTreeSet::new(),
+            releasing: 0,
+            fewest_free: 0,
+            watched_since: now,
             ready: VecDeque::new(),
             preparing: 0,
             grown,
@@ -91,20 +108,85 @@ impl Pool {
         (self.free.len() + self.ready.len()) as u32
     }
 
-    /// Units that the tier may still be grown by, as far as is known.
+    /// Units that would be had if the disk gave its blocks.
+    fn without_blocks(&self) -> u32 {
+        self.bare.len() as u32 + (self.grown_max - self.grown)
+    }
+
+    /// Units that may still be allocated, as far as is known.
     fn growable(&self) -> u32 {
-        if self.refusal.is_some() { 0 } else { self.grown_max - self.grown }
+        if self.refusal.is_some() { 0 } else { self.without_blocks() }
+    }
+
+    /// Units of segments, and the root's.
+    fn units_used(&self) -> u32 {
+        self.grown - self.free_units() - self.preparing - self.releasing - self.bare.len() as u32
     }
 
     /// Units that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
     /// has no room for.
     pub(crate) fn space(&self) -> (u32, u32) {
         let growable = self.growable().min(self.disk_units);
-        (self.free_units() + self.preparing + growable, self.grown + growable)
+        let there = self.free_units() + self.preparing;
+        (there + growable, self.units_used() + there + growable)
     }
 
     pub(crate) fn add_free(&mut self, unit: u32) {
         self.free.insert(unit);
+    }
+
+    /// A free unit whose blocks may have been given back.
+    pub(crate) fn add_bare(&mut self, unit: u32) {
+        self.bare.insert(unit);
+    }
+
+    /// The next free unit to allocate that was given back.
+    pub(crate) fn first_bare(&self) -> Option<u32> {
+        self.bare.first().copied()
+    }
+
+    /// Those that are to be allocated, the lowest first.
+    pub(crate) fn all_bare(&self) -> Vec<u32> {
+        self.bare.iter().copied().collect()
+    }
+
+    /// A unit that was given back is allocated again.
+    pub(crate) fn has_allocated(&mut self, unit: u32) {
+        self.bare.remove(&unit);
+        self.free.insert(unit);
+        self.disk_units = self.disk_units.saturating_sub(1);
+        self.refusal = None;
+    }
+
+    /// Whether what is to be held back is there, and one to write to.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.free_units() > Claim::Write.reserve()
+    }
+
+    /// How many units to give back: those that were free for all of the time that is watched, but for some that are kept,
+    /// so that what comes and goes is not allocated anew each time.
+    pub(crate) fn surplus(&mut self, now: Instant) -> u32 {
+        if now - self.watched_since < FREE_RESTS {
+            return 0;
+        }
+        let kept = Claim::Write.reserve() + READY_MAX as u32 + (self.units_used() / 4).min(KEPT_MAX);
+        let surplus = self.fewest_free.saturating_sub(kept);
+        (self.watched_since, self.fewest_free) = (now, self.free_units());
+        surplus
+    }
+
+    /// A free unit to be given back, taken out of the books until [`Pool::has_released`]; the low ones stay.
+    pub(crate) fn next_to_release(&mut self) -> Option<u32> {
+        let unit = self.free.pop_last()?;
+        self.releasing += 1;
+        Some(unit)
+    }
+
+    /// The unit was given back, or stays allocated.
+    pub(crate) fn has_released(&mut self, unit: u32, released: bool) {
+        self.releasing -= 1;
+        let into = if released { &mut self.bare } else { &mut self.free };
+        into.insert(unit);
     }
 
     /// The disk has room for `units` more, as it says; `None`: nobody knows.
@@ -124,14 +206,13 @@ impl Pool {
 
     /// It is the disk that ends growth, and not the limit.
     pub(crate) fn is_limited_by_disk(&self) -> bool {
-        self.refusal.is_some() || self.disk_units < self.grown_max - self.grown
+        self.refusal.is_some() || self.disk_units < self.without_blocks()
     }
 
     /// Units that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
     /// to those that go over others: with a sixteenth of what is used, the collector keeps up with them.
     fn held_back(&self, claim: Claim) -> u32 {
-        let used = self.grown - self.free_units() - self.preparing;
-        let slack = if self.is_limited_by_disk() { (used / 16 + 1).min(SLACK_MAX) } else { 0 };
+        let slack = if self.is_limited_by_disk() { (self.units_used() / 16 + 1).min(SLACK_MAX) } else { 0 };
         claim.reserve() + if claim == Claim::Write { slack } else { 0 }
     }
 
@@ -169,14 +250,17 @@ impl Pool {
         if self.free_units() < units + claim.reserve() {
             return Err(NoUnit::Full);
         }
-        if units == 1 {
-            if let Some(unit) = self.ready.pop_front() {
-                return Ok(unit);
-            }
-            self.ready_target = (self.ready_target * 2).min(READY_MAX);
-            return self.free.pop_first().ok_or(NoUnit::Full);
+        let taken = if units == 1 { self.take_one() } else { self.take_run(units) };
+        self.fewest_free = self.fewest_free.min(self.free_units());
+        taken
+    }
+
+    fn take_one(&mut self) -> Result<u32, NoUnit> {
+        if let Some(unit) = self.ready.pop_front() {
+            return Ok(unit);
         }
-        self.take_run(units)
+        self.ready_target = (self.ready_target * 2).min(READY_MAX);
+        self.free.pop_first().ok_or(NoUnit::Full)
     }
 
     fn take_run(&mut self, units: u32) -> Result<u32, NoUnit> {
@@ -212,12 +296,14 @@ impl Pool {
 
     /// A unit to make ready, if more are wanted: a free one, or `Grow`.
     pub(crate) fn next_to_prepare(&mut self, now: Instant) -> Option<Result<u32, NoUnit>> {
+        self.forget_refusal(now);
+        // Ahead of the lanes, which would have to wait for it.
+        let ahead = (self.units_used() / 8).min(READY_MAX as u32);
+        if let Some(short) = self.units_short(1 + ahead) {
+            return Some(Err(NoUnit::Grow(short)));
+        }
         if self.ready.len() >= self.ready_target {
             return None;
-        }
-        self.forget_refusal(now);
-        if let Some(short) = self.units_short(1) {
-            return Some(Err(NoUnit::Grow(short)));
         }
         let unit = self.free.pop_first()?;
         self.preparing += 1;
@@ -246,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
-        let mut pool = Pool::new(8, 8);
+        let mut pool = Pool::new(8, 8, crate::log::now());
         let open = Segment {
             units: 2,
             kind: SegmentKind::Row,
@@ -279,7 +365,7 @@ mod tests {
 
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {
-        let mut pool = Pool::new(1, 12);
+        let mut pool = Pool::new(1, 12, crate::log::now());
         let now = crate::log::now();
         let take = |pool: &mut Pool, units, claim| pool.take(units, claim, now);
         pool.has_grown(11);
@@ -300,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_free_tail_shortens_the_growth() {
-        let mut pool = Pool::new(1, 20);
+        let mut pool = Pool::new(1, 20, crate::log::now());
         let now = crate::log::now();
         pool.has_grown(2);
         assert_eq!(pool.take(5, Claim::Write, now), Err(NoUnit::Grow(7)), "and four to hold back");
@@ -314,7 +400,7 @@ mod tests {
     /// What a full disk leaves is what is there: the address space beyond is no room.
     #[test]
     fn a_medium_that_refuses_to_grow_leaves_what_was_held_back() {
-        let mut pool = Pool::new(1, 1 << 17);
+        let mut pool = Pool::new(1, 1 << 17, crate::log::now());
         let now = crate::log::now();
         assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Grow(5)));
         pool.has_grown(4);
@@ -341,5 +427,31 @@ mod tests {
             Err(NoUnit::Grow(1)),
             "the disk has one more, for it"
         );
+    }
+
+    /// Units come and go; only what nobody wanted for a while is given back.
+    #[test]
+    fn what_is_free_for_long_is_given_back() {
+        let start = crate::log::now();
+        let mut pool = Pool::new(1, 100, start);
+        pool.has_grown(40);
+        let at = |n: u32| start + FREE_RESTS * n;
+        assert_eq!(pool.surplus(start), 0);
+        assert_eq!(pool.surplus(at(1)), 0, "it was not there all the time");
+        (0..8).for_each(|_| assert!(pool.take(1, Claim::Write, at(1)).is_ok()));
+        (1..5).for_each(|unit| pool.add_free(unit));
+        assert_eq!(pool.surplus(at(2)), 32 - 4 - 2 - 1);
+        let (space, unit) = (pool.space(), pool.next_to_release().unwrap());
+        assert_eq!(unit, 40);
+        pool.has_released(unit, true);
+        assert_eq!(pool.space(), space, "it may be allocated again");
+        pool.refused("full".into(), at(2));
+        assert_eq!(pool.space(), (35, 40), "unless the disk refuses");
+        assert_eq!(pool.first_bare(), Some(40));
+        pool.has_allocated(40);
+        assert_eq!((pool.space(), pool.first_bare()), (space, None));
+        let unit = pool.next_to_release().unwrap();
+        pool.has_released(unit, false);
+        assert_eq!((pool.space(), pool.first_bare()), (space, None), "where a medium takes nothing back");
     }
 }

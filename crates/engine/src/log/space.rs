@@ -3,6 +3,7 @@
 //! Owns the way of a unit from the medium into a segment and back. Promises that a segment's header is durable when and as
 //! `log/segment.rs` says. Must not know records.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use super::replay::Walk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind, SegmentState};
 use super::{Log, header_of, now};
 use crate::Result;
+
+/// What is kept of a unit that is given back: the page of its header.
+pub(super) const KEPT_BYTES: u64 = 4096;
 
 impl Log {
     /// Takes `units` units into use as a segment of `kind`.
@@ -75,27 +79,77 @@ impl Log {
     /// full is noted in the pool, and no error.
     fn grow(&self, pool: &mut Pool, units: u32) -> Result<()> {
         // A little at a time while the store is small, 64 MiB at a time later.
+        if let Some(unit) = pool.first_bare() {
+            let outcome = self.tier.allocate(self.unit_offset(unit), self.unit_bytes());
+            return self.note_growth(pool, outcome, |pool| pool.has_allocated(unit));
+        }
         let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
-        let mut outcome = Ok(());
-        for wanted in [step.min(pool.grown_max - pool.grown), units, 1] {
+        let room = pool.grown_max - pool.grown;
+        let (mut outcome, mut wanted) = (Ok(()), 0);
+        for units in [step, units, 1].map(|units| units.min(room)) {
+            wanted = units;
             outcome = self.tier.grow(u64::from(pool.grown + wanted) << self.unit_shift);
-            match &outcome {
-                Ok(()) => {
-                    pool.has_grown(wanted);
-                    break;
-                }
-                Err(DeviceError::Full { .. }) => {}
-                Err(_) => break,
+            if !matches!(outcome, Err(DeviceError::Full { .. })) {
+                break;
             }
         }
+        self.note_growth(pool, outcome, |pool| pool.has_grown(wanted))
+    }
+
+    /// What the medium answered to a growth goes into the pool's books, and is an error unless the disk is full.
+    fn note_growth(
+        &self,
+        pool: &mut Pool,
+        outcome: std::result::Result<(), DeviceError>,
+        done: impl FnOnce(&mut Pool),
+    ) -> Result<()> {
         self.look_at_disk(pool);
         match outcome {
-            Err(full @ DeviceError::Full { .. }) => {
-                pool.refused(full.to_string(), now());
-                Ok(())
-            }
-            other => Ok(other?),
+            Ok(()) => done(pool),
+            Err(full @ DeviceError::Full { .. }) => pool.refused(full.to_string(), now()),
+            Err(error) => return Err(error.into()),
         }
+        Ok(())
+    }
+
+    /// Gives free units that nobody wants back to the disk, all but the page of their header. Called by the housekeeper; its
+    /// calls must not meet. Returns how many.
+    pub(crate) fn give_back(&self) -> u32 {
+        let surplus = self.pool.lock().surplus(now());
+        (0..surplus).map_while(|_| self.give_back_one().then_some(())).count() as u32
+    }
+
+    fn give_back_one(&self) -> bool {
+        if self.check_open().is_err() {
+            return false;
+        }
+        let Some(unit) = self.pool.lock().next_to_release() else { return false };
+        // PERSIST: the header says durably that the unit is free, or there never was one, and it stays: whatever a crash
+        // leaves of the rest, old bytes or zeros, nobody looks at it.
+        let (offset, bytes) = (self.unit_offset(unit) + KEPT_BYTES, self.unit_bytes() - KEPT_BYTES);
+        let released = self.tier.release(offset, bytes);
+        self.units[unit as usize].small_pages.store(false, Ordering::Relaxed);
+        self.pool.lock().has_released(unit, released);
+        released
+    }
+
+    /// Finds, of the free units, enough that have blocks or are given some: what was held back when the store was closed, or
+    /// its process killed, is held back again. Called when the store is opened.
+    pub(super) fn hold_back(&self, pool: &mut Pool) -> Result<()> {
+        // The low ones stayed when units were given back.
+        const TRIES_MAX: usize = 64;
+        for unit in pool.all_bare().into_iter().take(TRIES_MAX) {
+            if pool.is_held_back() {
+                return Ok(());
+            }
+            match self.tier.allocate(self.unit_offset(unit), self.unit_bytes()) {
+                Ok(()) => pool.has_allocated(unit),
+                // The disk is full: but the next one may have its blocks still.
+                Err(DeviceError::Full { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Asks the disk how much room it has.
@@ -185,9 +239,30 @@ impl Log {
     }
 
     pub(super) fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {
+        self.counted_dead(unit, segment).min(segment.end - SEGMENT_HEADER_BYTES)
+    }
+
+    fn counted_dead(&self, unit: u32, segment: &Segment) -> u64 {
         let units = &self.units[unit as usize..(unit + segment.units) as usize];
-        let dead: u64 = units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum();
-        dead.min(segment.end - SEGMENT_HEADER_BYTES)
+        units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes of records that are needed, of those that are not, and of segments where there is no record: the rest of open
+    /// ones, and what was left over when they were sealed.
+    pub(crate) fn record_bytes(&self) -> (u64, u64, u64) {
+        let mut ends = HashMap::new();
+        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
+            ends.extend(lane.lock().ends().map(|(unit, _, end, _)| (unit, end)));
+        }
+        let pool = self.pool.lock();
+        pool.used.iter().fold((0, 0, 0), |(live, dead, unused), (&unit, s)| {
+            let open_end = ends.get(&unit).copied().unwrap_or(s.end);
+            let end = if s.sealed { s.end } else { open_end };
+            let filled = end - SEGMENT_HEADER_BYTES;
+            let dead_here = self.counted_dead(unit, s).min(filled);
+            let rest = (u64::from(s.units) << self.unit_shift) - end;
+            (live + filled - dead_here, dead + dead_here, unused + rest)
+        })
     }
 
     /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.

@@ -133,6 +133,56 @@ fn a_disk_that_is_made_larger_is_used() {
     (rows..2 * rows).for_each(|i| put(&flat, i, 0, 4_000).unwrap());
 }
 
+/// Waits until the file takes less than `bytes` of the disk.
+fn until_it_takes(file: &std::path::Path, bytes: u64) {
+    use std::os::unix::fs::MetadataExt;
+    let start = std::time::Instant::now();
+    loop {
+        let taken = std::fs::metadata(file).unwrap().blocks() * 512;
+        if taken < bytes {
+            return;
+        }
+        assert!(
+            start.elapsed() < std::time::Duration::from_secs(20),
+            "{taken} bytes of the disk are still taken"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Blocks that were given back are had again, or refused, before anything is stored there; the simulated disk panics at a
+/// store without them.
+#[test]
+fn what_a_full_disk_gave_back_is_taken_again() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 1 << 40);
+        sim.limit_disk(DISK / 2);
+        sim.limit_log(1 << 20);
+        let tier = || FastTier::simulated(&sim);
+        let db = Db::open_at(tier(), options(Durability::Process), Clock::system()).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        let mut rows = Vec::new();
+        for _ in 0..2 {
+            rows.push(fill(&flat, 4_000).0);
+            flat.clear().unwrap();
+            let start = std::time::Instant::now();
+            while db.metrics().fast_tier_allocated_bytes > DISK / 6 {
+                let bytes = db.metrics().fast_tier_allocated_bytes;
+                assert!(
+                    start.elapsed() < std::time::Duration::from_secs(20),
+                    "{bytes} bytes are still taken"
+                );
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+        // Somebody else took what was given back.
+        sim.limit_disk(db.metrics().fast_tier_allocated_bytes + (2 << 20));
+        rows.push(fill(&flat, 4_000).0);
+        assert!(rows[1] * 10 > rows[0] * 9 && rows[2] < rows[0] / 2 && rows[2] > 0, "{rows:?}");
+        (0..rows[2]).for_each(|i| assert!(flat.delete(&key(i)).unwrap()));
+    }
+}
+
 /// Where a test that started itself anew finds its store.
 const DIRECTORY: &str = "HEDGEROW_SMALL_DISK";
 
@@ -172,6 +222,10 @@ fn full_and_back(directory: &std::path::Path, modes: &[Durability]) {
         let db = Db::open_with(&path, options(durability)).unwrap();
         let flat = db.table("flat").unwrap();
         delete_and_overwrite(&flat, 5_001..10_000, rows, 4_000);
+        flat.clear().unwrap();
+        until_it_takes(&path.join("fast"), DISK / 4);
+        let (again, _) = fill(&flat, 4_000);
+        assert!(again * 10 > rows * 9, "{rows} rows fitted, and now {again}");
         db.close().unwrap();
         drop(flat);
         std::fs::remove_dir_all(&path).unwrap();

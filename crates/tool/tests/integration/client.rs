@@ -126,7 +126,7 @@ impl Program {
         Program::start(shell, dir, &[])
     }
 
-    fn start(mut command: Command, dir: &Path, options: &[&str]) -> Program {
+    pub(crate) fn start(mut command: Command, dir: &Path, options: &[&str]) -> Program {
         let mut child = command
             .args(["serve", "--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0"])
             .args(options)

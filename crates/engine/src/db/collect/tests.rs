@@ -264,6 +264,59 @@ fn a_store_that_is_killed_while_full_takes_deletes() {
     assert_eq!(table.len(), 0);
 }
 
+/// A row is a row's bytes: what its open segment has room for is told apart.
+#[test]
+fn live_bytes_are_those_of_rows() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (0..10u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
+    let metrics = db.metrics();
+    assert!((10_000..13_000).contains(&metrics.live_bytes), "{metrics:?}");
+    assert_eq!(metrics.dead_bytes, 0);
+    assert!(metrics.unused_bytes > 1_000_000 && metrics.unused_bytes < 1 << 20, "{metrics:?}");
+    (0..5u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
+    let metrics = db.metrics();
+    assert!((10_000..13_000).contains(&metrics.live_bytes), "{metrics:?}");
+    assert!((5_000..6_500).contains(&metrics.dead_bytes), "{metrics:?}");
+}
+
+/// A store that is full says what pins its space: a snapshot, with its age, a reader, a segment that cannot be read.
+#[test]
+fn what_pins_space_is_named_when_the_store_is_full() {
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(FastTier::simulated(&sim), options(), clock.clone()).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let value = vec![7; 100_000];
+    let full = |db: &Db| loop {
+        for i in 0..40u8 {
+            let put = || flat.put(&[i], &[("value", Value::Bytes(&value))]);
+            // A round that empties segments and frees none leaves them to whoever pins them.
+            if put().is_err()
+                && db.collect().unwrap() == 0
+                && let Err(error) = put()
+            {
+                return error;
+            }
+        }
+    };
+    let snapshot = db.snapshot();
+    clock.advance_ms(7_000);
+    let error = full(&db);
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.message().contains("a snapshot taken 7000 ms ago"), "{error}");
+    drop(snapshot);
+    (0..4).for_each(|_| drop(db.collect()));
+    let guard = db.pin();
+    let error = full(&db);
+    assert!(!error.message().contains("snapshot"), "{error}");
+    assert!(error.message().contains("wait for a reader"), "{error}");
+    drop(guard);
+    (0..4).for_each(|_| drop(db.collect()));
+    put(&flat, b"room", b"again");
+}
+
 /// A victim that was given up half-way is chosen again by what is still live in it: what was copied is dead there.
 #[test]
 fn rows_copied_out_of_a_victim_are_dead_in_it() {

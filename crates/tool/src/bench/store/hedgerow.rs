@@ -79,7 +79,10 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
 /// Bytes that went into the log of `db`: those in its segments, and those in segments that were freed.
 pub(super) fn log_bytes(db: &Db, segment_bytes: u64) -> u64 {
     let metrics = db.metrics();
-    metrics.live_bytes + metrics.dead_bytes + metrics.segments_collected * segment_bytes
+    metrics.live_bytes
+        + metrics.dead_bytes
+        + metrics.unused_bytes
+        + metrics.segments_collected * segment_bytes
 }
 
 fn field_name(field: usize) -> String {

@@ -236,7 +236,7 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 33] {
+pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
     let metrics = server.keyspace.db().metrics();
     [
         ("rows", metrics.rows),
@@ -244,9 +244,11 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 33] {
         ("tables", metrics.tables),
         ("index_bytes", metrics.index_bytes),
         ("fast_tier_bytes", metrics.fast_tier_bytes),
+        ("fast_tier_allocated_bytes", metrics.fast_tier_allocated_bytes),
         ("fast_tier_bytes_max", metrics.fast_tier_bytes_max),
         ("live_bytes", metrics.live_bytes),
         ("dead_bytes", metrics.dead_bytes),
+        ("unused_bytes", metrics.unused_bytes),
         ("puts", metrics.puts),
         ("updates", metrics.updates),
         ("gets", metrics.gets),
