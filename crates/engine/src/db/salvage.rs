@@ -42,6 +42,8 @@ struct Version {
     table: u32,
     key: Box<[u8]>,
     version: u64,
+    /// Its body verifies, or may once its deltas are looked at.
+    is_whole: bool,
     slot: Slot,
 }
 
@@ -56,7 +58,9 @@ impl Store {
         }
         let is_row = |v: &Version| v.slot.tag() == Tag::Row;
         versions.sort_unstable_by(|a, b| {
-            let newest_first = b.version.cmp(&a.version).then(is_row(b).cmp(&is_row(a)));
+            // Of one version that is there twice, for a page may lie in two places, the whole one.
+            let newest_first =
+                b.version.cmp(&a.version).then(b.is_whole.cmp(&a.is_whole)).then(is_row(b).cmp(&is_row(a)));
             (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
         });
         for of_table in versions.chunk_by(|a, b| a.table == b.table) {
@@ -81,11 +85,13 @@ impl Store {
         let Some(segment) = self.log.salvage_segment(unit, found.power_cut) else { return };
         for record in &segment.records {
             let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
+            let is_whole = torn.is_none();
             salvage.damage.extend(torn);
             versions.push(Version {
                 table: record.table(),
                 key: record.key().into(),
                 version: record.version(),
+                is_whole,
                 slot: slot_of(record),
             });
         }
