@@ -149,9 +149,18 @@ impl Program {
         Client::connect(self.address)
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    /// `kill -9`.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+/// However a test ends, its server ends with it.
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 }
 

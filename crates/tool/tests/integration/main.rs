@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod edges;
 mod failed_sync;
+mod full_disk;
 mod info;
 mod kill;
 mod lifecycle;
