@@ -320,7 +320,7 @@ impl Table {
     }
 
     /// The key of a row chosen at random, every one as likely as any other. `None` if there is none, if the one chosen has
-    /// expired, or after [`SAMPLES_MAX`] tries in a table of few rows among many deleted ones.
+    /// expired, or after 1,000 tries in a table of few rows among many deleted ones.
     ///
     /// # Errors
     /// `Corrupted`.
