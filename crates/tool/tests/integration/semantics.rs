@@ -28,14 +28,13 @@ fn no_time_to_live_is_longer_than_was_asked_for() {
 /// Whether EXEC of a client that watches `k` is refused after what the other one did.
 fn is_refused(one: &mut Client, two: &mut Client, setup: &[&str], between: &[&str]) -> bool {
     assert_eq!(two.run("FLUSHALL"), "OK");
-    setup.iter().for_each(|line| drop(two.run(line)));
+    let mut run = |line: &str| match line {
+        "SLEEP" => std::thread::sleep(Duration::from_millis(30)),
+        line => drop(two.run(line)),
+    };
+    setup.iter().for_each(|line| run(line));
     assert_eq!(one.run("WATCH k"), "OK");
-    for line in between {
-        match *line {
-            "SLEEP" => std::thread::sleep(Duration::from_millis(30)),
-            line => drop(two.run(line)),
-        }
-    }
+    between.iter().for_each(|line| run(line));
     assert_eq!(one.run("MULTI"), "OK");
     assert_eq!(one.run("PING"), "QUEUED");
     one.run("EXEC") == "nil"
@@ -81,11 +80,10 @@ fn watching_sees_every_change_and_nothing_else() {
         (&["HSET k f 1"], &["HSETNX k f 2", "HDEL k g", "HPERSIST k FIELDS 1 f", "INCR k"]),
         (&["SET k 1"], &["SAVE", "TOUCH k", "GETEX k", "TTL k"]),
         // It had expired before it was watched.
-        (&["SET k 1 PX 1"], &["GET k"]),
+        (&["SET k 1 PX 1", "SLEEP"], &["GET k"]),
         (&["SET k 1"], &["MULTI", "SET k 2", "DISCARD"]),
     ];
     for (setup, between) in others {
-        std::thread::sleep(Duration::from_millis(3));
         assert!(!is_refused(&mut one, &mut two, setup, between), "{setup:?} {between:?}");
     }
     // Watching ends with EXEC, DISCARD, UNWATCH and RESET.
