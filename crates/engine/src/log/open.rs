@@ -221,31 +221,12 @@ impl Log {
             for u in unit..unit + header.units {
                 self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
             }
-            let sealed = header.state == SegmentState::Sealed;
             let mut durable_end = header.durable_end;
             while let Some(extent) = listed.next_if(|extent| extent.unit < unit + header.units) {
                 durable_end = durable_end.max(self.listed_end(unit, &header, extent)?);
             }
-            pool.used.insert(
-                unit,
-                Segment {
-                    units: header.units,
-                    kind: header.kind,
-                    incarnation: header.incarnation,
-                    end: header.durable_end.max(SEGMENT_HEADER_BYTES),
-                    max_sequence: header.max_sequence,
-                    deltas: 0,
-                    sealed,
-                    noted: (header.durable_end, sealed),
-                    durable_end,
-                    next_copy: decoded.copy ^ 1,
-                    in_collection: false,
-                    miscounted: false,
-                    vanished: 0,
-                    unreadable: false,
-                    aside_until: 0,
-                },
-            );
+            let next_copy = decoded.copy ^ 1;
+            pool.used.insert(unit, Segment { durable_end, next_copy, ..Segment::of(&header) });
             segments.push(unit);
             unit += header.units;
         }

@@ -327,29 +327,20 @@ pub(crate) enum NoUnit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::segment::{SEGMENT_HEADER_BYTES, SegmentKind};
+    use super::super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, SegmentState};
     use super::*;
 
     #[test]
     fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
         let mut pool = Pool::new(8, 8, crate::log::now());
-        let open = Segment {
-            units: 2,
+        let open = Segment::of(&SegmentHeader {
+            state: SegmentState::Open,
             kind: SegmentKind::Row,
+            units: 2,
             incarnation: 1,
-            end: SEGMENT_HEADER_BYTES,
-            max_sequence: 0,
-            deltas: 0,
-            sealed: false,
-            noted: (0, false),
             durable_end: SEGMENT_HEADER_BYTES,
-            next_copy: 0,
-            in_collection: false,
-            miscounted: false,
-            vanished: 0,
-            unreadable: false,
-            aside_until: 0,
-        };
+            max_sequence: 0,
+        });
         for unit in [1, 3, 5] {
             pool.used.insert(unit, open.clone());
         }

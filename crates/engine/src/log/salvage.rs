@@ -108,20 +108,10 @@ impl Log {
         let sealed = header.state == SegmentState::Sealed && listed_end <= header.durable_end;
         let segment = Segment {
             units,
-            kind: header.kind,
-            incarnation: header.incarnation,
-            end: header.durable_end.max(SEGMENT_HEADER_BYTES),
-            max_sequence: header.max_sequence,
             sealed,
             noted: (header.durable_end, sealed),
             durable_end: header.durable_end.max(listed_end),
-            next_copy: 0,
-            in_collection: false,
-            miscounted: false,
-            vanished: 0,
-            unreadable: false,
-            aside_until: 0,
-            deltas: 0,
+            ..Segment::of(header)
         };
         self.pool.lock().used.insert(unit, segment);
     }

@@ -195,6 +195,28 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// A segment that nobody is at work on, as `header` says it is; the first copy of the header is the next to be written.
+    pub(crate) fn of(header: &SegmentHeader) -> Segment {
+        let sealed = header.state == SegmentState::Sealed;
+        Segment {
+            units: header.units,
+            kind: header.kind,
+            incarnation: header.incarnation,
+            end: header.durable_end.max(SEGMENT_HEADER_BYTES),
+            max_sequence: header.max_sequence,
+            deltas: 0,
+            sealed,
+            noted: (header.durable_end, sealed),
+            durable_end: header.durable_end,
+            next_copy: 0,
+            in_collection: false,
+            miscounted: false,
+            vanished: 0,
+            unreadable: false,
+            aside_until: 0,
+        }
+    }
+
     /// To be counted anew, and nobody is at work on it.
     pub(crate) fn is_miscounted(&self) -> bool {
         self.miscounted && self.sealed && !self.in_collection && !self.unreadable

@@ -12,7 +12,7 @@ use hedgerow_device::DeviceError;
 use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
 use super::replay::Walk;
-use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind, SegmentState};
+use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
 use super::{Log, header_of, now};
 use crate::Result;
 
@@ -43,29 +43,21 @@ impl Log {
             unit.dead_bytes.store(0, Ordering::Relaxed);
             unit.chains.store(0, Ordering::Relaxed);
         }
-        let segment = Segment {
-            units,
+        let header = SegmentHeader {
+            state: SegmentState::Open,
             kind,
+            units,
             incarnation,
-            end: SEGMENT_HEADER_BYTES,
-            max_sequence: 0,
-            deltas: 0,
-            sealed: false,
-            noted: (SEGMENT_HEADER_BYTES, false),
             durable_end: SEGMENT_HEADER_BYTES,
-            next_copy: 1,
-            in_collection: false,
-            miscounted: false,
-            vanished: 0,
-            unreadable: false,
-            aside_until: 0,
+            max_sequence: 0,
         };
+        let segment = Segment { next_copy: 1, ..Segment::of(&header) };
         // Whoever is killed before the first record leaves an end mark there.
         self.write_end(unit);
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
         // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
         // cover the headers of further units, it must not be there without this.
-        self.write_header_copy(unit, 0, &header_of(&segment, SegmentState::Open));
+        self.write_header_copy(unit, 0, &header);
         if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
