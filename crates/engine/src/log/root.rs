@@ -451,3 +451,57 @@ impl From<hedgerow_device::DeviceError> for Error {
         Error::new(kind, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> Root {
+        Root {
+            generation: 7,
+            opens: 3,
+            watermark: 99,
+            clean: false,
+            catalog_bytes: 11,
+            catalog_crc: 0x1234_5678,
+            units: 5,
+            list: Some(ExtentList { area: 1, count: 4, crc: 0x9ABC_DEF0 }),
+            ..Root::new(1 << 20, 0x0102_0304, 0x0506_0708)
+        }
+    }
+
+    #[test]
+    fn root_golden_bytes() {
+        let hex: String = root().encode().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "4845444745524f5701000000000000000700000000000000000010000000000004030201000000",
+                "000000000000000000080706050000000000000000000000000300000000000000630000000000",
+                "0000000200000400000000000100000000000b0000000000000078563412050000000000000000",
+                "000000f0debc9a54fb6d95"
+            )
+        );
+    }
+
+    /// A store of a build that wrote no list: the bytes are zero.
+    #[test]
+    fn a_root_without_a_list_is_what_it_was() {
+        let older = Root { list: None, ..root() };
+        let bytes = older.encode();
+        assert!(bytes[81..88].iter().chain(&bytes[112..124]).all(|&byte| byte == 0));
+        for root in [root(), older] {
+            assert_eq!(Root::decode(&root.encode()), Some((VERSION, Root { whole_copy: 0, ..root })));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_root_is_found() {
+        let mut bytes = root().encode();
+        for bit in 0..8 * ROOT_BYTES {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Root::decode(&bytes), None, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
