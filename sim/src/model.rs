@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use hedgerow::{ErrorKind, OwnedValue, Schema, Type, Value};
 
-mod fold;
+mod batch;
 
-use crate::op::{self, Content, Expected, Given, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES};
+use crate::op::{self, Content, Expected, Given, NAMES, Op, SNAPSHOTS, TABLES};
 
 /// What an operation answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -389,9 +389,9 @@ impl Model {
     fn put(&mut self, table: u8, key: u16, fields: &[Given], expires_at_ms: Option<u64>) -> Answer {
         let values = self.given(table, fields);
         let version = self.writes;
-        let errors = self.table_mut(table).check(&op::key(key), &values, false, false);
+        let errors = self.table_mut(table).check(&op::key(key), &values, false, &[]);
         if errors.is_empty() {
-            self.table_mut(table).put(op::key(key), &values, expires_at_ms, version);
+            self.table_mut(table).put(op::key(key), &values, &[], expires_at_ms, version);
             Answer::Done
         } else {
             Answer::Fails(errors)
@@ -407,14 +407,14 @@ impl Model {
         expires_at_ms: Option<u64>,
     ) -> Answer {
         let values = self.given(table, fields);
-        let (version, now_ms) = (self.writes, self.now_ms);
-        let errors = self.table_mut(table).check(&op::key(key), &values, true, expires_at_ms.is_some());
+        let (version, now_ms, expiries) = (self.writes, self.now_ms, vec![expires_at_ms; values.len()]);
+        let errors = self.table_mut(table).check(&op::key(key), &values, true, &expiries);
         if !errors.is_empty() {
             return Answer::Fails(errors);
         }
         let exists = self.live(table, key).is_some();
         if exists || !only_existing {
-            self.table_mut(table).update(op::key(key), &values, expires_at_ms, version, now_ms);
+            self.table_mut(table).update(op::key(key), &values, &expiries, version, now_ms);
         }
         Answer::Bool(exists)
     }
@@ -461,7 +461,7 @@ impl Model {
             _ => OwnedValue::Int(sum),
         };
         let (version, now_ms) = (self.writes, self.now_ms);
-        self.table_mut(table).update(op::key(key), &[(name, value)], None, version, now_ms);
+        self.table_mut(table).update(op::key(key), &[(name, value)], &[], version, now_ms);
         Answer::Int(sum)
     }
 
@@ -521,60 +521,13 @@ impl Model {
         if values.is_empty() {
             return Answer::Bool(true);
         }
-        let (version, now_ms) = (self.writes, self.now_ms);
-        let errors = self.table_mut(table).check(&op::key(key), &values, true, expires_at_ms.is_some());
+        let (version, now_ms, expiries) = (self.writes, self.now_ms, vec![expires_at_ms; values.len()]);
+        let errors = self.table_mut(table).check(&op::key(key), &values, true, &expiries);
         if !errors.is_empty() {
             return Answer::Fails(errors);
         }
-        self.table_mut(table).update(op::key(key), &values, expires_at_ms, version, now_ms);
+        self.table_mut(table).update(op::key(key), &values, &expiries, version, now_ms);
         Answer::Bool(true)
-    }
-
-    /// Of several writes to a row only what they come to counts, as for the store.
-    fn batch(&mut self, parts: &[Part], require: Require) -> Answer {
-        let folded = fold::folded(parts);
-        let mut errors = Vec::new();
-        if require == Require::AnotherVersion {
-            errors.push(ErrorKind::Conflict);
-        }
-        let known: Vec<usize> = self.tables.iter().map(|table| table.fields.len()).collect();
-        for (part, _) in &folded {
-            let (PartKind::Put(fields, _) | PartKind::Update(fields)) = &part.kind else { continue };
-            let (key, given) = (op::key(part.key), self.given(part.table, fields));
-            let update = matches!(part.kind, PartKind::Update(_));
-            errors.extend(self.table_mut(part.table).check(&key, &given, update, false));
-        }
-        if !errors.is_empty() {
-            self.tables.iter_mut().zip(known).for_each(|(table, known)| table.fields.truncate(known));
-            return Answer::Fails(errors);
-        }
-        for (part, expiry) in &folded {
-            self.apply_part(part, *expiry);
-        }
-        Answer::Done
-    }
-
-    fn apply_part(&mut self, part: &Part, expiry: Option<fold::NewExpiry>) {
-        let (version, now_ms, key) = (self.writes, self.now_ms, op::key(part.key));
-        let existed = self.live(part.table, part.key).is_some();
-        let expires_at = |expires_in: Option<u64>| expires_in.map(|ms| now_ms + ms);
-        let given = match &part.kind {
-            PartKind::Put(fields, _) | PartKind::Update(fields) => self.given(part.table, fields),
-            PartKind::Expire(_) | PartKind::Delete => Vec::new(),
-        };
-        let table = self.table_mut(part.table);
-        match &part.kind {
-            PartKind::Put(_, expires_in) => table.put(key, &given, expires_at(*expires_in), version),
-            PartKind::Update(_) => {
-                table.update(key.clone(), &given, None, version, now_ms);
-                if let Some(expiry) = expiry.filter(|expiry| existed || expiry.of_new_row) {
-                    table.expire(&key, expires_at(expiry.expires_in), version);
-                }
-            }
-            PartKind::Expire(expires_in) if existed => table.expire(&key, expires_at(*expires_in), version),
-            PartKind::Expire(_) => {}
-            PartKind::Delete => drop(table.rows.remove(&key)),
-        }
     }
 
     fn evolve(&mut self, op: &Op) -> Answer {
@@ -765,13 +718,13 @@ impl ModelTable {
         fields.iter().all(|&field| self.by_name(NAMES[usize::from(field)]).is_some())
     }
 
-    /// The errors that a write of `values` may end in. If there are none, an open table has learned new names.
+    /// The errors that a write of `values`, which expire as `expiries` says (those it leaves out do not), may end in. If there are none, an open table has learned new names.
     fn check(
         &mut self,
         key: &[u8],
         values: &[(&'static str, OwnedValue)],
         update: bool,
-        expires: bool,
+        expiries: &[Option<u64>],
     ) -> Vec<ErrorKind> {
         let (mut errors, known) = (Vec::new(), self.fields.len());
         if key.is_empty() || (update && values.is_empty()) {
@@ -791,6 +744,8 @@ impl ModelTable {
         for field in &self.fields {
             // Of several values for one field the last counts.
             let Some((_, value)) = values.iter().rfind(|(name, _)| *name == field.name) else { continue };
+            let mut given = values.iter().zip(expiries).filter(|((name, _), _)| *name == field.name);
+            let expires = given.any(|(_, expiry)| expiry.is_some());
             let fits = match value {
                 OwnedValue::Null => field.nullable,
                 value => fits(field.kind, value) && (field.nullable || !expires),
@@ -809,11 +764,12 @@ impl ModelTable {
         &mut self,
         key: Vec<u8>,
         values: &[(&'static str, OwnedValue)],
+        expiries: &[Option<u64>],
         expires_at_ms: Option<u64>,
         version: u64,
     ) {
         let mut row = ModelRow { cells: BTreeMap::new(), expires_at_ms, version };
-        self.set(&mut row, values, None);
+        self.set(&mut row, values, expiries);
         self.rows.insert(key, Arc::new(row));
     }
 
@@ -821,7 +777,7 @@ impl ModelTable {
         &mut self,
         key: Vec<u8>,
         values: &[(&'static str, OwnedValue)],
-        expires_at_ms: Option<u64>,
+        expiries: &[Option<u64>],
         version: u64,
         now_ms: u64,
     ) {
@@ -830,7 +786,7 @@ impl ModelTable {
             _ => ModelRow::default(),
         };
         row.version = version;
-        self.set(&mut row, values, expires_at_ms);
+        self.set(&mut row, values, expiries);
         self.rows.insert(key, Arc::new(row));
     }
 
@@ -842,8 +798,9 @@ impl ModelTable {
         }
     }
 
-    fn set(&self, row: &mut ModelRow, values: &[(&'static str, OwnedValue)], expires_at_ms: Option<u64>) {
-        for (name, value) in values {
+    fn set(&self, row: &mut ModelRow, values: &[(&'static str, OwnedValue)], expiries: &[Option<u64>]) {
+        for (index, (name, value)) in values.iter().enumerate() {
+            let expires_at_ms = expiries.get(index).copied().flatten();
             if let Some(field) = self.by_name(name) {
                 row.cells.insert(field.id, Cell { value: Arc::new(value.clone()), expires_at_ms });
             }

@@ -233,8 +233,10 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum PartKind {
+    /// With an expiry of the row.
     Put(Vec<Given>, Option<u64>),
-    Update(Vec<Given>),
+    /// With an expiry of the fields.
+    Update(Vec<Given>, Option<u64>),
     Expire(Option<u64>),
     Delete,
 }
@@ -451,7 +453,7 @@ impl Draw<'_, '_> {
         let place = |part: &Part| (part.table, part.key);
         if (1..parts.len()).any(|i| parts[..i].iter().any(|p| place(p) == place(&parts[i]))) {
             for part in &mut parts {
-                if let PartKind::Put(fields, _) | PartKind::Update(fields) = &mut part.kind {
+                if let PartKind::Put(fields, _) | PartKind::Update(fields, _) = &mut part.kind {
                     self.make_fit(fields);
                 }
             }
@@ -469,7 +471,8 @@ impl Draw<'_, '_> {
         let kind = match self.source.below(8) {
             0 | 1 => PartKind::Delete,
             5 => PartKind::Expire(self.stamp.is_multiple_of(2).then_some(u64::from(self.stamp) % 3_000)),
-            2..5 => PartKind::Update(self.fields(table, 3)),
+            2..4 => PartKind::Update(self.fields(table, 3), None),
+            4 => PartKind::Update(self.fields(table, 3), self.expires_in()),
             _ => PartKind::Put(self.fields(table, 5), self.expires_in()),
         };
         Part { table, key, kind }

@@ -665,8 +665,12 @@ impl Caller<'_> {
                         Some(at_ms) => batch.put_expiring(table, &key, &borrowed(&values), at_ms)?,
                     }
                 }
-                PartKind::Update(fields) => {
-                    batch.update(table, &key, &borrowed(&self.given(part.table, fields)))?;
+                PartKind::Update(fields, expires_in) => {
+                    let values = self.given(part.table, fields);
+                    match self.at(*expires_in) {
+                        None => batch.update(table, &key, &borrowed(&values))?,
+                        Some(at_ms) => batch.update_expiring(table, &key, &borrowed(&values), at_ms)?,
+                    }
                 }
                 PartKind::Expire(expires_in) => batch.set_expiry(table, &key, self.at(*expires_in))?,
                 PartKind::Delete => batch.delete(table, &key)?,

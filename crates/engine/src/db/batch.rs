@@ -17,7 +17,7 @@ use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
 use crate::schema::body::is_past;
-use crate::schema::plan::{DeltaPlan, RowPlan};
+use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
 use crate::{Error, ErrorKind, FieldId, FieldName, OwnedValue, Result, Value};
@@ -50,10 +50,19 @@ struct Write {
 
 #[derive(Clone)]
 enum Op {
-    Put(Vec<(Name, OwnedValue)>, Option<u64>),
-    Update(Vec<(Name, OwnedValue)>, Option<NewExpiry>),
+    Put(Vec<FieldWrite>, Option<u64>),
+    Update(Vec<FieldWrite>, Option<NewExpiry>),
     Expire(Option<u64>),
     Delete,
+}
+
+/// What a field is given.
+#[derive(Clone)]
+struct FieldWrite {
+    name: Name,
+    value: OwnedValue,
+    /// When the field expires on its own, if it does.
+    expires_at_ms: Option<u64>,
 }
 
 /// The expiry that an update of some fields gives the row by the way, folded out of two writes.
@@ -96,7 +105,7 @@ impl Batch {
     /// `Invalid` for a bad key.
     pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Put(owned(table, fields)?, None));
+        self.add(table, key, Op::Put(owned(table, fields, None)?, None));
         Ok(())
     }
 
@@ -112,7 +121,7 @@ impl Batch {
         expires_at_ms: u64,
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Put(owned(table, fields)?, Some(expires_at_ms)));
+        self.add(table, key, Op::Put(owned(table, fields, None)?, Some(expires_at_ms)));
         Ok(())
     }
 
@@ -127,7 +136,23 @@ impl Batch {
         fields: &[(F, Value<'_>)],
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Update(owned(table, fields)?, None));
+        self.add(table, key, Op::Update(owned(table, fields, None)?, None));
+        Ok(())
+    }
+
+    /// Adds a [`Table::update_expiring`]: these fields, and the time, in ms since 1970, when they expire.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn update_expiring<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        at_ms: u64,
+    ) -> Result<()> {
+        check_key(key)?;
+        self.add(table, key, Op::Update(owned(table, fields, Some(at_ms))?, None));
         Ok(())
     }
 
@@ -174,13 +199,17 @@ impl Batch {
     }
 }
 
-fn owned<F: FieldName>(table: &Table, fields: &[(F, Value<'_>)]) -> Result<Vec<(Name, OwnedValue)>> {
+fn owned<F: FieldName>(
+    table: &Table,
+    fields: &[(F, Value<'_>)],
+    expires_at_ms: Option<u64>,
+) -> Result<Vec<FieldWrite>> {
     let own = |&(field, value): &(F, Value<'_>)| {
         let name = match field.name() {
             Some(name) => Name::Text(name.into()),
             None => Name::Id(table.field_id(field)?),
         };
-        Ok((name, value.to_owned()))
+        Ok(FieldWrite { name, value: value.to_owned(), expires_at_ms })
     };
     fields.iter().map(own).collect()
 }
@@ -216,7 +245,7 @@ impl Store {
             let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { continue };
             let names: Vec<&str> = fields
                 .iter()
-                .filter_map(|(name, _)| match name {
+                .filter_map(|field| match &field.name {
                     Name::Text(text) => Some(&**text),
                     Name::Id(_) => None,
                 })
@@ -368,6 +397,14 @@ impl Store {
                 self.counters.add(Count::Delete);
                 if is_row(slot) { part(Draft::tombstone(), Vec::new()) } else { Ok(None) }
             }
+            Op::Put(fields, at_ms) if fields.iter().any(|field| field.expires_at_ms.is_some()) => {
+                self.counters.add(Count::Put);
+                // Such a row is what the fields make as a delta over no row at all.
+                let delta = encoded_delta(&schema, fields)?;
+                let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: true });
+                let (draft, body) = self.with_delta(&schema, (None, None), delta, expiry)?;
+                part(draft, body)
+            }
             Op::Put(fields, expires_at_ms) => {
                 self.counters.add(Count::Put);
                 let fields = resolved(&schema, fields)?;
@@ -377,9 +414,7 @@ impl Store {
             }
             Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
-                let fields = resolved(&schema, fields)?;
-                let plan = DeltaPlan::new(&schema, &fields, None).map_err(Error::from)?;
-                let delta = encoded(plan.body_bytes(), |body| plan.encode(body));
+                let delta = encoded_delta(&schema, fields)?;
                 let (draft, body) =
                     self.with_delta(&schema, (slot, self.row_at(&schema, slot)?), delta, *expiry)?;
                 part(draft, body)
@@ -452,6 +487,14 @@ fn encoded(bytes: usize, encode: impl FnOnce(&mut [u8])) -> Vec<u8> {
     body
 }
 
+/// The body of a delta that sets these fields.
+fn encoded_delta(schema: &TableSchema, fields: &[FieldWrite]) -> Result<Vec<u8>> {
+    let expiries: Vec<Option<u64>> = fields.iter().map(|field| field.expires_at_ms).collect();
+    let fields = resolved(schema, fields)?;
+    let plan = DeltaPlan::new(schema, &fields, FieldExpiries::Each(&expiries)).map_err(Error::from)?;
+    Ok(encoded(plan.body_bytes(), |body| plan.encode(body)))
+}
+
 /// One write for each row: later writes folded into earlier ones, as of `now_ms`.
 fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
     let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
@@ -503,8 +546,8 @@ impl Op {
 }
 
 /// The fields of a write by their ids, in the order they were given. Their names have been learned.
-fn resolved<'f>(schema: &TableSchema, fields: &'f [(Name, OwnedValue)]) -> Result<Vec<(FieldId, Value<'f>)>> {
-    let resolve = |(name, value): &'f (Name, OwnedValue)| {
+fn resolved<'f>(schema: &TableSchema, fields: &'f [FieldWrite]) -> Result<Vec<(FieldId, Value<'f>)>> {
+    let resolve = |FieldWrite { name, value, .. }: &'f FieldWrite| {
         let id = match name {
             Name::Id(id) => *id,
             Name::Text(text) => {

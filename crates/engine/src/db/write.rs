@@ -35,7 +35,7 @@ use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation, check_fits};
-use crate::schema::plan::{DeltaPlan, PlanError, RowPlan};
+use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
@@ -425,7 +425,7 @@ impl Store {
         // A chain that is full, a row that may have expired, or may become too long, takes the long way: `with_row`.
         let plain = |old: Slot| old.tag() != Tag::Tombstone && old.depth() < chain_max && !old.expires();
         let short = self.planned(table, |schema| {
-            let plan = DeltaPlan::new(schema, fields, None)?;
+            let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(None))?;
             let plain = |old: Slot| plain(old) && surely_fits(old, plan.body_bytes());
             let draft = delta_draft(schema, None, plan.body_bytes());
             Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
@@ -549,7 +549,7 @@ impl Store {
                 Ok(self.try_write(table, key, &draft, |body| plan.encode(body), same)?)
             }
             (Edit::Update(fields, expires_at_ms), row) => {
-                let plan = DeltaPlan::new(schema, fields, expires_at_ms)?;
+                let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(expires_at_ms))?;
                 let draft = delta_draft(schema, None, plan.body_bytes());
                 self.apply_delta(at, row, &draft, &|body| plan.encode(body))
             }

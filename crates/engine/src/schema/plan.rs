@@ -339,6 +339,33 @@ fn add_defaults(schema: &TableSchema, places: &mut SmallVec<[Place; INLINE_FIELD
     }
 }
 
+/// When the fields of a delta expire, in ms since 1970, if they do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FieldExpiries<'p> {
+    /// All of them at the same time.
+    All(Option<u64>),
+    /// Each at its own: as many as there are fields.
+    Each(&'p [Option<u64>]),
+}
+
+impl FieldExpiries<'_> {
+    #[inline]
+    fn of(self, index: usize) -> Option<u64> {
+        match self {
+            FieldExpiries::All(at_ms) => at_ms,
+            FieldExpiries::Each(each) => each.get(index).copied().flatten(),
+        }
+    }
+
+    #[inline]
+    fn is_none(self) -> bool {
+        match self {
+            FieldExpiries::All(at_ms) => at_ms.is_none(),
+            FieldExpiries::Each(each) => each.iter().all(Option::is_none),
+        }
+    }
+}
+
 /// A delta about to be written.
 #[derive(Debug)]
 pub(crate) struct DeltaPlan<'p, 'v, F> {
@@ -346,38 +373,53 @@ pub(crate) struct DeltaPlan<'p, 'v, F> {
     fields: &'p [(F, Value<'v>)],
     /// With positions for slots: in the order of ids.
     places: Places,
-    expires_at_ms: Option<u64>,
+    expiries: FieldExpiries<'p>,
     expiring: usize,
     body_bytes: usize,
 }
 
 impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
-    /// A delta that sets `fields`, `Null` removing a field. What is set expires at `expires_at_ms` (ms since 1970), if given; only
-    /// nullable fields can. At least one field.
+    /// A delta that sets `fields`, `Null` removing a field. What is set expires as `expiries` says; only nullable fields can. At least
+    /// one field.
     #[inline]
     pub(crate) fn new(
         schema: &'p TableSchema,
         fields: &'p [(F, Value<'v>)],
-        expires_at_ms: Option<u64>,
+        expiries: FieldExpiries<'p>,
     ) -> PlanResult<DeltaPlan<'p, 'v, F>> {
         if fields.is_empty() {
             return Err(Error::invalid("an update of no fields; it needs at least one").into());
         }
         let places = Places::InOrder(0);
-        let mut plan = DeltaPlan { schema, fields, places, expires_at_ms, expiring: 0, body_bytes: 0 };
+        let mut plan = DeltaPlan { schema, fields, places, expiries, expiring: 0, body_bytes: 0 };
         let totals = gather_each(schema, fields, false, &mut plan.places)?;
-        if expires_at_ms.is_some() {
-            let mut given = fields.iter().filter_map(|(name, _)| name.find(schema.fields()));
-            if let Some(at) = given.find(|at| !schema.current_layout().planned(*at).nullable) {
-                return Err(null_error(&schema.fields().fields()[at]));
-            }
+        if !expiries.is_none() {
+            plan.expiring = plan.count_expiring()?;
         }
-        plan.expiring = if expires_at_ms.is_some() { totals.present } else { 0 };
         plan.body_bytes = DELTA_HEADER_BYTES
             + plan.places.len() * DELTA_ENTRY_BYTES
             + plan.expiring * DELTA_EXPIRY_BYTES
             + totals.value_bytes;
         Ok(plan)
+    }
+
+    /// How many of the fields that are set expire. None that is given an expiry may be one that every row has.
+    fn count_expiring(&self) -> PlanResult<usize> {
+        let names = self.schema.fields();
+        for (index, (name, _)) in self.fields.iter().enumerate() {
+            if self.expiries.of(index).is_some()
+                && let Some(at) = name.find(names)
+                && !self.schema.current_layout().planned(at).nullable
+            {
+                return Err(null_error(&names.fields()[at]));
+            }
+        }
+        let mut count = 0;
+        self.places.for_each(|at| {
+            let is_set = !self.fields[at.index()].1.is_null();
+            count += usize::from(is_set && self.expiries.of(at.index()).is_some());
+        });
+        Ok(count)
     }
 
     /// The length of the body.
@@ -395,7 +437,10 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
             let slot = layout.slot(layout.slot_of(at.slot()));
             match &self.fields[at.index()].1 {
                 Value::Null => writer.entry(slot.id.0, None, None),
-                value => writer.entry(slot.id.0, Some(slot.kind.raw(value, &mut [0; 8])), self.expires_at_ms),
+                value => {
+                    let expires_at_ms = self.expiries.of(at.index());
+                    writer.entry(slot.id.0, Some(slot.kind.raw(value, &mut [0; 8])), expires_at_ms);
+                }
             }
         });
         writer.finish();

@@ -4,7 +4,7 @@ mod model;
 
 use super::body::{DeltaBody, FieldRead, RowBody};
 use super::merge::MergePlan;
-use super::plan::{DeltaPlan, PlanError, RowPlan};
+use super::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use super::table::{LIFE_MAX, NewField, TableSchema};
 use super::*;
 use crate::limits::ROW_BYTES_MAX;
@@ -23,7 +23,7 @@ fn delta_body<F: FieldName>(
     fields: &[(F, Value<'_>)],
     expires: Option<u64>,
 ) -> Vec<u8> {
-    let plan = DeltaPlan::new(schema, fields, expires).expect("a valid delta");
+    let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(expires)).expect("a valid delta");
     let mut body = vec![0xAA; plan.body_bytes()];
     plan.encode(&mut body);
     body
@@ -313,14 +313,20 @@ fn plans_refuse_what_is_wrong() {
     let half = vec![0u8; ROW_BYTES_MAX / 2 + 1];
     assert!(refuse(&row! { bytes: &half, note: std::str::from_utf8(&half).unwrap() }).contains("67108864"));
     assert!(invalid(RowPlan::new(&schema, &[(FieldId(17), Value::Null)])).contains("number 17"));
-    assert!(invalid(DeltaPlan::<&str>::new(&schema, &[], None)).contains("at least one"));
-    assert!(invalid(DeltaPlan::new(&schema, &row! { u8: Value::Null }, None)).contains("not nullable"));
-    assert!(invalid(DeltaPlan::new(&schema, &row! { u8: 1 }, Some(5))).contains("not nullable"));
+    assert!(invalid(DeltaPlan::<&str>::new(&schema, &[], FieldExpiries::All(None))).contains("at least one"));
+    assert!(
+        invalid(DeltaPlan::new(&schema, &row! { u8: Value::Null }, FieldExpiries::All(None)))
+            .contains("not nullable")
+    );
+    assert!(
+        invalid(DeltaPlan::new(&schema, &row! { u8: 1 }, FieldExpiries::All(Some(5))))
+            .contains("not nullable")
+    );
     assert!(
         invalid(DeltaPlan::new(
             &schema,
             &row! { bytes: &half, note: std::str::from_utf8(&half).unwrap() },
-            None
+            FieldExpiries::All(None)
         ))
         .contains("67108864")
     );
@@ -351,7 +357,7 @@ fn open_tables_learn_and_sparse_rows_stay_small() {
     let fields = row! { a: "1", b: "2", a: "3" };
     let Err(PlanError::Unknown(names)) = RowPlan::new(&open, &fields) else { panic!("planned") };
     assert_eq!(names, ["a", "b"]);
-    assert!(matches!(DeltaPlan::new(&open, &fields, None), Err(PlanError::Unknown(_))));
+    assert!(matches!(DeltaPlan::new(&open, &fields, FieldExpiries::All(None)), Err(PlanError::Unknown(_))));
     assert!(matches!(RowPlan::new(&open, &[(FieldId(0), Value::Null)]), Err(PlanError::Invalid(_))));
     let taught = open.with_learned(&names).unwrap();
     assert_eq!((taught.version(), taught.fields().fields().len()), (2, 2));
