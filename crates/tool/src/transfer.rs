@@ -215,25 +215,23 @@ impl<'i> Import<'i> {
         Ok(())
     }
 
-    /// Writes what waits: a batch, and then the expiries of fields, which a batch does not take. Doing it again changes nothing.
+    /// Writes what waits, all of it or nothing: no row is ever there without the expiries of its fields.
     fn write(&mut self, table: &Table) -> Result<(), String> {
         let lines = format!("lines {} to {}", self.first_waiting, self.line);
         let failed = |error: hedgerow::Error| format!("{lines}: {error}");
         let mut batch = Batch::new();
         for row in &self.waiting {
-            let fields = row.fields();
+            let lasting = row.lasting();
             match row.expires_at_ms {
-                Some(at) => batch.put_expiring(table, &row.key, &fields, at),
-                None => batch.put(table, &row.key, &fields),
+                Some(at) => batch.put_expiring(table, &row.key, &lasting, at),
+                None => batch.put(table, &row.key, &lasting),
             }
             .map_err(failed)?;
-        }
-        self.db.write(batch).map_err(failed)?;
-        for row in &self.waiting {
-            for (field, at) in &row.field_expiries {
-                table.expire_fields(&row.key, &[field.as_str()], Some(*at)).map_err(failed)?;
+            for (name, value, at) in row.expiring() {
+                batch.update_expiring(table, &row.key, &[(name, value)], at).map_err(failed)?;
             }
         }
+        self.db.write(batch).map_err(failed)?;
         self.rows += self.waiting.len() as u64;
         self.waiting.clear();
         self.waiting_bytes = 0;
@@ -251,3 +249,6 @@ fn progress_bar(hidden: bool, total: u64, counts: &str) -> ProgressBar {
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,17 +40,31 @@ pub enum Line {
 pub struct StoredRow {
     /// Its key.
     pub key: Vec<u8>,
-    fields: Vec<(String, OwnedValue)>,
+    fields: Vec<StoredField>,
     /// When it expires, ms since 1970.
     pub expires_at_ms: Option<u64>,
-    /// Fields that expire, and when.
-    pub field_expiries: Vec<(String, u64)>,
+}
+
+/// A field of a line.
+#[derive(Debug, PartialEq)]
+struct StoredField {
+    name: String,
+    value: OwnedValue,
+    /// When it expires on its own, ms since 1970.
+    expires_at_ms: Option<u64>,
 }
 
 impl StoredRow {
-    /// Its fields, to be written.
-    pub fn fields(&self) -> Vec<(&str, Value<'_>)> {
-        self.fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect()
+    /// Its fields that do not expire on their own, to be written.
+    pub fn lasting(&self) -> Vec<(&str, Value<'_>)> {
+        let lasting = self.fields.iter().filter(|field| field.expires_at_ms.is_none());
+        lasting.map(|field| (field.name.as_str(), field.value.borrow())).collect()
+    }
+
+    /// Its other fields, and when they expire.
+    pub fn expiring(&self) -> impl Iterator<Item = (&str, Value<'_>, u64)> {
+        let expiring = self.fields.iter().filter_map(|field| Some((field, field.expires_at_ms?)));
+        expiring.map(|(field, at_ms)| (field.name.as_str(), field.value.borrow(), at_ms))
     }
 }
 
@@ -180,22 +194,25 @@ fn parse_row(line: &Map<String, Json>, schema: &Schema) -> Result<StoredRow, Str
         Some(Json::Object(map)) => Ok(Some(map)),
         Some(_) => Err(format!("{name:?} is no object")),
     };
+    let values = object("fields")?;
+    let expiries = object("field_expires_at_ms")?;
+    let has_value =
+        |name: &String| values.and_then(|values| values.get(name)).is_some_and(|value| !value.is_null());
+    if let Some(name) = expiries.into_iter().flat_map(Map::keys).find(|name| !has_value(name)) {
+        return Err(format!("field {name:?} has an expiry and no value"));
+    }
     let mut fields = Vec::new();
-    for (name, value) in object("fields")?.into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+    for (name, value) in values.into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         // A field that an open table does not know yet is one of bytes.
         let kind = schema.field_by_name(name).map_or(Type::Bytes, Field::kind);
         let value = parse_value(value, kind).map_err(|error| format!("field {name:?}: {error}"))?;
-        fields.push((name.clone(), value));
-    }
-    let mut field_expiries = Vec::new();
-    for (name, at) in object("field_expires_at_ms")?.into_iter().flatten() {
-        field_expiries.push((name.clone(), at_ms(at)?));
+        let expires_at_ms = expiries.and_then(|expiries| expiries.get(name)).map(at_ms).transpose()?;
+        fields.push(StoredField { name: name.clone(), value, expires_at_ms });
     }
     Ok(StoredRow {
         key: parse_bytes(line.get("key").ok_or("the row has no \"key\"")?)?,
         fields,
         expires_at_ms: line.get("expires_at_ms").map(at_ms).transpose()?,
-        field_expiries,
     })
 }
 

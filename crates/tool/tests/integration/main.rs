@@ -5,6 +5,7 @@
 mod backup;
 mod client;
 mod commands;
+mod crash;
 mod edges;
 mod failed_sync;
 mod full_disk;

@@ -10,7 +10,7 @@ use super::key::scan_options;
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::glob;
 use crate::serve::keyspace::cursor::{Position, Source};
-use crate::serve::keyspace::hashes::HashView;
+use crate::serve::keyspace::hashes::{FieldWrite, HashView};
 use crate::serve::keyspace::keys::write_text;
 use crate::serve::number;
 use crate::serve::reply::Reply;
@@ -72,7 +72,7 @@ pub fn hsetnx(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let exists = keyspace.hash(db, args.at(1), |view| view.field(args.at(2), |value| !value.is_null()))?;
     let is_new = !exists.unwrap_or(false);
     if is_new {
-        keyspace.hash_set(db, args.at(1), pairs(args.from(2)))?;
+        keyspace.hash_set(db, args.at(1), pairs(args.from(2)).map(FieldWrite::lasting))?;
     }
     context.reply.integer(i64::from(is_new));
     Ok(())
@@ -217,14 +217,10 @@ fn rewrite(
     db: usize,
     args: Args<'_>,
     text: &[u8],
-    expires: Option<u64>,
+    expires_at_ms: Option<u64>,
 ) -> Outcome<()> {
-    let (key, name) = (args.at(1), args.at(2));
-    let keyspace = &mut context.server.keyspace;
-    match expires {
-        Some(at_ms) => keyspace.hash_set_expiring(db, key, (name, text), at_ms),
-        None => keyspace.hash_set(db, key, std::iter::once((name, text))).map(drop),
-    }
+    let write = FieldWrite { name: args.at(2), text, expires_at_ms };
+    context.server.keyspace.hash_set(db, args.at(1), std::iter::once(write)).map(drop)
 }
 
 /// HINCRBY key field increment
@@ -525,13 +521,21 @@ pub fn hsetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         context.reply.integer(0);
         return Ok(());
     }
-    keyspace.hash_set(db, key, pairs(fields))?;
-    let names = pairs(fields).map(|(name, _)| name);
-    if let Some(expiry) = options.expiry {
-        expire_fields(keyspace, db, key, names, expiry)?;
-    } else if options.keep_ttl {
-        for (name, expiry) in names.zip(before).filter(|(_, expiry)| expiry.flatten().is_some()) {
-            keyspace.hash_expire_fields(db, key, std::iter::once(name), expiry.flatten())?;
+    match options.expiry {
+        // They would be gone as soon as they were there.
+        Some(Expiry::Past) => drop(keyspace.hash_delete(db, key, pairs(fields).map(|(name, _)| name))?),
+        expiry => {
+            let expiry_of = |before: &Option<Option<u64>>| match expiry {
+                Some(Expiry::At(at_ms)) => Some(at_ms),
+                _ if options.keep_ttl => before.flatten(),
+                _ => None,
+            };
+            let writes = pairs(fields).zip(&before).map(|((name, text), before)| FieldWrite {
+                name,
+                text,
+                expires_at_ms: expiry_of(before),
+            });
+            keyspace.hash_set(db, key, writes)?;
         }
     }
     context.reply.integer(1);

@@ -115,9 +115,7 @@ fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
 }
 
 fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
-    let is_batch = fits_a_batch(&multi.queue)
-        && !keeps_field_expiry(context, &multi.queue)
-        && context.server.keyspace.begin();
+    let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
@@ -182,14 +180,6 @@ fn fits_a_batch(queue: &[Queued]) -> bool {
     writes > 1
 }
 
-/// Whether a command may write a field together with the expiry that it has, which a batch does not know how to.
-fn keeps_field_expiry(context: &Context<'_>, queue: &[Queued]) -> bool {
-    queue
-        .iter()
-        .filter(|queued| queued.command.full_name().starts_with("hincrby"))
-        .any(|queued| context.server.keyspace.may_expire_fields(context.db(), queued.args.borrow().at(1)))
-}
-
 fn reads_everything(command: &Command) -> bool {
     command.is(Flag::Read) && command.keys.0 == 0
 }
@@ -217,6 +207,7 @@ mod tests {
         assert!(fits_a_batch(&queue(&["SET a 1", "HSET b f v", "DEL c d", "GET e"])));
         assert!(fits_a_batch(&queue(&["GET a", "SET a 1", "SET b 1"])));
         assert!(fits_a_batch(&queue(&["HSET a f v", "EXPIRE a 10", "PERSIST b", "GETEX c EX 10"])));
+        assert!(fits_a_batch(&queue(&["SET a 1", "HEXPIRE b 10 FIELDS 1 f", "RENAME c d", "COPY e f"])));
     }
 
     #[test]
@@ -228,7 +219,9 @@ mod tests {
             &["DEL a a"],
             &["MSET a 1 b 2 a 3"],
             &["SET a 1", "EXPIRE a 10", "GET a"],
-            &["SET a 1", "HEXPIRE b 10 FIELDS 1 f"],
+            &["HSET a f v", "HEXPIRE a 10 FIELDS 1 f"],
+            &["SET a 1", "RENAME a b"],
+            &["SET a 1", "FLUSHALL"],
             &["SET a 1", "SET b 2", "DBSIZE"],
             &["SET a 1", "SELECT 1", "SET b 1"],
             &["PING", "PING"],

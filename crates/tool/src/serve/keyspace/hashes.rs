@@ -1,8 +1,8 @@
 //! Keys that are hashes: rows of tables, and the further fields some of them have.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use hedgerow::{FieldId, Found, RowRef, Value};
+use hedgerow::{FieldId, Found, OwnedValue, RowRef, Value};
 
 use super::ahead::Ahead;
 use super::more::{self, More, MoreTable};
@@ -85,6 +85,24 @@ impl HashView<'_, '_> {
         }
     }
 
+    /// Those of these fields that exist.
+    fn present<'n>(&self, names: impl Iterator<Item = &'n [u8]>) -> hedgerow::Result<Present<'n>> {
+        let mut present = Present { more: self.more.as_ref().map(|(more, _)| *more), ..Present::default() };
+        for name in names {
+            if let Some(slot) = self.table.slot(name) {
+                let value = self.row.get(slot.id)?;
+                if !value.is_null() {
+                    present.own.push((name, slot, value.to_owned()));
+                }
+            } else if let Some((more, table)) = &self.more
+                && table.has(*more, name)?
+            {
+                present.further.push(name);
+            }
+        }
+        Ok(present)
+    }
+
     /// How many fields there are.
     pub fn count(&self) -> hedgerow::Result<u64> {
         let mut count = 0;
@@ -101,12 +119,51 @@ impl HashView<'_, '_> {
     }
 }
 
+/// Fields of a hash that exist.
+#[derive(Default)]
+struct Present<'n> {
+    /// Those in its row, with their values.
+    own: Vec<(&'n [u8], Slot, OwnedValue)>,
+    /// The others.
+    further: Vec<&'n [u8]>,
+    more: Option<More>,
+}
+
 /// The row a key is: its table and key there, and where it was, if it was looked up already.
 #[derive(Clone, Copy)]
 struct Target<'k, 'p> {
     index: TableIndex,
     row: &'k [u8],
     found: Option<Found<'p>>,
+}
+
+/// What a field of a hash is given.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldWrite<'v> {
+    /// Its name.
+    pub name: &'v [u8],
+    /// Its value, as a client gives it.
+    pub text: &'v [u8],
+    /// When it expires on its own (ms since 1970), if it does.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl<'v> FieldWrite<'v> {
+    /// A field that does not expire on its own.
+    #[inline]
+    pub fn lasting((name, text): (&'v [u8], &'v [u8])) -> FieldWrite<'v> {
+        FieldWrite { name, text, expires_at_ms: None }
+    }
+}
+
+/// What a write gives the fields that lie in the hash's row.
+#[derive(Default)]
+struct OwnFields<'v> {
+    values: Vec<(FieldId, Value<'v>)>,
+    /// Of those that expire on their own.
+    expiries: Vec<(FieldId, u64)>,
+    /// Whether any field of the write does, those included that lie elsewhere.
+    any_expires: bool,
 }
 
 /// What a write has to know about the row before it.
@@ -227,18 +284,18 @@ impl Keyspace {
     }
 
     /// Writes fields of a hash, making it if need be; says how many of them it did not have. The last value of a name
-    /// wins. Keeps the key's expiry, clears that of the fields.
+    /// wins. Keeps the key's expiry; that of the fields is as given. The store changes once or not at all.
     pub fn hash_set<'v>(
         &mut self,
         space: usize,
         key: &[u8],
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
     ) -> Outcome<usize> {
-        self.hash_write(space, key, None, pairs, None)
+        self.hash_write(space, key, None, writes, None)
     }
 
-    /// [`Keyspace::hash_set`] of a key that may have been looked up already. The store changes once or not at all, and is not
-    /// waited for.
+    /// [`Keyspace::hash_set`] of a key that may have been looked up already, which is not waited for.
+    #[inline]
     pub fn hash_set_ahead<'v>(
         &mut self,
         space: usize,
@@ -246,7 +303,7 @@ impl Keyspace {
         ahead: Option<Ahead<'_>>,
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
     ) -> Outcome<usize> {
-        self.hash_write(space, key, ahead, pairs, None)
+        self.hash_write(space, key, ahead, pairs.map(FieldWrite::lasting), None)
     }
 
     /// Writes a hash of these fields only over whatever the key was, with an expiry or none.
@@ -254,14 +311,14 @@ impl Keyspace {
         &mut self,
         space: usize,
         key: &[u8],
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
         self.together(|keyspace| {
             if keyspace.string_exists(space, key)? {
                 keyspace.string_delete_key(space, key)?;
             }
-            keyspace.hash_write(space, key, None, pairs, Some(expires_at_ms)).map(drop)
+            keyspace.hash_write(space, key, None, writes, Some(expires_at_ms)).map(drop)
         })
     }
 
@@ -270,7 +327,7 @@ impl Keyspace {
         space: usize,
         key: &[u8],
         ahead: Option<Ahead<'_>>,
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         whole: Option<Option<u64>>,
     ) -> Outcome<usize> {
         let target = match self.target(space, key, ahead) {
@@ -283,9 +340,14 @@ impl Keyspace {
                 Target { index, row, found: None }
             }
         };
-        let mut fields = self.take_fields();
-        let outcome = self.hash_write_to(space, key, target, pairs, whole, &mut fields);
-        self.return_fields(fields);
+        let mut own = OwnFields { values: self.take_fields(), ..OwnFields::default() };
+        let outcome = self.hash_write_to(space, key, target, writes.clone(), whole, &mut own);
+        self.return_fields(own.values);
+        if outcome.is_ok() && own.any_expires {
+            for at_ms in writes.filter_map(|write| write.expires_at_ms) {
+                self.expiries.note(at_ms, space, key);
+            }
+        }
         outcome
     }
 
@@ -294,53 +356,98 @@ impl Keyspace {
         space: usize,
         key: &[u8],
         target: Target<'_, '_>,
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         whole: Option<Option<u64>>,
-        fields: &mut Vec<(FieldId, Value<'v>)>,
+        own: &mut OwnFields<'v>,
     ) -> Outcome<usize> {
         let Target { index, row, .. } = target;
-        let has_further = self.gather(index, pairs.clone(), fields)?;
+        let has_further = self.gather(index, writes.clone(), own)?;
         let before = match whole {
             Some(_) => {
                 self.note_orphans(index, row)?;
-                Before { new: fields.len(), ..Before::default() }
+                Before { new: own.values.len(), ..Before::default() }
             }
-            None => self.before(target, fields)?,
+            None => self.before(target, &own.values)?,
         };
         if whole.is_none() && !before.exists && self.string_exists(space, key)? {
             return Err(Failure::WRONG_TYPE);
         }
         self.touch(space, key);
         if has_further {
-            return self.hash_write_further(space, key, index, row, pairs, whole, fields, before);
+            return self.hash_write_further(space, key, index, row, writes, whole, own, before);
         }
-        let table = &self.tables[index];
         // Nobody else writes rows. So if it is known what the row will be, it is written as such: nothing has to be merged
         // later. Gathered writes may be of the same row, and are not seen in it yet.
-        let whole = match table.is_whole(fields.len(), before.exists) && !self.writer.gathers() {
-            true => whole.or(Some(before.expires_at_ms)),
-            false => whole,
-        };
-        match whole {
-            None => self.writer.update(table.table(), row, fields)?,
-            Some(expires) => self.writer.put(table.table(), row, fields, expires)?,
-        }
+        let is_known = self.tables[index].is_whole(own.values.len(), before.exists) && !self.writer.gathers();
+        let whole = if is_known { whole.or(Some(before.expires_at_ms)) } else { whole };
+        self.write_row(index, row, own, whole)?;
         Ok(before.new)
     }
 
-    /// Turns pairs into the fields of the table; says whether some have to be kept as rows of their own.
+    /// Writes fields of a row and when they expire, or the whole row with its expiry: one change.
+    #[inline]
+    fn write_row(
+        &mut self,
+        index: TableIndex,
+        row: &[u8],
+        own: &OwnFields<'_>,
+        whole: Option<Option<u64>>,
+    ) -> Outcome<()> {
+        if !own.expiries.is_empty() {
+            return self.write_expiring(index, row, own, whole);
+        }
+        let table = self.tables[index].table();
+        match whole {
+            None => self.writer.update(table, row, &own.values),
+            Some(expires) => self.writer.put(table, row, &own.values, expires),
+        }
+    }
+
+    #[cold]
+    fn write_expiring(
+        &mut self,
+        index: TableIndex,
+        row: &[u8],
+        own: &OwnFields<'_>,
+        whole: Option<Option<u64>>,
+    ) -> Outcome<()> {
+        let expiries: HashMap<FieldId, u64> = own.expiries.iter().copied().collect();
+        let mut by_expiry: BTreeMap<Option<u64>, Vec<(FieldId, Value<'_>)>> = BTreeMap::new();
+        for (field, value) in &own.values {
+            by_expiry.entry(expiries.get(field).copied()).or_default().push((*field, *value));
+        }
+        self.together(|keyspace| {
+            let table = keyspace.tables[index].table();
+            if let Some(expires) = whole {
+                let lasting = by_expiry.remove(&None).unwrap_or_default();
+                keyspace.writer.put(table, row, &lasting, expires)?;
+            }
+            for (expiry, fields) in &by_expiry {
+                match expiry {
+                    None => keyspace.writer.update(table, row, fields)?,
+                    Some(at_ms) => keyspace.writer.update_expiring(table, row, fields, *at_ms)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Turns what is written into the fields of the table; says whether some have to be kept as rows of their own.
     #[inline]
     fn gather<'v>(
         &mut self,
         index: TableIndex,
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
-        fields: &mut Vec<(FieldId, Value<'v>)>,
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
+        own: &mut OwnFields<'v>,
     ) -> Outcome<bool> {
         let (mut has_further, mut has_learned) = (false, false);
-        let names = pairs.clone().map(|(name, _)| name);
+        let names = writes.clone().map(|write| write.name);
         // A filter of the fields so far: where its bit is clear, the field is new to the list.
         let mut seen = 0u64;
-        for (name, text) in pairs {
+        for FieldWrite { name, text, expires_at_ms } in writes {
+            if expires_at_ms.is_some() && !std::mem::replace(&mut own.any_expires, true) {
+                self.tables[index].note_expiring_fields()?;
+            }
             let mut slot = self.tables[index].slot(name);
             if slot.is_none() && !has_learned {
                 self.learn(index, names.clone())?;
@@ -356,14 +463,22 @@ impl Keyspace {
             };
             let value = table.value_of(slot, name, text)?;
             let bit = 1u64 << (fields_hash(slot.id) & 63);
-            if seen & bit != 0
-                && let Some(earlier) = fields.iter_mut().find(|(id, _)| *id == slot.id)
-            {
-                earlier.1 = value;
-                continue;
+            let earlier = match seen & bit {
+                0 => None,
+                _ => own.values.iter_mut().find(|(id, _)| *id == slot.id),
+            };
+            match earlier {
+                None => own.values.push((slot.id, value)),
+                Some(earlier) => {
+                    earlier.1 = value;
+                    own.expiries.retain(|(id, _)| *id != slot.id);
+                }
             }
             seen |= bit;
-            fields.push((slot.id, value));
+            if let Some(at_ms) = expires_at_ms {
+                table.check_may_expire(slot, name)?;
+                own.expiries.push((slot.id, at_ms));
+            }
         }
         Ok(has_further)
     }
@@ -404,9 +519,9 @@ impl Keyspace {
         key: &[u8],
         index: TableIndex,
         row: &[u8],
-        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])>,
+        writes: impl Iterator<Item = FieldWrite<'v>>,
         whole: Option<Option<u64>>,
-        fields: &[(FieldId, Value<'v>)],
+        own: &mut OwnFields<'v>,
         before: Before,
     ) -> Outcome<usize> {
         let pointer_field = self.tables[index].more_or_create()?;
@@ -420,13 +535,16 @@ impl Keyspace {
             let table = &keyspace.tables[index];
             let further = keyspace.more.as_ref().ok_or(more::LOST)?;
             let mut written = HashSet::new();
-            for (name, text) in pairs.filter(|(name, _)| table.slot(name).is_none()) {
+            for FieldWrite { name, text, expires_at_ms } in writes.filter(|write| table.slot(write.name).is_none())
+            {
                 let is_first = written.insert(name);
                 if is_first && (known.is_none() || !further.has(more, name)?) {
                     more.count += 1;
                 }
+                more.expiring |= expires_at_ms.is_some();
                 let value = [(further.value(), Value::Bytes(text))];
-                keyspace.writer.put(further.table(), &more::field_key(generation, name), &value, None)?;
+                let field_key = more::field_key(generation, name);
+                keyspace.writer.put(further.table(), &field_key, &value, expires_at_ms)?;
             }
             if known.is_none() {
                 let (owner, value) = MoreTable::owner_row(space, key, generation);
@@ -434,12 +552,10 @@ impl Keyspace {
                 keyspace.writer.put(further.table(), &owner, &value, None)?;
             }
             let pointer = more.encode();
-            let mut fields: Vec<(FieldId, Value<'_>)> = fields.to_vec();
-            fields.push((pointer_field, Value::Bytes(&pointer)));
-            match whole {
-                None => keyspace.writer.update(table.table(), row, &fields)?,
-                Some(expires) => keyspace.writer.put(table.table(), row, &fields, expires)?,
-            }
+            let mut values: Vec<(FieldId, Value<'_>)> = own.values.clone();
+            values.push((pointer_field, Value::Bytes(&pointer)));
+            let own = OwnFields { values, expiries: std::mem::take(&mut own.expiries), any_expires: own.any_expires };
+            keyspace.write_row(index, row, &own, whole)?;
             Ok(more.count - known.map_or(0, |known| known.count))
         })?;
         Ok(before.new + new as usize)
@@ -536,41 +652,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Gives a field that exists another value and the time when it expires, at once.
-    pub fn hash_set_expiring(
-        &mut self,
-        space: usize,
-        key: &[u8],
-        (name, text): (&[u8], &[u8]),
-        at_ms: u64,
-    ) -> Outcome<()> {
-        let more = self.hash(space, key, |view| Ok(view.more.as_ref().map(|(more, _)| *more)))?.flatten();
-        let Some((index, row)) = self.locate(space, key) else { return Ok(()) };
-        self.touch(space, key);
-        let table = &self.tables[index];
-        match (table.slot(name), more, &self.more) {
-            (Some(slot), _, _) => {
-                let fields = [(slot.id, table.value_of(slot, name, text)?)];
-                self.writer.attempt(|| table.table().update_expiring(row, &fields, at_ms))?;
-            }
-            (None, Some(more), Some(further)) => {
-                let field = more::field_key(more.generation, name);
-                let value = [(further.value(), Value::Bytes(text))];
-                self.writer.attempt(|| further.table().put_expiring(&field, &value, at_ms))?;
-            }
-            _ => return Err(more::LOST),
-        }
-        self.writer.note_change();
-        self.expiries.note(at_ms, space, key);
-        Ok(())
-    }
-
-    /// Whether fields of a hash of this key may expire on their own.
-    pub fn may_expire_fields(&self, space: usize, key: &[u8]) -> bool {
-        self.locate(space, key).is_some_and(|(index, _)| self.tables[index].has_expiring_fields())
-    }
-
-    /// Sets or clears the expiry of fields that exist.
+    /// Sets or clears the expiry of those of these fields that exist, all of them or none.
     pub fn hash_expire_fields<'v>(
         &mut self,
         space: usize,
@@ -578,34 +660,38 @@ impl Keyspace {
         names: impl Iterator<Item = &'v [u8]>,
         at_ms: Option<u64>,
     ) -> Outcome<()> {
-        let Some((index, row)) = self.locate(space, key) else { return Ok(()) };
-        self.touch(space, key);
-        let more = self.hash(space, key, |view| Ok(view.more.as_ref().map(|(more, _)| *more)))?.flatten();
-        let table = &mut self.tables[index];
+        let found = self.hash(space, key, |view| view.present(names))?;
+        let Some((Present { own, further, more }, (index, row))) = found.zip(self.locate(space, key)) else {
+            return Ok(());
+        };
         if at_ms.is_some() {
-            table.note_expiring_fields()?;
-        }
-        let mut own = Vec::new();
-        for name in names {
-            match (table.slot(name), more, &self.more) {
-                (Some(slot), _, _) => own.push(slot.id),
-                (None, Some(more), Some(further)) => {
-                    let further_key = more::field_key(more.generation, name);
-                    self.writer.attempt(|| further.table().expire(&further_key, at_ms))?;
-                    if at_ms.is_some() && !more.expiring {
-                        let pointer = More { expiring: true, ..more }.encode();
-                        let field = table.more_or_create()?;
-                        self.writer
-                            .attempt(|| table.table().update(row, &[(field, Value::Bytes(&pointer))]))?;
-                    }
-                }
-                _ => {}
+            for (name, slot, _) in &own {
+                self.tables[index].check_may_expire(*slot, name)?;
             }
+            self.tables[index].note_expiring_fields()?;
         }
-        if !own.is_empty() {
-            self.writer.attempt(|| table.table().expire_fields(row, &own, at_ms))?;
-        }
-        self.writer.note_change();
+        self.touch(space, key);
+        let pointer = more.filter(|more| at_ms.is_some() && !more.expiring && !further.is_empty());
+        self.together(|keyspace| {
+            let table = &keyspace.tables[index];
+            if let (Some(more), Some(table)) = (more, &keyspace.more) {
+                for name in &further {
+                    let field_key = more::field_key(more.generation, name);
+                    keyspace.writer.expire(table.table(), &field_key, at_ms)?;
+                }
+            }
+            if let (Some(more), Some(field)) = (pointer, table.more()) {
+                let pointer = More { expiring: true, ..more }.encode();
+                keyspace.writer.update(table.table(), row, &[(field, Value::Bytes(&pointer))])?;
+            }
+            let own: Vec<(FieldId, Value<'_>)> =
+                own.iter().map(|(_, slot, value)| (slot.id, value.borrow())).collect();
+            match at_ms {
+                _ if own.is_empty() => Ok(()),
+                None => keyspace.writer.update(table.table(), row, &own),
+                Some(at_ms) => keyspace.writer.update_expiring(table.table(), row, &own, at_ms),
+            }
+        })?;
         if let Some(at) = at_ms {
             self.expiries.note(at, space, key);
         }

@@ -2,6 +2,7 @@
 
 use hedgerow::{Error, Table, Value};
 
+use super::hashes::FieldWrite;
 use super::{Keyspace, Kind};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::number;
@@ -9,8 +10,18 @@ use crate::serve::number;
 /// A key's type and expiry, if it exists.
 type Found = Option<(Kind, Option<u64>)>;
 
-/// A copied field: name, text, expiry.
-type CopiedField = (Vec<u8>, Vec<u8>, Option<u64>);
+/// A copied field.
+struct CopiedField {
+    name: Vec<u8>,
+    text: Vec<u8>,
+    expires_at_ms: Option<u64>,
+}
+
+impl CopiedField {
+    fn write(&self) -> FieldWrite<'_> {
+        FieldWrite { name: &self.name, text: &self.text, expires_at_ms: self.expires_at_ms }
+    }
+}
 
 /// A key's value, copied.
 enum Copied {
@@ -117,7 +128,7 @@ impl Keyspace {
         found.ok_or(Failure::NO_SUCH_KEY)
     }
 
-    /// Copies a key over whatever is at the other, expiry included, removing the first if it is a move. `NO_SUCH_KEY` if there is
+    /// Copies a key over whatever is at the other, expiries included, in one change, removing the first if it is a move. `NO_SUCH_KEY` if there is
     /// nothing to copy.
     pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
         let expires = self.expiry(from.0, from.1)?.ok_or(Failure::NO_SUCH_KEY)?;
@@ -129,21 +140,14 @@ impl Keyspace {
             match &copied {
                 Copied::String(value) => keyspace.string_put(to.0, to.1, value, expires)?,
                 Copied::Hash(fields) => {
-                    let pairs = fields.iter().map(|(name, text, _)| (&name[..], &text[..]));
-                    keyspace.hash_replace(to.0, to.1, pairs, expires)?;
+                    keyspace.hash_replace(to.0, to.1, fields.iter().map(CopiedField::write), expires)?;
                 }
             }
             match is_move {
                 true => keyspace.delete(from.0, from.1).map(drop),
                 false => Ok(()),
             }
-        })?;
-        if let Copied::Hash(fields) = &copied {
-            for (name, _, expires) in fields.iter().filter(|field| field.2.is_some()) {
-                self.hash_expire_fields(to.0, to.1, std::iter::once(&name[..]), *expires)?;
-            }
-        }
-        Ok(())
+        })
     }
 
     fn copied(&self, space: usize, key: &[u8]) -> Outcome<Copied> {
@@ -156,10 +160,10 @@ impl Keyspace {
             view.for_each(|name, value| {
                 let mut text = Vec::new();
                 write_text(&mut text, value);
-                fields.push((name.to_vec(), text, None));
+                fields.push(CopiedField { name: name.to_vec(), text, expires_at_ms: None });
             })?;
             for field in &mut fields {
-                field.2 = view.field_expiry(&field.0)?.flatten();
+                field.expires_at_ms = view.field_expiry(&field.name)?.flatten();
             }
             Ok::<_, Error>(fields)
         })?;

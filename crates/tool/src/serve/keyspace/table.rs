@@ -193,6 +193,18 @@ impl HashTable {
         Ok(())
     }
 
+    /// Refuses an expiry of a field that every row has.
+    pub fn check_may_expire(&self, slot: Slot, name: &[u8]) -> Outcome<()> {
+        if slot.nullable {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "ERR field '{}' of table '{}' is not NULLABLE: it can not expire, see HR.SCHEMA",
+            quote(name),
+            self.name
+        )))
+    }
+
     /// The key of a row of this table.
     pub fn key_of(&self, row: &[u8], key: &mut Vec<u8>) {
         key.clear();

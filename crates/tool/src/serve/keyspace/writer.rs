@@ -156,6 +156,23 @@ impl Writer {
         }
     }
 
+    /// Writes fields that expire on their own; with others, where writes are gathered.
+    pub(super) fn update_expiring(
+        &mut self,
+        table: &Table,
+        row: &[u8],
+        fields: &[(FieldId, Value<'_>)],
+        at_ms: u64,
+    ) -> Outcome<()> {
+        self.count += 1;
+        let Some(gathered) = &mut self.gathered else {
+            return self.attempt(|| table.update_expiring(row, fields, at_ms));
+        };
+        gathered.batch.update_expiring(table, row, fields, at_ms)?;
+        gathered.note(table, row, Fate::AsBefore);
+        Ok(())
+    }
+
     pub(super) fn put(
         &mut self,
         table: &Table,
