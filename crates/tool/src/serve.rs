@@ -58,6 +58,9 @@ pub struct Args {
     /// The most bytes of data on the fast tier, as in 8gb; no limit unless given.
     #[arg(long, value_parser = bytes)]
     pub fast_bytes_max: Option<u64>,
+    /// Serve reads only: the store is opened beside others who only read it, nothing of it changes, and writes are refused.
+    #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "backup_dir"])]
+    pub read_only: bool,
     /// Where HR.BACKUP puts backups: each in a directory there that the client names. Without it HR.BACKUP is refused.
     #[arg(long)]
     pub backup_dir: Option<PathBuf>,
@@ -124,7 +127,7 @@ pub fn run(args: Args) -> Result<(), String> {
         }
     });
     ready.run()?;
-    println!("hedgerow: stopped, everything is persisted");
+    println!("hedgerow: stopped{}", if args.read_only { "" } else { ", everything is persisted" });
     Ok(())
 }
 
@@ -143,7 +146,8 @@ pub fn prepare_with(
     let sockets = bind(args, password.is_some())?;
     let addresses: Vec<SocketAddr> = sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect();
     let started = Instant::now();
-    let mut options = Options { wait_for_space: false, ..Options::new() }.durability(durability);
+    let mut options = Options { wait_for_space: false, read_only: args.read_only, ..Options::new() };
+    options = options.durability(durability);
     if let Some(bytes) = args.fast_bytes_max {
         options = options.fast_tier_bytes_max(bytes);
     }
@@ -165,7 +169,8 @@ pub fn prepare_with(
         },
         client_bytes_max: args.client_bytes_max as usize,
         sync_writes,
-        durability: args.durability.clone(),
+        durability: durability_text(args).to_string(),
+        read_only: args.read_only,
         port: addresses.first().map_or(0, SocketAddr::port),
         listen: addresses.iter().map(|address| address.ip().to_string()).collect(),
         dir: dir.to_string(),
@@ -193,6 +198,11 @@ fn parse_durability(text: &str) -> Result<(Durability, bool), String> {
             )),
         },
     }
+}
+
+/// What people are told of durability.
+fn durability_text(args: &Args) -> &str {
+    if args.read_only { "read-only" } else { &args.durability }
 }
 
 fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
@@ -233,7 +243,7 @@ fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, has
         metrics.live_bytes,
         metrics.fast_tier_bytes,
     );
-    text.push_str(&format!("hedgerow: durability {}\n", args.durability));
+    text.push_str(&format!("hedgerow: durability {}\n", durability_text(args)));
     for address in addresses {
         text.push_str(&format!("hedgerow: listening on {address}\n"));
     }

@@ -470,7 +470,8 @@ impl EventLoop {
             self.server.look_around();
         }
         let now = self.server.keyspace.now_ms();
-        if self.server.keyspace.sweep().is_err() {
+        // In a store that is only read they stay, and hidden.
+        if !self.server.settings.read_only && self.server.keyspace.sweep().is_err() {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
             self.server.keyspace.expiries.sweep_all();
         }

@@ -33,6 +33,9 @@ impl Failure {
     pub const TOO_LONG: Failure =
         Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
+    /// The store was opened for reading only. The text is what a replica of Redis says, so that clients know it.
+    pub const READ_ONLY: Failure = Failure::text("READONLY You can't write against a read only replica.");
+
     /// Never seen by a client: the command is tried again.
     pub const NO_ROOM_YET: Failure = Failure::text("OOM there is no room at this moment");
 

@@ -299,9 +299,13 @@ impl Server {
         }
     }
 
-    /// Refuses what is to become durable, once a sync has failed: nothing does any more.
+    /// Refuses what changes the store or is to become durable: where the store was opened for reading only, and once a sync has
+    /// failed, for nothing becomes durable any more.
     #[inline]
-    pub fn check_syncs(&self) -> Outcome<()> {
+    pub fn check_writable(&self) -> Outcome<()> {
+        if self.settings.read_only {
+            return Err(Failure::READ_ONLY);
+        }
         match self.keyspace.db().sync_failure() {
             None => Ok(()),
             Some(failure) => Err(Failure::failed_sync(&failure.message)),
@@ -505,7 +509,7 @@ impl Context<'_> {
             return Err(self.refuse(Failure::text("NOAUTH Authentication required.")));
         }
         if command.is(Flag::Write)
-            && let Err(failure) = self.server.check_syncs()
+            && let Err(failure) = self.server.check_writable()
         {
             return Err(self.refuse(failure));
         }

@@ -37,6 +37,8 @@ pub struct Settings {
     pub sync_writes: bool,
     /// How the store syncs, as the command line said it.
     pub durability: String,
+    /// Whether the store was opened for reading only.
+    pub read_only: bool,
     /// The first port listened on.
     pub port: u16,
     /// The addresses listened on.
@@ -66,6 +68,7 @@ impl Default for Settings {
             listpack_value: 64,
             sync_writes: false,
             durability: "interval:1s".into(),
+            read_only: false,
             port: 6379,
             listen: Vec::new(),
             dir: String::new(),

@@ -13,6 +13,7 @@ mod info;
 mod kill;
 mod lifecycle;
 mod limits;
+mod read_only;
 mod semantics;
 mod transactions;
 mod transfer;

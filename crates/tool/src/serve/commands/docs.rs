@@ -343,7 +343,9 @@ pub fn markdown() -> String {
         others have their turn.\n\n\
         `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
         below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
-        `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n";
+        `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n\n\
+        A server started with `--read-only` answers what writes, and `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF`, with `READONLY`, \
+        as a replica of Redis does. What has expired is hidden, not removed, and so still counted by `DBSIZE`.\n";
     let mut text = HEAD.to_string();
     let mut group = "";
     for command in all() {

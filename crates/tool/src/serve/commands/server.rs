@@ -101,7 +101,7 @@ pub fn time(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 
 /// SAVE
 pub fn save(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.server.check_syncs()?;
+    context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.server.wants_save = true;
     context.reply.ok();
@@ -113,7 +113,7 @@ pub fn bgsave(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if args.len() > 2 || args.get(1).is_some_and(|word| !is_word(word, "SCHEDULE")) {
         return Err(Failure::SYNTAX);
     }
-    context.server.check_syncs()?;
+    context.server.check_writable()?;
     context.server.wants_background_sync = true;
     context.reply.status("Background saving started");
     Ok(())
@@ -130,7 +130,7 @@ pub fn wait(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(1), args.at(2)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
-    context.server.check_syncs()?;
+    context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.reply.integer(0);
     Ok(())
@@ -143,7 +143,7 @@ pub fn waitaof(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(2), args.at(3)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
-    context.server.check_syncs()?;
+    context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.reply.array(2);
     context.reply.integer(1);
