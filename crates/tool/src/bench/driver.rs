@@ -637,3 +637,6 @@ impl Actor<'_> {
         self.sink.check_scan(&key, rows, values, records)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,11 +65,16 @@ fn windows_hold_every_operation() {
     let population = Population::new(2000);
     let outcome = run_phase_by_window(&mut store, SHAPE, &population, &plan, length, &mut |_| {}).unwrap();
     assert_eq!(outcome.latencies.len(), outcome.operations);
+    // However late a thread is, it goes on for 330 ms. What each window holds is tested at times made up: `driver/tests.rs`.
     assert!(outcome.windows.len() >= 6, "{:?}", outcome.windows);
-    let counted: f64 = outcome.windows[..6].iter().map(|window| window.ops_per_s * 0.05).sum();
-    let share = counted / outcome.operations as f64;
-    assert!((0.1..=1.0).contains(&share), "300 of 330 ms or more hold {share} of the operations");
-    assert!(outcome.windows.iter().all(|w| w.p50_us <= w.p99_us && w.p99_us <= w.max_us && w.max_us > 0.0));
+    let elapsed = outcome.elapsed.as_secs_f64();
+    let counted: f64 = outcome.windows.iter().map(|w| w.ops_per_s * (elapsed - w.from_s).min(0.05)).sum();
+    let left_out = outcome.operations as f64 - counted;
+    let covered = outcome.windows.last().unwrap().from_s + 0.05;
+    assert!(left_out > -0.5, "{counted} operations in windows, of {}", outcome.operations);
+    assert!(left_out < 0.5 || elapsed > covered, "{left_out} operations are in no window");
+    assert!(outcome.windows.iter().all(|w| w.p50_us <= w.p99_us && w.p99_us <= w.max_us));
+    assert!(outcome.windows.iter().all(|w| (w.ops_per_s > 0.0) == (w.max_us > 0.0)));
     assert!((outcome.windows[5].from_s - 0.25).abs() < 1e-9);
     assert!(outcome.windows.iter().all(|w| w.hit_ratio.is_none()), "this store has no cache");
 }
