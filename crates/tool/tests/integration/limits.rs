@@ -194,6 +194,56 @@ fn large_values_pass_and_larger_ones_are_refused() {
     assert_eq!(client.run("PING"), "PONG");
 }
 
+/// A row has at most 64 MiB, whether it comes at once or by parts.
+#[test]
+fn rows_that_would_be_too_long_are_refused_and_stay_as_they_are() {
+    let dir = TempDir::new();
+    let server = Server::start_on(dir.path(), &[]);
+    let mut client = server.client();
+    let value = vec![b'x'; 40 << 20];
+    let length = value.len().to_string();
+    assert_eq!(client.run_words(&[b"HSET", b"h:1", b"a", &value]), "1");
+    for words in [
+        &[&b"HSET"[..], b"h:1", b"b", &value][..],
+        &[b"HSETNX", b"h:1", b"b", &value],
+        &[b"HSETEX", b"h:1", b"EX", b"100", b"FIELDS", b"1", b"b", &value],
+        &[b"HSET", b"h:2", b"a", &value, b"b", &value],
+    ] {
+        let reply = client.run_words(words);
+        assert!(
+            reply.starts_with("(ERR ") && reply.contains("67108864"),
+            "{} {reply}",
+            words[0].escape_ascii()
+        );
+    }
+    client.script(&[("MULTI", "OK"), ("SET s 1", "QUEUED")]);
+    assert_eq!(client.run_words(&[b"HSET", b"h:1", b"b", &value]), "QUEUED");
+    let reply = client.run("EXEC");
+    assert!(reply.starts_with("(EXECABORT ") && reply.contains("67108864"), "{reply}");
+    let is_as_before: &[(&str, &str)] =
+        &[("HSTRLEN h:1 a", &length), ("HKEYS h:1", "[\"a\"]"), ("EXISTS s h:2", "0")];
+    client.script(is_as_before);
+    // A string, too.
+    let too_long = "(ERR string exceeds maximum allowed size (proto-max-bulk-len))";
+    assert_eq!(client.run_words(&[b"SET", b"t", &value]), "OK");
+    assert_eq!(client.run_words(&[b"APPEND", b"t", &value]), too_long);
+    client.script(&[
+        ("SETRANGE t 67108864 x", too_long),
+        ("SETRANGE t 9223372036854775807 x", too_long),
+        ("STRLEN t", &length),
+        ("CONFIG GET proto-max-bulk-len", "[\"proto-max-bulk-len\", \"67108864\"]"),
+    ]);
+    // A small field of the long row can be changed, and the row is read whole after a restart.
+    client.script(&[("HSET h:1 c 1", "1"), ("HINCRBY h:1 c 1", "2")]);
+    server.stop();
+    let server = Server::start_on(dir.path(), &[]);
+    let mut client = server.client();
+    client.script(&[("HSTRLEN h:1 a", &length), ("HGET h:1 c", "\"2\""), ("STRLEN t", &length)]);
+    assert_eq!(client.run("HGETALL h:1").len(), value.len() + "[\"a\", \"\", \"c\", \"2\"]".len());
+    client.script(&[("DEL h:1 t", "2"), ("DBSIZE", "0")]);
+    assert_eq!(client.run_words(&[b"HSET", b"h:1", b"b", &value]), "1");
+}
+
 #[test]
 fn a_full_store_refuses_writes_and_takes_deletes() {
     let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
