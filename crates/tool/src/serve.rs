@@ -28,6 +28,7 @@ pub mod resp;
 pub mod server;
 pub mod session;
 pub mod settings;
+pub mod slowlog;
 pub mod stats;
 pub mod waiter;
 

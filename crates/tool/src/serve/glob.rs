@@ -7,12 +7,16 @@ use super::limits;
 
 /// The pattern, if it is not too long.
 pub fn checked(pattern: &[u8]) -> Outcome<&[u8]> {
-    match pattern.len() <= limits::PATTERN_BYTES_MAX {
-        true => Ok(pattern),
+    check_bytes(pattern.len()).map(|()| pattern)
+}
+
+/// Refuses a pattern, or some of one command, of too many bytes.
+pub fn check_bytes(bytes: usize) -> Outcome<()> {
+    match bytes <= limits::PATTERN_BYTES_MAX {
+        true => Ok(()),
         false => Err(Failure::new(format!(
-            "ERR a pattern has at most {} bytes; this one has {}",
+            "ERR a pattern has at most {} bytes; this one has {bytes}",
             limits::PATTERN_BYTES_MAX,
-            pattern.len()
         ))),
     }
 }

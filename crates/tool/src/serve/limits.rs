@@ -32,7 +32,14 @@ pub const TURN_TIME: Duration = Duration::from_millis(10);
 pub const FLUSH_BYTES: usize = 1 << 20;
 /// Rows, or fields, that one SCAN or HSCAN passes, whatever its COUNT.
 pub const SCAN_ROWS_MAX: usize = 16 << 10;
-/// Bytes of a pattern of KEYS, SCAN and HSCAN: what it takes to match is the product of its length and the key's.
+/// Bytes of keys, or of fields and values, after which one SCAN or HSCAN ends; a row's own fields come together.
+pub const SCAN_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a hash that is copied or renamed, with those that each of its fields takes besides: it is read into memory, and written
+/// as one change.
+pub const COPIED_BYTES_MAX: usize = 192 << 20;
+/// Bytes of the slow log.
+pub const SLOWLOG_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a pattern of KEYS, SCAN, HSCAN and COMMAND LIST, or of all those of a CONFIG GET: what it takes to match is the product of its length and the key's.
 pub const PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Bytes read from one connection before the next one has its turn.
 pub const READ_BYTES_PER_TURN: usize = 256 << 10;

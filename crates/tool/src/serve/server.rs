@@ -19,6 +19,7 @@ use super::reply::Reply;
 use super::resp::Args;
 use super::session::{Queued, ReplyMode, Session};
 use super::settings::Settings;
+use super::slowlog::{Slow, SlowLog};
 use super::stats::{Errors, Memory, Rates, Totals};
 use super::waiter;
 
@@ -49,18 +50,6 @@ pub struct Calls {
     pub microseconds_x1000: u64,
     pub rejected: u64,
     pub failed: u64,
-}
-
-/// An entry of the slow log.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub struct Slow {
-    pub id: u64,
-    pub at_s: u64,
-    pub microseconds: u64,
-    pub args: Vec<Vec<u8>>,
-    pub address: String,
-    pub name: Vec<u8>,
 }
 
 /// Samples of one latency event: second, ms.
@@ -104,10 +93,8 @@ pub struct Server {
     pub memory_peak: u64,
     /// Calls by [`Command::index`].
     pub calls: Vec<Calls>,
-    /// The slow log, newest first.
-    pub slowlog: VecDeque<Slow>,
-    /// Entries ever made.
-    pub slowlog_id: u64,
+    /// Commands that took long.
+    pub slowlog: SlowLog,
     /// The latency event of commands.
     pub latency: Latency,
     /// Set when the server is to stop.
@@ -191,8 +178,7 @@ impl Server {
             rates: Rates::default(),
             memory_peak: 0,
             calls: vec![Calls::default(); commands::count()],
-            slowlog: VecDeque::new(),
-            slowlog_id: 0,
+            slowlog: SlowLog::default(),
             latency: Latency::default(),
             shutdown: None,
             kills: Vec::new(),
@@ -294,8 +280,8 @@ impl Server {
 
     /// Has a client watch no key any more.
     pub fn unwatch(&mut self, client: usize) {
-        for ((space, key), _) in self.sessions[client].watched.drain() {
-            self.keyspace.watches.remove(space, &key);
+        for (space, key, _) in std::mem::take(&mut self.sessions[client].watched).iter() {
+            self.keyspace.watches.remove(space, key);
         }
     }
 
@@ -411,34 +397,16 @@ impl Server {
     }
 
     fn log_slow(&mut self, client: usize, args: Args<'_>, microseconds: u64) {
-        const ARGUMENTS_MAX: usize = 32;
-        const BYTES_MAX: usize = 128;
-        if self.settings.slowlog_len == 0 {
-            return;
-        }
-        let cut = |argument: &[u8]| match argument.get(..BYTES_MAX) {
-            Some(head) if argument.len() > BYTES_MAX => {
-                let more = format!("... ({} more bytes)", argument.len() - BYTES_MAX);
-                [head, more.as_bytes()].concat()
-            }
-            _ => argument.to_vec(),
-        };
-        let shown = if args.len() > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { args.len() };
-        let mut copied: Vec<Vec<u8>> = args.iter().take(shown).map(cut).collect();
-        if args.len() > shown {
-            copied.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
-        }
         let session = &self.sessions[client];
-        self.slowlog.push_front(Slow {
-            id: self.slowlog_id,
+        let slow = Slow {
+            id: 0,
             at_s: self.keyspace.now_ms() / 1000,
             microseconds,
-            args: copied,
+            args: Vec::new(),
             address: session.address.clone(),
             name: session.name.clone(),
-        });
-        self.slowlog_id += 1;
-        self.slowlog.truncate(self.settings.slowlog_len);
+        };
+        self.slowlog.add(slow, args, self.settings.slowlog_len);
     }
 }
 

@@ -51,6 +51,49 @@ pub struct Watched {
     pub existed: bool,
 }
 
+/// The keys that a client watches.
+#[derive(Debug, Default)]
+pub struct WatchedKeys {
+    keys: HashMap<(usize, Box<[u8]>), Watched>,
+    bytes: usize,
+}
+
+impl WatchedKeys {
+    /// Bytes that a key takes besides its own.
+    const KEY_BYTES: usize = 96;
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Bytes of memory they take, known without a look at each.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether a key is one of them.
+    pub fn contains(&self, space: usize, key: &[u8]) -> bool {
+        self.keys.contains_key(&(space, Box::from(key)))
+    }
+
+    /// Adds a key that is not one of them.
+    pub fn insert(&mut self, space: usize, key: &[u8], watched: Watched) {
+        self.bytes += key.len() + WatchedKeys::KEY_BYTES;
+        self.keys.insert((space, key.into()), watched);
+    }
+
+    /// Database, key, and what it was like.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &[u8], Watched)> {
+        self.keys.iter().map(|((space, key), watched)| (*space, &**key, *watched))
+    }
+}
+
 /// A client.
 #[derive(Debug)]
 pub struct Session {
@@ -83,7 +126,7 @@ pub struct Session {
     /// A transaction being queued.
     pub multi: Option<Multi>,
     /// Keys whose change makes EXEC refuse.
-    pub watched: HashMap<(usize, Box<[u8]>), Watched>,
+    pub watched: WatchedKeys,
     /// Whether to disconnect it once its replies are sent.
     pub is_closing: bool,
     /// Whether the reply to the command under way holds only once everything written so far is durable.
@@ -145,7 +188,7 @@ impl Session {
             no_touch: false,
             reply_mode: ReplyMode::On,
             multi: None,
-            watched: HashMap::new(),
+            watched: WatchedKeys::default(),
             is_closing: false,
             reply_needs_sync: false,
             unsynced: Vec::new(),
@@ -174,8 +217,7 @@ impl Session {
 
     /// Bytes of memory the transaction and watches take.
     pub fn memory_bytes(&self) -> usize {
-        self.multi.as_ref().map_or(0, |multi| multi.bytes)
-            + self.watched.keys().map(|(_, key)| key.len() + 96).sum::<usize>()
+        self.multi.as_ref().map_or(0, |multi| multi.bytes) + self.watched.bytes()
     }
 
     /// Whether it waits for something other than its own next command: a sync, space, the end of a pause.

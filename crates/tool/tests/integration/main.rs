@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backup;
+mod bounds;
 mod client;
 mod commands;
 mod crash;

@@ -1,5 +1,7 @@
 //! Commands on connections: handshake, authentication, and what clients say and learn about themselves and each other.
 
+use std::collections::HashSet;
+
 use super::is_word;
 use super::server::REDIS_VERSION;
 use crate::serve::failure::{Failure, Outcome, quote};
@@ -212,7 +214,7 @@ pub fn client_info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CLIENT LIST [TYPE type] [ID client-id [client-id ...]]
 pub fn client_list(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let mut ids: Option<Vec<u64>> = None;
+    let mut ids: Option<HashSet<u64>> = None;
     let mut shows_normal = true;
     match (args.get(2), args.get(3)) {
         (None, _) => {}

@@ -333,11 +333,12 @@ pub fn markdown() -> String {
         arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
         A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
         set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
-        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`; a pattern has at most \
-        4,096 bytes.\n\n\
+        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them; a pattern \
+        has at most 4,096 bytes, as have all of a `CONFIG GET` together. `COPY` and `RENAME` of a hash of more than 192 MiB are \
+        refused, and an `EXEC` or `MSET` that would write more than 256 MiB at once.\n\n\
         Most commands take a time that does not depend on how many keys and fields there are, but for the \
         logarithm. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
-        `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `OBJECT ENCODING`, `MEMORY USAGE`, `RENAME` and `COPY` \
+        `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `MEMORY USAGE`, `RENAME` and `COPY` \
         (the fields of the hash), `HLEN` of a hash whose fields may expire, `HR.SCAN` (up to its `LIMIT`). \
         Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
         others have their turn.\n\n\

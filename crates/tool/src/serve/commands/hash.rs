@@ -12,6 +12,7 @@ use crate::serve::glob;
 use crate::serve::keyspace::cursor::{Position, Source};
 use crate::serve::keyspace::hashes::{FieldWrite, HashView};
 use crate::serve::keyspace::keys::write_text;
+use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::reply::Reply;
 use crate::serve::resp::Args;
@@ -140,6 +141,7 @@ fn reply_all(context: &mut Context<'_>, args: Args<'_>, part: Part) -> Outcome<(
             if part != Part::Names {
                 reply_value(reply, value);
             }
+            !reply.is_over()
         })
     })?;
     match part {
@@ -280,6 +282,7 @@ pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             len += 1;
             bytes += (name.len() + ELEMENT_BYTES) as u64;
             bytes += if with_values { (text_len(value) + ELEMENT_BYTES) as u64 } else { 0 };
+            true
         })
     })?;
     let wanted = count.unwrap_or(1);
@@ -359,16 +362,20 @@ fn fields_at_positions(
     wanted.sort_unstable();
     wanted.dedup();
     let mut fields: Vec<ChosenField> = Vec::with_capacity(wanted.len());
-    let mut position = 0;
+    let (mut position, mut bytes) = (0, 0);
     context.server.keyspace.hash(db, key, |view| {
         view.for_each(|name, value| {
             if wanted.get(fields.len()) == Some(&position) {
                 let value = if with_values { text_of(value) } else { None };
+                bytes += name.len() + value.as_ref().map_or(0, Vec::len);
                 fields.push((position, name.to_vec(), value.unwrap_or_default()));
             }
             position += 1;
+            // Those chosen may be larger than the others: each of them is to be told.
+            context.reply.check(bytes as u64).is_ok()
         })
     })?;
+    context.reply.check(bytes as u64)?;
     Ok(fields)
 }
 
@@ -383,24 +390,27 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let mut shown: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
     let mut last: Option<Vec<u8>> = None;
     keyspace.hash(db, key, |view| {
+        let mut bytes = 0;
         let mut show = |name: &[u8], value: Value<'_>| {
             if options.pattern.is_none_or(|pattern| glob::matches(pattern, name)) {
                 let text = if options.no_values { None } else { text_of(value) };
+                bytes += name.len() + text.as_ref().map_or(0, Vec::len);
                 shown.push((name.to_vec(), text));
             }
+            bytes < limits::SCAN_BYTES_MAX
         };
         // A row's own fields come all at once, as those of a small hash do in Redis; further fields come by and by.
         if position.is_none() {
-            view.for_each_own(&mut show)?;
+            view.for_each_own(|name, value| _ = show(name, value))?;
         }
         let mut remaining = options.count;
         view.for_each_further(position.as_ref().map(|at| &at.after[..]), |name, value| {
-            show(name, value);
             remaining -= 1;
-            if remaining == 0 {
+            let goes_on = show(name, value) && remaining > 0;
+            if !goes_on {
                 last = Some(name.to_vec());
             }
-            remaining > 0
+            goes_on
         })
     })?;
     let next = last.map(|after| keyspace.cursors.insert(Position { space: db, source, after: after.into() }));

@@ -174,10 +174,11 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let filter = Filter { pattern: options.pattern.filter(|pattern| *pattern != b"*"), kind };
     let keyspace = &mut context.server.keyspace;
     let from = keyspace.cursors.get(cursor).filter(|position| position.space == db).cloned();
-    let mut found: Vec<Vec<u8>> = Vec::new();
+    let (mut found, mut bytes): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
     let next = keyspace.scan_keys(db, from.as_ref(), options.count, filter, |key| {
         found.push(key.to_vec());
-        true
+        bytes += key.len();
+        bytes < limits::SCAN_BYTES_MAX
     })?;
     let next = next.map_or(0, |position| keyspace.cursors.insert(position));
     context.reply.array(2);
@@ -205,10 +206,11 @@ pub fn object_encoding(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()>
             view.for_each(|name, value| {
                 text.clear();
                 write_text(&mut text, value);
-                is_small &= name.len() <= value_max && text.len() <= value_max;
                 count += 1;
+                is_small &= name.len() <= value_max && text.len() <= value_max && count <= entries;
+                is_small
             })?;
-            Ok(if is_small && count <= entries { "listpack" } else { "hashtable" })
+            Ok(if is_small { "listpack" } else { "hashtable" })
         })?,
     };
     match encoding {
@@ -267,6 +269,7 @@ pub fn memory_usage(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
                 text.clear();
                 write_text(&mut text, value);
                 bytes += text.len() + 8;
+                true
             })?;
             Ok(bytes)
         })?,

@@ -168,9 +168,9 @@ pub fn shutdown(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CONFIG GET parameter [parameter ...]
 pub fn config_get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let is_wanted = |name: &&&str| {
-        args.from(2).iter().any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-    };
+    glob::check_bytes(args.from(2).iter().map(<[u8]>::len).sum())?;
+    let patterns: Vec<Vec<u8>> = args.from(2).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_wanted = |name: &&&str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
     let found: Vec<(&str, String)> = PARAMETERS
         .iter()
         .filter(is_wanted)
@@ -238,8 +238,8 @@ pub fn slowlog_get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         },
     };
     let log = &context.server.slowlog;
-    context.reply.array(log.len().min(count));
-    for entry in log.iter().take(count) {
+    context.reply.array(log.entries().len().min(count));
+    for entry in log.entries().take(count) {
         context.reply.array(6);
         context.reply.integer(entry.id as i64);
         context.reply.integer(entry.at_s as i64);
@@ -254,7 +254,7 @@ pub fn slowlog_get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// SLOWLOG LEN
 pub fn slowlog_len(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.reply.integer(context.server.slowlog.len() as i64);
+    context.reply.integer(context.server.slowlog.entries().len() as i64);
     Ok(())
 }
 
@@ -381,7 +381,7 @@ pub fn command_list(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     };
     let is_wanted: Box<dyn Fn(&Command) -> bool> = match kind {
         _ if is_word(kind, "PATTERN") => {
-            let pattern = value.to_ascii_lowercase();
+            let pattern = glob::checked(value)?.to_ascii_lowercase();
             Box::new(move |command| glob::matches(&pattern, command.full_name().as_bytes()))
         }
         _ if is_word(kind, "ACLCAT") => {

@@ -275,7 +275,12 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             None => {
                 let place = reply.defer();
                 let mut fields = 0;
-                view.for_each(|name, value| reply_field(reply, &mut fields, name, value))?;
+                view.for_each(|name, value| {
+                    fields += 1;
+                    reply.bulk(name);
+                    reply_value(reply, value);
+                    !reply.is_over()
+                })?;
                 reply.map_at(place, fields);
             }
         }
@@ -283,10 +288,4 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     })?;
     context.reply.array_at(place, count);
     Ok(())
-}
-
-fn reply_field(reply: &mut Reply<'_>, count: &mut usize, name: &[u8], value: hedgerow::Value<'_>) {
-    *count += 1;
-    reply.bulk(name);
-    reply_value(reply, value);
 }

@@ -45,7 +45,7 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     }
     for key in args.from(1).iter() {
         let watched = &context.session().watched;
-        if watched.contains_key(&(db, Box::from(key))) {
+        if watched.contains(db, key) {
             continue;
         }
         if watched.len() >= limits::WATCHED_KEYS_MAX {
@@ -53,7 +53,7 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         }
         let keyspace = &mut context.server.keyspace;
         let watched = Watched { existed: keyspace.exists(db, key)?, since: keyspace.watches.add(db, key) };
-        context.session().watched.insert((db, key.into()), watched);
+        context.session().watched.insert(db, key, watched);
     }
     context.reply.ok();
     Ok(())
@@ -104,9 +104,9 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 /// Whether a key that the client watches was changed, or has expired, since.
 fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
     let keyspace = &context.server.keyspace;
-    for ((space, key), watched) in &context.server.sessions[context.client].watched {
-        if keyspace.watches.has_changed(*space, key, watched.since)
-            || watched.existed && !keyspace.exists(*space, key)?
+    for (space, key, watched) in context.server.sessions[context.client].watched.iter() {
+        if keyspace.watches.has_changed(space, key, watched.since)
+            || watched.existed && !keyspace.exists(space, key)?
         {
             return Ok(true);
         }

@@ -138,7 +138,7 @@ impl Keyspace {
     /// Whether a hash's row is there, and then whether it has fields.
     fn hash_row_is(&self, space: usize, key: &[u8]) -> Outcome<Option<bool>> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(None) };
-        Ok(self.hash_at(index, row, |view| view.count())?.map(|len| len > 0))
+        self.hash_at(index, row, |view| view.has_fields())
     }
 
     /// Looks at some rows; false at the end of the round.
@@ -196,14 +196,7 @@ impl Keyspace {
     /// When a hash will have no field left: None if never, 0 if that is so already.
     fn last_expiry(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<Option<u64>> {
         let Some(index) = index else { return Ok(None) };
-        let view = self.view(&self.tables[index], row)?;
-        let (mut last, mut names): (Option<u64>, Vec<Vec<u8>>) = (Some(0), Vec::new());
-        view.for_each(|name, _| names.push(name.to_vec()))?;
-        for name in names {
-            let expiry = view.field_expiry(&name)?;
-            last = last.zip(expiry.unwrap_or(Some(0))).map(|(last, expiry)| last.max(expiry));
-        }
-        Ok(last)
+        self.view(&self.tables[index], row)?.last_expiry()
     }
 
     fn next_space(&self, sweep: &mut Sweep) -> bool {

@@ -50,17 +50,45 @@ impl HashView<'_, '_> {
         }
     }
 
-    /// Runs `visit` on each field's name and value.
+    /// Runs `visit` on each field's name and value, until it says false.
     #[inline]
-    pub fn for_each(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
-        self.for_each_own(&mut visit)?;
-        if let Some((more, table)) = &self.more {
-            table.for_each(*more, None, |name, value, _| {
-                visit(name, value);
-                true
-            })?;
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8], Value<'_>) -> bool) -> hedgerow::Result<()> {
+        let mut goes_on = true;
+        self.for_each_own(|name, value| goes_on = goes_on && visit(name, value))?;
+        match goes_on {
+            true => self.for_each_further(None, visit),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Whether there is a field: a row whose fields have all expired is no key.
+    pub fn has_fields(&self) -> hedgerow::Result<bool> {
+        let mut found = false;
+        self.for_each(|_, _| {
+            found = true;
+            false
+        })?;
+        Ok(found)
+    }
+
+    /// When the last field expires: `None` if one does not, 0 if there is none.
+    pub(super) fn last_expiry(&self) -> hedgerow::Result<Option<u64>> {
+        let mut last = Some(0);
+        let mut latest = |expiry: Option<u64>| {
+            last = last.zip(expiry).map(|(last, expiry)| last.max(expiry));
+            last.is_some()
+        };
+        let mut own: Vec<Vec<u8>> = Vec::new();
+        self.for_each_own(|name, _| own.push(name.to_vec()))?;
+        for name in own {
+            if !latest(self.field_expiry(&name)?.flatten()) {
+                return Ok(None);
+            }
+        }
+        if let Some((more, table)) = &self.more {
+            table.for_each(*more, None, |_, _, expiry| latest(expiry))?;
+        }
+        Ok(last)
     }
 
     /// Like [`HashView::for_each`], without the further fields.
@@ -270,7 +298,7 @@ impl Keyspace {
             return Ok(false);
         }
         if table.has_expiring_fields() {
-            return Ok(self.hash_at(index, row, |view| view.count())?.is_some_and(|len| len > 0));
+            return Ok(self.hash_at(index, row, |view| view.has_fields())?.unwrap_or(false));
         }
         Ok(table.table().exists(row)?)
     }
@@ -535,7 +563,8 @@ impl Keyspace {
             let table = &keyspace.tables[index];
             let further = keyspace.more.as_ref().ok_or(more::LOST)?;
             let mut written = HashSet::new();
-            for FieldWrite { name, text, expires_at_ms } in writes.filter(|write| table.slot(write.name).is_none())
+            for FieldWrite { name, text, expires_at_ms } in
+                writes.filter(|write| table.slot(write.name).is_none())
             {
                 let is_first = written.insert(name);
                 if is_first && (known.is_none() || !further.has(more, name)?) {
@@ -554,7 +583,11 @@ impl Keyspace {
             let pointer = more.encode();
             let mut values: Vec<(FieldId, Value<'_>)> = own.values.clone();
             values.push((pointer_field, Value::Bytes(&pointer)));
-            let own = OwnFields { values, expiries: std::mem::take(&mut own.expiries), any_expires: own.any_expires };
+            let own = OwnFields {
+                values,
+                expiries: std::mem::take(&mut own.expiries),
+                any_expires: own.any_expires,
+            };
             keyspace.write_row(index, row, &own, whole)?;
             Ok(more.count - known.map_or(0, |known| known.count))
         })?;
@@ -583,12 +616,20 @@ impl Keyspace {
                     further.insert(name);
                 }
             }
-            Ok((view.count()?, view.more.as_ref().map(|(more, _)| *more)))
+            let mut is_left = false;
+            view.for_each(|name, _| {
+                is_left = match view.table.slot(name) {
+                    Some(slot) => !own.iter().any(|listed| listed.id == slot.id),
+                    None => !further.contains(name),
+                };
+                !is_left
+            })?;
+            Ok((is_left, view.more.as_ref().map(|(more, _)| *more)))
         })?;
-        let Some((len, more)) = seen else { return Ok(0) };
+        let Some((is_left, more)) = seen else { return Ok(0) };
         let removed = own.len() + further.len();
         let Some((index, row)) = self.locate(space, key).filter(|_| removed > 0) else { return Ok(0) };
-        if removed as u64 == len {
+        if !is_left {
             self.hash_delete_key(space, key)?;
             return Ok(removed);
         }
@@ -633,12 +674,12 @@ impl Keyspace {
             return self.writer.delete(self.tables[index].table(), row);
         }
         self.note_orphans(index, row)?;
-        let had_fields = self.hash_at(index, row, |view| view.count())?;
+        let had_fields = self.hash_at(index, row, |view| view.has_fields())?;
         if had_fields.is_some() {
             self.touch(space, key);
             self.writer.delete(self.tables[index].table(), row)?;
         }
-        Ok(had_fields.is_some_and(|len| len > 0))
+        Ok(had_fields.unwrap_or(false))
     }
 
     /// Remembers to remove the further fields of a row that goes away.

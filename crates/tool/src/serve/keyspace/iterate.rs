@@ -142,7 +142,7 @@ impl Keyspace {
     pub(super) fn has_fields(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<bool> {
         match index {
             Some(index) if self.tables[index].has_expiring_fields() => {
-                Ok(self.view(&self.tables[index], row)?.count()? > 0)
+                self.view(&self.tables[index], row)?.has_fields()
             }
             _ => Ok(true),
         }
@@ -190,7 +190,7 @@ impl Keyspace {
     fn is_key(&self, index: Option<TableIndex>, row: &[u8]) -> Outcome<bool> {
         match index {
             Some(index) if self.tables[index].has_expiring_fields() => {
-                Ok(self.hash_at(index, row, |view| view.count())?.is_some_and(|len| len > 0))
+                Ok(self.hash_at(index, row, |view| view.has_fields())?.unwrap_or(false))
             }
             _ => Ok(true),
         }

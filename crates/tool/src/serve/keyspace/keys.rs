@@ -1,9 +1,9 @@
 //! What is the same for keys of every type: existence, removal, expiry, copies.
 
-use hedgerow::{Error, Table, Value};
+use hedgerow::{Table, Value};
 
 use super::hashes::FieldWrite;
-use super::{Keyspace, Kind};
+use super::{Keyspace, Kind, limits};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::number;
 
@@ -155,19 +155,27 @@ impl Keyspace {
             let value = self.string(space, key, |value, _| value.to_vec())?;
             return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
         }
-        let fields = self.hash(space, key, |view| {
-            let mut fields: Vec<CopiedField> = Vec::new();
+        let (mut bytes, mut fields) = (0, Vec::new());
+        let found = self.hash(space, key, |view| {
             view.for_each(|name, value| {
                 let mut text = Vec::new();
                 write_text(&mut text, value);
+                bytes += name.len() + text.len() + size_of::<CopiedField>();
                 fields.push(CopiedField { name: name.to_vec(), text, expires_at_ms: None });
+                bytes <= limits::COPIED_BYTES_MAX
             })?;
-            for field in &mut fields {
+            for field in fields.iter_mut() {
                 field.expires_at_ms = view.field_expiry(&field.name)?.flatten();
             }
-            Ok::<_, Error>(fields)
+            Ok(())
         })?;
-        fields.map(Copied::Hash).ok_or(Failure::NO_SUCH_KEY)
+        if bytes > limits::COPIED_BYTES_MAX {
+            return Err(Failure::new(format!(
+                "ERR a hash of more than {} bytes can not be copied or renamed",
+                limits::COPIED_BYTES_MAX
+            )));
+        }
+        found.map(|()| Copied::Hash(fields)).ok_or(Failure::NO_SUCH_KEY)
     }
 
     /// Keys in a database; expired ones that were not removed yet are counted.
