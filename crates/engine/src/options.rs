@@ -46,7 +46,9 @@ pub enum CachePolicy {
 pub struct Options {
     /// Default `Interval(1 s)`.
     pub durability: Durability,
-    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least eight segments.
+    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least eight segments. Less than the store
+    /// takes already is worked towards: new rows are refused until it takes less, and what is freed goes back to the disk. The
+    /// file's length stays.
     pub fast_tier_bytes_max: u64,
     /// Bytes in one log segment, a power of two from 1 MiB to 1 GiB; fixed when the store is created. Default 8 MiB. Less,
     /// down to 1 MiB, where `fast_tier_bytes_max` would hold fewer than 128 of them: a few are kept in reserve.

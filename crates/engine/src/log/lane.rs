@@ -147,7 +147,7 @@ impl NoSpace {
         match self {
             NoSpace::Failed(error) => error,
             NoSpace::Full(_) => {
-                let (bytes, bytes_max) = log.tier_bytes();
+                let (bytes, bytes_max) = log.bytes_used();
                 let message = match log.disk_is_full() {
                     Some(why) => {
                         let path = log.tier().path().map(|path| format!("{}, ", path.display()));

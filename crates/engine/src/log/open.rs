@@ -23,16 +23,34 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
 const SMALL_TIER_UNITS: u64 = 128;
+/// No tier has fewer: the root, what is kept back, and some to write to.
+const UNITS_MIN: u64 = 8;
 /// For so many units writers may have a lane of their own: its open segments hold room that nobody else can use.
 const UNITS_PER_LANE: u32 = 40;
 /// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 8 MiB each.
 const UNITS_MAX: u32 = 1 << 17;
 
+/// Refuses a limit that leaves no room beside what is kept back.
+fn check_limit(limit: u64, unit_bytes: u64) -> Result<()> {
+    let limit_min = UNITS_MIN * unit_bytes;
+    if limit < limit_min {
+        return Err(Error::invalid(format!(
+            "the fast tier may take {limit} bytes; it needs at least eight segments of {unit_bytes}, {limit_min} bytes"
+        )));
+    }
+    Ok(())
+}
+
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
     pub(crate) fn open(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found)> {
         let root = match Root::load(&tier)? {
-            Some(root) => root,
+            Some(root) => {
+                if !tier.is_read_only() {
+                    check_limit(options.fast_tier_bytes_max, root.unit_bytes)?;
+                }
+                root
+            }
             None if options.create => Log::create(&tier, options)?,
             None => {
                 return Err(Error::new(
@@ -74,18 +92,20 @@ impl Log {
             return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        let units_max = if options.fast_tier_bytes_max == u64::MAX { UNITS_MAX } else { u32::MAX };
-        let grown_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).min(units_max).max(grown);
+        let unlimited = options.fast_tier_bytes_max == u64::MAX;
+        let books_max = if unlimited { UNITS_MAX } else { u32::MAX };
+        let units_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).min(books_max);
+        let units_max = if unlimited { units_max.max(grown) } else { units_max };
         let syncs_each_write = options.durability == Durability::Immediate;
         let lanes = match syncs_each_write && !tier.flush_is_cheap() {
             // Writers wait for a sync, not for the lane, and a sync of one place takes a third of one of eight.
             true => 1,
-            false => (grown_max / UNITS_PER_LANE).clamp(1, LANES_MAX),
+            false => (units_max / UNITS_PER_LANE).clamp(1, LANES_MAX),
         };
         Ok(Log {
             unit_shift: unit_bytes.trailing_zeros(),
-            units: (0..grown_max).map(|_| Unit::new()).collect(),
-            pool: Mutex::new(Pool::new(grown, grown_max, now())),
+            units: (0..units_max.max(grown)).map(|_| Unit::new()).collect(),
+            pool: Mutex::new(Pool::new(grown, units_max, now())),
             space_freed: Condvar::new(),
             lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
             collector_lane: Mutex::new(Lane::default()),
@@ -118,12 +138,7 @@ impl Log {
         let room = limit.min(tier.disk_bytes().unwrap_or(u64::MAX));
         let unit_bytes = (1..=unit_bytes.trailing_zeros() - 20)
             .fold(unit_bytes, |bytes, _| if room / bytes < SMALL_TIER_UNITS { bytes / 2 } else { bytes });
-        if limit < 8 * unit_bytes {
-            return Err(Error::invalid(format!(
-                "the fast tier may take {limit} bytes; it needs at least eight segments, {} bytes",
-                8 * unit_bytes
-            )));
-        }
+        check_limit(limit, unit_bytes)?;
         tier.grow(unit_bytes)?;
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
@@ -179,7 +194,14 @@ impl Log {
             to = unit + segment.units;
         }
         self.tier.allocate(self.unit_offset(from), self.unit_offset(to - from))?;
-        self.hold_back(&mut pool)
+        self.hold_back(&mut pool)?;
+        if pool.grown > pool.units_max {
+            // Above the limit what is free is not kept for later.
+            pool.all_bare().into_iter().for_each(|unit| {
+                self.release_free(unit);
+            });
+        }
+        Ok(())
     }
 
     /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first units of

@@ -28,7 +28,8 @@ pub(crate) struct Pool {
     preparing: u32,
     /// Units the tier has been grown to, unit 0 (the root) included.
     pub(crate) grown: u32,
-    pub(crate) grown_max: u32,
+    /// How many may be in use. A tier that had a larger limit once is longer.
+    pub(crate) units_max: u32,
     /// Set while the medium does not grow, though it might.
     refusal: Option<Refusal>,
     /// Units that the disk has room for, as it said last.
@@ -64,7 +65,7 @@ const TO_REMAP_MAX: usize = 256;
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(grown: u32, grown_max: u32, now: Instant) -> Pool {
+    pub(crate) fn new(grown: u32, units_max: u32, now: Instant) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -75,7 +76,7 @@ impl Pool {
             ready: VecDeque::new(),
             preparing: 0,
             grown,
-            grown_max,
+            units_max,
             refusal: None,
             disk_units: u32::MAX,
             ready_target: 1,
@@ -110,7 +111,7 @@ impl Pool {
 
     /// Units that would be had if the disk gave its blocks.
     fn without_blocks(&self) -> u32 {
-        self.bare.len() as u32 + (self.grown_max - self.grown)
+        self.units_max.saturating_sub(self.grown - self.bare.len() as u32)
     }
 
     /// Units that may still be allocated, as far as is known.
@@ -119,7 +120,7 @@ impl Pool {
     }
 
     /// Units of segments, and the root's.
-    fn units_used(&self) -> u32 {
+    pub(super) fn units_used(&self) -> u32 {
         self.grown - self.free_units() - self.preparing - self.releasing - self.bare.len() as u32
     }
 
@@ -128,7 +129,11 @@ impl Pool {
     pub(crate) fn space(&self) -> (u32, u32) {
         let growable = self.growable().min(self.disk_units);
         let there = self.free_units() + self.preparing;
-        (there + growable, self.units_used() + there + growable)
+        let used = self.units_used();
+        // Above the limit what is kept back is there all the same, or nobody could work towards it.
+        let allowed = self.units_max.saturating_sub(used).max(there.min(Claim::Write.reserve()));
+        let available = (there + growable).min(allowed);
+        (available, used + available)
     }
 
     pub(crate) fn add_free(&mut self, unit: u32) {
@@ -164,10 +169,12 @@ impl Pool {
     }
 
     /// How many units to give back: those that were free for all of the time that is watched, but for some that are kept,
-    /// so that what comes and goes is not allocated anew each time.
+    /// so that what comes and goes is not allocated anew each time. Above the limit all but what is kept back, at once.
     pub(crate) fn surplus(&mut self, now: Instant) -> u32 {
-        if now - self.watched_since < FREE_RESTS {
-            return 0;
+        let excess = (self.grown - self.bare.len() as u32).saturating_sub(self.units_max);
+        let excess = excess.min((self.free.len() as u32).saturating_sub(Claim::Write.reserve()));
+        if now - self.watched_since < FREE_RESTS || excess > 0 {
+            return excess;
         }
         let kept = Claim::Write.reserve() + READY_MAX as u32 + (self.units_used() / 4).min(KEPT_MAX);
         let surplus = self.fewest_free.saturating_sub(kept);

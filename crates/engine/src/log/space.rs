@@ -76,7 +76,7 @@ impl Log {
             return self.note_growth(pool, outcome, |pool| pool.has_allocated(unit));
         }
         let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
-        let room = pool.grown_max - pool.grown;
+        let room = pool.units_max.saturating_sub(pool.grown);
         let (mut outcome, mut wanted) = (Ok(()), 0);
         for units in [step, units, 1].map(|units| units.min(room)) {
             wanted = units;
@@ -116,13 +116,18 @@ impl Log {
             return false;
         }
         let Some(unit) = self.pool.lock().next_to_release() else { return false };
+        let released = self.release_free(unit);
+        self.pool.lock().has_released(unit, released);
+        released
+    }
+
+    /// Gives back a free unit that nobody can take meanwhile.
+    pub(super) fn release_free(&self, unit: u32) -> bool {
         // PERSIST: the header says durably that the unit is free, or there never was one, and it stays: whatever a crash
         // leaves of the rest, old bytes or zeros, nobody looks at it.
         let (offset, bytes) = (self.unit_offset(unit) + KEPT_BYTES, self.unit_bytes() - KEPT_BYTES);
-        let released = self.tier.release(offset, bytes);
         self.units[unit as usize].small_pages.store(false, Ordering::Relaxed);
-        self.pool.lock().has_released(unit, released);
-        released
+        self.tier.release(offset, bytes)
     }
 
     /// Finds, of the free units, enough that have blocks or are given some: what was held back when the store was closed, or
@@ -270,7 +275,13 @@ impl Log {
     /// Bytes of the fast tier the store takes now, and may take.
     pub(crate) fn tier_bytes(&self) -> (u64, u64) {
         let pool = self.pool.lock();
-        (u64::from(pool.grown) << self.unit_shift, u64::from(pool.grown_max) << self.unit_shift)
+        (u64::from(pool.grown) << self.unit_shift, u64::from(pool.units_max) << self.unit_shift)
+    }
+
+    /// Bytes of the segments in use and the root, and how many there may be.
+    pub(super) fn bytes_used(&self) -> (u64, u64) {
+        let pool = self.pool.lock();
+        (u64::from(pool.units_used()) << self.unit_shift, u64::from(pool.units_max) << self.unit_shift)
     }
 
     /// A table is gone: there may be rows of it in any segment of today. Call with every lane locked.

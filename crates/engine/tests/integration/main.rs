@@ -12,6 +12,7 @@ mod damage;
 mod failed_sync;
 mod full_disk;
 mod kill;
+mod limit;
 mod long_rows;
 mod missing;
 mod model;
