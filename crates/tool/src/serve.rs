@@ -22,6 +22,7 @@ pub mod keyspace;
 pub mod limits;
 pub mod lookahead;
 pub mod number;
+pub mod open_files;
 pub mod persister;
 pub mod reply;
 pub mod resp;
@@ -161,7 +162,7 @@ pub fn prepare_with(
     let opening = started.elapsed();
     let settings = Settings {
         password,
-        clients_max: args.max_clients,
+        clients_max: open_files::make_room_for(args.max_clients),
         idle_timeout: args.idle_timeout,
         output: limits::OutputLimits {
             hard: args.output_hard_limit as usize,
@@ -180,7 +181,7 @@ pub fn prepare_with(
         backup_dir: args.backup_dir.clone(),
         ..Settings::default()
     };
-    let banner = banner(&db, args, &addresses, opening, settings.password.is_some());
+    let banner = banner(&db, args, &addresses, opening, &settings);
     let keyspace = Keyspace::new(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
     let event_loop = EventLoop::new(Server::new(keyspace, settings), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
@@ -232,7 +233,7 @@ fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
     Ok(sockets)
 }
 
-fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, has_password: bool) -> String {
+fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, settings: &Settings) -> String {
     let metrics = db.metrics();
     let mut text = format!(
         "hedgerow {}: opened {} in {} ms: {} rows in {} tables, {} bytes live of {} on the fast tier\n",
@@ -245,11 +246,17 @@ fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, has
         metrics.fast_tier_bytes,
     );
     text.push_str(&format!("hedgerow: durability {}\n", durability_text(args)));
+    if settings.clients_max < args.max_clients {
+        text.push_str(&format!(
+            "hedgerow: at most {} clients, not {}: the limit of open files leaves room for no more (ulimit -n)\n",
+            settings.clients_max, args.max_clients
+        ));
+    }
     for address in addresses {
         text.push_str(&format!("hedgerow: listening on {address}\n"));
     }
     if let Some(address) = addresses.first() {
-        let auth = if has_password { " --askpass" } else { "" };
+        let auth = if settings.password.is_some() { " --askpass" } else { "" };
         text.push_str(&format!(
             "hedgerow: connect with: redis-cli -h {} -p {}{auth}\n",
             address.ip(),

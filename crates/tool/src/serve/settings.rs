@@ -8,7 +8,7 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 
 use super::limits::{self, OutputLimits};
-use super::number;
+use super::{number, open_files};
 
 /// How the server runs.
 #[derive(Debug, Clone)]
@@ -172,7 +172,16 @@ impl Settings {
                 self.listpack_value = integer(0, i64::MAX)? as usize;
             }
             "latency-monitor-threshold" => self.latency_ms = integer(0, i64::MAX)?,
-            "maxclients" => self.clients_max = integer(1, 1_000_000)? as usize,
+            "maxclients" => {
+                let wanted = integer(1, 1_000_000)? as usize;
+                let room = open_files::make_room_for(wanted);
+                if room < wanted {
+                    return Err(format!(
+                        "The operating system is not able to handle the specified number of clients, try with {room}"
+                    ));
+                }
+                self.clients_max = wanted;
+            }
             "maxmemory-clients" => self.client_bytes_max = integer(1 << 20, i64::MAX)? as usize,
             "requirepass" => self.password = (!value.is_empty()).then(|| value.to_vec()),
             "slowlog-log-slower-than" => self.slowlog_us = integer(-1, i64::MAX)?,

@@ -1,6 +1,7 @@
 //! What clients can not do to the server.
 
 use std::io::{Read, Write};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,36 @@ fn too_many_clients_are_told() {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("a place that was left is not given again");
+}
+
+/// Where files run out before `--max-clients` is reached.
+#[test]
+fn clients_without_a_descriptor_are_told_too() {
+    let dir = TempDir::new();
+    let mut shell = Command::new("sh");
+    let line = "ulimit -n 100; exec \"$0\" \"$@\"";
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_hedgerow")]);
+    let server = Program::start(shell, dir.path(), &[]);
+    let mut first = server.client();
+    assert_eq!(first.run("CONFIG GET maxclients"), "[\"maxclients\", \"36\"]");
+    let refused = first.run("CONFIG SET maxclients 5000");
+    assert!(
+        refused.contains("is not able to handle the specified number of clients, try with 36"),
+        "{refused}"
+    );
+    let mut others: Vec<_> = (0..150).map(|_| server.client()).collect();
+    others.iter_mut().for_each(|client| client.send(&[b"PING"]));
+    let answers: Vec<Option<String>> = others.iter_mut().map(|client| client.try_reply()).collect();
+    assert_eq!(answers.iter().flatten().filter(|answer| *answer == "PONG").count(), 35);
+    // One that is told so and closed may find its connection reset, for it had sent something.
+    let served = |answer: &&Option<String>| answer.as_deref() == Some("PONG");
+    let told = |answer: &Option<String>| {
+        answer.as_deref().is_none_or(|text| text == "(ERR max number of clients reached)")
+    };
+    assert!(answers.iter().filter(|answer| !served(answer)).all(told), "{answers:?}");
+    drop(others);
+    assert_eq!(first.run("PING"), "PONG");
+    server.kill();
 }
 
 #[test]
