@@ -61,18 +61,28 @@ fn parse_decimal(text: &[u8]) -> Option<(i128, u32)> {
         [b'+', rest @ ..] => (false, rest),
         rest => (false, rest),
     };
-    let (mut value, mut scale, mut is_behind) = (0i128, 0, false);
+    let exponent_at = digits.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e'));
+    let (digits, exponent) = match exponent_at {
+        None => (digits, 0),
+        Some(at) => (&digits[..at], std::str::from_utf8(&digits[at + 1..]).ok()?.parse::<i16>().ok()?),
+    };
+    let (mut value, mut scale, mut is_behind) = (0i128, 0i32, false);
     for &byte in digits {
         match byte {
             b'.' if !is_behind => is_behind = true,
             b'0'..=b'9' => {
                 value = value.checked_mul(10)?.checked_add(i128::from(byte - b'0'))?;
-                scale += u32::from(is_behind);
+                scale += i32::from(is_behind);
             }
             _ => return None,
         }
     }
-    (scale <= 17).then_some((if is_negative { -value } else { value }, scale))
+    scale -= i32::from(exponent);
+    if scale < 0 {
+        value = value.checked_mul(10i128.checked_pow(scale.unsigned_abs())?)?;
+        scale = 0;
+    }
+    (scale <= 17).then_some((if is_negative { -value } else { value }, scale as u32))
 }
 
 /// The sum of two numbers that [`parse_f64`] accepts, as text. Exact where both are plain decimals of moderate length, so
@@ -140,6 +150,10 @@ mod tests {
             ("-1.5", "1.5", "0"),
             ("-0.05", "0.01", "-0.04"),
             ("3", "1.500", "4.5"),
+            ("-9223372036854775808", "1.0e-5", "-9223372036854775807.99999"),
+            ("9007199254740993", "1e0", "9007199254740994"),
+            ("9007199254740993", "2E+3", "9007199254742993"),
+            ("0", "1e-30", "0.000000000000000000000000000001"),
             ("1e300", "1", &format!("{}", 1e300)),
         ] {
             let found = add_decimal(a.as_bytes(), b.as_bytes()).unwrap();

@@ -577,3 +577,30 @@ fn many_prefixes_share_a_table_in_the_end() {
     assert_eq!(server.client().run("HGET p1098:1 f"), "\"1098\"");
     assert_eq!(server.client().run("DBSIZE"), (count - 2).to_string());
 }
+
+/// Which of two errors is told, and what is looked at first, is as in Redis.
+#[test]
+fn times_are_looked_at_last() {
+    let server = Server::start(&[]);
+    server.client().script(&[
+        ("SET s v EX 0 PX 5", "(ERR syntax error)"),
+        ("SET s v EX -1 EXAT abc", "(ERR syntax error)"),
+        ("SET s v EX x KEEPTTL", "(ERR syntax error)"),
+        ("SET s v EX 0 NX", "(ERR invalid expire time in 'set' command)"),
+        ("SET s v", "OK"),
+        ("HSET h f v", "1"),
+        ("GETEX none PX 0", "nil"),
+        ("GETEX none PX abc", "nil"),
+        ("GETEX h EX -1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("GETEX s EX 0", "(ERR invalid expire time in 'getex' command)"),
+        ("GETEX s EX 10 PERSIST", "(ERR syntax error)"),
+        ("GETEX s EX 100", "\"v\""),
+        ("TTL s", "100"),
+        (
+            "HRANDFIELD h -9223372036854775808",
+            "(ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807)",
+        ),
+        ("SET n -9223372036854775808", "OK"),
+        ("INCRBYFLOAT n 1.0e-5", "\"-9223372036854775807.99999\""),
+    ]);
+}

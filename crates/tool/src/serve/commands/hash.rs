@@ -271,6 +271,11 @@ pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         None => None,
         Some(text) => Some(number::parse_i64(text).ok_or(Failure::NOT_AN_INTEGER)?),
     };
+    if count == Some(i64::MIN) {
+        return Err(Failure::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
     const COUNT_MAX: i64 = 1 << 30;
     if count.is_some_and(|count| !(-COUNT_MAX..=i64::MAX).contains(&count)) {
         return Err(Failure::text("ERR value is out of range"));

@@ -82,6 +82,8 @@ struct SetOptions {
 
 fn set_options(args: Args<'_>, now_ms: u64) -> Outcome<SetOptions> {
     let mut options = SetOptions::default();
+    // What it says is looked at last: an option too many is a matter of syntax whatever times are given.
+    let mut time = None;
     let mut index = 3;
     while let Some(word) = args.get(index) {
         if is_word(word, "NX") && !options.if_present {
@@ -90,19 +92,22 @@ fn set_options(args: Args<'_>, now_ms: u64) -> Outcome<SetOptions> {
             options.if_present = true;
         } else if is_word(word, "GET") {
             options.get = true;
-        } else if is_word(word, "KEEPTTL") && options.expiry.is_none() {
+        } else if is_word(word, "KEEPTTL") && time.is_none() {
             options.keep_ttl = true;
         } else if let Some(unit) = expiration::unit_of_option(word)
-            && options.expiry.is_none()
+            && time.is_none()
             && !options.keep_ttl
-            && let Some(time) = args.get(index + 1)
+            && let Some(text) = args.get(index + 1)
         {
-            options.expiry = Some(parse_expiry(unit, time, now_ms, "set")?);
+            time = Some((unit, text));
             index += 1;
         } else {
             return Err(Failure::SYNTAX);
         }
         index += 1;
+    }
+    if let Some((unit, text)) = time {
+        options.expiry = Some(parse_expiry(unit, text, now_ms, "set")?);
     }
     Ok(options)
 }
@@ -232,15 +237,20 @@ pub fn getex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let change = match (args.len(), args.get(2)) {
         (2, _) => None,
         (3, Some(word)) if is_word(word, "PERSIST") => Some(None),
-        (4, Some(word)) => {
-            let unit = expiration::unit_of_option(word).ok_or(Failure::SYNTAX)?;
-            Some(Some(parse_expiry(unit, args.at(3), context.server.keyspace.now_ms(), "getex")?))
-        }
+        (4, Some(word)) => Some(Some(expiration::unit_of_option(word).ok_or(Failure::SYNTAX)?)),
         _ => return Err(Failure::SYNTAX),
     };
     if !reply_string(context, key)? {
         return Ok(());
     }
+    // Only now, as in Redis: of a key that is not there any time will do.
+    let now_ms = context.server.keyspace.now_ms();
+    let expiry = |unit| parse_expiry(unit, args.at(3), now_ms, "getex");
+    let change = match change {
+        Some(Some(unit)) => Some(Some(expiry(unit)?)),
+        Some(None) => Some(None),
+        None => None,
+    };
     let keyspace = &mut context.server.keyspace;
     match change {
         None => {}
