@@ -77,6 +77,18 @@ pub struct Keyspace {
     fields: Vec<(FieldId, Value<'static>)>,
 }
 
+/// Refuses a key that no row can have, before anything of a command is gathered that would then be done by half.
+pub fn check_key(key: &[u8]) -> Outcome<()> {
+    match (1..=hedgerow::limits::KEY_BYTES_MAX).contains(&key.len()) {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "ERR a key has 1 to {} bytes; this one has {}",
+            hedgerow::limits::KEY_BYTES_MAX,
+            key.len()
+        ))),
+    }
+}
+
 /// One database.
 #[derive(Default)]
 struct Space {

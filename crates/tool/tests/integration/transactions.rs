@@ -168,3 +168,42 @@ fn watched_keys_stop_a_transaction() {
         ("EXEC", "[PONG]"),
     ]);
 }
+
+/// A command of a transaction that is refused has done nothing, though the others are done together.
+#[test]
+fn a_refused_command_does_nothing_by_half() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let long = [b'k'; 70_000];
+    let refused = "(ERR a key has 1 to 65536 bytes; this one has 70000)";
+    let no_name = "(ERR the name of a field has at most 65527 bytes; this one has 70000)";
+    let misfit = "(ERR field 'n' of table 'typed' is i64: 'text' does not fit)";
+    client.script(&[
+        ("HR.CREATE typed n i64", "OK"),
+        ("SET typed:1 before", "OK"),
+        ("HSET source:1 n text", "1"),
+    ]);
+    for (words, expected) in [
+        (&[&b"MSET"[..], b"a", b"1", &long, b"2"][..], refused),
+        (&[b"MSETNX", b"a", b"1", &long, b"2"], refused),
+        (&[b"HSET", &long, b"@f", b"v"], refused),
+        (&[b"HSET", b"h:1", b"@f", b"v", &long, b"v"], no_name),
+        (&[b"HSETEX", b"h:1", b"EX", b"100", b"FIELDS", b"2", b"f", b"v", &long, b"v"], no_name),
+        (&[b"COPY", b"source:1", b"typed:1", b"REPLACE"], misfit),
+        (&[b"RENAME", b"source:1", b"typed:1"], misfit),
+    ] {
+        client.script(&[("MULTI", "OK"), ("SET done 1", "QUEUED")]);
+        assert_eq!(client.run_words(words), "QUEUED");
+        client.script(&[("SET done:too 1", "QUEUED")]);
+        assert_eq!(client.run("EXEC"), format!("[OK, {expected}, OK]"), "{}", words[0].escape_ascii());
+        client.script(&[
+            ("EXISTS a h:1", "0"),
+            ("GET typed:1", "\"before\""),
+            ("HGETALL source:1", "[\"n\", \"text\"]"),
+            ("DEL done done:too", "2"),
+        ]);
+        // Alone it is refused, too.
+        assert_eq!(client.run_words(words), expected);
+        client.script(&[("DBSIZE", "2"), ("GET typed:1", "\"before\"")]);
+    }
+}

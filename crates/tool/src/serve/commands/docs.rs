@@ -329,7 +329,7 @@ pub fn markdown() -> String {
         Not supported, answered with Redis's `ERR unknown command`: lists, sets, sorted sets, streams, bitmaps, \
         HyperLogLog, geo, pub/sub, scripts and functions, `SORT`, `DUMP`, `RESTORE`, `MOVE`, `SWAPDB`, `LCS`, ACL users, \
         replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
-        A key has 1 to 65,536 bytes, a string or a field up to 64 MiB, a command up to 256 MiB and 1,048,576 \
+        A key has 1 to 65,536 bytes, the name of a field up to 65,527, a string or a hash's row up to 64 MiB, a command up to 256 MiB and 1,048,576 \
         arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
         A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
         set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \

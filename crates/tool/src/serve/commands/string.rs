@@ -3,6 +3,7 @@
 use super::expiration::{self, Expiry, parse_expiry};
 use super::is_word;
 use crate::serve::failure::{Failure, Outcome};
+use crate::serve::keyspace::check_key;
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
@@ -277,6 +278,7 @@ fn check_pairs(args: Args<'_>, command: &str) -> Outcome<()> {
 
 fn put_pairs(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
+    (1..args.len()).step_by(2).try_for_each(|index| check_key(args.at(index)))?;
     context.server.keyspace.together(|keyspace| {
         for index in (1..args.len()).step_by(2) {
             keyspace.string_put(db, args.at(index), args.at(index + 1), None)?;

@@ -7,7 +7,7 @@ use hedgerow::{FieldId, Found, OwnedValue, RowRef, Value};
 use super::ahead::Ahead;
 use super::more::{self, More, MoreTable};
 use super::table::{HashTable, Slot, is_reserved};
-use super::{Keyspace, TableIndex, limits};
+use super::{Keyspace, TableIndex, check_key, limits};
 use crate::serve::failure::{Failure, Outcome};
 
 /// A hash in place: its row, and its further fields if it has any.
@@ -343,10 +343,12 @@ impl Keyspace {
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
         self.together(|keyspace| {
+            // First what may be refused: a transaction that goes on has what was gathered before.
+            keyspace.hash_write(space, key, None, writes, Some(expires_at_ms))?;
             if keyspace.string_exists(space, key)? {
                 keyspace.string_delete_key(space, key)?;
             }
-            keyspace.hash_write(space, key, None, writes, Some(expires_at_ms)).map(drop)
+            Ok(())
         })
     }
 
@@ -361,6 +363,7 @@ impl Keyspace {
         let target = match self.target(space, key, ahead) {
             Some(target) => target,
             None => {
+                check_key(key)?;
                 if whole.is_none() && self.string_exists(space, key)? {
                     return Err(Failure::WRONG_TYPE);
                 }
@@ -389,7 +392,7 @@ impl Keyspace {
         own: &mut OwnFields<'v>,
     ) -> Outcome<usize> {
         let Target { index, row, .. } = target;
-        let has_further = self.gather(index, writes.clone(), own)?;
+        let has_further = self.gather(index, key, writes.clone(), own)?;
         let before = match whole {
             Some(_) => {
                 self.note_orphans(index, row)?;
@@ -465,6 +468,7 @@ impl Keyspace {
     fn gather<'v>(
         &mut self,
         index: TableIndex,
+        key: &[u8],
         writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         own: &mut OwnFields<'v>,
     ) -> Outcome<bool> {
@@ -486,6 +490,8 @@ impl Keyspace {
                 if !table.is_open() {
                     return Err(table.unknown_field(name));
                 }
+                check_key(key)?;
+                more::check_name(name)?;
                 has_further = true;
                 continue;
             };

@@ -81,6 +81,18 @@ fn fields_start(generation: u64) -> Vec<u8> {
     key
 }
 
+/// Refuses a name too long to be that of a further field.
+pub fn check_name(name: &[u8]) -> Outcome<()> {
+    const NAME_BYTES_MAX: usize = hedgerow::limits::KEY_BYTES_MAX - 9;
+    match name.len() <= NAME_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "ERR the name of a field has at most {NAME_BYTES_MAX} bytes; this one has {}",
+            name.len()
+        ))),
+    }
+}
+
 /// The key of a further field.
 pub fn field_key(generation: u64, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(9 + name.len());
