@@ -3,8 +3,9 @@
 //! The script runs once, on a medium that remembers every store, beside its model. Then, for many places in the medium's
 //! log and several survivor images at each, the store is opened and compared. There must be one `k` such that the store is
 //! what the model is after the first `k` operations: no row mixes fields of two versions, batches are whole, nothing that
-//! was durable is missing. A killed process loses nothing, so `k` must be all of them. Catalog changes (fields, clearing)
-//! are durable at once and may be ahead of the rows. Afterwards the store must take writes, close, open and compare
+//! was durable is missing. A killed process loses nothing, so `k` must be all of them. Changes of the catalog are writes like
+//! the others. An operation that makes several (the names that a row teaches an open table come before the row; a table that is
+//! made anew is dropped before) may be cut off between them. Afterwards the store must take writes, close, open and compare
 //! again; and some of those openings are cut off, too.
 
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use hedgerow_device::{Clock, CrashSim, CrashWalk, FastTier, Image, Survivors};
 
 use crate::model::{Model, OPEN_TABLE, ReadRow};
 use crate::op::{Op, TABLES, Taste, generate};
-use crate::run::{Divergence, Merged, Runner, Setup, same_row, table_name};
+use crate::run::{Divergence, Merged, Runner, Setup, fields_of, same_row, table_name};
 use crate::source::Source;
 
 mod faults;
@@ -43,7 +44,7 @@ struct Step {
     /// The medium's position once it had returned.
     end: u64,
     now_ms: u64,
-    /// Names that it taught the open table: durable at once, like all of the catalog.
+    /// Names that it taught the open table, before it wrote a row.
     learned: Vec<String>,
     /// Operations that were durable once it had returned.
     durable: usize,
@@ -345,15 +346,10 @@ impl Sweep {
             if k > lowest {
                 self.apply(&mut model, k - 1);
             }
-            // The catalog may be ahead of the rows, by what had returned and by what was under way.
-            for catalog in [crash.returned, crash.returned + 1] {
-                let mut ahead = model.clone();
-                for step in self.steps.get(k..catalog.min(self.steps.len())).unwrap_or_default() {
-                    ahead.apply_catalog_part(&step.op, &step.learned);
-                }
-                ahead.now_ms = crash.now_ms;
-                match found.matches(&mut ahead) {
-                    Ok(()) => matched = Some((k, ahead)),
+            for (mut cut, dropped) in self.cut_after(k, &model, crash) {
+                cut.now_ms = crash.now_ms;
+                match found.matches(&cut, dropped) {
+                    Ok(()) => matched = Some((k, cut)),
                     Err(divergence) => nearest = divergence,
                 }
             }
@@ -367,6 +363,26 @@ impl Sweep {
         self.counts.lost += crash.returned.saturating_sub(k) as u64;
         model.drop_snapshots();
         Ok((k, model))
+    }
+
+    /// What may be left after `k` operations, which leave `model`: that; or the first of what the next one changes, if it had
+    /// begun, and the table that is dropped then.
+    fn cut_after(&self, k: usize, model: &Model, crash: &Crash<'_>) -> Vec<(Model, Option<usize>)> {
+        let mut cuts = vec![(model.clone(), None)];
+        let Some(next) = self.steps.get(k).filter(|_| k <= crash.returned) else { return cuts };
+        for learned in 1..=next.learned.len() {
+            let mut ahead = model.clone();
+            ahead.learn(&next.learned[..learned]);
+            cuts.push((ahead, None));
+        }
+        if let Op::Recreate { table } = &next.op
+            && usize::from(*table) != OPEN_TABLE
+        {
+            let mut ahead = model.clone();
+            ahead.apply(&next.op);
+            cuts.push((ahead, Some(usize::from(*table))));
+        }
+        cuts
     }
 
     fn model_after(&self, k: usize) -> Model {
@@ -434,14 +450,17 @@ impl Found {
         Ok(Found { tables: (0..TABLES).map(read).collect::<Result<_, _>>()? })
     }
 
-    /// Whether this is the model's state; the model takes over what an open table has learned ahead of the rows.
-    fn matches(&self, model: &mut Model) -> Result<(), Divergence> {
+    /// Whether this is the model's state, with the table `dropped` not there.
+    fn matches(&self, model: &Model, dropped: Option<usize>) -> Result<(), Divergence> {
         for (table, found) in self.tables.iter().enumerate() {
             let name = table_name(table);
             match &found.schema {
-                None if model.rows(table) == 0 => continue,
+                None if dropped == Some(table) => continue,
                 None => return Err(Divergence(format!("the table {name} is missing"))),
-                Some(schema) if !model.adopt(table, schema) => {
+                Some(_) if dropped == Some(table) => {
+                    return Err(Divergence(format!("the table {name} is there")));
+                }
+                Some(schema) if fields_of(schema) != model.schema(table) => {
                     return Err(Divergence(format!("the fields of {name} differ")));
                 }
                 Some(_) => {}

@@ -567,21 +567,6 @@ impl Model {
         Answer::Done
     }
 
-    /// Only what `op` did to the catalog, which is durable at once, while rows may be lost. `learned`: names that it
-    /// taught the open table by the way.
-    pub fn apply_catalog_part(&mut self, op: &Op, learned: &[String]) {
-        match op {
-            Op::AddField { .. }
-            | Op::RenameField { .. }
-            | Op::DropField { .. }
-            | Op::Clear { .. }
-            | Op::Recreate { .. } => {
-                self.apply(op);
-            }
-            _ => self.learn(learned),
-        }
-    }
-
     /// Teaches the open table names that it does not know: a write that was refused may have done so before it was.
     pub fn learn(&mut self, names: &[String]) {
         let open = &mut self.tables[OPEN_TABLE];

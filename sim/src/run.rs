@@ -5,12 +5,12 @@ use std::fmt;
 use std::ops::Bound;
 
 use hedgerow::{
-    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Snapshot,
-    Table, Value,
+    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Schema,
+    Snapshot, Table, TableChanges, Type, Value,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
-use crate::model::{Answer, Model, ReadRow, first_schema, kind_of, value_of};
+use crate::model::{Answer, Model, OPEN_TABLE, ReadRow, first_schema, kind_of, value_of};
 use crate::op::{self, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES};
 
 /// Where a store and its model went different ways.
@@ -89,7 +89,10 @@ impl Open {
             }
             found => found,
         });
-        Ok(Open { tables: tables.collect::<Result<_>>()?, db, snapshots: vec![None; SNAPSHOTS] })
+        let tables = tables.collect::<Result<_>>()?;
+        // Scripts begin with tables that no crash takes away.
+        db.persist()?;
+        Ok(Open { tables, db, snapshots: vec![None; SNAPSHOTS] })
     }
 }
 
@@ -382,8 +385,7 @@ impl Runner {
     fn compare_schemas(&mut self, failed: bool) -> std::result::Result<(), Divergence> {
         for table in 0..TABLES {
             let schema = self.parts()?.tables[table].schema();
-            let theirs: Vec<_> =
-                schema.fields().iter().map(|f| (f.name().to_owned(), f.kind(), f.is_nullable())).collect();
+            let theirs = fields_of(&schema);
             if theirs == self.model.schema(table) {
                 continue;
             }
@@ -455,6 +457,11 @@ impl Runner {
         self.verify()
     }
 
+    /// Closes the store for good.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.open.take().map_or(Ok(()), |open| open.db.clone().close())
+    }
+
     /// Closes the store, opens it again and compares everything.
     ///
     /// # Errors
@@ -490,10 +497,16 @@ impl Runner {
                 None => Ok(Got::Done),
             },
             Op::Recreate { table } => {
-                let name = table_name(usize::from(*table));
-                open.db.drop_table(name)?;
-                open.tables[usize::from(*table)] =
-                    open.db.create_table(name, first_schema(usize::from(*table)))?;
+                let (name, table) = (table_name(usize::from(*table)), usize::from(*table));
+                if table == OPEN_TABLE {
+                    let mut changes = TableChanges::new();
+                    changes.drop(name).create(name, first_schema(table));
+                    open.db.change_tables(&changes)?;
+                    open.tables[table] = open.db.table(name)?;
+                } else {
+                    open.db.drop_table(name)?;
+                    open.tables[table] = open.db.create_table(name, first_schema(table))?;
+                }
                 Ok(Got::Done)
             }
             Op::Collect => {
@@ -747,6 +760,11 @@ impl Caller<'_> {
             _ => Ok(Got::Done),
         }
     }
+}
+
+/// A table's fields: name, type and nullability, in order.
+pub(crate) fn fields_of(schema: &Schema) -> Vec<(String, Type, bool)> {
+    schema.fields().iter().map(|f| (f.name().to_owned(), f.kind(), f.is_nullable())).collect()
 }
 
 /// Whether a row read is the row wanted, to the last field.

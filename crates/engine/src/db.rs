@@ -11,7 +11,7 @@
 //! | `db/cluster.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
-//! | `db/catalog.rs` | tables and how their schemas change |
+//! | `db/catalog.rs` | tables and how their schemas change, in the log and in the root |
 //! | `db/backup.rs` | copies of an open store |
 //! | `db/identity.rs` | that there is a store, whatever becomes of its data |
 //! | `db/inspect.rs` | looking without changing |
@@ -51,6 +51,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use batch::Batch;
+pub use catalog::TableChanges;
 pub use expiring::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
@@ -214,6 +215,14 @@ impl Db {
         self.store.drop_table(name)
     }
 
+    /// Makes several changes of tables, or none: one write to the log, however many they are.
+    ///
+    /// # Errors
+    /// Those of the single changes, before anything is changed.
+    pub fn change_tables(&self, changes: &TableChanges) -> Result<()> {
+        self.store.change_tables(changes)
+    }
+
     /// Writes all of a batch, or nothing.
     ///
     /// # Errors
@@ -240,8 +249,7 @@ impl Db {
     /// # Errors
     /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.
     pub fn persist(&self) -> Result<()> {
-        self.store.log.check_writable()?;
-        self.store.log.persist_noted(self.store.log.last_sequence())
+        self.store.checkpoint()
     }
 
     /// Makes everything written so far durable against a power cut, as each write in [`Durability::Immediate`] is: callers
@@ -315,12 +323,8 @@ fn exists(path: &Path) -> bool {
 
 impl Handle {
     fn close(&self) -> Result<()> {
-        let close = || {
-            self.store.housekeeping.stop();
-            self.store.log.close()
-        };
         // Whoever closes it again is told the same.
-        self.closed.lock().get_or_insert_with(close).clone()
+        self.closed.lock().get_or_insert_with(|| self.store.close()).clone()
     }
 }
 

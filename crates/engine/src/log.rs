@@ -35,7 +35,7 @@ pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
 use root::ExtentList;
-pub(crate) use root::Root;
+pub(crate) use root::{Root, check_catalog_bytes};
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
     HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, add_dead,
@@ -136,6 +136,8 @@ pub(crate) struct Found {
     pub(crate) clean: bool,
     /// Everything up to this sequence was durable.
     pub(crate) watermark: u64,
+    /// Of a damaged log: there may have been segments of which nothing is left.
+    pub(crate) lacks_segments: bool,
 }
 
 /// Where a segment's records were found to end.
@@ -489,8 +491,9 @@ impl Log {
         }
     }
 
-    /// Seals all lanes, makes everything durable, and marks the store as closed in order.
-    pub(crate) fn close(&self) -> Result<()> {
+    /// Seals all lanes, makes everything durable, and marks the store as closed in order. `has_changes` says, once no more
+    /// can be written, whether the log holds changes of the catalog that the root's catalog does not.
+    pub(crate) fn close(&self, has_changes: impl FnOnce() -> bool) -> Result<()> {
         if self.tier.is_read_only() {
             return Ok(());
         }
@@ -499,6 +502,7 @@ impl Log {
         for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
             lane.lock().seal_all(self);
         }
+        let has_changes = has_changes();
         let _checkpointing = self.checkpointing.lock();
         let mut commit = self.commit.lock();
         earlier.and_then(|()| self.check_writable())?;
@@ -518,6 +522,8 @@ impl Log {
         root.watermark = self.durable_sequence();
         root.name_list(&self.tier, synced.list);
         root.clean = true;
+        // PERSIST: never before a catalog that holds all changes is durable; else they count still when it is opened.
+        root.changes_in_log = has_changes;
         root.store(&self.tier)?;
         self.closed.store(true, Ordering::Release);
         Ok(())
@@ -533,7 +539,12 @@ impl Log {
         self.root.lock().load_catalog(&self.tier)
     }
 
-    /// Stores the catalog of tables, durably whatever the durability mode: a row must never outlive its schema.
+    /// The most bytes a catalog may take.
+    pub(crate) fn catalog_bytes_max(&self) -> u64 {
+        self.root.lock().catalog_bytes_max()
+    }
+
+    /// Stores the catalog of tables, durably. The records of all changes in it must be durable.
     pub(crate) fn store_catalog(&self, catalog: &[u8]) -> Result<()> {
         let mut root = self.root.lock();
         self.check_writable()?;

@@ -23,11 +23,14 @@ pub struct FaultCounts {
     pub recoveries: u64,
 }
 
+/// The last operation of a script: a change of the catalog, for closing to store.
+const LAST: Op = Op::Clear { table: 2 };
+
 /// Calls tried in the process whose sync failed.
 const CALLS_AFTER: u32 = 12;
 
 impl Sweep {
-    /// How many syncs a script asks for, once the store is made.
+    /// How many syncs a script asks for, once the store is made, and closing it.
     ///
     /// # Errors
     /// The store and its model differ even without a fault.
@@ -38,6 +41,8 @@ impl Sweep {
         for stamp in 0..count {
             runner.step(&generate(&mut source, taste, stamp as u32))?;
         }
+        runner.step(&LAST)?;
+        runner.close().map_err(|error| Divergence(format!("closing: {error}")))?;
         Ok(runner.sim().persist_points() - before)
     }
 
@@ -70,8 +75,8 @@ impl Sweep {
         let mut recorder = Recorder::new(&runner);
         let mut source = Source::from_seed(seed);
         runner.sim().fail_persists(fault);
-        for stamp in 0..count {
-            let op = generate(&mut source, taste, stamp as u32);
+        for stamp in 0..=count {
+            let op = if stamp == count { LAST } else { generate(&mut source, taste, stamp as u32) };
             let before = names(&runner.model);
             match runner.try_step(&op)? {
                 Stepped::Done(done) => recorder.push(op, done, &before, &runner, setup),
@@ -93,7 +98,14 @@ impl Sweep {
                 }
             }
         }
-        Err(Divergence("no sync was refused".into()))
+        let Err(error) = runner.close() else { return Err(Divergence("no sync was refused".into())) };
+        check_error(&error, &Op::Persist, fault.refusal)?;
+        recorder.push_refused(Op::Persist, &runner);
+        counts.refused += 1;
+        let mut sweep = recorder.into_sweep(setup, seed, runner.sim().clone());
+        sweep.crash_after_refusal(&mut source)?;
+        counts.recoveries += sweep.counts.recoveries;
+        Ok(())
     }
 
     /// A power cut at once, and a killed process whose successor is cut off later.

@@ -1,66 +1,122 @@
 //! The catalog: which tables there are, and their schemas.
 //!
-//! Persisted as a whole at every change, before the first row that needs it:
+//! Owns the tables of an open store, the order of their changes, and when they are durable. A change is a record in the log
+//! like a row (`catalog/format.rs`), with a sequence of its own: it is as durable as the rows before and after it, and what is
+//! left after a crash is a prefix of both. The catalog in the root is a checkpoint: whole as of a sequence, stored off the
+//! callers' path. Promises:
 //!
-//! ```text
-//!  0         4        8
-//!  +---------+--------+---------------------------------------------------------+
-//!  | next id | tables | per table: id u32, name bytes u16, schema bytes u32,    |
-//!  |         |        |            name, schema (see `schema/catalog.rs`)       |
-//!  +---------+--------+---------------------------------------------------------+
-//! ```
+//! 1. A row that was written under a change has a higher sequence than it: the change is published when its record has its
+//!    sequence, so whoever knows of it takes his own later.
+//! 2. PERSIST: a change's record is durable before a catalog that holds it, and that before the record's segment is freed. So a
+//!    change is always in one of the two, and a change's record counts as dead from the first: whoever frees its segment stores the
+//!    catalog before ([`Store::checkpoint_catalog`]).
+//! 3. What several steps come to is in one record, however many they are (`catalog/plan.rs`).
 //!
-//! All little-endian; the checksum over all of it is in the root.
+//! Must not know rows.
 
-use std::collections::HashMap;
+mod format;
+mod plan;
+mod replay;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
+use self::format::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
+use self::plan::Plan;
+pub use self::plan::TableChanges;
+pub(super) use self::replay::LoggedChange;
 use super::store::{Store, TableShared};
 use crate::index::{Epoch, Index, NodeArena};
-use crate::log::Log;
-use crate::schema::catalog::{decode, encode};
+use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
+use crate::log::segment::{Claim, SegmentKind};
+use crate::log::{Lane, Log, NoSpace, check_catalog_bytes};
 use crate::schema::table::{FieldAccess, TableSchema};
-use crate::words::{u16_at, u32_at};
-use crate::{Error, ErrorKind, Result, Schema};
+use crate::{Error, Result, Schema};
 
 /// Bytes in a table's name.
 const NAME_BYTES_MAX: usize = 255;
+/// With so many bytes of changes in the log that the root's catalog does not hold, it is stored whether or not they are durable:
+/// so much is replayed at most when the store is opened.
+const CHANGES_BYTES_MAX: u64 = 1 << 20;
 
 /// The tables of a store.
 pub(crate) struct Catalog {
     tables: ArcSwap<Tables>,
     /// Held while the catalog changes.
-    changing: Mutex<u32>,
-    /// Of all tables.
+    changing: Mutex<State>,
+    /// The root's catalog is whole as of this sequence. Held while it is stored anew.
+    stored: Mutex<u64>,
     access: FieldAccess,
     /// It is the one that was stored last.
     whole: bool,
+    /// Of the ids below, those that no table has are of tables which were dropped.
+    all_below: u32,
+    /// Changes in the log count.
+    replays: bool,
 }
 
 #[derive(Default, Clone)]
 struct Tables {
-    by_name: HashMap<String, Arc<TableShared>>,
+    by_name: HashMap<Arc<str>, Arc<TableShared>>,
     by_id: HashMap<u32, Arc<TableShared>>,
 }
 
+/// What is known of the catalog beside its tables.
+struct State {
+    /// Of the next table. No id is used twice.
+    next_id: u32,
+    /// Of the last change.
+    sequence: u64,
+    /// That the catalog takes when it is stored.
+    bytes: u64,
+    /// Of the records of changes that are not in the root's catalog.
+    logged_bytes: u64,
+    /// Of tables that were found to be gone when changes were replayed.
+    gone: HashSet<u32>,
+}
+
+/// What a change came to.
+enum Tried<R> {
+    /// Done; if anything changed, under this sequence.
+    Done(R, Option<u64>),
+    /// There is no segment for so many bytes. Wait, and begin anew.
+    NoSpace(usize, NoSpace),
+}
+
+/// The lanes that are locked through a change.
+enum Locked<'l> {
+    /// Nobody writes: rows go.
+    Every((Vec<MutexGuard<'l, Lane>>, MutexGuard<'l, Lane>)),
+    Mine(MutexGuard<'l, Lane>),
+}
+
+impl Locked<'_> {
+    fn lane(&mut self) -> &mut Lane {
+        match self {
+            Locked::Every((lanes, _)) => &mut lanes[0],
+            Locked::Mine(lane) => lane,
+        }
+    }
+}
+
 impl Catalog {
+    /// The catalog of the root. Changes in the log are [replayed](Store::replay_changes) later.
     pub(super) fn load(
         log: &Log,
         arena: &Arc<NodeArena>,
         epoch: &Arc<Epoch>,
         access: FieldAccess,
     ) -> Result<Catalog> {
-        let (next_id, tables) = Tables::decode(log.load_catalog()?, arena, epoch, access)?;
-        Ok(Catalog {
-            tables: ArcSwap::from_pointee(tables),
-            changing: Mutex::new(next_id),
-            access,
-            whole: true,
-        })
+        let stored = Stored::decode(log.load_catalog()?)?;
+        let (sequence, replays) = (stored.sequence()?, log.root().changes_in_log);
+        if replays && sequence.is_none() {
+            return Err(malformed());
+        }
+        Ok(Catalog::of(stored, sequence.unwrap_or(0), (arena, epoch), access, (true, replays)))
     }
 
     /// The catalog of a damaged store: that which counts, or else the younger of what looks like one, and what is wrong then.
@@ -70,40 +126,77 @@ impl Catalog {
         epoch: &Arc<Epoch>,
         access: FieldAccess,
     ) -> (Catalog, Option<Error>) {
-        // A root made up for a store that lost its own names an empty one.
-        let named =
-            log.load_catalog().and_then(|bytes| if bytes.is_empty() { Err(malformed()) } else { Ok(bytes) });
+        let named = log.load_catalog().and_then(|bytes| {
+            // A root made up for a store that lost its own names an empty one, and none was ever stored.
+            let is_made_up = bytes.is_empty() && log.root().generation == 0;
+            if is_made_up { Err(malformed()) } else { Ok(()) }
+        });
         if named.is_ok()
             && let Ok(catalog) = Catalog::load(log, arena, epoch, access)
         {
             return (catalog, None);
         }
         let areas = log.catalog_areas().into_iter();
-        let decoded = areas.filter_map(|bytes| Tables::decode(bytes, arena, epoch, access).ok());
+        let decoded = areas.filter_map(|bytes| Stored::decode(bytes).ok());
         let youngest =
-            decoded.filter(|(_, tables)| !tables.by_id.is_empty()).max_by_key(|(next_id, _)| *next_id);
-        let (next_id, tables) = youngest.unwrap_or_default();
-        let error = named.err().map(|error| match tables.by_id.is_empty() {
-            true => error,
-            false => Error::corrupted(format!(
+            decoded.filter(|stored| !stored.entries.is_empty()).max_by_key(|stored| stored.next_id);
+        let error = named.err().unwrap_or_else(malformed);
+        let error = match &youngest {
+            None => error,
+            Some(_) => Error::corrupted(format!(
                 "{}; tables and fields are taken from what looks like its copy",
                 error.message()
             )),
-        });
-        (
-            Catalog {
-                tables: ArcSwap::from_pointee(tables),
-                changing: Mutex::new(next_id),
-                access,
-                whole: false,
-            },
-            error,
-        )
+        };
+        let stored = youngest.unwrap_or_else(Stored::empty);
+        // It is not known as of when it is: what the log has can only be younger, table by table.
+        (Catalog::of(stored, 0, (arena, epoch), access, (false, true)), Some(error))
     }
 
-    /// Whether this is surely all tables, so that rows of others were dropped.
+    fn of(
+        stored: Stored,
+        sequence: u64,
+        (arena, epoch): (&Arc<NodeArena>, &Arc<Epoch>),
+        access: FieldAccess,
+        (whole, replays): (bool, bool),
+    ) -> Catalog {
+        let (mut tables, mut bytes) = (Tables::default(), EMPTY_BYTES);
+        let next_id = stored.next_id;
+        for entry in stored.entries {
+            bytes += entry_bytes(&entry.name, &entry.schema);
+            let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
+            let schema = entry.schema.with_access(access);
+            tables.insert(Arc::new(TableShared::new(entry.id, &entry.name, schema, index)));
+        }
+        Catalog {
+            tables: ArcSwap::from_pointee(tables),
+            changing: Mutex::new(State { next_id, sequence, bytes, logged_bytes: 0, gone: HashSet::new() }),
+            stored: Mutex::new(sequence),
+            access,
+            whole,
+            all_below: if whole { next_id } else { 0 },
+            replays,
+        }
+    }
+
+    /// Whether it is what was stored last, with what is found of later changes.
     pub(super) fn is_whole(&self) -> bool {
         self.whole
+    }
+
+    /// No change of it is lost: of all ids, those that no table has are of tables which were dropped.
+    pub(super) fn is_sure(&mut self) {
+        self.all_below = if self.whole { u32::MAX } else { 0 };
+    }
+
+    /// Whether the table with this id was surely dropped, and its rows with it.
+    pub(super) fn is_gone(&self, id: u32) -> bool {
+        self.by_id(id).is_none() && (id < self.all_below || self.changing.lock().gone.contains(&id))
+    }
+
+    /// Whether changes in the log count: the store was not closed in order by a build that stores the whole catalog then.
+    pub(super) fn replays(&self) -> bool {
+        self.replays
     }
 
     pub(super) fn by_id(&self, id: u32) -> Option<Arc<TableShared>> {
@@ -126,179 +219,219 @@ impl Catalog {
 
     /// Names in order.
     pub(super) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.tables.load().by_name.keys().cloned().collect();
+        let mut names: Vec<String> = self.tables.load().by_name.keys().map(|name| name.to_string()).collect();
         names.sort_unstable();
         names
+    }
+
+    fn copy(&self) -> Tables {
+        Tables::clone(&self.tables.load())
+    }
+
+    /// Its bytes, whole as of `sequence`. Nothing changes meanwhile.
+    fn encode(&self, state: &State, sequence: u64) -> Vec<u8> {
+        let tables: Vec<_> = self.all().into_iter().map(|table| (table.schema.load_full(), table)).collect();
+        let entries =
+            tables.iter().map(|(schema, table)| (table.id.load(Ordering::Relaxed), &*table.name, &**schema));
+        encode_catalog(state.next_id, entries, sequence)
     }
 }
 
 impl Tables {
-    /// What [`Tables::encode`] wrote, and the next id.
-    fn decode(
-        mut bytes: &[u8],
-        arena: &Arc<NodeArena>,
-        epoch: &Arc<Epoch>,
-        access: FieldAccess,
-    ) -> Result<(u32, Tables)> {
-        let mut tables = Tables::default();
-        if bytes.is_empty() {
-            return Ok((1, tables));
-        }
-        let next_id = take_u32(&mut bytes)?;
-        for _ in 0..take_u32(&mut bytes)? {
-            let id = take_u32(&mut bytes)?;
-            let name_bytes = u16_at(take(&mut bytes, 2)?, 0) as usize;
-            let schema_bytes = take_u32(&mut bytes)? as usize;
-            let name = std::str::from_utf8(take(&mut bytes, name_bytes)?).map_err(|_| malformed())?;
-            let schema = decode(take(&mut bytes, schema_bytes)?)?.with_access(access);
-            let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
-            tables.insert(Arc::new(TableShared::new(id, name, schema, index)));
-        }
-        Ok((next_id, tables))
-    }
-
-    fn insert(&mut self, table: Arc<TableShared>) {
-        self.by_id.insert(table.id.load(Ordering::Relaxed), Arc::clone(&table));
-        self.by_name.insert(table.name.clone(), table);
+    /// In the place of another of that name, if there is one: returns its id.
+    fn insert(&mut self, table: Arc<TableShared>) -> Option<u32> {
+        let id = table.id.load(Ordering::Relaxed);
+        let before = self.by_name.insert(Arc::clone(&table.name), Arc::clone(&table));
+        let before = before.map(|before| before.id.load(Ordering::Relaxed));
+        before.into_iter().for_each(|id| drop(self.by_id.remove(&id)));
+        self.by_id.insert(id, table);
+        before
     }
 
     fn remove(&mut self, table: &TableShared) {
         self.by_id.remove(&table.id.load(Ordering::Relaxed));
         self.by_name.remove(&table.name);
     }
+}
 
-    /// The catalog's bytes, with `changed` in place of the schema and id of one table.
-    fn encode(&self, next_id: u32, changed: Option<(&str, u32, &TableSchema)>) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend(next_id.to_le_bytes());
-        out.extend((self.by_name.len() as u32).to_le_bytes());
-        for table in self.by_name.values() {
-            let schema = table.schema.load();
-            let (id, schema) = match changed {
-                Some((name, id, schema)) if name == table.name => (id, schema),
-                _ => (table.id.load(Ordering::Relaxed), &**schema),
-            };
-            let mut schema_bytes = Vec::new();
-            encode(schema, &mut schema_bytes);
-            out.extend(id.to_le_bytes());
-            out.extend((table.name.len() as u16).to_le_bytes());
-            out.extend((schema_bytes.len() as u32).to_le_bytes());
-            out.extend(table.name.as_bytes());
-            out.extend(schema_bytes);
-        }
-        out
+/// The record of a change, but for its body.
+fn change_spec(body_bytes: usize) -> RecordSpec<'static> {
+    RecordSpec {
+        kind: RecordKind::Row,
+        flags: 0,
+        table: CATALOG_TABLE,
+        schema_version: 0,
+        key: &[0],
+        expires_at_ms: None,
+        body_bytes,
     }
 }
 
+/// Changing it.
 impl Store {
-    /// A sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or dropped between.
-    pub(super) fn catalog_at_barrier(&self) -> Result<(u64, Vec<u8>)> {
-        let _still = self.catalog.changing.lock();
-        Ok((self.log.barrier(), self.log.load_catalog()?.to_vec()))
-    }
-
     /// Creates a table; one that exists and accepts `schema` is opened.
     pub(super) fn create_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a table's name has 1 to {NAME_BYTES_MAX} bytes; this one has {}",
-                name.len()
-            )));
-        }
-        let mut next_id = self.catalog.changing.lock();
-        if let Some(table) = self.catalog.by_name(name) {
-            if table.schema.load().accepts(schema) {
-                return Ok(table);
-            }
-            return Err(Error::new(
-                ErrorKind::Exists,
-                format!("the table {name:?} exists with another schema"),
-            ));
-        }
-        let index = Index::new(Arc::clone(&self.arena), Arc::clone(&self.epoch));
-        let schema = TableSchema::create(schema)?.with_access(self.catalog.access);
-        let table = Arc::new(TableShared::new(*next_id, name, schema, index));
-        let mut tables = Tables::clone(&self.catalog.tables.load());
-        tables.insert(Arc::clone(&table));
-        // PERSIST: the table is durable before anyone can write a row into it.
-        self.log.store_catalog(&tables.encode(*next_id + 1, None))?;
-        *next_id += 1;
-        self.catalog.tables.store(Arc::new(tables));
-        Ok(table)
+        self.change(|plan| plan.create(name, schema, &|| self.new_index()))
     }
 
     /// Drops a table; false if there is none of that name.
     pub(super) fn drop_table(&self, name: &str) -> Result<bool> {
-        let next_id = self.catalog.changing.lock();
-        let Some(table) = self.catalog.by_name(name) else { return Ok(false) };
-        let mut tables = Tables::clone(&self.catalog.tables.load());
-        tables.remove(&table);
-        let _all = self.log.every_lane();
-        self.log.store_catalog(&tables.encode(*next_id, None))?;
-        table.dropped.store(true, Ordering::Release);
-        self.catalog.tables.store(Arc::new(tables));
-        table.index.clear();
-        table.tombstones.store(0, Ordering::Relaxed);
-        table.expiry.reset(0);
-        self.log.rows_vanished();
-        Ok(true)
+        self.change(|plan| Ok(plan.drop_table(name)))
     }
 
-    /// Removes all rows of a table: its rows in the log belong to an id that no table has any more.
+    /// Removes all rows of a table.
     pub(super) fn clear_table(&self, table: &Arc<TableShared>) -> Result<()> {
-        let mut next_id = self.catalog.changing.lock();
-        let mut tables = Tables::clone(&self.catalog.tables.load());
-        let _all = self.log.every_lane();
-        table.id_for_write()?;
-        let schema = table.schema.load();
-        let bytes = tables.encode(*next_id + 1, Some((&table.name, *next_id, &schema)));
-        self.log.store_catalog(&bytes)?;
-        tables.remove(table);
-        table.id.store(*next_id, Ordering::Release);
-        tables.insert(Arc::clone(table));
-        *next_id += 1;
-        self.catalog.tables.store(Arc::new(tables));
-        table.index.clear();
-        table.tombstones.store(0, Ordering::Relaxed);
-        table.expiry.reset(0);
-        self.log.rows_vanished();
-        Ok(())
+        self.change(|plan| {
+            table.check_there()?;
+            plan.clear(&table.name)
+        })
     }
 
-    /// Changes a table's schema: durable first, then visible, then used.
+    /// Changes a table's schema.
     pub(super) fn evolve(
         &self,
         table: &TableShared,
-        change: impl FnOnce(&TableSchema) -> Result<TableSchema>,
+        change: impl Fn(&TableSchema) -> Result<TableSchema>,
     ) -> Result<()> {
-        let next_id = self.catalog.changing.lock();
-        if table.dropped.load(Ordering::Acquire) {
-            return Err(table.gone());
+        self.change(|plan| {
+            table.check_there()?;
+            plan.evolve(&table.name, &change)
+        })
+    }
+
+    /// Makes several changes together.
+    pub(super) fn change_tables(&self, changes: &TableChanges) -> Result<()> {
+        self.change(|plan| changes.apply(plan, &|| self.new_index()))
+    }
+
+    fn new_index(&self) -> Index {
+        Index::new(Arc::clone(&self.arena), Arc::clone(&self.epoch))
+    }
+
+    /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
+    fn change<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>) -> Result<R> {
+        let mut waits = 0;
+        loop {
+            match self.try_change(&steps)? {
+                Tried::Done(result, None) => return Ok(result),
+                Tried::Done(result, Some(sequence)) => {
+                    return self.make_durable(sequence).map(|()| result);
+                }
+                Tried::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
+            }
         }
-        let old = table.schema.load_full();
-        let new = change(&old)?;
-        if new.fields() == old.fields() {
-            return Ok(());
+    }
+
+    fn try_change<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>) -> Result<Tried<R>> {
+        let mut state = self.catalog.changing.lock();
+        let mut plan = Plan::new(&self.catalog, state.next_id);
+        let result = steps(&mut plan)?;
+        if plan.is_empty() {
+            return Ok(Tried::Done(result, None));
         }
-        let id = table.id.load(Ordering::Relaxed);
-        let bytes = self.catalog.tables.load().encode(*next_id, Some((&table.name, id, &new)));
-        // PERSIST: no row is written under a schema that is not durable.
-        self.log.store_catalog(&bytes)?;
-        table.schema.store(Arc::new(new));
-        Ok(())
+        let (less, more) = plan.bytes();
+        let bytes = state.bytes + more - less;
+        if more > less {
+            check_catalog_bytes(bytes, self.log.catalog_bytes_max())?;
+        }
+        let body = plan.body();
+        let claim = if plan.only_removes() { Claim::Delete } else { Claim::Write };
+        let mut locked = match plan.removes_rows() {
+            true => Locked::Every(self.log.every_lane()),
+            false => Locked::Mine(self.log.lane()),
+        };
+        let (sequence, record_bytes) = match self.log_change(locked.lane(), &body, claim) {
+            Ok(logged) => logged,
+            Err((bytes, no_space)) => return Ok(Tried::NoSpace(bytes, no_space)),
+        };
+        (state.next_id, state.sequence, state.bytes) = (plan.next_id(), sequence, bytes);
+        state.logged_bytes += record_bytes as u64;
+        let vanished = plan.publish();
+        for table in &vanished {
+            table.index.clear();
+            table.tombstones.store(0, Ordering::Relaxed);
+            table.expiry.reset(0);
+        }
+        if !vanished.is_empty() {
+            self.log.rows_vanished();
+        }
+        Ok(Tried::Done(result, Some(sequence)))
+    }
+
+    /// Writes the record of a change; returns its sequence and its length.
+    fn log_change(
+        &self,
+        lane: &mut Lane,
+        body: &[u8],
+        claim: Claim,
+    ) -> std::result::Result<(u64, usize), (usize, NoSpace)> {
+        let spec = change_spec(body.len());
+        let bytes = spec.record_bytes();
+        let reservation =
+            lane.reserve(&self.log, SegmentKind::Row, bytes, claim).map_err(|no_space| (bytes, no_space))?;
+        let with_end = bytes + reservation.end_bytes;
+        self.log.tier().write(reservation.offset, with_end, |out| {
+            spec.encode(out, reservation.incarnation, |out| out.copy_from_slice(body));
+        });
+        let sequence = self.seal_record(&spec, &reservation, None);
+        lane.commit(reservation, sequence);
+        self.count_change(reservation.offset, bytes as u64);
+        Ok((sequence, bytes))
+    }
+
+    /// Counts the record of a change as dead: nobody has to move it (see the second promise of the module), and no table has its id.
+    pub(super) fn count_change(&self, offset: u64, bytes: u64) {
+        self.log.died(offset, bytes);
+        self.log.note_vanished((offset / self.log.unit_bytes()) as u32, bytes);
     }
 }
 
-fn malformed() -> Error {
-    Error::corrupted("the catalog of tables is malformed")
-}
+/// Storing it.
+impl Store {
+    /// Stores the catalog in the root, durably, if the root's does not hold all changes.
+    pub(super) fn checkpoint_catalog(&self) -> Result<()> {
+        if self.log.tier().is_read_only() {
+            return Ok(());
+        }
+        let mut stored = self.catalog.stored.lock();
+        let (bytes, sequence, logged_bytes) = {
+            let state = self.catalog.changing.lock();
+            if state.sequence <= *stored {
+                return Ok(());
+            }
+            (self.catalog.encode(&state, state.sequence), state.sequence, state.logged_bytes)
+        };
+        // PERSIST: the records of the changes, and all writes before them, are durable before the catalog that holds them: else a
+        // power cut would leave it ahead of the rows.
+        self.log.persist_to(sequence)?;
+        self.log.store_catalog(&bytes)?;
+        *stored = sequence;
+        self.catalog.changing.lock().logged_bytes -= logged_bytes;
+        Ok(())
+    }
 
-fn take<'b>(bytes: &mut &'b [u8], count: usize) -> Result<&'b [u8]> {
-    let (taken, rest) = bytes.split_at_checked(count).ok_or_else(malformed)?;
-    *bytes = rest;
-    Ok(taken)
-}
+    /// [`Store::checkpoint_catalog`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
+    /// housekeeping.
+    pub(super) fn keep_catalog_stored(&self) -> Result<()> {
+        let (sequence, logged_bytes) = {
+            let state = self.catalog.changing.lock();
+            (state.sequence, state.logged_bytes)
+        };
+        let is_due = logged_bytes > 0 && self.log.noted_sequence() >= sequence;
+        if is_due || logged_bytes > CHANGES_BYTES_MAX { self.checkpoint_catalog() } else { Ok(()) }
+    }
 
-fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
-    Ok(u32_at(take(bytes, 4)?, 0))
+    /// Whether the log holds changes that the root's catalog does not.
+    pub(super) fn has_logged_changes(&self) -> bool {
+        let stored = self.catalog.stored.lock();
+        self.catalog.changing.lock().sequence > *stored
+    }
+
+    /// Runs `list` with a sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or
+    /// dropped until it returns.
+    pub(super) fn at_catalog_barrier<R>(&self, list: impl FnOnce(u64, Vec<u8>) -> R) -> R {
+        let state = self.catalog.changing.lock();
+        let sequence = self.log.barrier();
+        list(sequence, self.catalog.encode(&state, sequence))
+    }
 }

@@ -7,7 +7,7 @@
 //! 2. Copy what is still live out of them, through the same index publication as any write, into a lane of its own, so
 //!    that cold rows come to lie together. A row with deltas is merged on the way. What changes meanwhile stays changed:
 //!    the copy is published only over the slot it was made from.
-//! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint).
+//! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint), and the catalog in the root.
 //! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
 //!    more: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
@@ -203,6 +203,8 @@ impl Store {
         self.collector.stuck.store(emptied.is_empty(), Ordering::Relaxed);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
+        // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
+        self.checkpoint_catalog()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
         self.collector.pending.lock().extend(pending);
@@ -575,7 +577,7 @@ impl Store {
         }
     }
 
-    /// Bytes in a segment of tables that are gone.
+    /// Bytes in a segment of tables that are gone, and of what changed the catalog.
     fn vanished_bytes(&self, unit: u32) -> Result<u64> {
         let (mut walk, mut bytes) = (self.log.walk(unit), 0);
         while let Some(record) = walk.as_mut().map_or(Ok(None), Walk::next_record)? {

@@ -3,19 +3,22 @@
 //! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. A delta whose base is missing counts as missing. (After a killed process every store survived, and nothing is cut.)
-//! 3. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
+//! 3. Replay the changes of the catalog that are left. A copy of a row that was written under a change which the cut took away is void:
+//!    the row is there still, as it was before.
+//! 4. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
 //!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
 //!    bottom-up.
-//! 4. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
-//! 5. Seal every segment where its records end, and take sequences above all that were ever seen.
+//! 5. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
+//! 6. Seal every segment where its records end, and take sequences above all that were ever seen.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::catalog::LoggedChange;
 use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
@@ -122,6 +125,10 @@ struct Walked {
     ends: Vec<SegmentEnd>,
     /// Records above the watermark: sequence, unit, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
+    /// Changes of the catalog.
+    changes: Vec<LoggedChange>,
+    /// Copies under schemas that the root's catalog does not know.
+    ahead: Vec<Ahead>,
     /// Where rows lie that do not verify, most likely because they were being merged in place.
     torn: Vec<u64>,
     last_sequence: u64,
@@ -138,20 +145,57 @@ struct Above {
     below: Option<u64>,
 }
 
+/// A copy of a row under a schema that only a change in the log may explain.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    table: u32,
+    version: u16,
+    offset: u64,
+}
+
 /// By table, in the order they were met.
 type Notes = HashMap<u32, Vec<Note>>;
+
+/// The table whose records are being noted.
+struct NotedTable<'p> {
+    id: u32,
+    notes: Vec<Note>,
+    prefix: &'p [u8],
+    /// Of its schema in the root's catalog.
+    version: u16,
+}
 
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
 impl Store {
-    /// Fills the indexes from the log. The catalog has been loaded.
+    /// Brings the catalog of a store that is looked at up to date with the log, as far as that can be read. What is wrong with it is
+    /// told by whoever reads all of it.
+    pub(super) fn recover_catalog(&self, found: &Found, threads: usize) {
+        let walked = if self.catalog.replays() { self.walk_all(found, None, threads).ok() } else { None };
+        if let Some(mut walked) = walked {
+            drop(self.catch_up(&mut walked, found));
+        }
+    }
+
+    /// What the crash took away, and what it left of the catalog's changes.
+    fn catch_up(&self, walked: &mut Walked, found: &Found) -> Result<()> {
+        if found.power_cut {
+            self.cut(walked, found.watermark);
+        }
+        self.replay_changes(&walked.changes).map_err(|mut wrong| wrong.swap_remove(0))?;
+        if found.power_cut {
+            self.cut_ahead(walked);
+        }
+        Ok(())
+    }
+
+    /// Fills the indexes from the log. The root's catalog has been loaded.
     pub(super) fn recover(&self, found: &Found, threads: usize) -> Result<()> {
         let prefixes = sample_prefixes(&self.log, &found.segments)?;
-        let mut walked = self.walk_all(found, &prefixes, threads)?;
-        if found.power_cut {
-            self.cut(&mut walked, found.watermark);
-        }
+        let mut walked = self.walk_all(found, Some(&prefixes), threads)?;
+        self.catch_up(&mut walked, found)?;
+        walked.changes.iter().for_each(|change| self.count_change(change.offset, change.bytes));
         for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
@@ -169,10 +213,12 @@ impl Store {
         for &offset in &walked.torn {
             self.settle_torn(&self.log.verified_record(offset)?)?;
         }
-        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place())
+        let upgraded = self.upgraded_catalog(walked.last_sequence);
+        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place(), upgraded)
     }
 
-    fn walk_all(&self, found: &Found, prefixes: &Prefixes, threads: usize) -> Result<Walked> {
+    /// Walks all segments; without `prefixes` nothing is noted of rows.
+    fn walk_all(&self, found: &Found, prefixes: Option<&Prefixes>, threads: usize) -> Result<Walked> {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(Ok(Walked { last_sequence: found.watermark, ..Walked::default() }));
         let work = || {
@@ -206,13 +252,13 @@ impl Store {
         &self,
         unit: u32,
         found: &Found,
-        prefixes: &Prefixes,
+        prefixes: Option<&Prefixes>,
         walked: &mut Walked,
         noted: &mut Notes,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
         let (mut max_sequence, mut deltas) = (0, 0);
-        let mut current: Option<(u32, Vec<Note>, &[u8])> = None;
+        let mut current: Option<NotedTable<'_>> = None;
         while let Some(record) = walk.next_record()? {
             max_sequence = max_sequence.max(record.sequence());
             deltas += u32::from(record.kind() == RecordKind::Delta);
@@ -228,28 +274,56 @@ impl Store {
                         .map(Slot::offset),
                 });
             }
+            if record.changes_catalog() {
+                walked.changes.push(LoggedChange::of(&record));
+                continue;
+            }
             if !record.is_verified() {
                 walked.torn.push(record.offset());
             }
-            let table = record.table();
-            if current.as_ref().is_none_or(|(id, ..)| *id != table) {
-                if let Some((id, notes, _)) = current.take() {
-                    noted.insert(id, notes);
+            let Some(prefixes) = prefixes else { continue };
+            if current.as_ref().is_none_or(|of_table| of_table.id != record.table()) {
+                noted.extend(current.take().map(|of_table| (of_table.id, of_table.notes)));
+                current = Some(self.noted_table(record.table(), prefixes, noted));
+            }
+            if let Some(of_table) = &mut current {
+                of_table.notes.push(Note::new(&record, of_table.prefix));
+                let (table, version) = (record.table(), record.schema_version());
+                if record.flags() & FLAG_RELOCATED != 0 && version > of_table.version {
+                    walked.ahead.push(Ahead { table, version, offset: record.offset() });
                 }
-                let prefix = prefixes.get(&table).map_or(&[][..], Vec::as_slice);
-                current = Some((table, noted.remove(&table).unwrap_or_default(), prefix));
-            }
-            if let Some((_, notes, prefix)) = &mut current {
-                notes.push(Note::new(&record, prefix));
             }
         }
-        if let Some((id, notes, _)) = current {
-            noted.insert(id, notes);
-        }
+        noted.extend(current.map(|of_table| (of_table.id, of_table.notes)));
         let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence, deltas });
         Ok(())
+    }
+
+    fn noted_table<'p>(&self, id: u32, prefixes: &'p Prefixes, noted: &mut Notes) -> NotedTable<'p> {
+        NotedTable {
+            id,
+            notes: noted.remove(&id).unwrap_or_default(),
+            prefix: prefixes.get(&id).map_or(&[][..], Vec::as_slice),
+            version: self.catalog.by_id(id).map_or(0, |table| table.schema.load().version()),
+        }
+    }
+
+    /// Drops the copies that were written under a change of the catalog which the cut took away. What was copied is older than the
+    /// change, and there still: nothing is freed before all is durable.
+    fn cut_ahead(&self, walked: &mut Walked) {
+        let known = |table| self.catalog.by_id(table).map(|table| table.schema.load().version());
+        let is_cut = |ahead: &&Ahead| known(ahead.table).is_some_and(|version| ahead.version > version);
+        let mut cut: HashMap<u32, HashSet<u64>> = HashMap::new();
+        for ahead in walked.ahead.iter().filter(is_cut) {
+            self.log.make_void(ahead.offset);
+            cut.entry(ahead.table).or_default().insert(ahead.offset);
+        }
+        for (table, offsets) in cut {
+            let runs = walked.runs.get_mut(&table).into_iter().flatten();
+            runs.for_each(|notes| notes.retain(|note| !offsets.contains(&note.slot.offset())));
+        }
     }
 
     /// Drops everything from the first missing sequence on.
@@ -273,6 +347,7 @@ impl Store {
         }
         let runs = walked.runs.values_mut().flatten();
         runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
+        walked.changes.retain(|change| change.sequence < first_missing);
     }
 
     /// The sequence of the first delta above the watermark that was written over a copy (relocated, or merged) which is
@@ -443,6 +518,8 @@ impl Walked {
         self.ends.extend(other.ends);
         self.torn.extend(other.torn);
         self.above.extend(other.above);
+        self.changes.extend(other.changes);
+        self.ahead.extend(other.ahead);
         self.last_sequence = self.last_sequence.max(other.last_sequence);
     }
 }

@@ -11,9 +11,11 @@ use std::sync::atomic::Ordering;
 use hedgerow_device::{Clock, FastTier};
 use smallvec::SmallVec;
 
+use super::catalog::LoggedChange;
 use super::recover::{FILL_PERCENT, slot_of};
 use super::store::{Store, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
+use crate::log::format::CATALOG_TABLE;
 use crate::log::{Found, LostRecord};
 use crate::{Error, Options, Result};
 
@@ -27,6 +29,19 @@ pub(super) struct Salvage {
     /// A row whose version is below this may have had a newer one, or none any more: its record is among what nothing can be
     /// told of.
     pub(super) doubtful_before: u64,
+    /// Changes of the catalog that verify.
+    changes: Vec<LoggedChange>,
+    /// Others may be lost.
+    lacks_changes: bool,
+}
+
+impl Salvage {
+    /// A change of the catalog may be lost, or any other record, with a sequence below `before`: perhaps a table was dropped by it,
+    /// or a row deleted.
+    fn lose_change(&mut self, before: u64) {
+        self.lacks_changes = true;
+        self.doubtful_before = self.doubtful_before.max(before);
+    }
 }
 
 /// A row that was there and cannot be had.
@@ -50,11 +65,17 @@ struct Version {
 impl Store {
     /// Opens what is left of a store for reading.
     pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Store, Found, Salvage)> {
-        let (store, found, damage) = Store::load_damaged(Arc::new(tier), options, Clock::system())?;
-        let mut salvage = Salvage { damage, ..Salvage::default() };
+        let (mut store, found, damage) = Store::load_damaged(Arc::new(tier), options, Clock::system())?;
+        let lacks_changes = found.lacks_segments;
+        let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
         let (mut versions, mut lost) = (Vec::new(), HashMap::new());
         for &unit in &found.segments {
             store.salvage_segment(unit, &found, &mut versions, &mut lost, &mut salvage);
+        }
+        store.salvage_catalog(&mut salvage);
+        if found.lacks_segments || !store.catalog.is_whole() {
+            // Any row may have had a younger version there; any table may have been dropped since.
+            salvage.doubtful_before = u64::MAX;
         }
         let is_row = |v: &Version| v.slot.tag() == Tag::Row;
         versions.sort_unstable_by(|a, b| {
@@ -74,6 +95,17 @@ impl Store {
         Ok((store, found, salvage))
     }
 
+    /// Brings the catalog up to date with what is left of its changes.
+    fn salvage_catalog(&mut self, salvage: &mut Salvage) {
+        if let Err(wrong) = self.replay_changes(&salvage.changes) {
+            salvage.lacks_changes = true;
+            salvage.damage.extend(wrong);
+        }
+        if !(salvage.lacks_changes && self.catalog.replays()) {
+            self.catalog.is_sure();
+        }
+    }
+
     fn salvage_segment(
         &self,
         unit: u32,
@@ -87,6 +119,13 @@ impl Store {
             let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
             let is_whole = torn.is_none();
             salvage.damage.extend(torn);
+            if record.changes_catalog() {
+                match is_whole {
+                    true => salvage.changes.push(LoggedChange::of(record)),
+                    false => salvage.lose_change(record.sequence()),
+                }
+                continue;
+            }
             versions.push(Version {
                 table: record.table(),
                 key: record.key().into(),
@@ -105,13 +144,14 @@ impl Store {
                 gap.offset, gap.bytes
             )));
             match gap.record {
+                Some(record) if record.changes_catalog => salvage.lose_change(record.sequence),
                 Some(record) => {
                     let known = lost.entry((record.table, record.key.clone())).or_insert(record.clone());
                     if known.sequence < record.sequence {
                         *known = record;
                     }
                 }
-                None => salvage.doubtful_before = salvage.doubtful_before.max(gap.before_sequence),
+                None => salvage.lose_change(gap.before_sequence),
             }
         }
     }
@@ -125,7 +165,7 @@ impl Store {
     ) -> Result<()> {
         let id = versions[0].table;
         let Some(table) = self.catalog.by_id(id) else {
-            if !self.catalog.is_whole() {
+            if !self.catalog.is_gone(id) {
                 for row in
                     versions.chunk_by(|a, b| a.key == b.key).filter(|row| row[0].slot.tag() != Tag::Tombstone)
                 {
@@ -165,8 +205,8 @@ impl Store {
     /// Nothing for a table that was dropped.
     fn lost_row(&self, table: u32, key: &[u8], why: impl FnOnce() -> String) -> Option<Lost> {
         let name = match self.catalog.by_id(table) {
-            Some(table) => table.name.clone(),
-            None if self.catalog.is_whole() || table == 0 => return None,
+            Some(table) => table.name.to_string(),
+            None if table == CATALOG_TABLE || self.catalog.is_gone(table) => return None,
             None => format!("(table {table})"),
         };
         Some(Lost { table: name, key: key.to_vec(), why: why() })

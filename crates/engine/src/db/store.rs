@@ -55,7 +55,7 @@ pub(crate) struct Store {
 pub(crate) struct TableShared {
     /// Of the table's rows in the log. Changes when the table is cleared.
     pub(super) id: AtomicU32,
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) schema: ArcSwap<TableSchema>,
     pub(super) index: Index,
     /// Keys whose slot is a tombstone.
@@ -71,7 +71,7 @@ impl TableShared {
     pub(super) fn new(id: u32, name: &str, schema: TableSchema, index: Index) -> TableShared {
         TableShared {
             id: AtomicU32::new(id),
-            name: name.to_owned(),
+            name: name.into(),
             schema: ArcSwap::from_pointee(schema),
             index,
             tombstones: AtomicU64::new(0),
@@ -84,14 +84,18 @@ impl TableShared {
     /// The table's id in the log, for a write. Call with a lane locked: clearing and dropping lock all lanes.
     #[inline]
     pub(super) fn id_for_write(&self) -> Result<u32> {
-        if self.dropped.load(Ordering::Acquire) {
-            return Err(self.gone());
-        }
+        self.check_there()?;
         Ok(self.id.load(Ordering::Acquire))
     }
 
+    /// `NotFound` for a table that was dropped.
+    #[inline]
+    pub(super) fn check_there(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) { Err(self.gone()) } else { Ok(()) }
+    }
+
     #[cold]
-    pub(super) fn gone(&self) -> Error {
+    fn gone(&self) -> Error {
         Error::new(ErrorKind::NotFound, format!("the table {:?} has been dropped", self.name))
     }
 
@@ -203,6 +207,21 @@ impl Store {
             Durability::Immediate => self.log.persist_to(sequence),
             Durability::Interval(_) | Durability::Process => Ok(()),
         }
+    }
+
+    /// Makes everything written so far durable, and notes it in the root, which holds all tables as they are then.
+    pub(super) fn checkpoint(&self) -> Result<()> {
+        self.log.check_writable()?;
+        self.log.persist_noted(self.log.last_sequence())?;
+        self.checkpoint_catalog()
+    }
+
+    /// Makes everything durable and marks the store as closed in order.
+    pub(super) fn close(&self) -> Result<()> {
+        self.housekeeping.stop();
+        let stored = self.checkpoint_catalog();
+        // What was changed since, by whoever still had a table, is in the log alone and counts from there.
+        self.log.close(|| self.has_logged_changes()).and(stored)
     }
 
     /// Whether a record must be durable before its publication.
@@ -421,6 +440,8 @@ impl Store {
         let mut passes = HashMap::new();
         while self.housekeeping.sleep(Duration::from_millis(100)) && self.log.check_writable().is_ok() {
             self.sweep_all(&mut passes);
+            // A failure closes the log for writing, and this thread's next look at it ends it.
+            drop(self.keep_catalog_stored());
         }
     }
 

@@ -31,6 +31,8 @@
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
 //! * `previous` is the slot word (see `index/slot.rs`) that this record replaced when it was written: the version under
 //!   it. A delta without it would be meaningless; in a row it serves snapshots.
+//! * `table` 0 is no table's. A row of it changes the catalog: its key is one zero byte, its body is described in
+//!   `db/catalog/format.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
 //!   The batch counts only if they are all whole.
 
@@ -70,6 +72,9 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
+
+/// The table of records that change the catalog, and of the frames of batches.
+pub(crate) const CATALOG_TABLE: u32 = 0;
 
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -383,6 +388,12 @@ impl<'a> Record<'a> {
 
     pub(crate) fn sequence(&self) -> u64 {
         u64_at(self.bytes, 8)
+    }
+
+    /// Whether it says how the catalog of tables changes, and nothing of a row.
+    #[inline]
+    pub(crate) fn changes_catalog(&self) -> bool {
+        self.table() == CATALOG_TABLE && self.kind == RecordKind::Row
     }
 
     /// Whether fields may be merged in place.

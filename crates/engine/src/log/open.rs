@@ -77,7 +77,7 @@ impl Log {
     pub(super) fn found(&self, segments: Vec<u32>) -> Found {
         let power_cut = self.left_by_power_cut();
         let root = self.root.lock();
-        Found { segments, power_cut, clean: root.clean, watermark: root.watermark }
+        Found { segments, power_cut, clean: root.clean, watermark: root.watermark, lacks_segments: false }
     }
 
     fn left_by_power_cut(&self) -> bool {
@@ -341,13 +341,15 @@ impl Log {
 
     /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
     /// was found. After a power cut, or a clean close, that is done at once; so it is with `settle`, for a store whose
-    /// writes become durable without a sync.
+    /// writes become durable without a sync. `upgraded` is the catalog of a build that wrote its changes into no log, to be stored
+    /// as of a sequence.
     pub(crate) fn recovered(
         &self,
         ends: Vec<SegmentEnd>,
         last_sequence: u64,
         found: &Found,
         settle: bool,
+        upgraded: Option<Vec<u8>>,
     ) -> Result<()> {
         let is_doubtful = self.may_hold_forgotten_pages(found.power_cut);
         let mut doubtful = Vec::new();
@@ -374,7 +376,9 @@ impl Log {
         // names. It is, before anything that the copy before it names is written over.
         let persisted = {
             let mut root = self.root.lock();
-            root.persist(&self.tier).and_then(|()| root.mend_catalog(&self.tier))
+            let mended = root.persist(&self.tier).and_then(|()| root.mend_catalog(&self.tier));
+            // PERSIST: before the root says that changes are in the log: the catalog must say which of them it holds.
+            mended.and_then(|()| upgraded.map_or(Ok(()), |bytes| root.store_catalog(&self.tier, &bytes)))
         };
         persisted?;
         if found.power_cut || found.clean || settle {
@@ -384,6 +388,7 @@ impl Log {
         // leaves of it without their header would be taken for those of the next opening.
         let mut root = self.root.lock();
         root.opens += 1;
+        root.changes_in_log = true;
         root.store(&self.tier)
     }
 
@@ -420,6 +425,7 @@ impl Log {
         let mut root = self.root.lock();
         root.opens += 1;
         root.clean = false;
+        root.changes_in_log = true;
         root.boot_id = self.tier.boot_id();
         root.watermark = durable;
         root.name_list(&self.tier, list);

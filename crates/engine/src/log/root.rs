@@ -18,6 +18,9 @@
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
 //!   in use, then one copy, then the other, each durable before the next is begun; the copy that counts comes last. In a
 //!   new store the first copy is written first.
+//! * `version`: 1, with bit 16 set from opening the store until it is closed in order. While it is set the log may hold
+//!   records that change the catalog: those with higher sequences than the catalog says it is whole as of, count. Where it is
+//!   not set the catalog is whole, and none counts. A build that knows no such records refuses the bit.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
 //! * A change of the catalog that is durable is followed by a copy of it into the other area: if one rots, the other serves.
@@ -38,6 +41,8 @@ use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
 const VERSION: u32 = 1;
+/// In the version: the log may hold changes of the catalog that the catalog here does not.
+const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
@@ -65,6 +70,8 @@ pub(crate) struct Root {
     pub(crate) opens: u64,
     pub(crate) watermark: u64,
     pub(crate) clean: bool,
+    /// The log may hold changes of the catalog that the catalog here does not.
+    pub(crate) changes_in_log: bool,
     pub(crate) catalog_offset: u64,
     pub(crate) catalog_bytes: u64,
     pub(crate) catalog_crc: u32,
@@ -85,6 +92,7 @@ impl Root {
             opens: 0,
             watermark: 0,
             clean: true,
+            changes_in_log: false,
             catalog_offset: CATALOG_START,
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
@@ -94,13 +102,14 @@ impl Root {
         }
     }
 
-    /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`.
+    /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`, whole as of then.
     pub(crate) fn of_copy(&self, store_id: u128, sequence: u64, units: u32, catalog: &[u8]) -> Root {
         Root {
             generation: self.generation + 1,
             store_id,
             watermark: sequence,
             clean: true,
+            changes_in_log: false,
             catalog_offset: CATALOG_START,
             catalog_bytes: catalog.len() as u64,
             catalog_crc: crc32c(0, catalog),
@@ -129,7 +138,8 @@ impl Root {
     fn encode(&self) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.changes_in_log { VERSION | CHANGES_IN_LOG } else { VERSION };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.unit_bytes.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.store_id.to_le_bytes());
@@ -163,6 +173,7 @@ impl Root {
             opens: u64_at(bytes, 64),
             watermark: u64_at(bytes, 72),
             clean: bytes[80] == 1,
+            changes_in_log: u32_at(bytes, 8) & CHANGES_IN_LOG != 0,
             catalog_offset: u64_at(bytes, 88),
             catalog_bytes: u64_at(bytes, 96),
             catalog_crc: u32_at(bytes, 104),
@@ -174,7 +185,7 @@ impl Root {
             }),
             whole_copy: 0,
         };
-        Some((u32_at(bytes, 8), root))
+        Some((u32_at(bytes, 8) & !CHANGES_IN_LOG, root))
     }
 
     /// Reads the root of a tier; `None` if the tier has never held a store.
@@ -279,7 +290,8 @@ impl Root {
             .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * EXTENT_BYTES as u64))
     }
 
-    fn catalog_bytes_max(&self) -> u64 {
+    /// The most bytes that all tables' schemas may take together.
+    pub(crate) fn catalog_bytes_max(&self) -> u64 {
         (self.unit_bytes - CATALOG_START) / 2
     }
 
@@ -329,13 +341,7 @@ impl Root {
 
     /// Writes `catalog` and makes it the one that counts, durably.
     pub(crate) fn store_catalog(&mut self, tier: &FastTier, catalog: &[u8]) -> Result<()> {
-        let limit = self.catalog_bytes_max();
-        if catalog.len() as u64 > limit {
-            return Err(Error::invalid(format!(
-                "the tables' schemas take {} bytes together; the limit is {limit} (half a segment)",
-                catalog.len()
-            )));
-        }
+        check_catalog_bytes(catalog.len() as u64, self.catalog_bytes_max())?;
         if catalog.len() as u64 > self.catalog_bytes_beside_lists() && self.list.take().is_some() {
             // PERSIST: no root names a list that the catalog is written over.
             self.store(tier)?;
@@ -422,6 +428,16 @@ impl Root {
     }
 }
 
+/// `Invalid` for a catalog of more bytes than there is room for.
+pub(crate) fn check_catalog_bytes(bytes: u64, limit: u64) -> Result<()> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the tables' schemas take {bytes} bytes together; the limit is {limit} (half a segment)"
+    )))
+}
+
 /// Whether anything is written where the first unit, which is the root's, may end and others begin.
 fn holds_segments(tier: &FastTier) -> bool {
     let mut starts = (UNIT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
@@ -482,6 +498,14 @@ mod tests {
                 "000000f0debc9a54fb6d95"
             )
         );
+    }
+
+    #[test]
+    fn the_bit_of_changes_in_the_log_is_no_other_version() {
+        let root = Root { changes_in_log: true, ..root() };
+        let bytes = root.encode();
+        assert_eq!(bytes[8..12], [1, 0, 1, 0], "a version that older builds refuse");
+        assert_eq!(Root::decode(&bytes), Some((VERSION, Root { whole_copy: 0, ..root })));
     }
 
     /// A store of a build that wrote no list: the bytes are zero.

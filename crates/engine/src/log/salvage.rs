@@ -40,6 +40,8 @@ pub(crate) struct LostRecord {
     pub(crate) key: Vec<u8>,
     pub(crate) sequence: u64,
     pub(crate) is_tombstone: bool,
+    /// It says how the catalog changes, and nothing of a row.
+    pub(crate) changes_catalog: bool,
 }
 
 /// What a segment still gives.
@@ -56,19 +58,31 @@ impl Log {
         let (root, mut damage) = Root::salvage(&tier)?;
         let grown = tier.bytes().div_ceil(root.unit_bytes.max(1)) as u32;
         let log = Log::over(tier, options, root, grown)?;
-        let listed = log.root.lock().load_list(&log.tier).unwrap_or_else(|error| {
+        let root = log.root();
+        let listed = root.load_list(&log.tier).unwrap_or_else(|error| {
             damage.push(error);
             Vec::new()
         });
-        let segments = log.find_segments(grown, &listed, &mut damage);
-        let found = log.found(segments);
+        // What a store that was closed in order lists is all there was.
+        let is_all_listed = root.clean && !listed.is_empty();
+        let mut lacks = !is_all_listed && grown < root.units;
+        let segments = log.find_segments(grown, (&listed, is_all_listed), &mut damage, &mut lacks);
+        let found = Found { lacks_segments: lacks, ..log.found(segments) };
         Ok((log, found, damage))
     }
 
-    fn find_segments(&self, grown: u32, listed: &[Extent], damage: &mut Vec<Error>) -> Vec<u32> {
+    /// `lacks` becomes true if there may have been a segment of which nothing is left.
+    fn find_segments(
+        &self,
+        grown: u32,
+        (listed, is_all_listed): (&[Extent], bool),
+        damage: &mut Vec<Error>,
+        lacks: &mut bool,
+    ) -> Vec<u32> {
         let youngest = listed.iter().map(|extent| extent.incarnation).max().unwrap_or(0);
         let listed: BTreeMap<u32, Extent> = listed.iter().map(|extent| (extent.unit, *extent)).collect();
         damage.extend(listed.range(grown..).map(|(_, extent)| self.missing(*extent)));
+        *lacks |= listed.range(grown..).next().is_some();
         let (mut segments, mut unit) = (Vec::new(), 1);
         while unit < grown {
             let offset = self.unit_offset(unit);
@@ -83,7 +97,11 @@ impl Log {
                 }
                 (Some(header), _) if header.state != SegmentState::Free => Some(header),
                 _ if decoded.spoiled == [false; 2] => None,
-                _ => self.guess_header(unit, &decoded, youngest, damage),
+                _ => {
+                    let guessed = self.guess_header(unit, &decoded, youngest, damage);
+                    *lacks |= guessed.is_none() && !is_all_listed;
+                    guessed
+                }
             };
             let Some(header) = header else {
                 let skipped = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
@@ -305,6 +323,7 @@ impl<'a> Search<'a, '_> {
                         key: record.key().to_vec(),
                         sequence: record.version(),
                         is_tombstone: record.kind() == RecordKind::Tombstone,
+                        changes_catalog: record.changes_catalog(),
                     };
                     return Some((record.record_bytes(), lost));
                 }

@@ -186,7 +186,7 @@ pub(crate) struct Segment {
     pub(crate) in_collection: bool,
     /// A table went while it was in use: it may hold rows of it that are not counted as dead.
     pub(crate) miscounted: bool,
-    /// Bytes of records of tables that are gone, as far as they have been counted among the dead.
+    /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the dead.
     pub(crate) vanished: u64,
     /// The collector came upon corruption in it, or under a record in it: it is left as it is.
     pub(crate) unreadable: bool,

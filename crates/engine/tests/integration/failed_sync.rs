@@ -210,6 +210,9 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
     }
 }
 
+/// Closing a store with changes of the catalog asks for at least so many.
+const CLOSING_SYNCS: u64 = 8;
+
 /// Every sync of a script is refused in turn, whatever it was for: rows, the header of a segment, the root, the catalog. Under
 /// `HEDGEROW_SOAK` each of them in every way; else a part of them, in one way each.
 #[test]
@@ -236,7 +239,9 @@ fn each_sync_of_a_script_is_refused() {
             let (begin, mut counts) = (Instant::now(), FaultCounts::default());
             // A stride that has no factor in common with the ways: all of them meet all kinds of syncs.
             let stride = if is_soaking() { 1 } else { (syncs / 40).max(1) | 1 };
-            for (n, after) in (0..syncs).step_by(stride as usize).enumerate() {
+            // And each of those of closing the store.
+            let closing = syncs.saturating_sub(CLOSING_SYNCS)..syncs;
+            for (n, after) in (0..syncs).step_by(stride as usize).chain(closing).enumerate() {
                 let ways = if is_soaking() { &ways[..] } else { &ways[n % ways.len()..][..1] };
                 for fault in ways {
                     Sweep::refuse(seed, count, setup, &taste, Fault { after, ..*fault }, &mut counts)

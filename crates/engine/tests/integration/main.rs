@@ -5,6 +5,7 @@
 mod allocations;
 mod api;
 mod backup;
+mod catalog;
 mod concurrency;
 mod corruption;
 mod crash;

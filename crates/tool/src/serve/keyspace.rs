@@ -333,10 +333,10 @@ impl Keyspace {
     /// Creates or opens a table, whatever schema it has if it is there already.
     fn create(&mut self, name: &TableName, schema: Schema) -> Outcome<Table> {
         let text = name.to_string();
-        match self.db.create_table(&text, schema) {
-            Err(error) if error.kind() == ErrorKind::Exists => Ok(self.db.table(&text)?),
-            other => Ok(other?),
-        }
+        self.writer.prepare(|| match self.db.create_table(&text, schema.clone()) {
+            Err(error) if error.kind() == ErrorKind::Exists => self.db.table(&text),
+            other => other,
+        })
     }
 
     fn strings_or_create(&mut self, space: usize) -> Outcome<Strings> {

@@ -163,13 +163,15 @@ fn rows_of_dropped_tables_are_counted_once() {
     write(240, &|i| usize::from(i % 3));
     let store = tables[0].store();
     let sealed = dead_and_vanished(store);
-    assert!(sealed.len() > 2 && sealed.iter().all(|both| *both == (0, 0)), "{sealed:?}");
+    let made = |dead: u64| (0..400).contains(&dead);
+    assert!(sealed.len() > 2, "{sealed:?}");
+    assert!(sealed.iter().all(|&(dead, vanished)| dead == vanished && made(dead)), "{sealed:?}");
     for dropped in ["b", "c"] {
         assert!(db.drop_table(dropped).unwrap());
         for _ in 0..2 {
             store.recount();
             let counted = dead_and_vanished(store);
-            assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 0), "{counted:?}");
+            assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 400), "{counted:?}");
             assert!(store.log.miscounted().is_empty());
         }
     }
@@ -273,7 +275,7 @@ fn live_bytes_are_those_of_rows() {
     (0..10u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
     let metrics = db.metrics();
     assert!((10_000..13_000).contains(&metrics.live_bytes), "{metrics:?}");
-    assert_eq!(metrics.dead_bytes, 0);
+    assert!(metrics.dead_bytes < 200, "the record that made the table: {metrics:?}");
     assert!(metrics.unused_bytes > 1_000_000 && metrics.unused_bytes < 1 << 20, "{metrics:?}");
     (0..5u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
     let metrics = db.metrics();
@@ -327,7 +329,7 @@ fn rows_copied_out_of_a_victim_are_dead_in_it() {
     fill(&flat, 2);
     let store = flat.store();
     let (unit, segment, dead) = store.log.candidates().remove(0);
-    assert_eq!(dead, 0);
+    assert!(dead < 200, "the record that made the table: {dead}");
     assert!(store.log.begin_collection(unit));
     store.empty_segment(unit, Claim::Collector).unwrap();
     store.log.abandon_collection(unit);

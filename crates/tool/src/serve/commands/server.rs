@@ -59,7 +59,7 @@ fn check_flush_mode(args: Args<'_>, at: usize) -> Outcome<()> {
 pub fn flushdb(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     check_flush_mode(args, 1)?;
     let db = context.db();
-    context.server.keyspace.clear(db)?;
+    context.server.keyspace.clear(db..db + 1)?;
     context.reply.ok();
     Ok(())
 }
@@ -67,9 +67,7 @@ pub fn flushdb(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// FLUSHALL [ASYNC | SYNC]
 pub fn flushall(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     check_flush_mode(args, 1)?;
-    for db in 0..limits::DATABASES {
-        context.server.keyspace.clear(db)?;
-    }
+    context.server.keyspace.clear(0..limits::DATABASES)?;
     context.reply.ok();
     Ok(())
 }

@@ -478,7 +478,7 @@ impl Keyspace {
         let mut seen = 0u64;
         for FieldWrite { name, text, expires_at_ms } in writes {
             if expires_at_ms.is_some() && !std::mem::replace(&mut own.any_expires, true) {
-                self.tables[index].note_expiring_fields()?;
+                self.tables[index].note_expiring_fields(&mut self.writer)?;
             }
             let mut slot = self.tables[index].slot(name);
             if slot.is_none() && !has_learned {
@@ -526,7 +526,7 @@ impl Keyspace {
         if unknown.is_empty() || self.schema_bytes > limits::SCHEMA_BYTES_MAX {
             return Ok(());
         }
-        self.schema_bytes += self.tables[index].learn(&unknown)?;
+        self.schema_bytes += self.tables[index].learn(&unknown, &mut self.writer)?;
         Ok(())
     }
 
@@ -558,7 +558,7 @@ impl Keyspace {
         own: &mut OwnFields<'v>,
         before: Before,
     ) -> Outcome<usize> {
-        let pointer_field = self.tables[index].more_or_create()?;
+        let pointer_field = self.tables[index].more_or_create(&mut self.writer)?;
         let known = before.more;
         let generation = match known {
             Some(more) => more.generation,
@@ -715,7 +715,7 @@ impl Keyspace {
             for (name, slot, _) in &own {
                 self.tables[index].check_may_expire(*slot, name)?;
             }
-            self.tables[index].note_expiring_fields()?;
+            self.tables[index].note_expiring_fields(&mut self.writer)?;
         }
         self.touch(space, key);
         let pointer = more.filter(|more| at_ms.is_some() && !more.expiring && !further.is_empty());

@@ -1,6 +1,9 @@
 //! What is the same for keys of every type: existence, removal, expiry, copies.
 
-use hedgerow::{Table, Value};
+use std::collections::HashSet;
+use std::ops::Range;
+
+use hedgerow::{Table, TableChanges, Value};
 
 use super::hashes::FieldWrite;
 use super::{Keyspace, Kind, limits};
@@ -197,35 +200,32 @@ impl Keyspace {
         (keys, sum_ms.checked_div(known).unwrap_or(0) as u64)
     }
 
-    /// Removes all keys of a database. Tables with a declared schema keep it; the others go.
-    pub fn clear(&mut self, space: usize) -> Outcome<()> {
-        self.writer.note_change();
-        if let Some(strings) = &self.space(space).strings {
-            strings.table.clear()?;
+    /// Removes all keys of some databases, in one change of the store's tables. Those with a declared schema keep it; the others go.
+    pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
+        let mut changes = TableChanges::new();
+        let mut dropped = HashSet::new();
+        for here in &self.spaces[spaces] {
+            if let Some(strings) = &here.strings {
+                changes.clear(strings.table.name());
+            }
+            for &index in here.plain.iter().chain(&here.overflow).chain(here.by_prefix.values()) {
+                let table = &self.tables[index];
+                if table.is_open() {
+                    changes.drop(table.name());
+                    dropped.insert(index);
+                } else {
+                    changes.clear(table.name());
+                }
+            }
         }
-        let here = self.space(space);
-        let all: Vec<usize> =
-            here.plain.iter().chain(&here.overflow).chain(here.by_prefix.values()).copied().collect();
-        for index in all {
-            self.remove_table(index, false)?;
-        }
-        if self.tables.iter().all(|(_, table)| table.more().is_none())
-            && let Some(more) = &self.more
+        if let Some(more) = &self.more
+            && self.tables.iter().all(|(index, table)| table.more().is_none() || dropped.contains(&index))
         {
-            more.table().clear()?;
+            changes.clear(more.table().name());
         }
-        self.expiries.sweep_all();
-        Ok(())
-    }
-
-    /// Drops a table, or just clears it if its schema was declared and it is not to be dropped.
-    pub(super) fn remove_table(&mut self, index: usize, drop_declared: bool) -> Outcome<()> {
+        self.writer.prepare(|| self.db.change_tables(&changes))?;
         self.writer.note_change();
-        if !self.tables[index].is_open() && !drop_declared {
-            return Ok(self.tables[index].table().clear()?);
-        }
-        let table = self.detach(index);
-        self.db.drop_table(&table.name())?;
+        dropped.into_iter().for_each(|index| drop(self.detach(index)));
         self.expiries.sweep_all();
         Ok(())
     }

@@ -41,7 +41,7 @@ impl Keyspace {
             };
         }
         let name = TableName { space, place: Place::Prefix(prefix.into()) };
-        let table = self.db().create_table(&name.to_string(), schema)?;
+        let table = self.writer.prepare(|| self.db.create_table(&name.to_string(), schema.clone()))?;
         self.writer.note_change();
         self.attach(name, table)
     }
@@ -63,38 +63,42 @@ impl Keyspace {
 
     /// Adds a nullable field to a table.
     pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
-        self.evolve(space, prefix, |table| Ok(table.table().add_field(name, kind)?))
+        self.evolve(space, prefix, |table| table.table().add_field(name, kind))
     }
 
     /// Gives a field another name.
     pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
-        self.evolve(space, prefix, |table| Ok(table.table().rename_field(name, to)?))
+        self.evolve(space, prefix, |table| table.table().rename_field(name, to))
     }
 
     /// Removes a field from a table and so from all its rows.
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
-        self.evolve(space, prefix, |table| Ok(table.table().drop_field(name)?))
+        self.evolve(space, prefix, |table| table.table().drop_field(name))
     }
 
     fn evolve(
         &mut self,
         space: usize,
         prefix: &[u8],
-        change: impl FnOnce(&HashTable) -> Outcome<()>,
+        change: impl Fn(&HashTable) -> hedgerow::Result<()>,
     ) -> Outcome<()> {
         let index = self.table_index(space, prefix)?;
+        let table = &self.tables[index];
+        self.writer.prepare(|| change(table))?;
         self.writer.note_change();
         self.watches.touch_all(space);
-        change(&self.tables[index])?;
         self.tables[index].reload()
     }
 
     /// Drops the table of a prefix, its schema and its rows; says whether there was one.
     pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
-        match self.space(space).by_prefix.get(prefix) {
-            Some(&index) => self.remove_table(index, true).map(|()| true),
-            None => Ok(false),
-        }
+        let Some(&index) = self.space(space).by_prefix.get(prefix) else { return Ok(false) };
+        let name = self.tables[index].name();
+        self.writer.prepare(|| self.db.drop_table(&name))?;
+        self.writer.note_change();
+        self.detach(index);
+        self.expiries.sweep_all();
+        Ok(true)
     }
 
     /// A scan of the rows of a prefix.

@@ -11,6 +11,7 @@ use hedgerow::{FieldId, Table, Type, Value};
 use super::limits;
 use super::more;
 use super::naming::{Place, TableName};
+use super::writer::Writer;
 use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::number;
 
@@ -144,14 +145,14 @@ impl HashTable {
     }
 
     /// Learns names in the order they are given, as many as there is room for; says how many bytes of schema that took.
-    pub fn learn(&mut self, names: &[&str]) -> Outcome<usize> {
+    pub(super) fn learn(&mut self, names: &[&str], writer: &mut Writer) -> Outcome<usize> {
         let mut seen = HashSet::new();
         let new = names.iter().copied().filter(|name| seen.insert(*name));
         let names: Vec<&str> = new.take(limits::LEARNED_FIELDS_MAX - self.fields.len()).collect();
         let absent: Vec<(&str, Value<'_>)> = names.iter().map(|name| (*name, Value::Null)).collect();
         // The engine learns the names of a write all at once, before it looks for the row: this changes nothing but the
         // schema, and that only once however many names there are.
-        self.table.update_existing(b"@", &absent)?;
+        writer.prepare(|| self.table.update_existing(b"@", &absent))?;
         for name in &names {
             let slot = Slot { id: self.table.field(name)?, kind: Type::Bytes, nullable: true };
             self.fields.insert(name.as_bytes().into(), slot);
@@ -174,20 +175,20 @@ impl HashTable {
     }
 
     /// The field that points to further fields, created if need be.
-    pub fn more_or_create(&mut self) -> Outcome<FieldId> {
+    pub(super) fn more_or_create(&mut self, writer: &mut Writer) -> Outcome<FieldId> {
         if let Some(id) = self.more {
             return Ok(id);
         }
-        self.table.add_field(more::FIELD, Type::Bytes)?;
+        writer.prepare(|| self.table.add_field(more::FIELD, Type::Bytes))?;
         let id = self.table.field(more::FIELD)?;
         self.more = Some(id);
         Ok(id)
     }
 
     /// Notes, for ever, that fields of this table may expire on their own.
-    pub fn note_expiring_fields(&mut self) -> Outcome<()> {
+    pub(super) fn note_expiring_fields(&mut self, writer: &mut Writer) -> Outcome<()> {
         if !self.has_expiring_fields {
-            self.table.add_field(EXPIRING_FIELD, Type::Bool)?;
+            writer.prepare(|| self.table.add_field(EXPIRING_FIELD, Type::Bool))?;
             self.has_expiring_fields = true;
         }
         Ok(())

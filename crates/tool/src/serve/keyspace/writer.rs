@@ -73,6 +73,14 @@ impl Writer {
         }
     }
 
+    /// Makes a change of tables that the command needs before it changes any row: one that it may find done when it is tried again.
+    pub(super) fn prepare<R>(&mut self, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        match change() {
+            Err(error) if error.kind() == ErrorKind::Busy => self.without_room(error, change),
+            other => Ok(other?),
+        }
+    }
+
     /// Gives the command up for now; or, if a part of it is done, waits for the collector here and now.
     #[cold]
     fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {

@@ -1,0 +1,99 @@
+//! Replaying the changes of the catalog that the log holds.
+//!
+//! Owns what a catalog becomes by records that were written after it was stored. Promises that it is then as it was when the last
+//! of them was written; and of a catalog of which it is not known when it was stored, that no table becomes older by it. Must
+//! not know which records a crash has left: `db/recover.rs` does, and `db/salvage.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::format::{Change, Changes, EMPTY_BYTES, Entry, entry_bytes};
+use super::{State, Tables};
+use crate::db::store::{Store, TableShared};
+use crate::log::format::Record;
+use crate::{Error, Result};
+
+/// A record that changes the catalog, as a walk has met it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoggedChange {
+    pub(crate) sequence: u64,
+    /// Of its record.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl LoggedChange {
+    pub(crate) fn of(record: &Record<'_>) -> LoggedChange {
+        let bytes = record.record_bytes() as u64;
+        LoggedChange { sequence: record.sequence(), offset: record.offset(), bytes }
+    }
+}
+
+impl Store {
+    /// Brings the catalog up to date with those of `changes` that it does not hold yet. Returns what is wrong with records that
+    /// could not be understood; the others were replayed.
+    pub(in crate::db) fn replay_changes(&self, changes: &[LoggedChange]) -> Result<(), Vec<Error>> {
+        let mut changes = changes.to_vec();
+        changes.sort_unstable();
+        let mut state = self.catalog.changing.lock();
+        let mut tables = self.catalog.copy();
+        let mut wrong = Vec::new();
+        let last = state.sequence;
+        for change in changes.iter().filter(|change| self.catalog.replays && change.sequence > last) {
+            let record = self.log.verified_record(change.offset);
+            let decoded = record.and_then(|record| {
+                record.verify_all()?;
+                Changes::decode(record.raw_body())
+            });
+            match decoded {
+                Ok(decoded) => self.replay_one(decoded, &mut tables, &mut state),
+                Err(error) => wrong.push(error),
+            }
+            (state.sequence, state.logged_bytes) = (change.sequence, state.logged_bytes + change.bytes);
+        }
+        let bytes = |table: &Arc<TableShared>| entry_bytes(&table.name, &table.schema.load());
+        state.bytes = EMPTY_BYTES + tables.by_id.values().map(bytes).sum::<u64>();
+        self.catalog.tables.store(Arc::new(tables));
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    fn replay_one(&self, decoded: Changes, tables: &mut Tables, state: &mut State) {
+        state.next_id = state.next_id.max(decoded.next_id);
+        for change in decoded.changes {
+            match change {
+                Change::Gone(id) => {
+                    state.gone.insert(id);
+                    if let Some(table) = tables.by_id.get(&id).cloned() {
+                        tables.remove(&table);
+                    }
+                }
+                Change::Table(entry) if self.catalog.whole || !is_older(&entry, tables) => {
+                    let schema = entry.schema.with_access(self.catalog.access);
+                    let shared = TableShared::new(entry.id, &entry.name, schema, self.new_index());
+                    let before = tables.insert(Arc::new(shared)).filter(|&id| id != entry.id);
+                    state.gone.extend(before);
+                }
+                Change::Table(_) => {}
+            }
+        }
+    }
+
+    /// The catalog's bytes as of `sequence`, if it is one of a build that wrote none behind it.
+    pub(in crate::db) fn upgraded_catalog(&self, sequence: u64) -> Option<Vec<u8>> {
+        let mut stored = self.catalog.stored.lock();
+        let mut state = self.catalog.changing.lock();
+        if self.catalog.replays || state.sequence > 0 || self.catalog.tables.load().by_id.is_empty() {
+            return None;
+        }
+        (state.sequence, *stored) = (sequence, sequence);
+        Some(self.catalog.encode(&state, sequence))
+    }
+}
+
+/// Whether `tables` have a younger state of the table: ids ascend, and so do versions.
+fn is_older(entry: &Entry, tables: &Tables) -> bool {
+    tables.by_name.get(&*entry.name).is_some_and(|table| {
+        let known = (table.id.load(Ordering::Relaxed), table.schema.load().version());
+        (entry.id, entry.schema.version()) < known
+    })
+}
