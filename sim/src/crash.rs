@@ -100,7 +100,7 @@ impl Recorder {
         after.apply(&op);
         let before = names(&runner.model);
         let learned = names(&after).into_iter().filter(|name| !before.contains(name)).collect();
-        let (end, now_ms, durable) = (u64::MAX, runner.model.now_ms, self.durable());
+        let (end, now_ms, durable) = (REFUSED, runner.model.now_ms, self.durable());
         self.steps.push(Step { op, done: true, end, now_ms, learned, durable });
     }
 
@@ -136,6 +136,9 @@ struct Crash<'s> {
 }
 
 const MARK_EVERY: usize = 32;
+
+/// The end of an operation that a failed sync has refused.
+const REFUSED: u64 = u64::MAX;
 
 impl Sweep {
     /// Runs a script of `count` operations that belongs to `seed`.
@@ -346,7 +349,7 @@ impl Sweep {
             if k > lowest {
                 self.apply(&mut model, k - 1);
             }
-            for (mut cut, dropped) in self.cut_after(k, &model, crash) {
+            for (mut cut, dropped) in self.cut_after(k, &model, crash, &found) {
                 cut.now_ms = crash.now_ms;
                 match found.matches(&cut, dropped) {
                     Ok(()) => matched = Some((k, cut)),
@@ -367,13 +370,26 @@ impl Sweep {
 
     /// What may be left after `k` operations, which leave `model`: that; or the first of what the next one changes, if it had
     /// begun, and the table that is dropped then.
-    fn cut_after(&self, k: usize, model: &Model, crash: &Crash<'_>) -> Vec<(Model, Option<usize>)> {
+    fn cut_after(
+        &self,
+        k: usize,
+        model: &Model,
+        crash: &Crash<'_>,
+        found: &Found,
+    ) -> Vec<(Model, Option<usize>)> {
         let mut cuts = vec![(model.clone(), None)];
         let Some(next) = self.steps.get(k).filter(|_| k <= crash.returned) else { return cuts };
         for learned in 1..=next.learned.len() {
             let mut ahead = model.clone();
             ahead.learn(&next.learned[..learned]);
             cuts.push((ahead, None));
+        }
+        // Of an operation that was refused it is not known what it had taught by then.
+        if let (REFUSED, Some(schema)) = (next.end, &found.tables[OPEN_TABLE].schema) {
+            let mut ahead = model.clone();
+            if ahead.adopt(OPEN_TABLE, schema) {
+                cuts.push((ahead, None));
+            }
         }
         if let Op::Recreate { table } = &next.op
             && usize::from(*table) != OPEN_TABLE
