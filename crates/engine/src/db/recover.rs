@@ -151,6 +151,7 @@ struct Ahead {
     table: u32,
     version: u16,
     offset: u64,
+    sequence: u64,
 }
 
 /// By table, in the order they were met.
@@ -290,7 +291,8 @@ impl Store {
                 of_table.notes.push(Note::new(&record, of_table.prefix));
                 let (table, version) = (record.table(), record.schema_version());
                 if record.flags() & FLAG_RELOCATED != 0 && version > of_table.version {
-                    walked.ahead.push(Ahead { table, version, offset: record.offset() });
+                    let (offset, sequence) = (record.offset(), record.sequence());
+                    walked.ahead.push(Ahead { table, version, offset, sequence });
                 }
             }
         }
@@ -348,6 +350,8 @@ impl Store {
         let runs = walked.runs.values_mut().flatten();
         runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
         walked.changes.retain(|change| change.sequence < first_missing);
+        // Those are void now, and made void once more they would not be.
+        walked.ahead.retain(|ahead| ahead.sequence < first_missing);
     }
 
     /// The sequence of the first delta above the watermark that was written over a copy (relocated, or merged) which is

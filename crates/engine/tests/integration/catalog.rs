@@ -189,6 +189,9 @@ fn a_copy_under_a_schema_that_was_lost_is_void() {
     }
     db.persist().unwrap();
     table.add_field("late", Type::U32).unwrap();
+    for key in 20..40u8 {
+        table.update(&[key], &[("text", Value::Str("second"))]).unwrap();
+    }
     // The merger copies what is read in pieces.
     for _ in 0..4 {
         for key in 0..40u8 {
@@ -199,7 +202,8 @@ fn a_copy_under_a_schema_that_was_lost_is_void() {
     assert!(db.metrics().chains_merged > 0, "nothing was copied");
     let (mut with, mut without) = (0, 0);
     for seed in 0..200 {
-        let found = after(&sim, Survivors::Random, seed);
+        let left = CrashSim::from_image(&crash(&sim, Survivors::Random, seed));
+        let found = open(&left, Durability::Process);
         let table = found.table("t").unwrap();
         match fields(&table).len() {
             2 => without += 1,
@@ -207,9 +211,14 @@ fn a_copy_under_a_schema_that_was_lost_is_void() {
         }
         for key in 0..40u8 {
             let row = table.get(&[key]).unwrap_or_else(|error| panic!("seed {seed}: {error}")).unwrap();
-            assert_eq!((row.get("n"), row.get("text")), (Value::UInt(7), Value::Str("first")));
+            let may_be_second = key >= 20 && fields(&table).len() == 3;
+            assert_eq!(row.get("n"), Value::UInt(7));
+            assert!(row.get("text") == Value::Str("first") || may_be_second, "seed {seed}: {row:?}");
         }
         found.check_counts().unwrap();
+        // Whoever opens it after a kill finds the same: nothing that is void has come back.
+        let again = open(&CrashSim::from_image(&left.process_kill()), Durability::Process);
+        assert_eq!(state(&again), state(&found), "seed {seed}");
     }
     assert!(with > 10 && without > 10, "{with} images with the field, {without} without");
 }
