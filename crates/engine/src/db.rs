@@ -7,6 +7,7 @@
 //! | `db/fetch.rs` | which lines of a row are fetched ahead |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments, sweeping expired rows |
+//! | `db/deleted.rs` | tombstones out of the way of scans |
 //! | `db/merge.rs` | rows in pieces made whole |
 //! | `db/cluster.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
@@ -24,6 +25,7 @@ mod cached;
 mod catalog;
 mod cluster;
 mod collect;
+mod deleted;
 mod expiring;
 mod fetch;
 #[cfg(test)]

@@ -8,7 +8,8 @@
 //! A B+-tree with optimistic lock coupling (Leis, Haubenschild, Neumann, "Optimistic Lock Coupling", 2019) and heads
 //! (Graefe, Larson, "B-tree indexes and CPU caches", 2001; after Lomet's prefix truncation). The parts:
 //! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
-//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory.
+//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory; `rows.rs` the index
+//! of a table, which keeps deleted keys apart.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -18,6 +19,7 @@ mod build;
 mod edit;
 mod epoch;
 mod node;
+mod rows;
 mod sample;
 mod scan;
 mod slot;
@@ -36,6 +38,7 @@ use crate::sync::{Arc, Backoff};
 pub use arena::{IndexFull, NodeArena};
 pub use build::IndexBuilder;
 pub use epoch::{Epoch, Garbage, Guard};
+pub use rows::RowIndex;
 pub use scan::{ScanBatch, ScanEnd};
 pub use slot::{Slot, Tag};
 

@@ -11,7 +11,7 @@ use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
-use super::write::{Draft, EMPTY_DELTA, check_key, count_slots, delta_draft, is_row, past_zero};
+use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -348,7 +348,7 @@ impl Store {
         let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta).count();
         lane.count_deltas(deltas as u32);
         for (part, old) in parts.iter().zip(replaced) {
-            count_slots(&part.write.table, &part.draft, old);
+            part.write.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old);
         }
         Ok(sequence)
@@ -388,7 +388,7 @@ impl Store {
     /// so the row stays as it is (the collector may move it, no more).
     fn part<'b>(&self, write: &'b Write) -> Result<Option<Part<'b>>> {
         let guard = self.pin();
-        let slot = write.table.index.get(&write.key, &guard);
+        let slot = write.table.index.find(&write.key, &guard);
         let schema = write.table.schema.load();
         let old = slot.map(|slot| self.home(slot));
         let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, old }));

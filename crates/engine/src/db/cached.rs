@@ -111,7 +111,8 @@ impl Store {
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         let mut replaced = None;
-        let result = table.index.upsert(key, guard, |now| {
+        let apart = || self.snapshots.are_none();
+        let result = table.index.upsert(key, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.home(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
                 && decision != Decision::Keep
@@ -351,7 +352,7 @@ impl Store {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.multi_get(&keys, &guard, &mut found);
+        table.index.rows().multi_get(&keys, &guard, &mut found);
         for (slot, key) in found.iter_mut().zip(&keys) {
             let admits = |slot: &Slot| {
                 matches!(slot.tag(), Tag::Row | Tag::Delta)
@@ -425,7 +426,7 @@ impl Store {
         let cached = Slot::cached(home, place, spec.record_bytes() as u64);
         self.cache.fill(place, books.tick, home, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
-        let stands = table.index.upsert(spec.key, guard, |now| match now == Some(home) {
+        let stands = table.index.rows().upsert(spec.key, guard, |now| match now == Some(home) {
             true => (Decision::Store(cached), true),
             false => (Decision::Keep, false),
         });
@@ -537,7 +538,7 @@ impl Store {
     fn evict(&self, books: &mut Books, table: &TableShared, place: u64) -> bool {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.pin();
-        let evicted = table.index.upsert(record.key(), &guard, |now| match now {
+        let evicted = table.index.rows().upsert(record.key(), &guard, |now| match now {
             Some(slot) if slot.is_cached() && slot.offset() == place => {
                 (Decision::Store(self.home(slot)), true)
             }
@@ -596,6 +597,7 @@ impl Store {
         let moved = elsewhere
             && table
                 .index
+                .rows()
                 .upsert(record.key(), &guard, |now| match now {
                     Some(slot) if slot.is_cached() && slot.offset() == from => {
                         (Decision::Store(slot.with_offset(to)), true)

@@ -30,7 +30,7 @@ use self::plan::Plan;
 pub use self::plan::TableChanges;
 pub(super) use self::replay::LoggedChange;
 use super::store::{Store, TableShared};
-use crate::index::{Epoch, Index, NodeArena};
+use crate::index::{Epoch, NodeArena, RowIndex};
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, Log, NoSpace, check_catalog_bytes};
@@ -164,7 +164,7 @@ impl Catalog {
         let next_id = stored.next_id;
         for entry in stored.entries {
             bytes += entry_bytes(&entry.name, &entry.schema);
-            let index = Index::new(Arc::clone(arena), Arc::clone(epoch));
+            let index = RowIndex::new(arena, epoch);
             let schema = entry.schema.with_access(access);
             tables.insert(Arc::new(TableShared::new(entry.id, &entry.name, schema, index)));
         }
@@ -304,8 +304,8 @@ impl Store {
         self.change(|plan| changes.apply(plan, &|| self.new_index()))
     }
 
-    fn new_index(&self) -> Index {
-        Index::new(Arc::clone(&self.arena), Arc::clone(&self.epoch))
+    fn new_index(&self) -> RowIndex {
+        RowIndex::new(&self.arena, &self.epoch)
     }
 
     /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
@@ -349,7 +349,6 @@ impl Store {
         let vanished = plan.publish();
         for table in &vanished {
             table.index.clear();
-            table.tombstones.store(0, Ordering::Relaxed);
             table.expiry.reset(0);
         }
         if !vanished.is_empty() {

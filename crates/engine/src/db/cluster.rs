@@ -186,7 +186,7 @@ impl Store {
         for _ in 0..ONWARD {
             let guard = self.pin();
             let first = from.as_ref().map(Vec::as_slice);
-            let more = table.index.scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
+            let more = table.index.rows().scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_scattered(batch.slots()) {
                 return;

@@ -336,7 +336,7 @@ impl Store {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.multi_get(&keys, &guard, &mut found);
+        table.index.multi_find(&keys, &guard, &mut found);
         if fetched == Fetched::Chains {
             // What is not in the version that the slot leads to is dead, and that version is not looked at.
             let leads_to = |slot: &Slot, record: &Record<'_>| {
@@ -352,7 +352,7 @@ impl Store {
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
     fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
-        let Some(slot) = table.index.get(record.key(), &guard) else { return Ok(true) };
+        let Some(slot) = table.index.find(record.key(), &guard) else { return Ok(true) };
         let slot = self.home(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot, claim);
@@ -397,13 +397,17 @@ impl Store {
         let guard = self.pin();
         // Clearing the table locks all lanes before it counts the tombstones as gone.
         let _lane = self.log.collector_lane();
-        let dropped = table.index.upsert(record.key(), &guard, |now| match now == Some(slot) {
-            true => (Decision::Remove, true),
-            false => (Decision::Keep, false),
-        });
+        let dropped = table.index.upsert(
+            record.key(),
+            &guard,
+            || false,
+            |now| match now == Some(slot) {
+                true => (Decision::Remove, true),
+                false => (Decision::Keep, false),
+            },
+        );
         let dropped = dropped.map_err(index_full)?;
         if dropped {
-            table.tombstones.fetch_sub(1, Ordering::Relaxed);
             self.collector.dropped.lock().entry(unit).or_default().push(record.offset());
         }
         Ok(dropped)
@@ -537,16 +541,21 @@ impl Store {
                 return Ok(());
             }
             let guard = self.pin();
-            let fewer = table.index.upsert(record.key(), &guard, |slot| {
-                // A table that was cleared since has the key of another record.
-                let same_table = table.id.load(Ordering::Acquire) == record.table();
-                let Some(slot) = slot.filter(|slot| same_table && slot.stale() > 0) else {
-                    return (Decision::Keep, None);
-                };
-                // Of a cached slot, too: its own count is the one that counts.
-                let fewer = slot.stale_fewer(1);
-                (Decision::Store(fewer), Some(fewer))
-            });
+            let fewer = table.index.upsert(
+                record.key(),
+                &guard,
+                || false,
+                |slot| {
+                    // A table that was cleared since has the key of another record.
+                    let same_table = table.id.load(Ordering::Acquire) == record.table();
+                    let Some(slot) = slot.filter(|slot| same_table && slot.stale() > 0) else {
+                        return (Decision::Keep, None);
+                    };
+                    // Of a cached slot, too: its own count is the one that counts.
+                    let fewer = slot.stale_fewer(1);
+                    (Decision::Store(fewer), Some(fewer))
+                },
+            );
             if let Some(slot) = fewer.map_err(index_full)?
                 && hides_nothing(slot)
             {
@@ -600,7 +609,7 @@ impl Store {
                 false => std::ops::Bound::Excluded(pass.position.as_slice()),
             };
             let unbounded = std::ops::Bound::Unbounded;
-            table.index.scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
+            table.index.rows().scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.

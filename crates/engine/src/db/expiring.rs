@@ -60,6 +60,8 @@ impl TableExpiry {
 pub(super) struct Pass {
     /// The last key looked at; empty at the start of a pass.
     pub(super) position: Vec<u8>,
+    /// The same for tombstones among the rows.
+    pub(super) tombstones: Vec<u8>,
     rows: u64,
     /// Of the times at which they expire.
     sum_ms: u128,
@@ -76,7 +78,8 @@ impl Pass {
     pub(super) fn finish(&mut self, table: &TableExpiry) {
         let mean = self.sum_ms.checked_div(u128::from(self.rows)).unwrap_or(0) as u64;
         table.mean_at_ms.store(mean, Ordering::Relaxed);
-        *self = Pass::default();
+        let tombstones = std::mem::take(&mut self.tombstones);
+        *self = Pass { tombstones, ..Pass::default() };
     }
 }
 

@@ -364,7 +364,7 @@ impl View {
         loop {
             let guard = self.store.pin();
             let from = position.as_ref().map(Vec::as_slice);
-            table.index.scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+            table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
                 let Some(row) = self.store.row_at(&schema, Some(slot)).transpose() else { continue };
@@ -436,7 +436,7 @@ impl View {
                 progress(Progress::Rows(report.rows, total));
                 let guard = self.store.pin();
                 let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                table.index.scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+                table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {
                     match self.store.row_at(&schema, Some(slot)) {

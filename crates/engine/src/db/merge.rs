@@ -230,7 +230,7 @@ impl Store {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Noted::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.multi_get(&keys, &guard, &mut found);
+        table.index.rows().multi_get(&keys, &guard, &mut found);
         let still = |slot: Slot, noted: &Noted| slot.tag() == Tag::Delta && slot.depth() >= noted.depth;
         for (slot, noted) in found.iter_mut().zip(group) {
             *slot = slot.filter(|slot| still(*slot, noted));

@@ -244,7 +244,7 @@ impl Store {
     pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Get);
         let guard = self.pin();
-        match table.index.get(key, &guard) {
+        match table.index.rows().get(key, &guard) {
             Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
             slot => Ok(super::write::is_row(slot)),
         }
@@ -266,7 +266,7 @@ impl Store {
         mut tell: impl FnMut(usize, Option<Slot>),
     ) {
         let mut found = [None; GROUP];
-        table.index.multi_get(keys, &self.pin(), &mut found);
+        table.index.rows().multi_get(keys, &self.pin(), &mut found);
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
                 self.prefetch(slot);
@@ -305,7 +305,7 @@ impl Store {
             let mut found = [None; GROUP];
             let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
             let guard = self.pin();
-            table.index.multi_get(&keys, &guard, &mut found);
+            table.index.rows().multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
             slots.iter().flatten().for_each(|&slot| self.prefetch(slot));
             let schema = table.schema.load();
@@ -335,7 +335,7 @@ impl Store {
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
         let guard = self.pin();
-        let slot = table.index.get(key, &guard);
+        let slot = table.index.rows().get(key, &guard);
         let schema = table.schema.load();
         match (slot, ids) {
             (Some(slot), None) => self.prefetch(slot),

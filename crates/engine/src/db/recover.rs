@@ -30,10 +30,10 @@ pub(super) const FILL_PERCENT: u32 = 90;
 
 /// What a table's index is built from.
 struct Building<'p> {
-    builder: IndexBuilder,
+    rows: IndexBuilder,
+    tombstones: IndexBuilder,
     prefix: &'p [u8],
     key: Vec<u8>,
-    tombstones: u64,
     /// Rows with an expiry.
     expiring: u64,
 }
@@ -42,8 +42,8 @@ impl<'p> Building<'p> {
     /// With what was built of the keys that follow.
     fn join(self, right: Building<'p>) -> Result<Building<'p>> {
         Ok(Building {
-            builder: self.builder.join(right.builder).map_err(index_full)?,
-            tombstones: self.tombstones + right.tombstones,
+            rows: self.rows.join(right.rows).map_err(index_full)?,
+            tombstones: self.tombstones.join(right.tombstones).map_err(index_full)?,
             expiring: self.expiring + right.expiring,
             ..self
         })
@@ -377,9 +377,12 @@ impl Store {
         let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
         let fence_at = |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| fence(prefix, &range.from));
         let build = |i: usize| {
-            let builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-            let builder = builder.between(fence_at(i), fence_at(i + 1));
-            let building = Building { builder, prefix, key: Vec::new(), tombstones: 0, expiring: 0 };
+            let builder = || {
+                let (arena, epoch) = (Arc::clone(&self.arena), Arc::clone(&self.epoch));
+                IndexBuilder::new(arena, epoch, FILL_PERCENT).between(fence_at(i), fence_at(i + 1))
+            };
+            let (rows, tombstones) = (builder(), builder());
+            let building = Building { rows, tombstones, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
         let whole = std::thread::scope(|scope| {
@@ -391,8 +394,8 @@ impl Store {
             }
             right
         })?;
-        table.index.replace_with(whole.builder.finish().map_err(index_full)?);
-        table.tombstones.store(whole.tombstones, Ordering::Relaxed);
+        let rows = whole.rows.finish().map_err(index_full)?;
+        table.index.replace_with(rows, whole.tombstones.finish().map_err(index_full)?);
         table.expiry.reset(whole.expiring);
         Ok(())
     }
@@ -457,9 +460,9 @@ impl Store {
         }
         let stale = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::STALE_MANY)) as u8;
         let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_stale(stale);
-        building.tombstones += u64::from(newest.tag() == Tag::Tombstone);
         building.expiring += u64::from(expires);
-        let Building { builder, prefix, key, .. } = building;
+        let Building { rows, tombstones, prefix, key, .. } = building;
+        let builder = if newest.tag() == Tag::Tombstone { tombstones } else { rows };
         if versions[0].is_long() {
             return builder.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
         }

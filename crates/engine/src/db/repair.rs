@@ -135,7 +135,7 @@ impl Repair<'_> {
             (self.visit)(RepairEvent::Progress(self.seen, self.total));
             let guard = store.pin();
             let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            shared.index.scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+            shared.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
             let schema = shared.schema.load();
             for (key, slot) in batch.iter() {
                 self.seen += 1;

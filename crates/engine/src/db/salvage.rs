@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hedgerow_device::{Clock, FastTier};
 use smallvec::SmallVec;
@@ -175,8 +174,8 @@ impl Store {
             }
             return Ok(());
         };
-        let mut builder = IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        let mut tombstones = 0;
+        let builder = || IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
+        let (mut rows, mut tombstones) = (builder(), builder());
         for of_key in versions.chunk_by(|a, b| a.key == b.key) {
             let newest = &of_key[0];
             let gone = lost.remove(&(id, newest.key.to_vec()));
@@ -194,11 +193,11 @@ impl Store {
             }
             let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
             let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
-            tombstones += u64::from(slot.tag() == Tag::Tombstone);
+            let builder = if slot.tag() == Tag::Tombstone { &mut tombstones } else { &mut rows };
             builder.push(&newest.key, slot).map_err(index_full)?;
         }
-        table.index.replace_with(builder.finish().map_err(index_full)?);
-        table.tombstones.store(tombstones, Ordering::Relaxed);
+        let rows = rows.finish().map_err(index_full)?;
+        table.index.replace_with(rows, tombstones.finish().map_err(index_full)?);
         Ok(())
     }
 

@@ -148,8 +148,8 @@ impl Scan {
         state.step = (state.step * 2).min(STEP_MAX);
         let (low, high) = (as_slice(from), as_slice(to));
         let more = match reverse {
-            false => shared.index.scan_forward(low, high, wanted, &guard, &mut state.batch),
-            true => shared.index.scan_reverse(low, high, wanted, &guard, &mut state.batch),
+            false => shared.index.rows().scan_forward(low, high, wanted, &guard, &mut state.batch),
+            true => shared.index.rows().scan_reverse(low, high, wanted, &guard, &mut state.batch),
         };
         state.finished = more == ScanEnd::Done;
         store.note_scattered(shared, &state.batch, *reverse);

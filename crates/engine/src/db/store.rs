@@ -19,7 +19,7 @@ use super::expiring::{Pass, TableExpiry};
 use super::merge::Merging;
 use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
-use crate::index::{Epoch, Guard, Index, IndexFull, NodeArena, Slot};
+use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
 use crate::log::{Found, Log};
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Durability, Error, ErrorKind, Options, Result};
@@ -57,9 +57,7 @@ pub(crate) struct TableShared {
     pub(super) id: AtomicU32,
     pub(super) name: Arc<str>,
     pub(super) schema: ArcSwap<TableSchema>,
-    pub(super) index: Index,
-    /// Keys whose slot is a tombstone.
-    pub(super) tombstones: AtomicU64,
+    pub(super) index: RowIndex,
     /// Of its rows with an expiry.
     pub(super) expiry: TableExpiry,
     pub(super) dropped: AtomicBool,
@@ -68,13 +66,12 @@ pub(crate) struct TableShared {
 }
 
 impl TableShared {
-    pub(super) fn new(id: u32, name: &str, schema: TableSchema, index: Index) -> TableShared {
+    pub(super) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
         TableShared {
             id: AtomicU32::new(id),
             name: name.into(),
             schema: ArcSwap::from_pointee(schema),
             index,
-            tombstones: AtomicU64::new(0),
             expiry: TableExpiry::default(),
             dropped: AtomicBool::new(false),
             traffic: Traffic::default(),
@@ -101,7 +98,7 @@ impl TableShared {
 
     /// Rows, as the index counts them.
     pub(super) fn rows(&self) -> u64 {
-        self.index.len().saturating_sub(self.tombstones.load(Ordering::Relaxed))
+        self.index.len()
     }
 }
 
@@ -246,6 +243,8 @@ pub(super) fn index_full_error() -> Error {
 #[derive(Default)]
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<u64, Held>>,
+    /// How many are held, and being taken.
+    held: AtomicU64,
 }
 
 /// How many hold a snapshot, and when it was taken.
@@ -259,6 +258,8 @@ impl Snapshots {
     /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
     pub(super) fn take(&self, log: &Log, now_ms: u64) -> u64 {
         let mut live = self.live.lock();
+        // For `are_none`, before the sequence is read.
+        self.held.fetch_add(1, Ordering::SeqCst);
         let sequence = log.barrier();
         live.entry(sequence).or_insert(Held { count: 0, since_ms: now_ms }).count += 1;
         sequence
@@ -268,6 +269,7 @@ impl Snapshots {
     pub(super) fn retain(&self, sequence: u64) {
         if let Some(held) = self.live.lock().get_mut(&sequence) {
             held.count += 1;
+            self.held.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -275,10 +277,17 @@ impl Snapshots {
         let mut live = self.live.lock();
         if let Some(held) = live.get_mut(&sequence) {
             held.count -= 1;
+            self.held.fetch_sub(1, Ordering::SeqCst);
             if held.count == 0 {
                 live.remove(&sequence);
             }
         }
+    }
+
+    /// Whether there is none, and none in the making that would not see every sequence given out so far. For who holds a
+    /// lane, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that lane.
+    pub(super) fn are_none(&self) -> bool {
+        self.held.load(Ordering::SeqCst) == 0
     }
 
     /// When the oldest was taken.
@@ -449,8 +458,12 @@ impl Store {
     fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
         passes.retain(|&id, _| self.catalog.by_id(id).is_some());
         for table in self.catalog.all() {
+            let id = table.id.load(Ordering::Relaxed);
+            if table.index.mixed() > 0 && self.snapshots.are_none() {
+                self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
+            }
             if table.expiry.rows() > 0 {
-                let pass = passes.entry(table.id.load(Ordering::Relaxed)).or_default();
+                let pass = passes.entry(id).or_default();
                 // What a sweep could not do now, the next will find again.
                 drop(self.sweep(&table, pass));
             }

@@ -226,7 +226,7 @@ impl Store {
         let guard = self.pin();
         // Clearing the table locks all lanes before it drops the index.
         let lane = self.log.collector_lane();
-        let stands = table.index.upsert(key, &guard, |now| match now == Some(slot) {
+        let stands = table.index.rows().upsert(key, &guard, |now| match now == Some(slot) {
             true => (Decision::Store(merged), true),
             false => (Decision::Keep, false),
         });
@@ -245,7 +245,7 @@ impl Store {
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
         if let Some(table) = self.catalog.by_id(row.table()) {
             let schema = table.schema.load();
-            let chain = self.chain_over(row, table.index.get(row.key(), &guard));
+            let chain = self.chain_over(row, table.index.find(row.key(), &guard));
             let mended = match (&chain, schema.layout(row.schema_version())) {
                 (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
                 _ => None,

@@ -328,7 +328,7 @@ impl Table {
         let mut key = Vec::new();
         for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
             let guard = self.store.pin();
-            match self.shared.index.sample(random, &guard, &mut key) {
+            match self.shared.index.rows().sample(random, &guard, &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();
                     return Ok(self.store.row_at(&schema, Some(slot))?.map(|_| key));

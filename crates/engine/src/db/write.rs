@@ -21,7 +21,6 @@
 //! slot carries a size class instead.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -93,7 +92,7 @@ impl Draft {
 
     /// Whether the row has an expiry once this record has replaced `old`. In the header of a delta 0 takes one away.
     #[inline]
-    fn expires_over(&self, old: Option<Slot>) -> bool {
+    pub(super) fn expires_over(&self, old: Option<Slot>) -> bool {
         match self.expires_at_ms {
             Some(at_ms) => at_ms != 0,
             None => self.kind == RecordKind::Delta && old.is_some_and(Slot::expires),
@@ -138,19 +137,6 @@ pub(super) enum Outcome {
 #[inline]
 pub(super) fn is_row(slot: Option<Slot>) -> bool {
     slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
-}
-
-/// Counts the table's tombstones and its rows with an expiry after a record was published. With a lane locked, like
-/// [`TableShared::id_for_write`].
-#[inline]
-pub(super) fn count_slots(table: &TableShared, draft: &Draft, old: Option<Slot>) {
-    table.expiry.replaced(old, draft.expires_over(old));
-    match (draft.kind, old.map(Slot::tag)) {
-        (RecordKind::Delta, _) | (_, None) => {}
-        (RecordKind::Tombstone, _) => drop(table.tombstones.fetch_add(1, Ordering::Relaxed)),
-        (_, Some(Tag::Tombstone)) => drop(table.tombstones.fetch_sub(1, Ordering::Relaxed)),
-        _ => {}
-    }
 }
 
 pub(super) fn check_key(key: &[u8]) -> Result<()> {
@@ -207,7 +193,7 @@ impl Store {
             Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
         lane.commit(reservation, sequence);
-        count_slots(table, draft, old);
+        table.expiry.replaced(old, draft.expires_over(old));
         drop(lane);
         self.count_replaced(draft.kind, old);
         drop(guard);
@@ -229,7 +215,7 @@ impl Store {
         (bytes, no_space): (usize, NoSpace),
     ) -> std::result::Result<Reservation, NoSpace> {
         match no_space {
-            NoSpace::Full(Claim::Write) if is_row(table.index.get(key, &self.pin())) => {
+            NoSpace::Full(Claim::Write) if is_row(table.index.rows().get(key, &self.pin())) => {
                 lane.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
             }
             other => Err(other),
@@ -446,7 +432,7 @@ impl Store {
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
         // The guard goes at once: a write that waits for space must hold none.
-        let slot = table.index.get(key, &self.pin());
+        let slot = table.index.rows().get(key, &self.pin());
         match slot {
             Some(slot) if slot.expires() => self.with_row(table, key, |at| {
                 if !is_row(at.slot) {
@@ -518,7 +504,7 @@ impl Store {
         loop {
             let step = self.planned(table, |_| {
                 let guard = self.pin();
-                let found = table.index.get(key, &guard);
+                let found = table.index.find(key, &guard);
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
                 let row = self.row_at(&schema, found)?;

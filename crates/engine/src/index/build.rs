@@ -63,6 +63,21 @@ impl Level {
         self.ends.push(self.bytes.len());
     }
 
+    /// Adds a range without a node, up to the fence `high`.
+    fn push_empty(&mut self, high: Option<&[u8]>) {
+        self.ids.push(NULL);
+        if let Some(high) = high {
+            self.push_separator(high);
+        }
+    }
+
+    /// Takes the last range, which has no node, and the fence behind it away.
+    fn pop_empty(&mut self) {
+        self.ids.pop();
+        self.ends.pop();
+        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+
     /// Adds what is to the right; the separator before it is here already.
     fn append(&mut self, right: &mut Level) {
         let before = self.bytes.len();
@@ -154,13 +169,26 @@ impl IndexBuilder {
     /// `IndexFull` when the budget is used up.
     ///
     /// # Panics
-    /// If the ranges do not meet, or one of the two was given no key: a fence would be missing.
+    /// If this one's range has no end.
     pub fn join(mut self, mut next: IndexBuilder) -> Result<IndexBuilder, IndexFull> {
-        assert!(self.keys > 0 && next.keys > 0, "an empty range has no leaf");
         let fence = self.end.take().expect("a range with an end");
-        self.gather_rest(Some(&fence))?;
         let end = next.end.take();
+        if next.keys == 0 && (self.keys == 0 || !self.slots.is_empty()) {
+            // The last leaf, which is not made yet, serves the empty range as well.
+            self.end = end;
+            return Ok(self);
+        }
+        self.gather_rest(Some(&fence))?;
         next.gather_rest(end.as_deref())?;
+        // Beside a range without a node it becomes part of that.
+        if self.keys == 0 && next.below.ids.first() != Some(&NULL) {
+            self.below.push_empty(Some(&fence));
+        } else if next.keys == 0 {
+            if self.below.ids.last() == Some(&NULL) {
+                self.below.pop_empty();
+            }
+            self.below.push_empty(end.as_deref());
+        }
         self.below.append(&mut next.below);
         self.end = end;
         self.low = next.low.take();

@@ -275,3 +275,49 @@ fn readers_of_a_replaced_tree_end_in_the_old_or_the_new() {
         assert_eq!(index.bytes(), index.arena.bytes(), "the old trees are freed");
     });
 }
+
+/// A key that is deleted and written in turn by two, and looked for by a third without a lock.
+#[test]
+fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
+    explore(|| {
+        let (arena, epoch) = (Arc::new(NodeArena::new(1 << 20).expect("an arena")), Arc::new(Epoch::new()));
+        let index = Arc::new(RowIndex::new(&arena, &epoch));
+        let write = |index: &RowIndex, epoch: &Epoch, tag, n: u64| {
+            let slot = Slot::new(tag, n * 8, 32);
+            let old = index.upsert(&key(1), &epoch.pin(), || true, |old| (Decision::Store(slot), old));
+            old.expect("room")
+        };
+        write(&index, &epoch, Tag::Row, 1);
+        let writers: Vec<_> = [100, 200]
+            .into_iter()
+            .map(|first| {
+                let (index, epoch) = (index.clone(), epoch.clone());
+                thread::spawn(move || {
+                    let tags = [Tag::Tombstone, Tag::Row, Tag::Tombstone];
+                    let each = tags.into_iter().zip(first..);
+                    each.map(|(tag, n)| write(&index, &epoch, tag, n)).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let mut batch = ScanBatch::default();
+        for _ in 0..2 {
+            let guard = epoch.pin();
+            index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, 9, &guard, &mut batch);
+            assert!(batch.slots().iter().all(|slot| slot.tag() == Tag::Row), "a tombstone among the rows");
+            if let Some(slot) = index.find(&key(1), &guard) {
+                assert!([1, 100, 101, 102, 200, 201, 202].contains(&(slot.offset() / 8)));
+            }
+        }
+        let olds: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+        assert!(
+            olds.iter().all(Option::is_some),
+            "a writer did not find what the one before wrote: {olds:?}"
+        );
+        let mut places: Vec<u64> = olds.into_iter().flatten().map(|slot| slot.offset() / 8).collect();
+        let last = index.find(&key(1), &epoch.pin()).expect("it was written");
+        places.push(last.offset() / 8);
+        places.sort_unstable();
+        assert_eq!(places, [1, 100, 101, 102, 200, 201, 202], "each was replaced once");
+        assert_eq!((last.tag(), index.len(), index.mixed()), (Tag::Tombstone, 0, 0));
+    });
+}

@@ -217,13 +217,15 @@ fn behaves_like_a_sorted_map_for_all_key_families() {
 #[test]
 fn joined_of_ranges_it_is_the_same_tree() {
     for (i, family) in FAMILIES.iter().enumerate() {
-        for (count, parts) in [(2, 2), (40, 3), (3000, 2), (3000, 5)] {
+        let rounds =
+            (0..8).flat_map(|seed| [(2, 2), (40, 3), (300, 2), (3000, 5)].map(|(n, m)| (n, m, seed)));
+        for (count, parts, seed) in rounds {
             let (arena, epoch) = fresh();
-            let mut r = Random(i as u64 + 300);
+            let mut r = Random(i as u64 + 300 + seed * 1000);
             let mut model: Model =
                 (0..count).map(|step| (key_of(family, &mut r, step), slot(step))).collect();
             let sorted: Vec<(Vec<u8>, Slot)> = model.iter().map(|(key, slot)| (key.clone(), *slot)).collect();
-            let mut whole: Option<IndexBuilder> = None;
+            let mut builders: Vec<IndexBuilder> = Vec::new();
             let mut low: Option<Vec<u8>> = None;
             for part in 0..parts {
                 let (from, to) = (sorted.len() * part / parts, sorted.len() * (part + 1) / parts);
@@ -238,15 +240,20 @@ fn joined_of_ranges_it_is_the_same_tree() {
                 let builder = IndexBuilder::new(arena.clone(), epoch.clone(), 90);
                 let mut builder = builder.between(low.take(), end.clone());
                 low = end;
-                sorted[from..to].iter().for_each(|(key, slot)| builder.push(key, *slot).unwrap());
-                whole = Some(match whole {
-                    None => builder,
-                    Some(left) => left.join(builder).unwrap(),
-                });
+                // A range may have no key.
+                match r.below(3) {
+                    0 => sorted[from..to].iter().for_each(|(key, _)| assert!(model.remove(key).is_some())),
+                    _ => sorted[from..to].iter().for_each(|(key, slot)| builder.push(key, *slot).unwrap()),
+                }
+                builders.push(builder);
             }
+            let whole = match r.below(2) {
+                0 => builders.into_iter().reduce(|left, right| left.join(right).unwrap()),
+                _ => builders.into_iter().rev().reduce(|right, left| left.join(right).unwrap()),
+            };
             let index = whole.unwrap().finish().unwrap();
             check_whole(&index, &model);
-            run(&index, &mut model, family, &mut r, 2000, 10);
+            run(&index, &mut model, family, &mut r, 500, 10);
             drop(index);
             while epoch.collect() > 0 {}
             assert_eq!(arena.bytes(), 0);

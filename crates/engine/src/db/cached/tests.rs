@@ -35,7 +35,7 @@ fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
 
 /// The key's slot in the index, as it is.
 fn slot(table: &Table, key: &[u8]) -> Slot {
-    table.shared().index.get(key, &table.store().pin()).unwrap()
+    table.shared().index.find(key, &table.store().pin()).unwrap()
 }
 
 /// Reads the row and has it cached.
@@ -65,7 +65,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
     let store = table.store();
     let guard = store.pin();
-    let cached = table.shared().index.get(b"k", &guard).unwrap();
+    let cached = table.shared().index.rows().get(b"k", &guard).unwrap();
     assert_eq!(store.home(cached), home);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
@@ -108,7 +108,7 @@ fn every_write_replaces_the_cached_row() {
             "merge",
             |_, t| {
                 let (store, guard) = (t.store(), t.store().pin());
-                let home = store.home(t.shared().index.get(b"k", &guard).unwrap());
+                let home = store.home(t.shared().index.rows().get(b"k", &guard).unwrap());
                 let chain = store.chain(home).unwrap();
                 assert!(
                     store.write_merged(t.shared(), home, &chain, SegmentKind::Row, Claim::Write).unwrap()
@@ -207,7 +207,7 @@ fn a_stale_count_is_that_of_the_cached_slot() {
     put(&table, b"k", 3);
     cache(&db, &table, b"k");
     let (store, guard) = (table.store(), table.store().pin());
-    let index = &table.shared().index;
+    let index = table.shared().index.rows();
     let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().stale_fewer(1)), ());
     assert_eq!(store.home(index.get(b"k", &guard).unwrap()).stale(), 2);
     index.upsert(b"k", &guard, fewer).unwrap();
@@ -284,7 +284,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         cache(&db, &table, b"k");
         let store = table.store();
         let guard = store.pin();
-        let found = table.shared().index.get(b"k", &guard);
+        let found = table.shared().index.rows().get(b"k", &guard);
         let place = found.unwrap().offset();
         match end {
             "overwritten" => put(&table, b"k", 8),
@@ -319,7 +319,7 @@ fn a_late_admission_loses_to_a_write() {
     put(&table, b"k", 1);
     let store = table.store();
     let guard = store.pin();
-    let home = table.shared().index.get(b"k", &guard).unwrap();
+    let home = table.shared().index.rows().get(b"k", &guard).unwrap();
     put(&table, b"k", 2);
     let mut books = store.cache.books.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::format::{ChangesBody, entry_bytes};
 use super::{Catalog, NAME_BYTES_MAX, Tables};
 use crate::db::store::TableShared;
-use crate::index::Index;
+use crate::index::RowIndex;
 use crate::schema::table::{NewField, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema, Type};
 
@@ -76,7 +76,7 @@ impl TableChanges {
     }
 
     /// Does all steps in `plan`.
-    pub(super) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> Index) -> Result<()> {
+    pub(super) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> RowIndex) -> Result<()> {
         for step in &self.steps {
             match step {
                 Step::Create(name, schema) => drop(plan.create(name, schema, new_index)?),
@@ -164,7 +164,7 @@ impl<'c> Plan<'c> {
         &mut self,
         name: &str,
         schema: &Schema,
-        new_index: &dyn Fn() -> Index,
+        new_index: &dyn Fn() -> RowIndex,
     ) -> Result<Arc<TableShared>> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(

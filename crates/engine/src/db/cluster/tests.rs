@@ -57,7 +57,7 @@ fn lie_apart(table: &Table) -> bool {
     let (store, mut batch) = (table.store(), ScanBatch::new());
     let guard = store.pin();
     let all = usize::try_from(KEYS).unwrap();
-    table.shared().index.scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
+    table.shared().index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
     are_scattered(batch.slots())
 }
 

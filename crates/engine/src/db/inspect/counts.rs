@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 use super::super::Db;
 use super::super::store::{Store, TableShared};
-use crate::index::{ScanBatch, Slot, Tag};
+use crate::index::{Guard, Index, ScanBatch, Slot, Tag};
 use crate::{Error, Result};
 
 /// Slots looked at together.
@@ -61,30 +61,25 @@ impl Store {
     fn check_table(&self, table: &TableShared, held: &mut Held) -> Result<()> {
         let id = table.id.load(std::sync::atomic::Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
-        let mut batch = ScanBatch::default();
-        let mut position: Option<Vec<u8>> = None;
-        let (mut tombstones, mut expiring) = (0, 0);
-        loop {
-            let guard = self.pin();
-            let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            table.index.scan_forward(from, Bound::Unbounded, STEP, &guard, &mut batch);
-            for (key, slot) in batch.iter() {
-                let slot = self.home(slot);
-                tombstones += u64::from(slot.tag() == Tag::Tombstone);
-                expiring += u64::from(slot.expires());
-                self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)?;
-            }
-            if batch.len() < STEP {
-                break;
-            }
-            position = Some(batch.key(batch.len() - 1).to_vec());
-        }
+        let (mut mixed, mut expiring) = (0, 0);
+        let guard = self.pin();
+        each_slot(table.index.rows(), &guard, |key, slot| {
+            let slot = self.home(slot);
+            mixed += u64::from(slot.tag() == Tag::Tombstone);
+            expiring += u64::from(slot.expires());
+            self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
+        })?;
+        each_slot(table.index.tombstones(), &guard, |key, slot| match slot.tag() {
+            Tag::Tombstone => self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places),
+            _ => Err(wrong(table, key, "is a row, and kept apart from the rows")),
+        })?;
         if let Some((key, records)) = keys.iter().next() {
             return Err(wrong(table, key, &format!("has no slot, and {records} records in the log")));
         }
-        let counted = table.tombstones.load(std::sync::atomic::Ordering::Relaxed);
-        if counted != tombstones {
-            let text = format!("table {:?} counts {counted} tombstones and has {tombstones}", table.name);
+        let counted = table.index.mixed();
+        if counted != mixed {
+            let text =
+                format!("table {:?} counts {counted} tombstones among its rows and has {mixed}", table.name);
             return Err(Error::corrupted(text));
         }
         let counted = table.expiry.rows();
@@ -125,6 +120,24 @@ impl Store {
             return Err(wrong(table, key, &format!("has {records} records in the log, but {slot:?}")));
         }
         Ok(())
+    }
+}
+
+/// Calls `visit` with all entries of an index.
+fn each_slot(
+    index: &Index,
+    guard: &Guard<'_>,
+    mut visit: impl FnMut(&[u8], Slot) -> Result<()>,
+) -> Result<()> {
+    let (mut batch, mut position) = (ScanBatch::default(), Bound::Unbounded);
+    loop {
+        let from = position.as_ref().map(Vec::as_slice);
+        index.scan_forward(from, Bound::Unbounded, STEP, guard, &mut batch);
+        batch.iter().try_for_each(|(key, slot)| visit(key, slot))?;
+        if batch.len() < STEP {
+            return Ok(());
+        }
+        position = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
     }
 }
 

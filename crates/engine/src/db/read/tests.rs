@@ -38,7 +38,7 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 fn places(table: &Table) -> (u64, u64) {
     let store = table.store();
     let guard = store.pin();
-    let slot = table.shared().index.get(KEY, &guard).unwrap();
+    let slot = table.shared().index.rows().get(KEY, &guard).unwrap();
     let chain = store.chain(slot).unwrap();
     let row = chain.row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)

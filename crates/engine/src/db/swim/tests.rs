@@ -70,7 +70,7 @@ fn writes_of(table: &Table) -> Writes {
     let (store, shared) = (table.store(), table.shared());
     let through = store.log.checkpoint().unwrap();
     let guard = store.pin();
-    let slot = shared.index.get(KEY, &guard).unwrap();
+    let slot = shared.index.find(KEY, &guard).unwrap();
     let chain = store.chain(slot).unwrap();
     let merge = store.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.sums, merge.fields)
@@ -84,7 +84,7 @@ fn a_merged_row_is_one_record() {
     let version = table.get(KEY).unwrap().unwrap().version();
     db.collect().unwrap();
     assert_eq!(db.metrics().chains_merged_in_place, 1);
-    let slot = table.shared().index.get(KEY, &table.store().pin()).unwrap();
+    let slot = table.shared().index.rows().get(KEY, &table.store().pin()).unwrap();
     assert_eq!((slot.tag(), slot.stale(), slot.depth()), (Tag::Row, 2, 0));
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
     check(&table);
@@ -92,7 +92,7 @@ fn a_merged_row_is_one_record() {
     // Deltas that are in the row already must not come back over it.
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let table = db.table("t").unwrap();
-    assert_eq!(table.shared().index.get(KEY, &table.store().pin()).unwrap().tag(), Tag::Row);
+    assert_eq!(table.shared().index.rows().get(KEY, &table.store().pin()).unwrap().tag(), Tag::Row);
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version);
     check(&table);
     db.check_counts().unwrap();
@@ -135,7 +135,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let tier = table.store().log.tier();
     let (slot, body) = {
         let guard = table.store().pin();
-        let slot = table.shared().index.get(KEY, &guard).unwrap();
+        let slot = table.shared().index.find(KEY, &guard).unwrap();
         (slot, table.store().chain(slot).unwrap().row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
@@ -155,7 +155,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     let plan = |what: &str, through: u64| {
         let (store, shared) = (table.store(), table.shared());
         let guard = store.pin();
-        let slot = shared.index.get(KEY, &guard).unwrap();
+        let slot = shared.index.find(KEY, &guard).unwrap();
         let chain = store.chain(slot).unwrap();
         assert!(store.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
     };
@@ -169,7 +169,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
     let (store, shared) = (table.store(), table.shared());
     let guard = store.pin();
-    let slot = shared.index.get(KEY, &guard).unwrap();
+    let slot = shared.index.find(KEY, &guard).unwrap();
     let chain = store.chain(slot).unwrap();
     assert!(store.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
 }
@@ -195,7 +195,7 @@ fn a_snapshot_sees_what_it_saw() {
 /// Where the body of the row under all versions lies.
 fn body_of(table: &Table) -> u64 {
     let (store, guard) = (table.store(), table.store().pin());
-    let slot = table.shared().index.get(KEY, &guard).unwrap();
+    let slot = table.shared().index.find(KEY, &guard).unwrap();
     store.chain(slot).unwrap().row().unwrap().body_offset()
 }
 

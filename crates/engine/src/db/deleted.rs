@@ -1,0 +1,117 @@
+//! Tombstones that were left among the rows, put apart.
+//!
+//! Owns: the walk that finds them. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
+//! Must not know: why a scan would mind (`index/rows.rs` does).
+
+use std::ops::Bound;
+
+use super::store::{Store, TableShared};
+use crate::index::{Decision, ScanBatch, ScanEnd, Slot, Tag};
+
+/// Slots looked at under one guard, and at most in one call.
+const STEP: usize = 1000;
+const SLOTS_MAX: usize = 50_000;
+
+impl Store {
+    /// Goes on with the walk over the rows of `table` that found the tombstones up to `position`.
+    pub(super) fn set_tombstones_apart(&self, table: &TableShared, position: &mut Vec<u8>) {
+        let mut batch = ScanBatch::default();
+        for _ in 0..SLOTS_MAX / STEP {
+            if table.index.mixed() == 0 || !self.snapshots.are_none() || self.housekeeping.is_stopped() {
+                return;
+            }
+            let guard = self.pin();
+            let from = match position.is_empty() {
+                true => Bound::Unbounded,
+                false => Bound::Excluded(position.as_slice()),
+            };
+            let end = table.index.rows().scan_forward(from, Bound::Unbounded, STEP, &guard, &mut batch);
+            for (key, slot) in batch.iter().filter(|(_, slot)| slot.tag() == Tag::Tombstone) {
+                self.set_apart(table, key, slot);
+            }
+            position.clear();
+            match batch.len().checked_sub(1) {
+                Some(last) if end == ScanEnd::More => position.extend_from_slice(batch.key(last)),
+                _ => return,
+            }
+        }
+    }
+
+    fn set_apart(&self, table: &TableShared, key: &[u8], tombstone: Slot) {
+        let guard = self.pin();
+        // Clearing the table locks all lanes before it drops the index.
+        let _lane = self.log.collector_lane();
+        let same = |now: Option<Slot>| match now == Some(tombstone) {
+            true => (Decision::Store(tombstone), ()),
+            false => (Decision::Keep, ()),
+        };
+        // Where there is no memory for it, it stays; the next walk comes by again.
+        let _ = table.index.upsert(key, &guard, || self.snapshots.are_none(), same);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+    use crate::db::fixture::options;
+    use crate::{Db, Schema, Table, Value};
+
+    fn open(sim: &CrashSim) -> (Db, Table) {
+        let db = Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap();
+        let table = db.create_table("queue", Schema::flat()).unwrap();
+        (db, table)
+    }
+
+    fn put(table: &Table, n: u32) {
+        table.put(&n.to_be_bytes(), &[("value", Value::Bytes(&n.to_le_bytes()))]).unwrap();
+    }
+
+    /// Entries that a scan comes by, tombstones among them, and tombstones elsewhere.
+    fn entries(table: &Table) -> (u64, u64, u64) {
+        let index = &table.shared().index;
+        (index.rows().len(), index.mixed(), index.tombstones().len())
+    }
+
+    #[test]
+    fn a_scan_does_not_come_by_what_was_deleted() {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let (db, table) = open(&sim);
+        (0..1000).for_each(|n| put(&table, n));
+        (0..900u32).for_each(|n| assert!(table.delete(&n.to_be_bytes()).unwrap()));
+        assert_eq!(entries(&table), (100, 0, 900));
+        assert_eq!(table.len(), 100);
+        (0..10).for_each(|n| put(&table, n));
+        assert_eq!(entries(&table), (110, 0, 890));
+        db.check_counts().unwrap();
+        let (db, table) = open(&CrashSim::from_image(&sim.process_kill()));
+        assert_eq!(entries(&table), (110, 0, 890), "opened anew");
+        db.check_counts().unwrap();
+        table.clear().unwrap();
+        assert_eq!(entries(&table), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_a_snapshot_needs_stays_until_it_is_gone() {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let (db, table) = open(&sim);
+        (0..1000).for_each(|n| put(&table, n));
+        (0..100u32).for_each(|n| assert!(table.delete(&n.to_be_bytes()).unwrap()));
+        let snapshot = db.snapshot();
+        (100..900u32).for_each(|n| assert!(table.delete(&n.to_be_bytes()).unwrap()));
+        assert_eq!(entries(&table), (900, 800, 100));
+        (0..200).for_each(|n| put(&table, n));
+        assert_eq!((table.len(), entries(&table)), (300, (1000, 700, 0)));
+        let seen = |scan: crate::Scan| scan.map(|row| row.unwrap().key().to_vec()).collect::<Vec<_>>();
+        let all = |from: u32, to: u32| (from..to).map(|n| n.to_be_bytes().to_vec());
+        assert!(seen(snapshot.scan(&table)).into_iter().eq(all(100, 1000)));
+        assert!(seen(table.scan()).into_iter().eq(all(0, 200).chain(all(900, 1000))));
+        let (store, mut position) = (table.store(), Vec::new());
+        store.set_tombstones_apart(table.shared(), &mut position);
+        assert_eq!(entries(&table), (1000, 700, 0), "the snapshot looks under them");
+        drop(snapshot);
+        store.set_tombstones_apart(table.shared(), &mut position);
+        assert_eq!((entries(&table), position.len()), ((300, 0, 700), 0));
+        db.check_counts().unwrap();
+    }
+}
