@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Decision, Epoch, Guard, Index, IndexFull, NodeArena, Slot, Tag};
 
-/// One table's index. See the [module](self).
+/// One table's index: its rows, and apart from them the keys that were deleted.
 pub struct RowIndex {
     rows: Index,
     tombstones: Index,
