@@ -75,6 +75,7 @@ mod machine;
 mod map;
 mod random;
 mod sync;
+mod zeroed;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
@@ -92,3 +93,4 @@ pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use random::Random;
 pub use sync::SyncFailure;
+pub use zeroed::zeroed_words;

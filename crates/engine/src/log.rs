@@ -35,10 +35,10 @@ pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
 use root::ExtentList;
-pub(crate) use root::{Root, check_catalog_bytes};
+pub(crate) use root::Root;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
-    HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, add_dead,
+    HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, Units, add_dead,
 };
 
 use self::format::{END_BYTES, Place, Record};
@@ -62,11 +62,17 @@ struct Padded<T>(T);
 pub(crate) struct Log {
     tier: Arc<FastTier>,
     unit_shift: u32,
-    units: Box<[Unit]>,
+    /// Units that the root takes.
+    root_units: u32,
+    units: Units,
     pool: Mutex<Pool>,
     /// A unit was freed.
     space_freed: Condvar,
     lanes: Box<[Padded<Mutex<Lane>>]>,
+    /// So many of them are written to: one while there is little data.
+    lanes_in_use: AtomicUsize,
+    /// The number of the thread that goes on in the first lane when all come into use.
+    first_writer: AtomicUsize,
     collector_lane: Mutex<Lane>,
     next_sequence: Padded<AtomicU64>,
     durable_sequence: AtomicU64,
@@ -169,8 +175,8 @@ impl Log {
         u64::from(unit) << self.unit_shift
     }
 
-    fn unit_of(&self, offset: u64) -> &Unit {
-        &self.units[(offset >> self.unit_shift) as usize]
+    fn unit_of(&self, offset: u64) -> Unit<'_> {
+        self.units.at((offset >> self.unit_shift) as u32)
     }
 
     pub(crate) fn tier(&self) -> &FastTier {
@@ -192,7 +198,7 @@ impl Log {
     #[inline]
     pub(crate) fn place(&self, offset: u64) -> Result<Place<'_>> {
         // A place that is not verified may be anywhere.
-        let Some(unit) = self.units.get((offset >> self.unit_shift) as usize) else {
+        let Some(unit) = self.units.get(offset >> self.unit_shift) else {
             return Err(not_a_record(offset));
         };
         let incarnation = unit.incarnation.load(Ordering::Relaxed);
@@ -243,15 +249,8 @@ impl Log {
     /// The calling thread's lane, locked.
     #[inline]
     pub(crate) fn lane(&self) -> MutexGuard<'_, Lane> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let mine = MINE.with(|mine| {
-            if mine.get() == usize::MAX {
-                mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            mine.get()
-        });
-        self.lanes[mine % self.lanes.len()].0.lock()
+        let mine = thread_number().wrapping_sub(self.first_writer.load(Ordering::Relaxed));
+        self.lanes[mine % self.lanes_in_use.load(Ordering::Relaxed)].0.lock()
     }
 
     /// The collector's lane, locked.
@@ -539,9 +538,10 @@ impl Log {
         self.root.lock().load_catalog(&self.tier)
     }
 
-    /// The most bytes a catalog may take.
-    pub(crate) fn catalog_bytes_max(&self) -> u64 {
-        self.root.lock().catalog_bytes_max()
+    /// Sees to it that a catalog of `bytes` can be stored when it has to be.
+    pub(crate) fn make_room_for_catalog(&self, bytes: u64) -> Result<()> {
+        self.check_open()?;
+        self.root.lock().make_room_for_catalog(&self.tier, bytes)
     }
 
     /// Stores the catalog of tables, durably. The records of all changes in it must be durable.
@@ -611,7 +611,7 @@ impl Log {
         let used = self.segments();
         let mut used = used.iter().peekable();
         // Units below were part of a segment that was freed, and may hold the middle of a record.
-        let (mut unit, mut freed_until) = (1, 0);
+        let (mut unit, mut freed_until) = (self.root_units, 0);
         while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
             let decoded = SegmentHeader::decode(bytes);
             if unit >= freed_until {
@@ -636,6 +636,19 @@ impl Log {
 )]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// The calling thread's, from 0.
+#[inline]
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
+    MINE.with(|mine| {
+        if mine.get() == usize::MAX {
+            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        mine.get()
+    })
 }
 
 fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {

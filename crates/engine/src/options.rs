@@ -46,12 +46,13 @@ pub enum CachePolicy {
 pub struct Options {
     /// Default `Interval(1 s)`.
     pub durability: Durability,
-    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least eight segments. Less than the store
+    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. Less than the store
     /// takes already is worked towards: new rows are refused until it takes less, and what is freed goes back to the disk. The
     /// file's length stays.
     pub fast_tier_bytes_max: u64,
-    /// Bytes in one log segment, a power of two from 1 MiB to 1 GiB; fixed when the store is created. Default 8 MiB. Less,
-    /// down to 1 MiB, where `fast_tier_bytes_max` would hold fewer than 128 of them: a few are kept in reserve.
+    /// Bytes in one log segment, a power of two from 256 KiB to 1 GiB; fixed when the store is created. Default 0: as the store
+    /// chooses, 1 MiB, or less, down to 256 KiB, where `fast_tier_bytes_max` or the disk would hold fewer than 128 of them: a few
+    /// are kept in reserve.
     pub segment_bytes: u64,
     /// Whether reads verify the checksums of what they read. Default true.
     pub verify_reads: bool,
@@ -113,7 +114,7 @@ impl Default for Options {
         Options {
             durability: Durability::Interval(Duration::from_secs(1)),
             fast_tier_bytes_max: u64::MAX,
-            segment_bytes: 8 << 20,
+            segment_bytes: 0,
             verify_reads: true,
             delta_chain_max: 5,
             merge: true,

@@ -33,7 +33,7 @@ use super::store::{Store, TableShared};
 use crate::index::{Epoch, NodeArena, RowIndex};
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
-use crate::log::{Lane, Log, NoSpace, check_catalog_bytes};
+use crate::log::{Lane, Log, NoSpace};
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Error, Result, Schema};
 
@@ -332,7 +332,7 @@ impl Store {
         let (less, more) = plan.bytes();
         let bytes = state.bytes + more - less;
         if more > less {
-            check_catalog_bytes(bytes, self.log.catalog_bytes_max())?;
+            self.log.make_room_for_catalog(bytes)?;
         }
         let body = plan.body();
         let claim = if plan.only_removes() { Claim::Delete } else { Claim::Write };

@@ -73,6 +73,8 @@ pub struct Metrics {
     pub index_bytes: u64,
     /// Bytes the fast tier takes now.
     pub fast_tier_bytes: u64,
+    /// Bytes in one segment, but for those of larger records.
+    pub segment_bytes: u64,
     /// Bytes of the disk that it takes: fewer once freed segments were given back. On no disk, `fast_tier_bytes`.
     pub fast_tier_allocated_bytes: u64,
     /// Bytes it may take.
@@ -150,6 +152,7 @@ impl Store {
             tables: tables.len() as u64,
             index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
             fast_tier_bytes,
+            segment_bytes: self.log.unit_bytes(),
             fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),
             fast_tier_bytes_max,
             live_bytes,

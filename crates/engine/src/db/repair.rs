@@ -67,7 +67,7 @@ impl RepairReport {
 /// A row counts by its newest version. If that is damaged the row is lost, and an older version is not put in its place. Where
 /// nothing can be told of what was in a damaged place, rows that were last written before it are copied and told to be
 /// doubtful. After a power cut, writes that were never synced and happen to be whole are copied even where others before
-/// them are missing. The new store has the same tables and segments of the same size; expiries stay.
+/// them are missing. The new store has the same tables and, where their size was given, segments of the same size; expiries stay.
 ///
 /// # Errors
 /// `Exists` if there is a store in `to`; `NotFound` if there is none in `from`, `Locked` while it is open for writing;
@@ -82,9 +82,11 @@ pub fn repair(
         return Err(Error::new(ErrorKind::Exists, format!("there is a store in {}", to.display())));
     }
     let view = View::open_damaged(from)?;
+    let root = view.store.log.root();
     let options = Options {
         durability: Durability::Process,
-        segment_bytes: view.store.log.unit_bytes(),
+        // A root longer than a segment is that of a store which chose for itself.
+        segment_bytes: if root.root_units > 1 { 0 } else { root.unit_bytes },
         ..Options::default()
     };
     let target = Db::open_with(to, options)?;

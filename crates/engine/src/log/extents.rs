@@ -4,7 +4,7 @@
 //! what is in a segment. The root (`log/root.rs`) names the list that counts; opening (`log/open.rs`) holds the file
 //! against it: a segment that is missing, or that ends before its records did, is then no store that was written less.
 //!
-//! The last quarter of unit 0 holds two areas for lists, each an eighth of a unit. A list is entries of 16 bytes, by unit:
+//! The last quarter of the root's units holds two areas for lists, each an eighth of them. A list is entries of 16 bytes, by unit:
 //!
 //! ```text
 //!  0      4         8             16

@@ -169,7 +169,7 @@ impl NoSpace {
 /// Refuses what can never fit.
 pub(crate) fn check_fits(log: &Log, bytes: usize) -> Result<()> {
     let (_, bytes_max) = log.tier_bytes();
-    let limit = bytes_max.saturating_sub(6 * log.unit_bytes());
+    let limit = bytes_max.saturating_sub(u64::from(5 + log.root_units) * log.unit_bytes());
     if bytes as u64 + SEGMENT_HEADER_BYTES > limit {
         return Err(Error::invalid(format!(
             "the write takes {bytes} bytes at once; a fast tier of {bytes_max} bytes takes at most {limit}"

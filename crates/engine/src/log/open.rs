@@ -4,7 +4,7 @@
 //! records are walked by `db/recover.rs`. Must not know what they say.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hedgerow_device::{FastTier, Random};
 use parking_lot::{Condvar, Mutex};
@@ -13,9 +13,9 @@ use super::extents::Extent;
 use super::format::{END_BYTES, Record};
 use super::lane::Lane;
 use super::pool::Pool;
-use super::root::{CATALOG_START, ExtentList};
+use super::root::{CATALOG_START, ExtentList, ROOT_BYTES_MIN, UNIT_BYTES_MIN};
 use super::segment::{
-    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit,
+    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Units,
 };
 use super::space::KEPT_BYTES;
 use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of, now};
@@ -23,19 +23,41 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
 const SMALL_TIER_UNITS: u64 = 128;
-/// No tier has fewer: the root, what is kept back, and some to write to.
-const UNITS_MIN: u64 = 8;
+/// No tier has room for fewer: those kept back, and some to write to.
+const SEGMENTS_MIN: u64 = 7;
+/// Units are no larger, nor is the root.
+const UNIT_BYTES_MAX: u64 = 1 << 30;
+/// Where nothing speaks for less a unit has so many: a store of few rows takes a few of them.
+const UNIT_BYTES_CHOSEN: u64 = 1 << 20;
+/// And the root so many.
+const LARGE_UNIT_BYTES: u64 = 8 << 20;
 /// For so many units writers may have a lane of their own: its open segments hold room that nobody else can use.
 const UNITS_PER_LANE: u32 = 40;
-/// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 8 MiB each.
-const UNITS_MAX: u32 = 1 << 17;
+/// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 1 MiB each.
+const UNITS_MAX: u32 = 1 << 20;
 
-/// Refuses a limit that leaves no room beside what is kept back.
-fn check_limit(limit: u64, unit_bytes: u64) -> Result<()> {
-    let limit_min = UNITS_MIN * unit_bytes;
+/// Whether a unit may have so many bytes.
+fn is_unit(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&bytes)
+}
+
+/// How many pieces of a large unit's length a unit is: what should be ready, or left, in bytes, is so many times as many units.
+fn pieces(unit_bytes: u64) -> u32 {
+    (LARGE_UNIT_BYTES / unit_bytes).clamp(1, 8) as u32
+}
+
+/// Bytes of a unit and of the root in a store that may take `room` bytes.
+fn sizes_for(room: u64) -> (u64, u64) {
+    let share = 1 << (room / SMALL_TIER_UNITS).max(1).ilog2();
+    (share.clamp(UNIT_BYTES_MIN, UNIT_BYTES_CHOSEN), share.clamp(ROOT_BYTES_MIN, LARGE_UNIT_BYTES))
+}
+
+/// Refuses a limit that leaves no room beside the root and what is kept back.
+fn check_limit(limit: u64, unit_bytes: u64, root_bytes: u64) -> Result<()> {
+    let limit_min = root_bytes + SEGMENTS_MIN * unit_bytes;
     if limit < limit_min {
         return Err(Error::invalid(format!(
-            "the fast tier may take {limit} bytes; it needs at least eight segments of {unit_bytes}, {limit_min} bytes"
+            "the fast tier may take {limit} bytes; it needs at least {limit_min}: seven segments of {unit_bytes} and the root"
         )));
     }
     Ok(())
@@ -47,7 +69,7 @@ impl Log {
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
-                    check_limit(options.fast_tier_bytes_max, root.unit_bytes)?;
+                    check_limit(options.fast_tier_bytes_max, root.unit_bytes, root.bytes())?;
                 }
                 root
             }
@@ -88,8 +110,11 @@ impl Log {
     /// A log over a tier of `grown` units, before it is known which segments there are.
     pub(super) fn over(tier: Arc<FastTier>, options: &Options, root: Root, grown: u32) -> Result<Log> {
         let unit_bytes = root.unit_bytes;
-        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
-            return Err(Error::corrupted(format!("the root says that a segment has {unit_bytes} bytes")));
+        if !is_unit(unit_bytes) || !(ROOT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&root.bytes()) {
+            return Err(Error::corrupted(format!(
+                "the root says that a segment has {unit_bytes} bytes, and it itself {}",
+                root.bytes()
+            )));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let unlimited = options.fast_tier_bytes_max == u64::MAX;
@@ -104,9 +129,12 @@ impl Log {
         };
         Ok(Log {
             unit_shift: unit_bytes.trailing_zeros(),
-            units: (0..units_max.max(grown)).map(|_| Unit::new()).collect(),
-            pool: Mutex::new(Pool::new(grown, units_max, now())),
+            root_units: root.root_units,
+            units: Units::new(units_max.max(grown)),
+            pool: Mutex::new(Pool::new(root.root_units, grown, units_max, pieces(unit_bytes), now())),
             space_freed: Condvar::new(),
+            lanes_in_use: AtomicUsize::new(1),
+            first_writer: AtomicUsize::new(0),
             lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
             collector_lane: Mutex::new(Lane::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
@@ -128,21 +156,24 @@ impl Log {
     }
 
     fn create(tier: &FastTier, options: &Options) -> Result<Root> {
-        let unit_bytes = options.segment_bytes;
-        if !unit_bytes.is_power_of_two() || !(1 << 20..=1 << 30).contains(&unit_bytes) {
+        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let (unit_bytes, root_bytes) = match options.segment_bytes {
+            0 => sizes_for(limit.min(tier.disk_bytes().unwrap_or(u64::MAX))),
+            unit_bytes => (unit_bytes, unit_bytes.max(ROOT_BYTES_MIN)),
+        };
+        if !is_unit(unit_bytes) {
             return Err(Error::invalid(format!(
-                "segment_bytes is {unit_bytes}; it must be a power of two from 1 MiB to 1 GiB"
+                "segment_bytes is {unit_bytes}; it must be a power of two from 256 KiB to 1 GiB, or 0"
             )));
         }
-        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        let room = limit.min(tier.disk_bytes().unwrap_or(u64::MAX));
-        let unit_bytes = (1..=unit_bytes.trailing_zeros() - 20)
-            .fold(unit_bytes, |bytes, _| if room / bytes < SMALL_TIER_UNITS { bytes / 2 } else { bytes });
-        check_limit(limit, unit_bytes)?;
-        tier.grow(unit_bytes)?;
+        check_limit(limit, unit_bytes, root_bytes)?;
+        tier.grow(root_bytes)?;
+        // What is not used of it takes no room; where a medium takes nothing back, it does.
+        tier.release(CATALOG_START, root_bytes - CATALOG_START);
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-        let mut root = Root::new(unit_bytes, store_id, tier.boot_id());
+        let mut root = Root::new(unit_bytes, (root_bytes / unit_bytes) as u32, store_id, tier.boot_id());
+        root.make_room(tier)?;
         root.store(tier)?;
         Ok(root)
     }
@@ -165,17 +196,26 @@ impl Log {
         self.tier.rewrite(0, CATALOG_START);
         self.tier.rewrite(catalog.0, catalog.1);
         self.tier.rewrite(list.0, list.1);
-        (1..grown).for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
+        (self.root_units..grown)
+            .for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
     }
 
     /// A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS; on a file system in memory
-    /// a load, too. The first unit is the root's.
+    /// a load, too. Of the root what is in use.
     fn allocate_headers(&self, grown: u32) -> Result<()> {
         if self.tier.is_read_only() {
             return Ok(());
         }
-        self.tier.allocate(0, self.unit_bytes())?;
-        (1..grown).try_for_each(|unit| Ok(self.tier.allocate(self.unit_offset(unit), KEPT_BYTES)?))
+        let mut root = self.root.lock();
+        let places = [(0, CATALOG_START), root.catalog_place(), root.list_place()];
+        places.into_iter().try_for_each(|(offset, bytes)| self.tier.allocate(offset, bytes))?;
+        match root.make_room(&self.tier) {
+            // Then there is none now. Who needs it asks again.
+            Err(full) if full.kind() == ErrorKind::Full => {}
+            answer => answer?,
+        }
+        (self.root_units..grown)
+            .try_for_each(|unit| Ok(self.tier.allocate(self.unit_offset(unit), KEPT_BYTES)?))
     }
 
     /// The same for all of the units in use, and for what is to be held back.
@@ -208,7 +248,7 @@ impl Log {
     /// used segments.
     fn load_segments(&self, grown: u32, power_cut: bool, listed: &[Extent]) -> Result<Vec<u32>> {
         let mut pool = self.pool.lock();
-        let mut unit = 1;
+        let mut unit = pool.root_units;
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
         let mut listed = listed.iter().copied().peekable();
@@ -241,7 +281,7 @@ impl Log {
                 )));
             }
             for u in unit..unit + header.units {
-                self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
+                self.units.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
             }
             let mut durable_end = header.durable_end;
             while let Some(extent) = listed.next_if(|extent| extent.unit < unit + header.units) {
@@ -253,6 +293,7 @@ impl Log {
             unit += header.units;
         }
         self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
+        self.use_lanes_for(pool.segment_units());
         listed.next().map_or(Ok(segments), |extent| Err(self.missing(extent)))
     }
 

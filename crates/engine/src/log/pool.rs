@@ -26,7 +26,11 @@ pub(crate) struct Pool {
     ready: VecDeque<u32>,
     /// Units that are being touched: neither free nor ready, but soon to be had.
     preparing: u32,
-    /// Units the tier has been grown to, unit 0 (the root) included.
+    /// The first of them are the root's.
+    pub(crate) root_units: u32,
+    /// What a large unit is made of: what is to be ready, kept or left over comes to as many bytes in small ones.
+    pieces: u32,
+    /// Units the tier has been grown to, those of the root included.
     pub(crate) grown: u32,
     /// How many may be in use. A tier that had a larger limit once is longer.
     pub(crate) units_max: u32,
@@ -50,7 +54,7 @@ struct Refusal {
 /// How long a medium that refused to grow is left in peace: others may have freed some of the disk by then.
 const REFUSAL_RESTS: Duration = Duration::from_secs(1);
 
-/// Units that new rows leave to others on a disk that fills, at most.
+/// Units that new rows leave to others on a disk that fills, at most. This, and the others here, for large units.
 const SLACK_MAX: u32 = 64;
 
 /// How long units are free before they are given back.
@@ -61,11 +65,11 @@ const KEPT_MAX: u32 = 16;
 /// Segments that wait to be mapped anew; more are left as they are.
 const TO_REMAP_MAX: usize = 256;
 
-/// Units made ready ahead, at most: a sync that comes before they are used writes them for nothing.
+/// Units made ready ahead, at most; fewer where less is in use: a sync that comes before they are used writes them for nothing.
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(grown: u32, units_max: u32, now: Instant) -> Pool {
+    pub(crate) fn new(root_units: u32, grown: u32, units_max: u32, pieces: u32, now: Instant) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -75,6 +79,8 @@ impl Pool {
             watched_since: now,
             ready: VecDeque::new(),
             preparing: 0,
+            root_units,
+            pieces,
             grown,
             units_max,
             refusal: None,
@@ -124,6 +130,16 @@ impl Pool {
         self.grown - self.free_units() - self.preparing - self.releasing - self.bare.len() as u32
     }
 
+    /// Units of segments.
+    pub(super) fn segment_units(&self) -> u32 {
+        self.units_used().saturating_sub(self.root_units)
+    }
+
+    /// The most units to make ready ahead.
+    fn ready_max(&self) -> u32 {
+        (self.segment_units() / 8).clamp(READY_MAX as u32, READY_MAX as u32 * self.pieces)
+    }
+
     /// Units that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
     /// has no room for.
     pub(crate) fn space(&self) -> (u32, u32) {
@@ -168,15 +184,24 @@ impl Pool {
         self.free_units() > Claim::Write.reserve()
     }
 
+    /// Units with blocks beyond the limit.
+    fn excess(&self) -> u32 {
+        (self.grown - self.bare.len() as u32).saturating_sub(self.units_max)
+    }
+
     /// How many units to give back: those that were free for all of the time that is watched, but for some that are kept,
     /// so that what comes and goes is not allocated anew each time. Above the limit all but what is kept back, at once.
     pub(crate) fn surplus(&mut self, now: Instant) -> u32 {
-        let excess = (self.grown - self.bare.len() as u32).saturating_sub(self.units_max);
-        let excess = excess.min((self.free.len() as u32).saturating_sub(Claim::Write.reserve()));
+        if self.excess() > 0 {
+            self.free.extend(self.ready.drain(..));
+        }
+        let excess = self.excess().min((self.free.len() as u32).saturating_sub(Claim::Write.reserve()));
         if now - self.watched_since < FREE_RESTS || excess > 0 {
             return excess;
         }
-        let kept = Claim::Write.reserve() + READY_MAX as u32 + (self.units_used() / 4).min(KEPT_MAX);
+        let kept = Claim::Write.reserve()
+            + self.ready_max()
+            + (self.segment_units() / 4).min(KEPT_MAX * self.pieces);
         let surplus = self.fewest_free.saturating_sub(kept);
         (self.watched_since, self.fewest_free) = (now, self.free_units());
         surplus
@@ -219,7 +244,11 @@ impl Pool {
     /// Units that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
     /// to those that go over others: with a sixteenth of what is used, the collector keeps up with them.
     fn held_back(&self, claim: Claim) -> u32 {
-        let slack = if self.is_limited_by_disk() { (self.units_used() / 16 + 1).min(SLACK_MAX) } else { 0 };
+        let slack = if self.is_limited_by_disk() {
+            (self.units_used() / 16 + 1).min(SLACK_MAX * self.pieces)
+        } else {
+            0
+        };
         claim.reserve() + if claim == Claim::Write { slack } else { 0 }
     }
 
@@ -266,7 +295,7 @@ impl Pool {
         if let Some(unit) = self.ready.pop_front() {
             return Ok(unit);
         }
-        self.ready_target = (self.ready_target * 2).min(READY_MAX);
+        self.ready_target = (self.ready_target * 2).min(self.ready_max() as usize);
         self.free.pop_first().ok_or(NoUnit::Full)
     }
 
@@ -304,8 +333,11 @@ impl Pool {
     /// A unit to make ready, if more are wanted: a free one, or `Grow`.
     pub(crate) fn next_to_prepare(&mut self, now: Instant) -> Option<Result<u32, NoUnit>> {
         self.forget_refusal(now);
+        if self.excess() > 0 {
+            return None;
+        }
         // Ahead of the lanes, which would have to wait for it.
-        let ahead = (self.units_used() / 8).min(READY_MAX as u32);
+        let ahead = (self.segment_units() / 8).min(self.ready_max());
         if let Some(short) = self.units_short(1 + ahead) {
             return Some(Err(NoUnit::Grow(short)));
         }
@@ -339,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
-        let mut pool = Pool::new(8, 8, crate::log::now());
+        let mut pool = Pool::new(1, 8, 8, 1, crate::log::now());
         let open = Segment::of(&SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Row,
@@ -363,7 +395,7 @@ mod tests {
 
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {
-        let mut pool = Pool::new(1, 12, crate::log::now());
+        let mut pool = Pool::new(1, 1, 12, 1, crate::log::now());
         let now = crate::log::now();
         let take = |pool: &mut Pool, units, claim| pool.take(units, claim, now);
         pool.has_grown(11);
@@ -384,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_free_tail_shortens_the_growth() {
-        let mut pool = Pool::new(1, 20, crate::log::now());
+        let mut pool = Pool::new(1, 1, 20, 1, crate::log::now());
         let now = crate::log::now();
         pool.has_grown(2);
         assert_eq!(pool.take(5, Claim::Write, now), Err(NoUnit::Grow(7)), "and four to hold back");
@@ -398,7 +430,7 @@ mod tests {
     /// What a full disk leaves is what is there: the address space beyond is no room.
     #[test]
     fn a_medium_that_refuses_to_grow_leaves_what_was_held_back() {
-        let mut pool = Pool::new(1, 1 << 17, crate::log::now());
+        let mut pool = Pool::new(1, 1, 1 << 17, 1, crate::log::now());
         let now = crate::log::now();
         assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Grow(5)));
         pool.has_grown(4);
@@ -431,7 +463,7 @@ mod tests {
     #[test]
     fn what_is_free_for_long_is_given_back() {
         let start = crate::log::now();
-        let mut pool = Pool::new(1, 100, start);
+        let mut pool = Pool::new(1, 1, 100, 1, start);
         pool.has_grown(40);
         let at = |n: u32| start + FREE_RESTS * n;
         assert_eq!(pool.surplus(start), 0);

@@ -1,12 +1,12 @@
-//! The root: the first unit of the fast tier, which says what the rest is.
+//! The root: the first units of the fast tier, which say what the rest is.
 //!
-//! Unit 0 holds the root record twice (at 0 and at 4096), two areas for the catalog (tables and schemas) from 64 KiB on, and
-//! in its last quarter two areas for the list of segments (`log/extents.rs`):
+//! They hold the root record twice (at 0 and at 4096), two areas for the catalog (tables and schemas) from 64 KiB on, and
+//! in their last quarter two areas for the list of segments (`log/extents.rs`):
 //!
 //! ```text
 //!  0        8       12  16         24         32          48        64      72         80
 //!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
-//!  | magic  |version| 0 |generation|unit bytes| store id  | boot id | opens |watermark |
+//!  | magic  |version| n |generation|unit bytes| store id  | boot id | opens |watermark |
 //!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
 //!  80      81     82  84        88       96       104   108   112 120         124  128
 //!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
@@ -15,6 +15,8 @@
 //!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
 //! ```
 //!
+//! * `n`: how many units the root takes, in version 2. In version 1 it is 0, and the root takes one.
+//! * Of the root's bytes beyond the first 64 KiB only those have disk blocks that something was written to.
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
 //!   in use, then one copy, then the other, each durable before the next is begun; the copy that counts comes last. In a
 //!   new store the first copy is written first.
@@ -40,14 +42,19 @@ use crate::words::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
-const VERSION: u32 = 1;
+/// Of a root that takes one unit, and of one that takes several.
+const VERSIONS: [u32; 2] = [1, 2];
 /// In the version: the log may hold changes of the catalog that the catalog here does not.
 const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
 /// Units are no smaller, and their sizes are multiples of it.
-const UNIT_BYTES_MIN: u64 = 1 << 20;
+pub(super) const UNIT_BYTES_MIN: u64 = 256 << 10;
+/// The root takes no less.
+pub(super) const ROOT_BYTES_MIN: u64 = 1 << 20;
+/// Blocks for catalogs and lists are had by so many bytes.
+const ROOM_STEP: u64 = 64 << 10;
 /// Where the first catalog area begins.
 pub(super) const CATALOG_START: u64 = 64 << 10;
 
@@ -65,6 +72,8 @@ pub(crate) struct ExtentList {
 pub(crate) struct Root {
     pub(crate) generation: u64,
     pub(crate) unit_bytes: u64,
+    /// Units that the root takes.
+    pub(crate) root_units: u32,
     pub(crate) store_id: u128,
     pub(crate) boot_id: u128,
     pub(crate) opens: u64,
@@ -80,13 +89,16 @@ pub(crate) struct Root {
     pub(crate) list: Option<ExtentList>,
     /// Which copy on the medium is whole for sure. Not persisted.
     whole_copy: usize,
+    /// Each of the two areas for catalogs has disk blocks for so many bytes. Not persisted.
+    catalog_room: u64,
 }
 
 impl Root {
-    pub(crate) fn new(unit_bytes: u64, store_id: u128, boot_id: u128) -> Root {
+    pub(crate) fn new(unit_bytes: u64, root_units: u32, store_id: u128, boot_id: u128) -> Root {
         Root {
             generation: 0,
             unit_bytes,
+            root_units,
             store_id,
             boot_id,
             opens: 0,
@@ -96,9 +108,10 @@ impl Root {
             catalog_offset: CATALOG_START,
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
-            units: 1,
+            units: root_units,
             list: None,
             whole_copy: 1,
+            catalog_room: 0,
         }
     }
 
@@ -138,8 +151,10 @@ impl Root {
     fn encode(&self) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
-        let version = if self.changes_in_log { VERSION | CHANGES_IN_LOG } else { VERSION };
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let changes = if self.changes_in_log { CHANGES_IN_LOG } else { 0 };
+        bytes[8..12].copy_from_slice(&(self.version() | changes).to_le_bytes());
+        let root_units = if self.root_units == 1 { 0 } else { self.root_units };
+        bytes[12..16].copy_from_slice(&root_units.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.unit_bytes.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.store_id.to_le_bytes());
@@ -168,6 +183,7 @@ impl Root {
         let root = Root {
             generation: u64_at(bytes, 16),
             unit_bytes: u64_at(bytes, 24),
+            root_units: u32_at(bytes, 12).max(1),
             store_id: u128_at(bytes, 32),
             boot_id: u128_at(bytes, 48),
             opens: u64_at(bytes, 64),
@@ -184,6 +200,7 @@ impl Root {
                 crc: u32_at(bytes, 120),
             }),
             whole_copy: 0,
+            catalog_room: 0,
         };
         Some((u32_at(bytes, 8) & !CHANGES_IN_LOG, root))
     }
@@ -201,13 +218,13 @@ impl Root {
         });
         let best = decoded.max_by_key(|(_, root)| root.generation);
         match best {
-            Some((VERSION, root)) => {
+            Some((version, root)) if VERSIONS.contains(&version) => {
                 let bytes = u64::from(root.units).saturating_mul(root.unit_bytes);
                 if tier.bytes() < bytes { Err(cut_short(tier.bytes(), bytes)) } else { Ok(Some(root)) }
             }
             Some((version, _)) => Err(Error::new(
                 ErrorKind::Version,
-                format!("the store has format version {version}; this build knows version {VERSION}"),
+                format!("the store has format version {version}; this build knows versions {VERSIONS:?}"),
             )),
             // The second copy is written only when the first is durable, so a store that was ever used has one; and
             // before there is a segment. Behind a root that was lost the segments are still there.
@@ -224,7 +241,7 @@ impl Root {
         let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
         let best = copies.into_iter().enumerate().filter_map(|(copy, root)| Some((copy, root?)));
         if let Some((copy, (version, root))) = best.max_by_key(|(_, (_, root))| root.generation) {
-            if version != VERSION {
+            if !VERSIONS.contains(&version) {
                 return Root::load(tier).map(|_| (root, Vec::new()));
             }
             let mut damage: Vec<Error> =
@@ -233,22 +250,25 @@ impl Root {
             damage.extend((tier.bytes() < bytes).then(|| cut_short(tier.bytes(), bytes)));
             return Ok((Root { whole_copy: copy, ..root }, damage));
         }
-        let starts = (UNIT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+        let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
         let begins = |&start: &u64| {
             let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
             header.is_some_and(|header| SegmentHeader::decode(header).header.is_some())
         };
-        let together = starts.filter(begins).fold(0, |all, start| all | start);
+        let (first, together) =
+            starts.filter(begins).fold((u64::MAX, 0), |(first, all), start| (first.min(start), all | start));
         if together == 0 {
             return Err(Error::corrupted(
                 "both copies of the root are lost, and there is no segment: nothing of a store can be found",
             ));
         }
         let unit_bytes = 1 << together.trailing_zeros().min(30);
+        // The lowest free unit is taken first.
+        let root_units = (first / unit_bytes) as u32;
         let damage = Error::corrupted(format!(
             "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {unit_bytes} bytes"
         ));
-        Ok((Root { clean: false, ..Root::new(unit_bytes, 0, tier.boot_id()) }, vec![damage]))
+        Ok((Root { clean: false, ..Root::new(unit_bytes, root_units, 0, tier.boot_id()) }, vec![damage]))
     }
 
     /// Where a copy of the root of a store that has one is spoiled.
@@ -290,9 +310,18 @@ impl Root {
             .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * EXTENT_BYTES as u64))
     }
 
+    /// Bytes that the root takes, what it names included.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.root_units).saturating_mul(self.unit_bytes)
+    }
+
+    fn version(&self) -> u32 {
+        VERSIONS[usize::from(self.root_units > 1)]
+    }
+
     /// The most bytes that all tables' schemas may take together.
-    pub(crate) fn catalog_bytes_max(&self) -> u64 {
-        (self.unit_bytes - CATALOG_START) / 2
+    fn catalog_bytes_max(&self) -> u64 {
+        (self.bytes() - CATALOG_START) / 2
     }
 
     /// The most bytes of a catalog that leaves the lists of segments their room, in either area.
@@ -301,11 +330,11 @@ impl Root {
     }
 
     fn list_bytes_max(&self) -> u64 {
-        self.unit_bytes / 8
+        self.bytes() / 8
     }
 
     fn list_offset(&self, area: u8) -> u64 {
-        self.unit_bytes - (2 - u64::from(area)) * self.list_bytes_max()
+        self.bytes() - (2 - u64::from(area)) * self.list_bytes_max()
     }
 
     /// Writes a list of segments into the area that is not in use; not durable by itself. `None` where there is no room.
@@ -315,6 +344,7 @@ impl Root {
         }
         let bytes = extents::encode(extents, self.list_bytes_max() as usize);
         let area = self.list.map_or(0, |list| list.area ^ 1);
+        tier.allocate(self.list_offset(area), bytes.len() as u64).ok()?;
         tier.write(self.list_offset(area), bytes.len(), |out| out.copy_from_slice(&bytes));
         Some(ExtentList { area, count: (bytes.len() / EXTENT_BYTES) as u32, crc: crc32c(0, &bytes) })
     }
@@ -339,9 +369,29 @@ impl Root {
         self.list = list.filter(|_| named.load_list(tier).is_ok());
     }
 
+    /// Sees to it that a catalog of `bytes` can be stored whatever becomes of the disk: what is freed waits for that.
+    pub(super) fn make_room_for_catalog(&mut self, tier: &FastTier, bytes: u64) -> Result<()> {
+        let most = self.catalog_bytes_max();
+        check_catalog_bytes(bytes, most)?;
+        if bytes > self.catalog_room {
+            let room = bytes.next_multiple_of(ROOM_STEP).min(most);
+            tier.allocate(CATALOG_START, room)?;
+            tier.allocate(CATALOG_START + most, room)?;
+            self.catalog_room = room;
+        }
+        Ok(())
+    }
+
+    /// The same for lists of a small store, and for the catalog that there is.
+    pub(super) fn make_room(&mut self, tier: &FastTier) -> Result<()> {
+        let lists = ROOM_STEP.min(self.list_bytes_max());
+        (0..2).try_for_each(|area| tier.allocate(self.list_offset(area), lists))?;
+        self.make_room_for_catalog(tier, self.catalog_bytes.max(1))
+    }
+
     /// Writes `catalog` and makes it the one that counts, durably.
     pub(crate) fn store_catalog(&mut self, tier: &FastTier, catalog: &[u8]) -> Result<()> {
-        check_catalog_bytes(catalog.len() as u64, self.catalog_bytes_max())?;
+        self.make_room_for_catalog(tier, catalog.len() as u64)?;
         if catalog.len() as u64 > self.catalog_bytes_beside_lists() && self.list.take().is_some() {
             // PERSIST: no root names a list that the catalog is written over.
             self.store(tier)?;
@@ -374,7 +424,7 @@ impl Root {
     /// with the next sync; until then, and where a large catalog leaves no room, there is one.
     pub(crate) fn copy_catalog(&self, tier: &FastTier) {
         if self.catalog_bytes > 0
-            && self.catalog_bytes <= self.catalog_bytes_beside_lists()
+            && self.catalog_bytes <= self.catalog_bytes_beside_lists().min(self.catalog_room)
             && let Ok(catalog) = self.catalog_at(tier, self.catalog_offset)
         {
             tier.write(self.other_catalog_offset(), catalog.len(), |out| out.copy_from_slice(catalog));
@@ -414,7 +464,7 @@ impl Root {
 
     fn catalog_at<'t>(&self, tier: &'t FastTier, offset: u64) -> Result<&'t [u8]> {
         let fits = self.catalog_bytes <= self.catalog_bytes_max()
-            && offset + self.catalog_bytes <= self.unit_bytes.min(tier.bytes());
+            && offset + self.catalog_bytes <= self.bytes().min(tier.bytes());
         if fits {
             let bytes = tier.read(offset, self.catalog_bytes as usize);
             if crc32c(0, bytes) == self.catalog_crc {
@@ -429,18 +479,18 @@ impl Root {
 }
 
 /// `Invalid` for a catalog of more bytes than there is room for.
-pub(crate) fn check_catalog_bytes(bytes: u64, limit: u64) -> Result<()> {
+fn check_catalog_bytes(bytes: u64, limit: u64) -> Result<()> {
     if bytes <= limit {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "the tables' schemas take {bytes} bytes together; the limit is {limit} (half a segment)"
+        "the tables' schemas take {bytes} bytes together; the limit is {limit} (half of the root)"
     )))
 }
 
-/// Whether anything is written where the first unit, which is the root's, may end and others begin.
+/// Whether anything is written where the root may end and segments begin.
 fn holds_segments(tier: &FastTier) -> bool {
-    let mut starts = (UNIT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+    let mut starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
     let is_used = |start| {
         let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
         header.is_some_and(|header| header.iter().any(|&b| b != 0))
@@ -482,7 +532,7 @@ mod tests {
             catalog_crc: 0x1234_5678,
             units: 5,
             list: Some(ExtentList { area: 1, count: 4, crc: 0x9ABC_DEF0 }),
-            ..Root::new(1 << 20, 0x0102_0304, 0x0506_0708)
+            ..Root::new(1 << 20, 1, 0x0102_0304, 0x0506_0708)
         }
     }
 
@@ -505,7 +555,7 @@ mod tests {
         let root = Root { changes_in_log: true, ..root() };
         let bytes = root.encode();
         assert_eq!(bytes[8..12], [1, 0, 1, 0], "a version that older builds refuse");
-        assert_eq!(Root::decode(&bytes), Some((VERSION, Root { whole_copy: 0, ..root })));
+        assert_eq!(Root::decode(&bytes), Some((1, Root { whole_copy: 0, ..root })));
     }
 
     /// A store of a build that wrote no list: the bytes are zero.
@@ -515,8 +565,19 @@ mod tests {
         let bytes = older.encode();
         assert!(bytes[81..88].iter().chain(&bytes[112..124]).all(|&byte| byte == 0));
         for root in [root(), older] {
-            assert_eq!(Root::decode(&root.encode()), Some((VERSION, Root { whole_copy: 0, ..root })));
+            assert_eq!(Root::decode(&root.encode()), Some((1, Root { whole_copy: 0, ..root })));
         }
+    }
+
+    /// Version 2: only the version and the number of units differ, and the checksum.
+    #[test]
+    fn golden_bytes_of_a_root_of_several_units() {
+        let several = Root { root_units: 4, ..root() };
+        let (one, bytes) = (root().encode(), several.encode());
+        assert_eq!(bytes[8..16], [2, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!((&bytes[..8], &bytes[16..124]), (&one[..8], &one[16..124]));
+        assert_eq!(u32_at(&bytes, 124), 0x05B5_1C4E);
+        assert_eq!(Root::decode(&bytes), Some((2, Root { whole_copy: 0, ..several })));
     }
 
     #[test]

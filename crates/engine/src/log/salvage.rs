@@ -83,7 +83,7 @@ impl Log {
         let listed: BTreeMap<u32, Extent> = listed.iter().map(|extent| (extent.unit, *extent)).collect();
         damage.extend(listed.range(grown..).map(|(_, extent)| self.missing(*extent)));
         *lacks |= listed.range(grown..).next().is_some();
-        let (mut segments, mut unit) = (Vec::new(), 1);
+        let (mut segments, mut unit) = (Vec::new(), self.root_units);
         while unit < grown {
             let offset = self.unit_offset(unit);
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
@@ -121,7 +121,7 @@ impl Log {
 
     fn use_segment(&self, unit: u32, units: u32, header: &SegmentHeader, listed_end: u64) {
         for u in unit..unit + units {
-            self.units[u as usize].incarnation.store(header.incarnation, Ordering::Relaxed);
+            self.units.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
         }
         let sealed = header.state == SegmentState::Sealed && listed_end <= header.durable_end;
         let segment = Segment {

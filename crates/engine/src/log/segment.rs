@@ -22,9 +22,9 @@
 //! * Only a segment's first unit has a header; it is durable before the others are written. When such a segment is freed,
 //!   all of `units` are free at first; then the others' first bytes are made zero, durably, and `units` 1.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use hedgerow_device::crc32c;
+use hedgerow_device::{crc32c, zeroed_words};
 
 use crate::words::{u32_at, u64_at};
 
@@ -139,27 +139,47 @@ pub(crate) struct Decoded {
 }
 
 /// What is kept in DRAM for every unit, read and written without locks.
-#[derive(Debug)]
-pub(crate) struct Unit {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unit<'a> {
     /// Of the segment that the unit is part of.
-    pub(crate) incarnation: AtomicU64,
+    pub(crate) incarnation: &'a AtomicU64,
     /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
-    pub(crate) dead_bytes: AtomicU64,
+    pub(crate) dead_bytes: &'a AtomicU64,
     /// Rows in this unit that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
-    /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment.
-    pub(crate) chains: AtomicI64,
-    /// Its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
-    pub(crate) small_pages: AtomicBool,
+    /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment: a signed
+    /// number.
+    pub(crate) chains: &'a AtomicU64,
+    /// 1: its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
+    pub(crate) small_pages: &'a AtomicU64,
 }
 
-impl Unit {
-    pub(crate) fn new() -> Unit {
-        Unit {
-            incarnation: AtomicU64::new(0),
-            dead_bytes: AtomicU64::new(0),
-            chains: AtomicI64::new(0),
-            small_pages: AtomicBool::new(false),
-        }
+/// Those of all units there may ever be. They take memory as they come into use.
+#[derive(Debug)]
+pub(crate) struct Units(Box<[AtomicU64]>);
+
+impl Units {
+    const WORDS: usize = 4;
+
+    pub(crate) fn new(count: u32) -> Units {
+        Units(zeroed_words(count as usize * Units::WORDS))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, unit: u64) -> Option<Unit<'_>> {
+        let first = (unit as usize).checked_mul(Units::WORDS)?;
+        let [incarnation, dead_bytes, chains, small_pages] =
+            self.0.get(first..first.checked_add(Units::WORDS)?)?
+        else {
+            return None;
+        };
+        Some(Unit { incarnation, dead_bytes, chains, small_pages })
+    }
+
+    /// # Panics
+    /// There is such a unit.
+    #[inline]
+    pub(crate) fn at(&self, unit: u32) -> Unit<'_> {
+        self.get(unit.into()).expect("a unit of the tier")
     }
 }
 
@@ -254,7 +274,7 @@ impl Claim {
 }
 
 /// Adds to a unit's dead bytes.
-pub(crate) fn add_dead(unit: &Unit, bytes: u64) {
+pub(crate) fn add_dead(unit: Unit<'_>, bytes: u64) {
     unit.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
 }
 

@@ -13,11 +13,14 @@ use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
 use super::replay::Walk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::{Log, header_of, now};
+use super::{Log, header_of, now, thread_number};
 use crate::Result;
 
 /// What is kept of a unit that is given back: the page of its header.
 pub(super) const KEPT_BYTES: u64 = 4096;
+
+/// A lane may have so many units open, of rows and of deltas.
+const UNITS_OF_A_LANE: usize = 2;
 
 impl Log {
     /// Takes `units` units into use as a segment of `kind`.
@@ -38,7 +41,7 @@ impl Log {
         };
         let incarnation = self.next_incarnation.fetch_add(1, Ordering::Relaxed);
         for u in unit..unit + units {
-            let unit = &self.units[u as usize];
+            let unit = self.units.at(u);
             unit.incarnation.store(incarnation, Ordering::Relaxed);
             unit.dead_bytes.store(0, Ordering::Relaxed);
             unit.chains.store(0, Ordering::Relaxed);
@@ -64,7 +67,20 @@ impl Log {
                 .map_err(|error| NoSpace::Failed(error.into()))?;
         }
         pool.used.insert(unit, segment);
+        if kind != SegmentKind::Relocated {
+            self.use_lanes_for(pool.segment_units());
+        }
         Ok(unit)
+    }
+
+    /// Lets writers have a lane each once `units` units of segments are worth it: each lane keeps room that nobody else can use.
+    pub(super) fn use_lanes_for(&self, units: u32) {
+        let few = self.lanes_in_use.load(Ordering::Relaxed) < self.lanes.len();
+        if few && units as usize >= self.lanes.len() * UNITS_OF_A_LANE {
+            // Who wrote alone goes on where it is: what is open in a lane that nobody comes back to stays open.
+            self.first_writer.store(thread_number(), Ordering::Relaxed);
+            self.lanes_in_use.store(self.lanes.len(), Ordering::Relaxed);
+        }
     }
 
     /// Grows the tier by `units`, by more while it is large, or by fewer where there is no room for so many. A disk that is
@@ -75,7 +91,7 @@ impl Log {
             let outcome = self.tier.allocate(self.unit_offset(unit), self.unit_bytes());
             return self.note_growth(pool, outcome, |pool| pool.has_allocated(unit));
         }
-        let step = units.max((pool.grown / 2).min((64 << 20 >> self.unit_shift) as u32).max(1));
+        let step = units.max((pool.segment_units() / 2).min((64 << 20 >> self.unit_shift) as u32));
         let room = pool.units_max.saturating_sub(pool.grown);
         let (mut outcome, mut wanted) = (Ok(()), 0);
         for units in [step, units, 1].map(|units| units.min(room)) {
@@ -126,7 +142,7 @@ impl Log {
         // PERSIST: the header says durably that the unit is free, or there never was one, and it stays: whatever a crash
         // leaves of the rest, old bytes or zeros, nobody looks at it.
         let (offset, bytes) = (self.unit_offset(unit) + KEPT_BYTES, self.unit_bytes() - KEPT_BYTES);
-        self.units[unit as usize].small_pages.store(false, Ordering::Relaxed);
+        self.units.at(unit).small_pages.store(0, Ordering::Relaxed);
         self.tier.release(offset, bytes)
     }
 
@@ -189,8 +205,8 @@ impl Log {
             };
             drop(pool);
             prepared = true;
-            let small = &self.units[unit as usize].small_pages;
-            let anew = self.syncs_each_write && !small.swap(true, Ordering::Relaxed);
+            let small = self.units.at(unit).small_pages;
+            let anew = self.syncs_each_write && small.swap(1, Ordering::Relaxed) == 0;
             // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
             const STEP: u64 = 512 << 10;
             for step in 0..self.unit_bytes().div_ceil(STEP) {
@@ -240,8 +256,8 @@ impl Log {
     }
 
     fn counted_dead(&self, unit: u32, segment: &Segment) -> u64 {
-        let units = &self.units[unit as usize..(unit + segment.units) as usize];
-        units.iter().map(|u| u.dead_bytes.load(Ordering::Relaxed)).sum()
+        let dead_in = |u| self.units.at(u).dead_bytes.load(Ordering::Relaxed);
+        (unit..unit + segment.units).map(dead_in).sum()
     }
 
     /// Bytes of records that are needed, of those that are not, and of segments where there is no record: the rest of open
@@ -346,8 +362,8 @@ impl Log {
 
     /// Rows with deltas over them in a segment.
     pub(crate) fn chains(&self, unit: u32, segment: &Segment) -> u64 {
-        let units = &self.units[unit as usize..(unit + segment.units) as usize];
-        let chains: i64 = units.iter().map(|u| u.chains.load(Ordering::Relaxed)).sum();
+        let chains_in = |u| self.units.at(u).chains.load(Ordering::Relaxed) as i64;
+        let chains: i64 = (unit..unit + segment.units).map(chains_in).sum();
         u64::try_from(chains).unwrap_or(0)
     }
 

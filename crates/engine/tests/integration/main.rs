@@ -19,5 +19,6 @@ mod missing;
 mod model;
 mod reclaim;
 mod reopen;
+mod small;
 mod tear;
 mod tight;

@@ -143,6 +143,14 @@ fn one_field_of_any_row_is_updated_for_ever() {
     forever("without merging", load, Options { merge: false, ..load.options() }, 1, Pick::Uniform);
 }
 
+/// Of a store this small a fifth is little in large segments: what is fixed counts in them.
+#[test]
+fn a_quarter_more_than_the_rows_is_enough_in_a_small_store() {
+    let load = Load { rows: 20_000, segment_bytes: 0, percent: 125, ..KILOBYTE_ROWS };
+    forever("uniform", load, load.options(), 1, Pick::Uniform);
+    forever("skewed", load, load.options(), 1, Pick::Skewed);
+}
+
 #[test]
 fn several_fields_and_small_rows_are_updated_for_ever() {
     let load = KILOBYTE_ROWS;

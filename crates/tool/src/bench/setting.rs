@@ -112,7 +112,7 @@ const KNOWN: [Known; 15] = [
     },
     Known {
         name: "segment_bytes",
-        values: "a power of two from 1048576",
+        values: "a power of two from 262144, or 0: as the store chooses",
         what: "bytes of a log segment, in a new store",
         set: |options, value| number(&mut options.segment_bytes, value),
     },

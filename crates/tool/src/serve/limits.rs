@@ -53,7 +53,7 @@ pub const DATABASES: usize = 16;
 pub const OPEN_TABLES_MAX: usize = 1024;
 /// Fields an open table learns; further ones are kept as rows of their own.
 pub const LEARNED_FIELDS_MAX: usize = 256;
-/// Bytes of learned schemas, over all tables: the engine keeps its catalog in half a segment. Over this, new fields are kept
+/// Bytes of learned schemas, over all tables: the engine keeps its catalog in half of the root. Over this, new fields are kept
 /// as rows of their own and new prefixes share one table.
 pub const SCHEMA_BYTES_MAX: usize = 2 << 20;
 /// Bytes of a field name an open table learns.

@@ -103,6 +103,7 @@ impl Target {
 
     /// Forgets what is not to be in this backup as it stands, before anything is written over it.
     pub(super) fn begin(&mut self, log: &Log, segments: &[SegmentToCopy]) -> Result<()> {
+        let root_units = log.root().root_units;
         let found = std::mem::take(&mut self.manifest.segments);
         for segment in segments {
             let Some(kept) = found.get(&segment.unit) else { continue };
@@ -112,7 +113,7 @@ impl Target {
         }
         // PERSIST: durable on return.
         replace_small_file(&self.directory.join(MANIFEST_FILE), self.manifest.encode().as_bytes())?;
-        let units = segments.iter().map(|segment| segment.unit + segment.units).max().unwrap_or(1);
+        let units = segments.iter().map(|segment| segment.unit + segment.units).max().unwrap_or(root_units);
         Ok(self.file.set_bytes(u64::from(units) * self.manifest.unit_bytes)?)
     }
 
@@ -177,7 +178,7 @@ impl Target {
         sequence: u64,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Finished> {
-        self.clear_free_units()?;
+        self.clear_free_units(source.root_units)?;
         self.sync()?;
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
@@ -210,12 +211,12 @@ impl Target {
     }
 
     /// Takes away the headers of segments of an earlier backup where there is none now.
-    fn clear_free_units(&self) -> Result<()> {
+    fn clear_free_units(&self, root_units: u32) -> Result<()> {
         let unit_bytes = self.manifest.unit_bytes;
         let units = self.file.bytes()? / unit_bytes;
         let ends: BTreeMap<u64, u64> =
             self.expected.iter().map(|&(unit, _, end)| (unit.into(), end)).collect();
-        for unit in 1..units {
+        for unit in u64::from(root_units)..units {
             // Units inside a segment have no header of their own.
             let below = ends.range(..=unit).next_back();
             if below.is_some_and(|(first, end)| unit < first + end.div_ceil(unit_bytes)) {

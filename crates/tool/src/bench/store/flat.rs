@@ -21,18 +21,16 @@ pub struct FlatHedgerow {
     db: Db,
     table: Table,
     value: FieldId,
-    segment_bytes: u64,
     stripes: Stripes,
 }
 
 impl FlatHedgerow {
     /// Opens or creates the store in `directory` and the table in it.
     pub fn open(medium: Medium, directory: &Path, options: Options) -> Result<FlatHedgerow, String> {
-        let segment_bytes = options.segment_bytes;
         let db = open_db(medium, directory, options)?;
         let (table, value) = create(&db)?;
         let stripes = Stripes::default();
-        Ok(FlatHedgerow { directory: directory.to_path_buf(), db, table, value, segment_bytes, stripes })
+        Ok(FlatHedgerow { directory: directory.to_path_buf(), db, table, value, stripes })
     }
 }
 
@@ -68,7 +66,7 @@ impl FlatStore for FlatHedgerow {
     }
 
     fn log_bytes(&self) -> Option<u64> {
-        Some(log_bytes(&self.db, self.segment_bytes))
+        Some(log_bytes(&self.db))
     }
 }
 

@@ -25,7 +25,6 @@ pub struct HedgerowStore {
     table: Table,
     shape: RowShape,
     ids: Vec<FieldId>,
-    segment_bytes: u64,
 }
 
 impl HedgerowStore {
@@ -41,11 +40,10 @@ impl HedgerowStore {
         shape: RowShape,
         options: Options,
     ) -> Result<HedgerowStore, String> {
-        let segment_bytes = options.segment_bytes;
         let db = open_db(medium, directory, options)?;
         let table = create(&db, shape)?;
         let ids = field_ids(&table, shape)?;
-        Ok(HedgerowStore { directory: directory.to_path_buf(), db, table, shape, ids, segment_bytes })
+        Ok(HedgerowStore { directory: directory.to_path_buf(), db, table, shape, ids })
     }
 
     /// Persists and closes the store.
@@ -77,12 +75,12 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
 }
 
 /// Bytes that went into the log of `db`: those in its segments, and those in segments that were freed.
-pub(super) fn log_bytes(db: &Db, segment_bytes: u64) -> u64 {
+pub(super) fn log_bytes(db: &Db) -> u64 {
     let metrics = db.metrics();
     metrics.live_bytes
         + metrics.dead_bytes
         + metrics.unused_bytes
-        + metrics.segments_collected * segment_bytes
+        + metrics.segments_collected * metrics.segment_bytes
 }
 
 fn field_name(field: usize) -> String {
@@ -131,7 +129,7 @@ impl BenchStore for HedgerowStore {
     }
 
     fn log_bytes(&self) -> Option<u64> {
-        Some(log_bytes(&self.db, self.segment_bytes))
+        Some(log_bytes(&self.db))
     }
 
     fn cache_reads(&self) -> Option<(u64, u64)> {

@@ -1,0 +1,119 @@
+//! Stores with little in them, or little room: small segments behind a root of several.
+
+use std::path::{Path, PathBuf};
+
+use hedgerow::inspect::View;
+use hedgerow::{Db, ErrorKind, FAST_TIER_FILE, Options, Schema, Table, Value, repair};
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hedgerow-small-{name}-{}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        Scratch(path)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_be_bytes()
+}
+
+fn put(flat: &Table, i: u64, bytes: usize) {
+    flat.put(&key(i), &[("value", Value::Bytes(&vec![i as u8; bytes]))]).unwrap();
+}
+
+fn is_whole(directory: &Path, rows: u64, bytes: usize) -> bool {
+    let db = Db::open_with(directory, Options::default()).unwrap();
+    let flat = db.table("flat").unwrap();
+    let has =
+        |i| flat.get(&key(i)).unwrap().unwrap().get("value").as_bytes().unwrap() == vec![i as u8; bytes];
+    flat.len() == rows && (0..rows).all(has)
+}
+
+/// Bytes of the disk that the store takes, once what was free for a while has been given back.
+fn taken(db: &Db) -> u64 {
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
+    db.metrics().fast_tier_allocated_bytes
+}
+
+#[test]
+fn two_rows_take_a_few_megabytes() {
+    let scratch = Scratch::new("two");
+    let db = Db::open_with(&scratch.0, Options::default()).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (0..2).for_each(|i| put(&flat, i, 100));
+    let bytes = taken(&db);
+    assert!(bytes <= 8 << 20, "{bytes} bytes for two rows");
+    drop(flat);
+    db.close().unwrap();
+    assert!(is_whole(&scratch.0, 2, 100));
+    let db = Db::open_with(&scratch.0, Options::default()).unwrap();
+    let bytes = taken(&db);
+    assert!(bytes <= 8 << 20, "{bytes} bytes for two rows when opened again");
+}
+
+#[test]
+fn a_few_rows_of_many_threads_take_no_segment_for_each_thread() {
+    let scratch = Scratch::new("threads");
+    let db = Db::open_with(&scratch.0, Options::default()).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let flat = &flat;
+            scope.spawn(move || (0..100).for_each(|i| put(flat, thread * 100 + i, 1_000)));
+        }
+    });
+    let bytes = taken(&db);
+    assert!(bytes <= 16 << 20, "{bytes} bytes for 1,600 rows of 1,000");
+    assert_eq!(flat.len(), 1_600);
+}
+
+/// The root is longer than a segment here: whoever looks for the first one finds it.
+#[test]
+fn whoever_reads_a_store_of_small_segments_knows_where_its_root_ends() {
+    const ROWS: u64 = 4_000;
+    const BYTES: usize = 1_000;
+    let scratch = Scratch::new("root");
+    let [store, copy, mended] = ["store", "copy", "mended"].map(|name| scratch.at(name));
+    let options = Options { fast_tier_bytes_max: 24 << 20, ..Options::default() };
+    let db = Db::open_with(&store, options).unwrap();
+    assert_eq!(db.metrics().segment_bytes, 256 << 10);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (0..ROWS).for_each(|i| put(&flat, i, BYTES));
+    // Longer than a segment.
+    put(&flat, ROWS, 700_000);
+    assert!(flat.delete(&key(ROWS)).unwrap());
+    db.persist().unwrap();
+    db.backup(&copy).unwrap();
+    drop(flat);
+    db.close().unwrap();
+    for directory in [&store, &copy] {
+        let view = View::open(directory).unwrap();
+        let report = view.check(|_| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!(view.root().segment_bytes, 256 << 10);
+        assert!(view.segments().iter().all(|segment| segment.number >= 4));
+        drop(view);
+        assert!(is_whole(directory, ROWS, BYTES));
+    }
+    // Both copies of the root are lost; the segments' headers tell.
+    let file = std::fs::OpenOptions::new().write(true).open(store.join(FAST_TIER_FILE)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
+    let refused = Db::open_with(&store, Options::default()).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Corrupted);
+    let report = repair(&store, &mended, |_| ()).unwrap();
+    assert_eq!(report.lost, 0);
+    assert!(is_whole(&mended, ROWS, BYTES));
+}
