@@ -8,7 +8,6 @@
 //! made anew is dropped before) may be cut off between them. Afterwards the store must take writes, close, open and compare
 //! again; and some of those openings are cut off, too.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use faults::FaultCounts;
@@ -33,8 +32,8 @@ pub struct Sweep {
     marks: Vec<(usize, Model)>,
     /// What the sweep has seen.
     pub counts: SweepCounts,
-    /// Fingerprints of the images that were opened, if they are to be counted.
-    distinct: Option<HashSet<u64>>,
+    /// Fingerprints of the images that were opened, in their order, if they are wanted.
+    images: Option<Vec<u64>>,
 }
 
 struct Step {
@@ -57,8 +56,6 @@ pub struct SweepCounts {
     pub places: u64,
     /// Openings after a crash, compared.
     pub recoveries: u64,
-    /// Images among them that no other one equals; 0 if they were not [counted](Sweep::count_distinct).
-    pub distinct_images: u64,
     /// Of the recoveries, those after a crash during or after a recovery.
     pub second_crashes: u64,
     /// Operations lost, of those that were not durable.
@@ -111,7 +108,7 @@ impl Recorder {
 
     fn into_sweep(self, setup: Setup, seed: u64, sim: CrashSim) -> Sweep {
         let Recorder { steps, marks } = self;
-        Sweep { setup, seed, sim, steps, marks, counts: SweepCounts::default(), distinct: None }
+        Sweep { setup, seed, sim, steps, marks, counts: SweepCounts::default(), images: None }
     }
 }
 
@@ -185,9 +182,14 @@ impl Sweep {
         Ok(Sweep { counts, ..recorder.into_sweep(setup, seed, runner.sim().clone()) })
     }
 
-    /// Counts from now on how many of the images that are opened are distinct: it reads each of them once more.
-    pub fn count_distinct(&mut self) {
-        self.distinct = Some(HashSet::new());
+    /// Keeps from now on the [fingerprint](Image::fingerprint) of each image that is opened: it reads each of them once more.
+    pub fn keep_fingerprints(&mut self) {
+        self.images = Some(Vec::new());
+    }
+
+    /// Those that were kept, in the order in which the images were opened.
+    pub fn fingerprints(&self) -> &[u64] {
+        self.images.as_deref().unwrap_or_default()
     }
 
     /// Crashes at every persist point, with `images` images each, and at one in `between` places in between.
@@ -260,9 +262,8 @@ impl Sweep {
     /// Counts an image that is about to be opened.
     fn count(&mut self, image: &Image) {
         self.counts.recoveries += 1;
-        if let Some(distinct) = &mut self.distinct {
-            distinct.insert(image.fingerprint());
-            self.counts.distinct_images = distinct.len() as u64;
+        if let Some(images) = &mut self.images {
+            images.push(image.fingerprint());
         }
     }
 

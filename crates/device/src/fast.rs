@@ -31,6 +31,7 @@ use crate::file::TierFile;
 use crate::flush;
 use crate::machine::boot_id;
 use crate::map::{Mapping, page_bytes};
+use crate::random::Random;
 use crate::sync::{Asker, SyncFailure, SyncGate};
 
 /// No page is smaller.
@@ -235,6 +236,16 @@ impl FastTier {
             Home::Simulated(sim) => Some(sim),
             Home::File(_) | Home::Dram(_) => None,
         }
+    }
+
+    /// A number for whatever is made on this tier, which nothing else has. A simulated medium gives the same one where the same
+    /// was done to it before, so that a script leaves the same bytes whenever it runs.
+    pub fn new_id(&self) -> u128 {
+        let mut random = match &self.home {
+            Home::Simulated(sim) => sim.random(),
+            Home::File(_) | Home::Dram(_) => Random::from_entropy(),
+        };
+        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
     }
 
     /// Whether the tier was opened by [`FastTier::open_file_read_only`].

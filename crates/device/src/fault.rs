@@ -355,6 +355,11 @@ impl CrashSim {
         self.medium.boot_id
     }
 
+    /// Random numbers that belong to what was done to the medium so far.
+    pub(crate) fn random(&self) -> Random {
+        Random::from_seed(self.ops() ^ (self.medium.boot_id as u64).rotate_left(32))
+    }
+
     /// How this medium loses what was not persisted.
     pub fn model(&self) -> CrashModel {
         self.medium.model

@@ -24,9 +24,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hedgerow_device::{DeviceError, FastTier};
+use hedgerow_device::{Clock, DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use copy::{Extract, SegmentToCopy};
@@ -61,6 +61,8 @@ struct Padded<T>(T);
 #[derive(Debug)]
 pub(crate) struct Log {
     tier: Arc<FastTier>,
+    /// The store's: paces the upkeep of headers and of free units.
+    clock: Clock,
     unit_shift: u32,
     /// Units that the root takes.
     root_units: u32,
@@ -99,7 +101,8 @@ pub(crate) struct Log {
 
 #[derive(Debug)]
 struct Commit {
-    noted_at: Instant,
+    /// By the log's clock.
+    noted_at: Duration,
     /// What recovery found, until a sync has made it durable.
     unsettled: Option<Unsettled>,
 }
@@ -156,6 +159,13 @@ pub(crate) struct SegmentEnd {
     pub(crate) deltas: u32,
 }
 
+impl Commit {
+    /// Whether headers are to be brought up to date. A clock that was set back makes it due rather than putting it off for as long.
+    fn is_note_due(&self, now: Duration) -> bool {
+        now.abs_diff(self.noted_at) >= NOTE_INTERVAL
+    }
+}
+
 /// The lead of a group commit, given up however it ends.
 struct Lead<'a>(&'a Log);
 
@@ -181,6 +191,11 @@ impl Log {
 
     pub(crate) fn tier(&self) -> &FastTier {
         &self.tier
+    }
+
+    /// The time since some fixed moment, by the store's clock. Nothing that is kept depends on it.
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_ns())
     }
 
     /// The record at `offset`, its head verified.
@@ -357,7 +372,7 @@ impl Log {
             let mut commit = self.commit.lock();
             if self.durable_sequence() < sequence {
                 self.check_writable()?;
-                let note = commit.noted_at.elapsed() >= NOTE_INTERVAL;
+                let note = commit.is_note_due(self.now());
                 self.sync(&mut commit, if note { Note::Headers } else { Note::Nothing })?;
             }
         }
@@ -376,7 +391,7 @@ impl Log {
 
     /// [`Log::persist_to`], or from time to time [`Log::persist_noted`]: for whoever syncs at intervals.
     pub(crate) fn persist_at_interval(&self, sequence: u64) -> Result<()> {
-        let is_due = self.commit.lock().noted_at.elapsed() >= NOTE_INTERVAL;
+        let is_due = self.commit.lock().is_note_due(self.now());
         if is_due { self.persist_noted(sequence) } else { self.persist_to(sequence) }
     }
 
@@ -444,7 +459,7 @@ impl Log {
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if note {
             self.note_ends(&ends);
-            commit.noted_at = now();
+            commit.noted_at = self.now();
         }
         Ok(Synced { last, list })
     }
@@ -630,14 +645,6 @@ impl Log {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "paces the upkeep of headers; nothing that is kept depends on it"
-)]
-fn now() -> Instant {
-    Instant::now()
-}
-
 /// The calling thread's, from 0.
 #[inline]
 fn thread_number() -> usize {
@@ -673,3 +680,6 @@ pub(crate) fn not_a_record(offset: u64) -> Error {
         "the log is corrupted at byte {offset} of the fast tier: the record there does not match its checksum"
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ mod format;
 mod plan;
 mod replay;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -62,7 +62,8 @@ pub(crate) struct Catalog {
 #[derive(Default, Clone)]
 struct Tables {
     by_name: HashMap<Arc<str>, Arc<TableShared>>,
-    by_id: HashMap<u32, Arc<TableShared>>,
+    /// In order: it is the one in which they are stored.
+    by_id: BTreeMap<u32, Arc<TableShared>>,
 }
 
 /// What is known of the catalog beside its tables.
@@ -212,7 +213,7 @@ impl Catalog {
         self.tables.load().by_name.get(name).cloned()
     }
 
-    /// All tables, in no order.
+    /// All tables, in the order of their ids.
     pub(super) fn all(&self) -> Vec<Arc<TableShared>> {
         self.tables.load().by_id.values().cloned().collect()
     }

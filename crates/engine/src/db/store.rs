@@ -121,7 +121,7 @@ impl Store {
             )));
         }
         check_options(&options)?;
-        let (log, found) = Log::open(tier, &options)?;
+        let (log, found) = Log::open(tier, &options, clock.clone())?;
         Ok((Store::over(log, options, clock, Catalog::load)?, found))
     }
 
@@ -131,7 +131,7 @@ impl Store {
         options: Options,
         clock: Clock,
     ) -> Result<(Store, Found, Vec<Error>)> {
-        let (log, found, mut damage) = Log::open_damaged(tier, &options)?;
+        let (log, found, mut damage) = Log::open_damaged(tier, &options, clock.clone())?;
         let store = Store::over(log, options, clock, |log, arena, epoch, access| {
             let (catalog, error) = Catalog::salvage(log, arena, epoch, access);
             damage.extend(error);

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use hedgerow_device::{FastTier, Random};
+use hedgerow_device::{Clock, FastTier};
 use parking_lot::{Condvar, Mutex};
 
 use super::extents::Extent;
@@ -18,7 +19,7 @@ use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Units,
 };
 use super::space::KEPT_BYTES;
-use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of, now};
+use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
@@ -65,7 +66,7 @@ fn check_limit(limit: u64, unit_bytes: u64, root_bytes: u64) -> Result<()> {
 
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
-    pub(crate) fn open(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found)> {
+    pub(crate) fn open(tier: Arc<FastTier>, options: &Options, clock: Clock) -> Result<(Log, Found)> {
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
@@ -82,7 +83,7 @@ impl Log {
             }
         };
         let grown = (tier.bytes() / root.unit_bytes.max(1)) as u32;
-        let log = Log::over(tier, options, root, grown)?;
+        let log = Log::over(tier, options, clock, root, grown)?;
         log.allocate_headers(grown)?;
         let listed = log.root.lock().load_list(&log.tier)?;
         let power_cut = log.left_by_power_cut();
@@ -108,7 +109,13 @@ impl Log {
     }
 
     /// A log over a tier of `grown` units, before it is known which segments there are.
-    pub(super) fn over(tier: Arc<FastTier>, options: &Options, root: Root, grown: u32) -> Result<Log> {
+    pub(super) fn over(
+        tier: Arc<FastTier>,
+        options: &Options,
+        clock: Clock,
+        root: Root,
+        grown: u32,
+    ) -> Result<Log> {
         let unit_bytes = root.unit_bytes;
         if !is_unit(unit_bytes) || !(ROOT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&root.bytes()) {
             return Err(Error::corrupted(format!(
@@ -127,11 +134,13 @@ impl Log {
             true => 1,
             false => (units_max / UNITS_PER_LANE).clamp(1, LANES_MAX),
         };
+        let now = Duration::from_nanos(clock.monotonic_ns());
         Ok(Log {
+            clock,
             unit_shift: unit_bytes.trailing_zeros(),
             root_units: root.root_units,
             units: Units::new(units_max.max(grown)),
-            pool: Mutex::new(Pool::new(root.root_units, grown, units_max, pieces(unit_bytes), now())),
+            pool: Mutex::new(Pool::new(root.root_units, grown, units_max, pieces(unit_bytes), now)),
             space_freed: Condvar::new(),
             lanes_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
@@ -140,7 +149,7 @@ impl Log {
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new((root.opens + 1) << 32),
-            commit: Mutex::new(Commit { noted_at: now(), unsettled: None }),
+            commit: Mutex::new(Commit { noted_at: now, unsettled: None }),
             checkpointing: Mutex::new(()),
             syncs_each_write,
             led: Mutex::new(false),
@@ -170,9 +179,8 @@ impl Log {
         tier.grow(root_bytes)?;
         // What is not used of it takes no room; where a medium takes nothing back, it does.
         tier.release(CATALOG_START, root_bytes - CATALOG_START);
-        let mut random = Random::from_entropy();
-        let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-        let mut root = Root::new(unit_bytes, (root_bytes / unit_bytes) as u32, store_id, tier.boot_id());
+        let root_units = (root_bytes / unit_bytes) as u32;
+        let mut root = Root::new(unit_bytes, root_units, tier.new_id(), tier.boot_id());
         root.make_room(tier)?;
         root.store(tier)?;
         Ok(root)

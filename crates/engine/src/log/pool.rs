@@ -4,7 +4,7 @@
 //! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow, and gives back to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::segment::{Claim, Segment};
 
@@ -21,7 +21,8 @@ pub(crate) struct Pool {
     releasing: u32,
     /// The fewest units that were free since `watched_since`.
     fewest_free: u32,
-    watched_since: Instant,
+    /// By the log's clock, as all moments here.
+    watched_since: Duration,
     /// Free, and touched already, so that writing them faults no page.
     ready: VecDeque<u32>,
     /// Units that are being touched: neither free nor ready, but soon to be had.
@@ -48,7 +49,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 struct Refusal {
     why: String,
-    at: Instant,
+    at: Duration,
 }
 
 /// How long a medium that refused to grow is left in peace: others may have freed some of the disk by then.
@@ -69,7 +70,7 @@ const TO_REMAP_MAX: usize = 256;
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(root_units: u32, grown: u32, units_max: u32, pieces: u32, now: Instant) -> Pool {
+    pub(crate) fn new(root_units: u32, grown: u32, units_max: u32, pieces: u32, now: Duration) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -191,12 +192,12 @@ impl Pool {
 
     /// How many units to give back: those that were free for all of the time that is watched, but for some that are kept,
     /// so that what comes and goes is not allocated anew each time. Above the limit all but what is kept back, at once.
-    pub(crate) fn surplus(&mut self, now: Instant) -> u32 {
+    pub(crate) fn surplus(&mut self, now: Duration) -> u32 {
         if self.excess() > 0 {
             self.free.extend(self.ready.drain(..));
         }
         let excess = self.excess().min((self.free.len() as u32).saturating_sub(Claim::Write.reserve()));
-        if now - self.watched_since < FREE_RESTS || excess > 0 {
+        if now.abs_diff(self.watched_since) < FREE_RESTS || excess > 0 {
             return excess;
         }
         let kept = Claim::Write.reserve()
@@ -227,7 +228,7 @@ impl Pool {
     }
 
     /// The medium refused to grow, for the reason `why`. For a while it is not asked again.
-    pub(crate) fn refused(&mut self, why: String, now: Instant) {
+    pub(crate) fn refused(&mut self, why: String, now: Duration) {
         self.refusal = Some(Refusal { why, at: now });
     }
 
@@ -265,8 +266,8 @@ impl Pool {
     }
 
     /// Forgets a refusal that is old enough to ask again.
-    fn forget_refusal(&mut self, now: Instant) {
-        if self.refusal.as_ref().is_some_and(|refusal| now - refusal.at >= REFUSAL_RESTS) {
+    fn forget_refusal(&mut self, now: Duration) {
+        if self.refusal.as_ref().is_some_and(|refusal| now.abs_diff(refusal.at) >= REFUSAL_RESTS) {
             self.refusal = None;
         }
     }
@@ -275,7 +276,7 @@ impl Pool {
     ///
     /// What is held back is there before anyone needs it: growth that is still to come is nothing to rely on, for the disk
     /// may be full by then.
-    pub(crate) fn take(&mut self, units: u32, claim: Claim, now: Instant) -> Result<u32, NoUnit> {
+    pub(crate) fn take(&mut self, units: u32, claim: Claim, now: Duration) -> Result<u32, NoUnit> {
         self.forget_refusal(now);
         if claim == Claim::Write && self.lacks(units, claim) {
             return Err(NoUnit::Full);
@@ -331,7 +332,7 @@ impl Pool {
     }
 
     /// A unit to make ready, if more are wanted: a free one, or `Grow`.
-    pub(crate) fn next_to_prepare(&mut self, now: Instant) -> Option<Result<u32, NoUnit>> {
+    pub(crate) fn next_to_prepare(&mut self, now: Duration) -> Option<Result<u32, NoUnit>> {
         self.forget_refusal(now);
         if self.excess() > 0 {
             return None;
@@ -371,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
-        let mut pool = Pool::new(1, 8, 8, 1, crate::log::now());
+        let mut pool = Pool::new(1, 8, 8, 1, Duration::ZERO);
         let open = Segment::of(&SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Row,
@@ -395,8 +396,8 @@ mod tests {
 
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {
-        let mut pool = Pool::new(1, 1, 12, 1, crate::log::now());
-        let now = crate::log::now();
+        let mut pool = Pool::new(1, 1, 12, 1, Duration::ZERO);
+        let now = Duration::ZERO;
         let take = |pool: &mut Pool, units, claim| pool.take(units, claim, now);
         pool.has_grown(11);
         assert_eq!(take(&mut pool, 1, Claim::Write), Ok(1));
@@ -416,8 +417,8 @@ mod tests {
 
     #[test]
     fn a_free_tail_shortens_the_growth() {
-        let mut pool = Pool::new(1, 1, 20, 1, crate::log::now());
-        let now = crate::log::now();
+        let mut pool = Pool::new(1, 1, 20, 1, Duration::ZERO);
+        let now = Duration::ZERO;
         pool.has_grown(2);
         assert_eq!(pool.take(5, Claim::Write, now), Err(NoUnit::Grow(7)), "and four to hold back");
         pool.has_grown(7);
@@ -430,8 +431,8 @@ mod tests {
     /// What a full disk leaves is what is there: the address space beyond is no room.
     #[test]
     fn a_medium_that_refuses_to_grow_leaves_what_was_held_back() {
-        let mut pool = Pool::new(1, 1, 1 << 17, 1, crate::log::now());
-        let now = crate::log::now();
+        let mut pool = Pool::new(1, 1, 1 << 17, 1, Duration::ZERO);
+        let now = Duration::ZERO;
         assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Grow(5)));
         pool.has_grown(4);
         assert_eq!(pool.space(), ((1 << 17) - 1, 1 << 17));
@@ -462,7 +463,7 @@ mod tests {
     /// Units come and go; only what nobody wanted for a while is given back.
     #[test]
     fn what_is_free_for_long_is_given_back() {
-        let start = crate::log::now();
+        let start = Duration::ZERO;
         let mut pool = Pool::new(1, 1, 100, 1, start);
         pool.has_grown(40);
         let at = |n: u32| start + FREE_RESTS * n;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hedgerow_device::FastTier;
+use hedgerow_device::{Clock, FastTier};
 
 use super::extents::Extent;
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
@@ -54,10 +54,14 @@ pub(crate) struct Salvaged<'a> {
 
 impl Log {
     /// Opens what is left of a log for reading, and says what of its frame is damaged.
-    pub(crate) fn open_damaged(tier: Arc<FastTier>, options: &Options) -> Result<(Log, Found, Vec<Error>)> {
+    pub(crate) fn open_damaged(
+        tier: Arc<FastTier>,
+        options: &Options,
+        clock: Clock,
+    ) -> Result<(Log, Found, Vec<Error>)> {
         let (root, mut damage) = Root::salvage(&tier)?;
         let grown = tier.bytes().div_ceil(root.unit_bytes.max(1)) as u32;
-        let log = Log::over(tier, options, root, grown)?;
+        let log = Log::over(tier, options, clock, root, grown)?;
         let root = log.root();
         let listed = root.load_list(&log.tier).unwrap_or_else(|error| {
             damage.push(error);

@@ -13,7 +13,7 @@ use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
 use super::replay::Walk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::{Log, header_of, now, thread_number};
+use super::{Log, header_of, thread_number};
 use crate::Result;
 
 /// What is kept of a unit that is given back: the page of its header.
@@ -33,7 +33,7 @@ impl Log {
         let mut pool = self.pool.lock();
         self.look_at_disk(&mut pool);
         let unit = loop {
-            match pool.take(units, claim, now()) {
+            match pool.take(units, claim, self.now()) {
                 Ok(unit) => break unit,
                 Err(NoUnit::Grow(more)) => self.grow(&mut pool, more).map_err(NoSpace::Failed)?,
                 Err(NoUnit::Full) => return Err(NoSpace::Full(claim)),
@@ -114,7 +114,7 @@ impl Log {
         self.look_at_disk(pool);
         match outcome {
             Ok(()) => done(pool),
-            Err(full @ DeviceError::Full { .. }) => pool.refused(full.to_string(), now()),
+            Err(full @ DeviceError::Full { .. }) => pool.refused(full.to_string(), self.now()),
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Log {
     /// Gives free units that nobody wants back to the disk, all but the page of their header. Called by the housekeeper; its
     /// calls must not meet. Returns how many.
     pub(crate) fn give_back(&self) -> u32 {
-        let surplus = self.pool.lock().surplus(now());
+        let surplus = self.pool.lock().surplus(self.now());
         (0..surplus).map_while(|_| self.give_back_one().then_some(())).count() as u32
     }
 
@@ -193,7 +193,7 @@ impl Log {
         self.look_at_disk(&mut self.pool.lock());
         while self.check_open().is_ok() {
             let mut pool = self.pool.lock();
-            let unit = match pool.next_to_prepare(now()) {
+            let unit = match pool.next_to_prepare(self.now()) {
                 None | Some(Err(NoUnit::Full)) => return prepared,
                 Some(Ok(unit)) => unit,
                 Some(Err(NoUnit::Grow(units))) => {

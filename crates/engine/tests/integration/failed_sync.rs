@@ -266,8 +266,9 @@ fn each_growth_of_a_store_is_refused() {
     for (refusal, kind, cause) in ways {
         for (after, sticky) in (0..4).flat_map(|after| [(after, false), (after, true)]) {
             let place = format!("{refusal:?} after {after}, sticky: {sticky}");
-            let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-            let db = open(&sim, Durability::Process, false);
+            let (sim, clock) = (CrashSim::new(CrashModel::Pages, 64 << 20), Clock::manual(1_000));
+            let options = options(Durability::Process, false);
+            let db = Db::open_at(FastTier::simulated(&sim), options, clock.clone()).unwrap();
             let flat = db.create_table("flat", Schema::flat()).unwrap();
             flat.put(b"first", &value(b"v")).unwrap();
             sim.fail_grows(fault(after, sticky, refusal));
@@ -288,15 +289,9 @@ fn each_growth_of_a_store_is_refused() {
             );
             sim.clear_faults();
             // A medium that was full is not asked again at once.
-            let later = || flat.put(b"later", &value(&[9; 300_000])).is_ok();
-            let begin = Instant::now();
-            while !later() {
-                assert!(
-                    begin.elapsed() < Duration::from_secs(10),
-                    "{place}: there is room and it is not used"
-                );
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            clock.advance_ms(1_000);
+            flat.put(b"later", &value(&[9; 300_000]))
+                .unwrap_or_else(|error| panic!("{place}: there is room and it is not used: {error}"));
             db.persist().unwrap();
             let db = open(&crash(&sim, Survivors::None, 1), Durability::Process, false);
             let flat = db.table("flat").unwrap();

@@ -1,0 +1,64 @@
+//! What the log does by the clock.
+
+use std::sync::Arc;
+
+use hedgerow_device::{CrashModel, CrashSim};
+
+use super::*;
+use crate::{Durability, Options};
+
+fn open(clock: &Clock) -> Log {
+    let options = Options { durability: Durability::Immediate, segment_bytes: 1 << 20, ..Options::default() };
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let (log, found) = Log::open(Arc::new(FastTier::simulated(&sim)), &options, clock.clone()).unwrap();
+    log.recovered(Vec::new(), found.watermark, &found, false, None).unwrap();
+    // The first record takes a segment into use.
+    log.lane().reserve(&log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    log
+}
+
+/// Has the next sequence synced, as a write in `Immediate` does; whether headers were brought up to date with it.
+fn notes(log: &Log) -> bool {
+    let before = log.commit.lock().noted_at;
+    let stores = log.tier().crash_sim().unwrap().ops();
+    let mut lane = log.lane();
+    let reservation = lane.reserve(log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    let sequence = log.take_sequence();
+    lane.commit(reservation, sequence);
+    drop(lane);
+    log.persist_to(sequence).unwrap();
+    let stores = log.tier().crash_sim().unwrap().ops() - stores;
+    let noted = log.commit.lock().noted_at != before;
+    assert_eq!(noted, stores > 1, "a sync, and the headers if they were noted: {stores}");
+    noted
+}
+
+#[test]
+fn headers_are_noted_by_the_clock_of_the_store() {
+    let clock = Clock::manual(1_000_000);
+    let log = open(&clock);
+    let interval = NOTE_INTERVAL.as_millis() as u64;
+    assert!((0..20).all(|_| !notes(&log)), "the clock stands");
+    clock.advance_ms(interval - 1);
+    assert!(!notes(&log), "not yet");
+    clock.advance_ms(1);
+    assert!(notes(&log), "now");
+    assert!((0..20).all(|_| !notes(&log)), "and not again");
+}
+
+/// Set back by an hour, the clock puts nothing off for an hour.
+#[test]
+fn a_clock_that_steps_back_does_no_harm() {
+    let clock = Clock::manual(10_000_000);
+    let log = open(&clock);
+    clock.advance_ms(3_600_000u64.wrapping_neg());
+    assert!(notes(&log), "what was noted is of another time");
+    assert!(!notes(&log));
+    clock.advance_ms(NOTE_INTERVAL.as_millis() as u64);
+    assert!(notes(&log));
+    // By less than the interval: put off by no more than that.
+    clock.advance_ms(500u64.wrapping_neg());
+    assert!(!notes(&log));
+    clock.advance_ms(500 + NOTE_INTERVAL.as_millis() as u64);
+    assert!(notes(&log));
+}
