@@ -66,6 +66,17 @@ pub struct SweepCounts {
     pub merged: Merged,
 }
 
+impl std::ops::AddAssign for SweepCounts {
+    fn add_assign(&mut self, more: SweepCounts) {
+        self.places += more.places;
+        self.recoveries += more.recoveries;
+        self.second_crashes += more.second_crashes;
+        self.lost += more.lost;
+        self.segments_freed += more.segments_freed;
+        self.merged += more.merged;
+    }
+}
+
 /// A script that is running.
 struct Recorder {
     steps: Vec<Step>,

@@ -25,6 +25,10 @@ impl fmt::Display for Divergence {
 
 impl std::error::Error for Divergence {}
 
+/// Lengths of segments, one for each version of the root: a root of one segment's length is of version 1, one of several of
+/// version 2.
+pub const SEGMENT_BYTES: [u64; 2] = [1 << 20, 256 << 10];
+
 /// How the store is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
@@ -32,6 +36,8 @@ pub struct Setup {
     pub model: CrashModel,
     /// Bytes the tier may grow to.
     pub tier_bytes: u64,
+    /// Default the first of [`SEGMENT_BYTES`].
+    pub segment_bytes: u64,
     /// Default `Process`.
     pub durability: Durability,
     /// Default 5.
@@ -47,6 +53,7 @@ impl Default for Setup {
         Setup {
             model: CrashModel::Pages,
             tier_bytes: 12 << 20,
+            segment_bytes: SEGMENT_BYTES[0],
             durability: Durability::Process,
             delta_chain_max: 5,
             cache_bytes: 0,
@@ -60,7 +67,7 @@ impl Setup {
     pub fn options(&self) -> Options {
         Options {
             durability: self.durability,
-            segment_bytes: 1 << 20,
+            segment_bytes: self.segment_bytes,
             delta_chain_max: self.delta_chain_max,
             cache_bytes: self.cache_bytes,
             cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },

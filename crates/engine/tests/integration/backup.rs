@@ -7,7 +7,7 @@ use hedgerow::backup::{Progress, restore};
 use hedgerow::inspect::View;
 use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Options, Schema, Table, Type, Value, row};
 use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions, Random};
-use hedgerow_sim::{Call, Effect, History};
+use hedgerow_sim::{Call, Effect, History, SEGMENT_BYTES};
 
 use crate::concurrency::{
     ACCOUNTS, EACH, KEYS, Recorder, account, db_with, key_of, registers, seconds, transfer,
@@ -35,8 +35,9 @@ impl Drop for Scratch {
     }
 }
 
+/// Of a store with a root of several segments; those in memory have one of the other version.
 fn options() -> Options {
-    Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, ..Options::default() }
+    Options { segment_bytes: SEGMENT_BYTES[1], index_bytes_max: 64 << 20, ..Options::default() }
 }
 
 /// Restores a backup, checks every byte of it and opens it.
@@ -293,7 +294,7 @@ fn a_backup_that_was_ended_is_no_store_and_is_gone_on_with() {
     let (to, anew) = (scratch.join("to"), scratch.join("anew"));
     let db = filled(&scratch.join("store"));
     let expected = rows(&db);
-    for calls in 0..8 {
+    for calls in 0..14 {
         let error = db.backup_with(&to, stop_after(calls)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         for error in [

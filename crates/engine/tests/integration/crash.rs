@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow::{Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value};
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
-use hedgerow_sim::{Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking, rounds};
+use hedgerow_sim::{Lie, Op, SEGMENT_BYTES, Setup, Sweep, SweepCounts, Taste, is_soaking};
 
 fn taste() -> Taste {
     Taste {
@@ -25,7 +25,8 @@ fn in_place() -> Taste {
     Taste { fixed_updates: true, keys: 60, value_bytes_max: 3_000, ..taste() }
 }
 
-/// Sweeps a script. `HEDGEROW_SEED=n` chooses another than that of seed 1; `cargo xtask soak` sweeps several seeds.
+/// Sweeps scripts of `count` operations, halves of it with each version of the root. `HEDGEROW_SEED=n` chooses another than that of
+/// seed 1; `cargo xtask soak` sweeps several seeds, of whole scripts, the versions in turn.
 fn sweep(
     model: CrashModel,
     durability: Durability,
@@ -34,7 +35,7 @@ fn sweep(
     between: u64,
 ) -> SweepCounts {
     let counts = sweep_of(&taste(), model, durability, count, images, between);
-    assert!(counts.segments_freed > 0, "the script collected nothing");
+    assert!(counts.segments_freed > 0, "the scripts collected nothing");
     counts
 }
 
@@ -47,28 +48,38 @@ fn sweep_of(
     between: u64,
 ) -> SweepCounts {
     let first = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
-    let (mut all, mut distinct) = (None, HashSet::new());
-    for seed in first..first + rounds(1, SOAK_SEEDS) {
+    let scripts: Vec<(u64, u64, usize)> = match is_soaking() {
+        true => (first..first + SOAK_SEEDS)
+            .map(|seed| (seed, SEGMENT_BYTES[seed as usize % SEGMENT_BYTES.len()], count))
+            .collect(),
+        false => SEGMENT_BYTES.map(|bytes| (first, bytes, count / SEGMENT_BYTES.len())).to_vec(),
+    };
+    let (mut all, mut distinct) = (SweepCounts::default(), HashSet::new());
+    for (seed, segment_bytes, count) in scripts {
         let start = Instant::now();
+        let setup = Setup { model, durability, tier_bytes: 16 << 20, segment_bytes, ..Setup::default() };
         let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
         if is_soaking() {
             sweep.keep_fingerprints();
         }
         sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
-        println!("seed {seed}, {model:?}, {durability:?}: {:?} in {:.1?}", sweep.counts, start.elapsed());
-        assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
         distinct.extend(sweep.fingerprints().iter().copied());
-        all.get_or_insert(sweep.counts);
+        println!(
+            "seed {seed}, {model:?}, {durability:?}, segments of {segment_bytes} bytes: {:?} in {:.1?}",
+            sweep.counts,
+            start.elapsed()
+        );
+        if is_soaking() {
+            println!("{} distinct images so far", distinct.len());
+        }
+        assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
+        all += sweep.counts;
     }
-    if is_soaking() {
-        println!("{model:?}, {durability:?}: {} distinct images", distinct.len());
-    }
-    all.expect("at least one seed was swept")
+    all
 }
 
 /// Seeds of each sweep under `cargo xtask soak`.
-const SOAK_SEEDS: u64 = 5;
+const SOAK_SEEDS: u64 = 6;
 
 /// A violation that was seen once can be looked at: the script, the places and the images are those of the seed.
 #[test]
@@ -131,7 +142,9 @@ fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
 }
 
 fn must_be_noticed_by(taste: &Taste, model: CrashModel, durability: Durability, lie: Lie) {
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
+    // Each version of the root has its share.
+    let segment_bytes = SEGMENT_BYTES[usize::from(model == CrashModel::Pages)];
+    let setup = Setup { model, durability, tier_bytes: 16 << 20, segment_bytes, ..Setup::default() };
     for seed in 1..12 {
         let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, taste, Some(lie)) else { continue };
         if let Err(violation) = sweep.crash_everywhere(3, 40) {
@@ -143,7 +156,13 @@ fn must_be_noticed_by(taste: &Taste, model: CrashModel, durability: Durability, 
     panic!("no sweep noticed {lie:?}");
 }
 
-const SEGMENT: u64 = 1 << 20;
+/// Of either version.
+const ROOT: u64 = 1 << 20;
+
+/// Whether a segment may begin there.
+fn is_start(offset: u64) -> bool {
+    offset >= ROOT && SEGMENT_BYTES.iter().any(|&bytes| offset.is_multiple_of(bytes))
+}
 
 fn is_everything(offset: u64, len: u64) -> bool {
     (offset, len) == (0, u64::MAX)
@@ -162,8 +181,7 @@ fn without_the_sync_of_persist_the_sweep_fails() {
 
 #[test]
 fn without_the_persist_of_each_record_the_sweep_fails() {
-    let lie =
-        Lie { during: |_| true, ranges: |offset, len| offset >= SEGMENT && !is_everything(offset, len) };
+    let lie = Lie { during: |_| true, ranges: |offset, len| offset >= ROOT && !is_everything(offset, len) };
     must_be_noticed(CrashModel::CacheLines, Durability::Immediate, lie);
 }
 
@@ -171,9 +189,7 @@ fn without_the_persist_of_each_record_the_sweep_fails() {
 #[test]
 fn without_the_persists_of_merging_in_place_the_sweep_fails() {
     // Everything smaller than a header, in the segments, during collections: the lines of merges.
-    let merge = |offset: u64, len: u64| {
-        offset >= SEGMENT && len.is_multiple_of(64) && !offset.is_multiple_of(SEGMENT)
-    };
+    let merge = |offset: u64, len: u64| offset >= ROOT && len.is_multiple_of(64) && !is_start(offset);
     let lie = Lie { during: |op| *op == Op::Collect, ranges: merge };
     must_be_noticed_by(&in_place(), CrashModel::CacheLines, Durability::Process, lie);
 }
@@ -186,7 +202,7 @@ fn without_the_checkpoint_before_freeing_the_sweep_fails() {
 
 #[test]
 fn without_freeing_durably_before_reuse_the_sweep_fails() {
-    let header = |offset: u64, len: u64| offset >= SEGMENT && offset.is_multiple_of(SEGMENT) && len == 128;
+    let header = |offset: u64, len: u64| is_start(offset) && len == 128;
     must_be_noticed(
         CrashModel::Pages,
         Durability::Process,
@@ -196,7 +212,7 @@ fn without_freeing_durably_before_reuse_the_sweep_fails() {
 
 #[test]
 fn without_the_order_of_catalog_and_root_the_sweep_fails() {
-    let catalog = |offset: u64, _| (65_536..SEGMENT).contains(&offset);
+    let catalog = |offset: u64, _| (65_536..ROOT).contains(&offset);
     must_be_noticed(CrashModel::Pages, Durability::Process, Lie { during: stores_catalog, ranges: catalog });
     let root = |offset: u64, len: u64| offset < 65_536 && len == 128;
     must_be_noticed(
@@ -209,8 +225,8 @@ fn without_the_order_of_catalog_and_root_the_sweep_fails() {
 /// The record of a change goes with its segment: the catalog that holds it must be there before.
 #[test]
 fn without_the_catalog_before_freeing_the_sweep_fails() {
-    let unit_of_root = |offset: u64, len: u64| offset < SEGMENT && !is_everything(offset, len);
-    let lie = Lie { during: |op| *op == Op::Collect, ranges: unit_of_root };
+    let of_root = |offset: u64, len: u64| offset < ROOT && !is_everything(offset, len);
+    let lie = Lie { during: |op| *op == Op::Collect, ranges: of_root };
     must_be_noticed(CrashModel::Pages, Durability::Process, lie);
 }
 
@@ -231,7 +247,9 @@ fn key_of(key: u8) -> [u8; 24] {
 }
 
 fn counted_options(durability: Durability, background: bool) -> Options {
-    let (segment_bytes, index_bytes_max) = (SEGMENT, 16 << 20);
+    // Each version of the root has one mode.
+    let segment_bytes = SEGMENT_BYTES[usize::from(durability == Durability::Immediate)];
+    let index_bytes_max = 16 << 20;
     Options {
         durability,
         background,

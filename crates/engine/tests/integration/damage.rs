@@ -12,8 +12,10 @@ use hedgerow::{
     row,
 };
 use hedgerow_device::Random;
+use hedgerow_sim::SEGMENT_BYTES;
 
-const SEGMENT: usize = 1 << 20;
+/// Of either version.
+const ROOT: usize = 1 << 20;
 const PAGE: usize = 4096;
 const TABLES: [&str; 3] = ["users", "open", "flat"];
 
@@ -44,9 +46,10 @@ impl Drop for Scratch {
     }
 }
 
+/// Of a store whose segments are as long as the root, or to be opened.
 fn options() -> Options {
     Options {
-        segment_bytes: SEGMENT as u64,
+        segment_bytes: SEGMENT_BYTES[0],
         background: false,
         recovery_threads: 1,
         index_bytes_max: 64 << 20,
@@ -58,6 +61,7 @@ fn options() -> Options {
 /// A store as it lay on the disk, and what was in it.
 struct Base {
     name: String,
+    segment_bytes: usize,
     bytes: Vec<u8>,
     /// The same file some time before.
     earlier: Vec<u8>,
@@ -120,10 +124,10 @@ fn read(db: &Db) -> hedgerow::Result<Rows> {
 }
 
 impl Base {
-    fn new(seed: u64, closed: bool) -> Base {
+    fn new(seed: u64, segment_bytes: u64, closed: bool) -> Base {
         let scratch = Scratch::new(&format!("base-{seed}"));
         let mut random = Random::from_seed(seed);
-        let db = Db::open_with(&scratch.0, options()).unwrap();
+        let db = Db::open_with(&scratch.0, Options { segment_bytes, ..options() }).unwrap();
         let schema =
             Schema::new().field("name", Type::String).field("age", Type::U32).nullable("mail", Type::String);
         db.create_table("users", schema).unwrap();
@@ -149,8 +153,11 @@ impl Base {
         let bytes = std::fs::read(scratch.fast()).unwrap();
         drop(db);
         let witness = std::fs::read(scratch.0.join("fast.id")).unwrap();
-        let name = format!("seed {seed}, {}", if closed { "closed" } else { "killed" });
-        let mut base = Base { name, bytes, earlier, witness, saved, late, places: BTreeMap::new() };
+        let end = if closed { "closed" } else { "killed" };
+        let name = format!("seed {seed}, segments of {segment_bytes} bytes, {end}");
+        let segment_bytes = segment_bytes as usize;
+        let mut base =
+            Base { name, segment_bytes, bytes, earlier, witness, saved, late, places: BTreeMap::new() };
         base.places = base.find_places();
         base
     }
@@ -209,7 +216,7 @@ fn page(base: &Base, random: &mut Random) -> usize {
     loop {
         let page = (random.next_u64() as usize % (base.bytes.len() / PAGE)) * PAGE;
         let is_used = base.bytes[page..page + PAGE].iter().any(|byte| *byte != 0);
-        let is_first = page.is_multiple_of(SEGMENT);
+        let is_first = page.is_multiple_of(base.segment_bytes);
         if is_first || is_used || random.next_u64().is_multiple_of(64) {
             return page;
         }
@@ -243,14 +250,15 @@ fn damage(base: &Base, bytes: &mut Vec<u8>, random: &mut Random) -> Damage {
             done(format!("a page of noise at {at}"), at..at + PAGE)
         }
         5 => {
-            let end = (at + PAGE * (1 + random.next_u64() as usize % 64)).min((at / SEGMENT + 1) * SEGMENT);
+            let of_segment = (at / base.segment_bytes + 1) * base.segment_bytes;
+            let end = (at + PAGE * (1 + random.next_u64() as usize % 64)).min(of_segment);
             bytes[at..end].fill(0);
             done(format!("zeros at {at}..{end}"), at..end)
         }
         6 => {
             let keep = match random.next_u64() % 4 {
                 0 => at,
-                1 => at / SEGMENT * SEGMENT,
+                1 => at / base.segment_bytes * base.segment_bytes,
                 2 => random.next_u64() as usize % bytes.len(),
                 _ => 0,
             };
@@ -341,7 +349,7 @@ fn mend(base: &Base, bytes: &[u8], damage: &Damage, outcomes: &mut Outcomes) {
         Err(error) => {
             let all_gone =
                 damage.touched.iter().any(|touched| touched.start == 0 && touched.end > base.bytes.len() / 2);
-            let is_short = bytes.len() <= SEGMENT;
+            let is_short = bytes.len() <= ROOT;
             assert!(all_gone || is_short, "nothing was found: {error}");
             return;
         }
@@ -363,7 +371,9 @@ fn mend(base: &Base, bytes: &[u8], damage: &Damage, outcomes: &mut Outcomes) {
 }
 
 fn damage_many(count: u64, mended: u64) -> Outcomes {
-    let bases: Vec<Base> = (0..4).map(|seed| Base::new(100 + seed, seed % 2 == 0)).collect();
+    let bases: Vec<Base> = (0..4u64)
+        .map(|seed| Base::new(100 + seed, SEGMENT_BYTES[seed as usize / 2], seed % 2 == 0))
+        .collect();
     let mut outcomes = Outcomes::default();
     for n in 0..count {
         let base = &bases[n as usize % bases.len()];
