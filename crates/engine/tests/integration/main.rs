@@ -9,6 +9,7 @@ mod catalog;
 mod concurrency;
 mod corruption;
 mod crash;
+mod crash_when_full;
 mod damage;
 mod failed_sync;
 mod full_disk;
