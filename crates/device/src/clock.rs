@@ -105,6 +105,15 @@ impl Clock {
             }
         }
     }
+
+    /// Has a manual clock step to `ms`, which may be in its past, as a machine's may when it is set.
+    pub fn step_to_ms(&self, ms: u64) {
+        match &self.source {
+            Source::Machine => {}
+            Source::Cached(cached) => cached.source.step_to_ms(ms),
+            Source::Manual(manual) => manual.ms.store(ms, Ordering::Release),
+        }
+    }
 }
 
 impl Default for Clock {

@@ -6,7 +6,8 @@
 //! | `db/read.rs` | the read path |
 //! | `db/fetch.rs` | which lines of a row are fetched ahead |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
-//! | `db/collect.rs` | freeing segments, sweeping expired rows |
+//! | `db/collect.rs` | freeing segments |
+//! | `db/sweep.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
 //! | `db/merge.rs` | rows in pieces made whole |
 //! | `db/cluster.rs` | rows that are scanned together brought together |
@@ -42,6 +43,7 @@ mod salvage;
 mod scan;
 mod snapshot;
 mod store;
+mod sweep;
 mod swim;
 mod table;
 mod throttle;

@@ -9,6 +9,7 @@
 //! each lane once ([`Log::barrier`]) knows that all sequences given out before are published.
 
 mod copy;
+mod due;
 mod extents;
 pub(crate) mod format;
 mod lane;

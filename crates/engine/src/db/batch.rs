@@ -342,6 +342,7 @@ impl Store {
                 (Decision::Store(part.draft.slot(offset, bytes, old)), old)
             });
             replaced.push(old.map_err(index_full)?);
+            part.draft.note_expiry(&self.log, offset);
             offset += bytes as u64;
         }
         lane.commit(reservation, sequence);

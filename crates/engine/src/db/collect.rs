@@ -28,12 +28,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::expiring::Pass;
+use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared, index_full};
 use super::throttle::Throttle;
 use super::victims::{Chosen, Need};
-use super::write::{Draft, Edit, Step, is_row};
+use super::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::Walk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
@@ -56,7 +56,7 @@ pub(crate) struct Collector {
     pending: Mutex<VecDeque<Pending>>,
     /// Rounds share it; whoever changes records in place has it alone.
     pub(super) walking: RwLock<()>,
-    /// By segment that is not freed yet, in order: the tombstones in it that left the index. No key counts them.
+    /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
 
@@ -110,7 +110,12 @@ impl Collector {
         self.pending.lock().iter().map(|victim| victim.unit).collect()
     }
 
-    /// The tombstones in a segment that left the index, by offset.
+    /// Notes that the record at `offset`, in the segment `unit`, has left the index and no other took its place.
+    pub(super) fn note_dropped(&self, unit: u32, offset: u64) {
+        self.dropped.lock().entry(unit).or_default().push(offset);
+    }
+
+    /// The records in a segment that left the index, by offset.
     pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
         self.dropped.lock().get(&unit).cloned().unwrap_or_default()
     }
@@ -135,9 +140,11 @@ impl Store {
 
     /// The collector's thread.
     pub(super) fn keep_collecting(&self) {
-        let (mut pace, mut seen) = (Pace::new(Duration::from_millis(2)), 0);
-        let anything_new = |seen: &mut u64| {
-            let before = std::mem::replace(seen, self.log.last_sequence());
+        let (mut pace, mut seen) = (Pace::new(Duration::from_millis(2)), (0, 0));
+        let anything_new = |seen: &mut (u64, u64)| {
+            // What expires may go without a sequence.
+            let now = (self.log.last_sequence(), self.counters.sum(Count::Expired));
+            let before = std::mem::replace(seen, now);
             before != *seen || self.collector.requested.load(Ordering::SeqCst)
         };
         // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
@@ -408,7 +415,7 @@ impl Store {
         );
         let dropped = dropped.map_err(index_full)?;
         if dropped {
-            self.collector.dropped.lock().entry(unit).or_default().push(record.offset());
+            self.collector.note_dropped(unit, record.offset());
         }
         Ok(dropped)
     }
@@ -503,6 +510,7 @@ impl Store {
         // Nothing was committed if not: the next record is written over it.
         let stands = stands.map_err(index_full)?;
         if stands {
+            copy.draft.note_expiry(&self.log, offset);
             lane.commit(reservation, sequence);
             self.collector.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
@@ -535,7 +543,8 @@ impl Store {
 
     /// Step 5.
     fn uncount(&self, unit: u32) -> Result<()> {
-        let dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
+        let mut dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
+        dropped.sort_unstable();
         self.each_record(unit, Fetched::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
                 return Ok(());
@@ -595,49 +604,6 @@ impl Store {
             }
         }
         Ok(bytes)
-    }
-
-    /// Deletes rows that have expired, a bounded number of slots at a time, going on from where `pass` is.
-    pub(super) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
-        const SLOTS: usize = 2000;
-        let mut expired = Vec::new();
-        {
-            let guard = self.pin();
-            let mut batch = crate::index::ScanBatch::default();
-            let from = match pass.position.is_empty() {
-                true => std::ops::Bound::Unbounded,
-                false => std::ops::Bound::Excluded(pass.position.as_slice()),
-            };
-            let unbounded = std::ops::Bound::Unbounded;
-            table.index.rows().scan_forward(from, unbounded, SLOTS, &guard, &mut batch);
-            let schema = table.schema.load();
-            for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
-                // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
-                match self.row_at(&schema, Some(slot)) {
-                    Ok(None) => expired.push(key.to_vec()),
-                    Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
-                    Err(_) => {}
-                }
-            }
-            pass.position.clear();
-            match batch.len() == SLOTS {
-                true => pass.position.extend_from_slice(batch.key(SLOTS - 1)),
-                false => pass.finish(&table.expiry),
-            }
-        }
-        for key in expired {
-            let deleted = self.with_row(table, &key, |at| {
-                // Written anew, or deleted, since it was found: leave it.
-                if at.row.is_some() || !is_row(at.slot) {
-                    return Ok(Step::Done(false));
-                }
-                Ok(self.apply(at, Edit::<&str>::Delete)?.then(true))
-            })?;
-            if deleted {
-                self.counters.add(super::metrics::Count::Expired);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -283,6 +283,9 @@ impl Store {
                 walked.torn.push(record.offset());
             }
             let Some(prefixes) = prefixes else { continue };
+            if let Some(at_ms) = record.expires_at_ms().filter(|&at_ms| at_ms != 0) {
+                self.log.note_expiry(record.offset(), at_ms);
+            }
             if current.as_ref().is_none_or(|of_table| of_table.id != record.table()) {
                 noted.extend(current.take().map(|of_table| (of_table.id, of_table.notes)));
                 current = Some(self.noted_table(record.table(), prefixes, noted));

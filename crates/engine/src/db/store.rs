@@ -1,6 +1,6 @@
 //! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use super::cached::check_options;
 use super::catalog::Catalog;
 use super::cluster::Clustering;
 use super::collect::Collector;
-use super::expiring::{Pass, TableExpiry};
+use super::expiring::TableExpiry;
 use super::merge::Merging;
 use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
@@ -440,35 +440,6 @@ impl Store {
             }
         }
     }
-
-    fn keep_swept(&self) {
-        if self.log.is_unsettled() {
-            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
-            drop(self.log.persist_to(self.log.last_sequence()));
-        }
-        let mut passes = HashMap::new();
-        while self.housekeeping.sleep(Duration::from_millis(100)) && self.log.check_writable().is_ok() {
-            self.sweep_all(&mut passes);
-            // A failure closes the log for writing, and this thread's next look at it ends it.
-            drop(self.keep_catalog_stored());
-        }
-    }
-
-    /// Sweeps some of each table, by its id from where the last call ended.
-    fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
-        passes.retain(|&id, _| self.catalog.by_id(id).is_some());
-        for table in self.catalog.all() {
-            let id = table.id.load(Ordering::Relaxed);
-            if table.index.mixed() > 0 && self.snapshots.are_none() {
-                self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
-            }
-            if table.expiry.rows() > 0 {
-                let pass = passes.entry(id).or_default();
-                // What a sweep could not do now, the next will find again.
-                drop(self.sweep(&table, pass));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -477,7 +448,7 @@ mod tests {
 
     use super::*;
     use crate::db::fixture::options;
-    use crate::{Db, Schema, Value};
+    use crate::{Db, Schema};
 
     #[test]
     fn threads_without_work_rest_longer_and_longer() {
@@ -502,23 +473,6 @@ mod tests {
         assert!(store.strong_count() > 3, "some were started");
         drop(db);
         assert_eq!(store.strong_count(), 0, "a thread goes on");
-    }
-
-    #[test]
-    fn the_sweeper_forgets_tables_that_are_gone() {
-        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
-        let flat = db.create_table("flat", Schema::flat()).unwrap();
-        let mut positions = HashMap::new();
-        for _ in 0..10 {
-            flat.put_expiring(b"key", &[("value", Value::Bytes(b"v"))], 2_000).unwrap();
-            flat.store().sweep_all(&mut positions);
-            assert_eq!(positions.len(), 1);
-            flat.clear().unwrap();
-        }
-        db.drop_table("flat").unwrap();
-        flat.store().sweep_all(&mut positions);
-        assert!(positions.is_empty());
     }
 
     #[test]

@@ -26,6 +26,9 @@ const VICTIMS_MAX: usize = 8;
 const IDLE_OBSOLETE_PERCENT: u64 = 50;
 /// Obsolete bytes that are tolerated before the idle rule applies.
 const IDLE_OBSOLETE_BYTES: u64 = 64 << 20;
+/// Segments with nothing live in them are given back without need when they come to this share of what is used, in percent:
+/// there is nothing to copy, but the checkpoint before it is a sync.
+const IDLE_EMPTY_PERCENT: u64 = 10;
 /// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
 /// store counts as full.
 const NEED_GAIN_PERCENT: u64 = 3;
@@ -55,12 +58,6 @@ pub(super) struct Chosen {
     pub(super) victims: Vec<u32>,
     /// For the space that their copies take.
     pub(super) claim: Claim,
-}
-
-impl Chosen {
-    fn nothing() -> Chosen {
-        Chosen { victims: Vec::new(), claim: Claim::Collector }
-    }
 }
 
 /// What prices are made of.
@@ -177,7 +174,8 @@ impl Store {
         let is_mostly_obsolete = obsolete_in_all / 3 > used - obsolete_in_all;
         let is_tolerable = obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used;
         if need == Need::Idle && is_tolerable && !is_mostly_obsolete {
-            return Chosen::nothing();
+            let victims = self.wholly_obsolete(used, obsolete_in_all);
+            return Chosen { victims, claim: Claim::Collector };
         }
         let mut candidates = self.worth_collecting(need, used - obsolete_in_all);
         candidates.sort_by_key(by_benefit);
@@ -195,6 +193,18 @@ impl Store {
         // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
         candidates.retain(|candidate| candidate.certain);
         Chosen { victims: fitting(&candidates, unit_bytes / 4 * 3, 0), claim: Claim::LastUnit }
+    }
+
+    /// Segments that cost nothing to empty, if they come to enough of the bytes `used`: rows that expire leave them behind in
+    /// the order in which they were written.
+    fn wholly_obsolete(&self, used: u64, obsolete: u64) -> Vec<u32> {
+        let is_enough = |bytes: u64| bytes * 100 >= used * IDLE_EMPTY_PERCENT;
+        if !is_enough(obsolete) {
+            return Vec::new();
+        }
+        let (mut empty, bytes) = self.log.empty_segments();
+        empty.truncate(if is_enough(bytes) { VICTIMS_MAX } else { 0 });
+        empty
     }
 
     fn worth_collecting(&self, need: Need, live_in_all: u64) -> Vec<Candidate> {

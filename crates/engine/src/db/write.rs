@@ -33,7 +33,7 @@ use super::throttle;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::log::{Lane, NoSpace, Reservation, check_fits};
+use crate::log::{Lane, Log, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
@@ -87,6 +87,14 @@ impl Draft {
                 .with_expires(self.expires_over(Some(old))),
             (RecordKind::Tombstone, _) => stale(Slot::new(Tag::Tombstone, offset, bytes as u64)),
             _ => stale(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
+        }
+    }
+
+    /// Notes when the row of this record expires, for the sweeper. With the lane locked.
+    #[inline]
+    pub(super) fn note_expiry(&self, log: &Log, offset: u64) {
+        if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
+            log.note_expiry(offset, at_ms);
         }
     }
 
@@ -192,6 +200,7 @@ impl Store {
             Ok(None) => return Ok(Outcome::Refused),
             Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
+        draft.note_expiry(&self.log, reservation.offset);
         lane.commit(reservation, sequence);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(lane);

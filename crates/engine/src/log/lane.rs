@@ -135,6 +135,12 @@ impl Lane {
         }
     }
 
+    /// If `unit` is part of an open segment: its first unit, its incarnation, and where its records end.
+    pub(super) fn written_at(&self, unit_offset: u64) -> Option<(u32, u64, u64)> {
+        let holds = |open: &&Open| (open.start..open.limit).contains(&unit_offset);
+        self.open.iter().flatten().find(holds).map(|o| (o.unit, o.incarnation, o.cursor - o.start))
+    }
+
     /// Of every open segment: unit, incarnation, bytes used, last sequence.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64, u64, u64)> {
         self.open.iter().flatten().map(|o| (o.unit, o.incarnation, o.cursor - o.start, o.max_sequence))

@@ -151,6 +151,26 @@ pub(crate) struct Unit<'a> {
     pub(crate) chains: &'a AtomicU64,
     /// 1: its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
     pub(crate) small_pages: &'a AtomicU64,
+    /// See `log/due.rs`.
+    pub(super) expiry: UnitExpiry<'a>,
+}
+
+/// What in a unit expires, and when. Zero where nothing does, or nobody has looked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnitExpiry<'a> {
+    /// `u64::MAX` less the earliest time at which something expires that no sweep has come to.
+    pub(super) urgency: &'a AtomicU64,
+    /// What expired up to this time, a sweep has come to.
+    pub(super) swept_ms: &'a AtomicU64,
+    /// From this time on much of what was left by the last sweep has expired.
+    pub(super) worth_ms: &'a AtomicU64,
+}
+
+impl UnitExpiry<'_> {
+    /// For a new segment.
+    pub(super) fn reset(self) {
+        [self.urgency, self.swept_ms, self.worth_ms].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
 }
 
 /// Those of all units there may ever be. They take memory as they come into use.
@@ -158,7 +178,7 @@ pub(crate) struct Unit<'a> {
 pub(crate) struct Units(Box<[AtomicU64]>);
 
 impl Units {
-    const WORDS: usize = 4;
+    const WORDS: usize = 7;
 
     pub(crate) fn new(count: u32) -> Units {
         Units(zeroed_words(count as usize * Units::WORDS))
@@ -167,12 +187,13 @@ impl Units {
     #[inline]
     pub(crate) fn get(&self, unit: u64) -> Option<Unit<'_>> {
         let first = (unit as usize).checked_mul(Units::WORDS)?;
-        let [incarnation, dead_bytes, chains, small_pages] =
+        let [incarnation, dead_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Units::WORDS)?)?
         else {
             return None;
         };
-        Some(Unit { incarnation, dead_bytes, chains, small_pages })
+        let expiry = UnitExpiry { urgency, swept_ms, worth_ms };
+        Some(Unit { incarnation, dead_bytes, chains, small_pages, expiry })
     }
 
     /// # Panics

@@ -45,6 +45,7 @@ impl Log {
             unit.incarnation.store(incarnation, Ordering::Relaxed);
             unit.dead_bytes.store(0, Ordering::Relaxed);
             unit.chains.store(0, Ordering::Relaxed);
+            unit.expiry.reset();
         }
         let header = SegmentHeader {
             state: SegmentState::Open,
@@ -249,6 +250,17 @@ impl Log {
         let pool = self.pool.lock();
         let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
         sealed.map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+    }
+
+    /// Those of them with nothing live in them, and all their bytes together.
+    pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
+        let pool = self.pool.lock();
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
+        let empty = sealed.filter(|&(&unit, s)| self.dead_bytes(unit, s) == s.end - SEGMENT_HEADER_BYTES);
+        empty.fold((Vec::new(), 0), |(mut empty, bytes), (&unit, s)| {
+            empty.push(unit);
+            (empty, bytes + (u64::from(s.units) << self.unit_shift))
+        })
     }
 
     pub(super) fn dead_bytes(&self, unit: u32, segment: &Segment) -> u64 {

@@ -1,0 +1,243 @@
+//! The sweeper: rows that have expired leave the store.
+//!
+//! Owns: their removal, in whichever way they are found, and the pace of it. Promises: what expires is gone within a
+//! second, however much it is, while the store can be written to and half a processor is left for it; writers are kept
+//! waiting for the removal of [`GROUP`] rows at most. Must not know: how it is told what has expired (`log/due.rs`).
+//!
+//! An expired row that no older record of its key is left of needs no tombstone. The record itself says that there is no
+//! row: after a crash it is found again, and swept again. It leaves the index, and is counted nowhere from then on, as a
+//! tombstone that hides nothing. Any other row is deleted as callers would. `docs/decisions/0021-expiry.md` has the rest.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::expiring::Pass;
+use super::metrics::Count;
+use super::read::GROUP;
+use super::store::{Store, TableShared};
+use super::write::{Edit, Step, is_row};
+use crate::Result;
+use crate::index::{Decision, ScanBatch, Slot, Tag};
+use crate::log::Lane;
+use crate::log::format::Record;
+
+/// How often the sweeper looks.
+const ROUND: Duration = Duration::from_millis(100);
+/// It rests when it has been at work so long.
+const PIECE: Duration = Duration::from_millis(2);
+/// For as long as it was at work, where one record in so many was removed; else so many times as long.
+const WORTH_SHARE: usize = 16;
+const RESTS_FOR_FEW: u32 = 7;
+/// Records that could not be removed, for want of room, are tried again after this.
+const AGAIN_MS: u64 = 1000;
+
+/// Slots that one call looks at in a walk over the index.
+const SLOTS: usize = 2000;
+
+/// What a look through a segment came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Swept {
+    records: usize,
+    pub(super) removed: usize,
+}
+
+/// An expired row that takes more than to leave the index.
+type Late = (Arc<TableShared>, Vec<u8>);
+
+impl Store {
+    /// The sweeper's thread.
+    pub(super) fn keep_swept(&self) {
+        if self.log.is_unsettled() {
+            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
+            drop(self.log.persist_to(self.log.last_sequence()));
+        }
+        let mut passes = HashMap::new();
+        while self.housekeeping.sleep(ROUND) && self.log.check_writable().is_ok() {
+            self.sweep_due();
+            self.sweep_all(&mut passes);
+            // A failure closes the log for writing, and this thread's next look at it ends it.
+            drop(self.keep_catalog_stored());
+        }
+    }
+
+    /// Sweeps all segments that are due, with rests in between.
+    pub(super) fn sweep_due(&self) {
+        let mut owed = Duration::ZERO;
+        for due in self.log.due(self.clock.now_ms()) {
+            let began_ns = self.clock.monotonic_ns();
+            let swept = self.sweep_segment(due.unit);
+            let rests = if swept.removed * WORTH_SHARE >= swept.records { 1 } else { RESTS_FOR_FEW };
+            owed += Duration::from_nanos(self.clock.monotonic_ns() - began_ns) * rests;
+            if owed >= PIECE {
+                if !self.housekeeping.sleep(owed) || self.log.check_writable().is_err() {
+                    return;
+                }
+                owed = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Removes what has expired in the segment that `unit` is part of.
+    pub(super) fn sweep_segment(&self, unit: u32) -> Swept {
+        let (mut swept, mut late, mut left) = (Swept::default(), Vec::new(), Vec::new());
+        // Taken before the first row is removed, which may be under way for a while.
+        let now_ms = self.clock.now_ms();
+        let walking = self.collector.walking.read();
+        let guard = self.pin();
+        let Some(mut sweeping) = self.log.begin_sweep(unit, now_ms) else { return swept };
+        let (unit, after_ms) = (sweeping.unit, sweeping.after_ms);
+        let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
+        // What lies behind a record that does not parse is left to the walks over the index.
+        while let Ok(Some(record)) = sweeping.walk.next_record() {
+            swept.records += 1;
+            match record.expires_at_ms() {
+                Some(at_ms) if at_ms > now_ms => left.push(at_ms),
+                Some(at_ms) if at_ms > after_ms && at_ms != 0 => group.push(record),
+                _ => {}
+            }
+            if group.len() == GROUP {
+                swept.removed += self.sweep_group(unit, &group, &mut late);
+                group.clear();
+            }
+        }
+        swept.removed += self.sweep_group(unit, &group, &mut late);
+        self.log.end_sweep(&sweeping, &mut left);
+        // Who writes a tombstone may have to wait for space, and must not hold up those who free some.
+        drop((guard, walking));
+        for (table, key) in late {
+            match self.remove_expired(&table, &key) {
+                Ok(removed) => swept.removed += usize::from(removed),
+                // A row that is corrupted stays: whoever reads it is told. For want of room the rest wait, too.
+                Err(error) if error.kind() == crate::ErrorKind::Corrupted => {}
+                Err(_) => {
+                    self.log.sweep_again(&sweeping, now_ms + AGAIN_MS);
+                    break;
+                }
+            }
+        }
+        swept
+    }
+
+    /// Takes out of the index what it can of a segment's records that have expired, as far as they still are their keys'
+    /// newest. The others that are go into `late`.
+    fn sweep_group(&self, unit: u32, group: &[Record<'_>], late: &mut Vec<Late>) -> usize {
+        let mut removed = 0;
+        for records in group.chunk_by(|one, next| one.table() == next.table()) {
+            let Some(table) = self.catalog.by_id(records[0].table()) else { continue };
+            let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
+            let mut found = [None; GROUP];
+            let guard = self.pin();
+            table.index.rows().multi_get(&keys, &guard, &mut found);
+            let slots = found.map(|slot| slot.map(|slot| self.home(slot)));
+            // A batch holds all lanes from its look at a row to its publication; a snapshot waits for them, too.
+            let lane = self.log.lane();
+            for (record, slot) in records.iter().zip(slots) {
+                let Some(slot) = slot.filter(|slot| slot.expires()) else { continue };
+                let newest = slot.tag() == Tag::Row && slot.offset() == record.offset();
+                if newest && self.drop_row(&lane, unit, &table, record.key(), slot) {
+                    removed += 1;
+                } else if newest || slot.tag() == Tag::Delta {
+                    late.push((Arc::clone(&table), record.key().to_vec()));
+                }
+            }
+        }
+        removed
+    }
+
+    /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The lane
+    /// is that of any writer.
+    fn drop_row(&self, _lane: &Lane, unit: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
+        // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
+        // to it.
+        if slot.tag() != Tag::Row || slot.stale() > 0 || !self.snapshots.are_none() {
+            return false;
+        }
+        let guard = self.pin();
+        let dropped = self.publish(table, key, &guard, |now| match now == Some(slot) {
+            true => (Decision::Remove, true),
+            false => (Decision::Keep, false),
+        });
+        let dropped = dropped.is_ok_and(|dropped| dropped);
+        if dropped {
+            self.collector.note_dropped(unit, slot.offset());
+            table.expiry.replaced(Some(slot), false);
+            self.count_dead(slot);
+            self.counters.add(Count::Expired);
+        }
+        dropped
+    }
+
+    /// Removes a row if it has expired.
+    fn remove_expired(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.with_row(table, key, |at| {
+            // Written anew, or deleted, since it was found: leave it.
+            let Some(slot) = at.slot.filter(|&slot| at.row.is_none() && is_row(Some(slot))) else {
+                return Ok(Step::Done(false));
+            };
+            if let Some(unit) = self.log.segment_of(slot.offset())
+                && self.drop_row(&self.log.lane(), unit, table, key, slot)
+            {
+                return Ok(Step::Done(true));
+            }
+            let step = self.apply(at, Edit::<&str>::Delete)?.then(true);
+            if matches!(step, Step::Done(_)) {
+                self.counters.add(Count::Expired);
+            }
+            Ok(step)
+        })
+    }
+
+    /// Walks over some of each table's index, by its id from where the last call ended.
+    fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
+        passes.retain(|&id, _| self.catalog.by_id(id).is_some());
+        for table in self.catalog.all() {
+            let id = table.id.load(Ordering::Relaxed);
+            if table.index.mixed() > 0 && self.snapshots.are_none() {
+                self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
+            }
+            if table.expiry.rows() > 0 {
+                let pass = passes.entry(id).or_default();
+                // What a sweep could not do now, the next will find again.
+                drop(self.sweep(&table, pass));
+            }
+        }
+    }
+
+    /// Looks when rows expire, a bounded number of slots at a time, going on from where `pass` is; and removes what it finds
+    /// expired: behind a record that is corrupted, nobody else does.
+    pub(super) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
+        let mut expired = Vec::new();
+        {
+            let guard = self.pin();
+            let mut batch = ScanBatch::default();
+            let from = match pass.position.is_empty() {
+                true => Bound::Unbounded,
+                false => Bound::Excluded(pass.position.as_slice()),
+            };
+            table.index.rows().scan_forward(from, Bound::Unbounded, SLOTS, &guard, &mut batch);
+            let schema = table.schema.load();
+            for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
+                // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
+                match self.row_at(&schema, Some(slot)) {
+                    Ok(None) => expired.push(key.to_vec()),
+                    Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
+                    Err(_) => {}
+                }
+            }
+            pass.position.clear();
+            match batch.len() == SLOTS {
+                true => pass.position.extend_from_slice(batch.key(SLOTS - 1)),
+                false => pass.finish(&table.expiry),
+            }
+        }
+        expired.iter().try_for_each(|key| self.remove_expired(table, key).map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests;

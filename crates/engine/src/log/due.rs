@@ -1,0 +1,151 @@
+//! Which segments hold what has expired: the log as its own timer.
+//!
+//! Rows lie in the log in the order in which they were written, and so nearly in that in which they expire. What a timer
+//! would keep of every row, three words keep here of every unit: when the first thing in it expires that no sweep has come
+//! to, up to when one has come to all, and when the next is worth its while. A sweep walks the segment and looks up the
+//! keys of those records that have expired since the last.
+//!
+//! Owns: these words. Promises: a record whose time of expiry is the newest word on it is found by a sweep of its segment
+//! that begins at that time or later, wherever collection has moved it. Must not know: what becomes of what has expired.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::replay::Walk;
+use super::segment::Unit;
+use super::{Log, Padded};
+
+/// A segment is looked at for the first time when its first row has expired for so long: the others have followed.
+const FIRST_REST_MS: u64 = 50;
+/// It is looked at again, for however few, when one has expired for so long.
+const REST_MS: u64 = 500;
+/// For one in so many of what is left it is looked at at once.
+const WORTH_SHARE: usize = 8;
+
+/// A segment in which something has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Due {
+    /// Only a few are expected; comes after those where there are many.
+    pub(crate) few: bool,
+    /// When the first of them expired.
+    pub(crate) since_ms: u64,
+    /// A unit of the segment.
+    pub(crate) unit: u32,
+}
+
+/// A segment being swept.
+#[derive(Debug)]
+pub(crate) struct Sweeping<'a> {
+    pub(crate) unit: u32,
+    units: u32,
+    /// What expired up to then was looked at by earlier sweeps.
+    pub(crate) after_ms: u64,
+    pub(crate) walk: Walk<'a>,
+}
+
+impl Log {
+    /// Notes that by the record at `offset` its row expires at `at_ms`. With the lane locked that it was written in, before
+    /// that is let go of.
+    #[inline]
+    pub(crate) fn note_expiry(&self, offset: u64, at_ms: u64) {
+        let expiry = self.unit_of(offset).expiry;
+        let urgency = u64::MAX - at_ms;
+        if expiry.urgency.load(Relaxed) < urgency {
+            expiry.urgency.fetch_max(urgency, Relaxed);
+        }
+        // The clock went back, or a copy was made of what no sweep had come to.
+        if expiry.swept_ms.load(Relaxed) >= at_ms {
+            expiry.swept_ms.fetch_min(at_ms.saturating_sub(1), Relaxed);
+        }
+    }
+
+    /// The segments to sweep at `now_ms`, the most worth it first.
+    pub(crate) fn due(&self, now_ms: u64) -> Vec<Due> {
+        let grown = self.pool.lock().grown;
+        let mut due: Vec<Due> =
+            (0..grown).filter_map(|unit| due_at(self.units.at(unit), unit, now_ms)).collect();
+        due.sort_unstable();
+        due
+    }
+
+    /// Begins to sweep the segment that `unit` is part of: `None` if the collector has it, or it is gone. The caller has
+    /// pinned the epoch, and keeps out who changes records in place.
+    pub(crate) fn begin_sweep(&self, unit: u32, now_ms: u64) -> Option<Sweeping<'_>> {
+        let offset = self.unit_offset(unit);
+        for lane in self.lanes.iter().map(|Padded(lane)| lane).chain([&self.collector_lane]) {
+            let lane = lane.lock();
+            if let Some((first, incarnation, end)) = lane.written_at(offset) {
+                let units = self.pool.lock().used.get(&first)?.units;
+                // Under the lane's lock: what is behind `end` will be noted after this.
+                return self.sweeping((first, units), incarnation, end, now_ms);
+            }
+        }
+        let pool = self.pool.lock();
+        let (&first, segment) = pool.used.range(..=unit).next_back()?;
+        if !segment.sealed || segment.in_collection || unit >= first + segment.units {
+            return None;
+        }
+        self.sweeping((first, segment.units), segment.incarnation, segment.end, now_ms)
+    }
+
+    /// Takes the notes of what will have been looked at.
+    fn sweeping(
+        &self,
+        (unit, units): (u32, u32),
+        incarnation: u64,
+        end: u64,
+        now_ms: u64,
+    ) -> Option<Sweeping<'_>> {
+        let start = self.unit_offset(unit);
+        let bytes = self.tier.try_read(start, end as usize)?;
+        let mut after_ms = u64::MAX;
+        for expiry in (unit..unit + units).map(|u| self.units.at(u).expiry) {
+            expiry.urgency.store(0, Relaxed);
+            after_ms = after_ms.min(expiry.swept_ms.fetch_max(now_ms, Relaxed));
+        }
+        let walk = Walk::new(bytes, start, incarnation, end, true, self.torn_through.load(Relaxed));
+        Some(Sweeping { unit, units, after_ms, walk })
+    }
+
+    /// Ends a sweep that left what expires at the times in `left`. Under the guard it was begun under.
+    pub(crate) fn end_sweep(&self, sweeping: &Sweeping<'_>, left: &mut [u64]) {
+        let first = self.units.at(sweeping.unit).expiry;
+        let worth_at = left.len() / WORTH_SHARE;
+        let worth_ms = if left.is_empty() { 0 } else { *left.select_nth_unstable(worth_at).1 };
+        for expiry in (sweeping.unit..sweeping.unit + sweeping.units).map(|u| self.units.at(u).expiry) {
+            expiry.worth_ms.store(worth_ms, Relaxed);
+        }
+        if let Some(earliest) = left.iter().min() {
+            first.urgency.fetch_max(u64::MAX - earliest, Relaxed);
+        }
+    }
+
+    /// Ends a sweep that could not do all it had to: the next one begins where this did, at `at_ms` or later.
+    pub(crate) fn sweep_again(&self, sweeping: &Sweeping<'_>, at_ms: u64) {
+        self.units.at(sweeping.unit).expiry.urgency.fetch_max(u64::MAX - at_ms, Relaxed);
+        for unit in sweeping.unit..sweeping.unit + sweeping.units {
+            self.units.at(unit).expiry.swept_ms.fetch_min(sweeping.after_ms, Relaxed);
+        }
+    }
+
+    /// The first unit of the segment that holds `offset`.
+    pub(crate) fn segment_of(&self, offset: u64) -> Option<u32> {
+        let unit = (offset >> self.unit_shift) as u32;
+        self.pool.lock().used.range(..=unit).next_back().map(|(&first, _)| first)
+    }
+}
+
+fn due_at(of: Unit<'_>, unit: u32, now_ms: u64) -> Option<Due> {
+    let urgency = of.expiry.urgency.load(Relaxed);
+    let since_ms = u64::MAX - urgency;
+    if urgency == 0 || since_ms > now_ms {
+        return None;
+    }
+    let (worth_ms, rested_ms) = (of.expiry.worth_ms.load(Relaxed), now_ms - since_ms);
+    let few = worth_ms > now_ms;
+    let rest_ms = match worth_ms {
+        0 => FIRST_REST_MS,
+        _ if few => REST_MS,
+        _ => 0,
+    };
+    (rested_ms >= rest_ms).then_some(Due { few, since_ms, unit })
+}
