@@ -11,8 +11,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use journal::{CopyStep, CrashDirectory, record_copy};
+
 use crate::error::{DeviceError, Result};
 use crate::file::{FILE_MODE, file_size_limit, sync_directory};
+
+mod journal;
 
 /// A file that a copy is written to, sparse where nothing is.
 #[derive(Debug)]
@@ -36,6 +40,7 @@ impl CopyFile {
             Err(TryLockError::WouldBlock) => return Err(locked(path)),
             Err(TryLockError::Error(source)) => return Err(DeviceError::io("lock", path, source)),
         }
+        journal::done(|| CopyStep::Open(path.to_path_buf()));
         Ok(CopyFile { file, path: path.to_path_buf() })
     }
 
@@ -58,7 +63,9 @@ impl CopyFile {
             let source = io::Error::from_raw_os_error(libc::EFBIG);
             return Err(self.refused("lengthen", bytes, source));
         }
-        self.file.set_len(bytes).map_err(|source| self.refused("lengthen", bytes, source))
+        self.file.set_len(bytes).map_err(|source| self.refused("lengthen", bytes, source))?;
+        journal::done(|| CopyStep::SetBytes(self.path.clone(), bytes));
+        Ok(())
     }
 
     /// Writes `bytes` at `offset`.
@@ -67,7 +74,9 @@ impl CopyFile {
     /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: then some of them may be written.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset + bytes.len() as u64;
-        self.file.write_all_at(bytes, offset).map_err(|source| self.refused("write to", end, source))
+        self.file.write_all_at(bytes, offset).map_err(|source| self.refused("write to", end, source))?;
+        journal::done(|| CopyStep::Write(self.path.clone(), offset, bytes.into()));
+        Ok(())
     }
 
     /// Fills `bytes` from `offset` on; what lies beyond the end of the file is zeros.
@@ -97,6 +106,7 @@ impl CopyFile {
         let _ = unsafe {
             libc::fallocate(self.file.as_raw_fd(), mode, offset as libc::off_t, bytes as libc::off_t)
         };
+        journal::done(|| CopyStep::Write(self.path.clone(), offset, vec![0; bytes as usize].into()));
     }
 
     /// What was written, and the length, are on the device on return.
@@ -107,7 +117,9 @@ impl CopyFile {
         self.file.sync_data().map_err(|source| match source.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => self.refused("sync", 0, source),
             _ => DeviceError::io("sync", &self.path, source),
-        })
+        })?;
+        journal::done(|| CopyStep::Sync(self.path.clone()));
+        Ok(())
     }
 
     /// Lets the page cache go of the file's synced pages: they must not push out the store's, and whoever reads them next
@@ -193,8 +205,12 @@ pub fn replace_small_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .mode(FILE_MODE)
         .open(&temporary)
         .map_err(|source| DeviceError::io("open", &temporary, source))?;
+    journal::done(|| CopyStep::Open(temporary.clone()));
+    journal::done(|| CopyStep::SetBytes(temporary.clone(), 0));
     // PERSIST: the bytes before the name that leads to them.
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(refused)?;
+    journal::done(|| CopyStep::Append(temporary.clone(), bytes.into()));
+    journal::done(|| CopyStep::Sync(temporary.clone()));
     rename_file(&temporary, path)
 }
 
@@ -209,7 +225,9 @@ pub fn append_to_file(path: &Path, bytes: &[u8]) -> Result<()> {
         }
         _ => DeviceError::io("append to", path, source),
     };
-    OpenOptions::new().append(true).open(path).and_then(|mut file| file.write_all(bytes)).map_err(refused)
+    OpenOptions::new().append(true).open(path).and_then(|mut file| file.write_all(bytes)).map_err(refused)?;
+    journal::done(|| CopyStep::Append(path.to_path_buf(), bytes.into()));
+    Ok(())
 }
 
 /// Gives a file another name in its directory, durably.
@@ -218,8 +236,11 @@ pub fn append_to_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// [`DeviceError::Io`].
 pub fn rename_file(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|source| DeviceError::io("rename", from, source))?;
+    journal::done(|| CopyStep::Rename(from.to_path_buf(), to.to_path_buf()));
     // PERSIST: the new name is durable before anything rests on it.
-    sync_directory(to).map_err(|source| DeviceError::io("sync the directory of", to, source))
+    sync_directory(to).map_err(|source| DeviceError::io("sync the directory of", to, source))?;
+    journal::done(|| CopyStep::SyncNames(to.to_path_buf()));
+    Ok(())
 }
 
 /// Removes a file, durably; nothing happens if there is none.
@@ -230,9 +251,11 @@ pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(DeviceError::io("remove", path, source)),
-        Ok(()) => {}
+        Ok(()) => journal::done(|| CopyStep::Remove(path.to_path_buf())),
     }
-    sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))
+    sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
+    journal::done(|| CopyStep::SyncNames(path.to_path_buf()));
+    Ok(())
 }
 
 /// The names in a directory; none if there is no directory.

@@ -82,8 +82,8 @@ pub use arena::Arena;
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
 pub use copy::{
-    CopyFile, DirectoryLock, append_to_file, names_in, read_small_file, remove_file, rename_file,
-    replace_small_file,
+    CopyFile, CopyStep, CrashDirectory, DirectoryLock, append_to_file, names_in, read_small_file,
+    record_copy, remove_file, rename_file, replace_small_file,
 };
 pub use emulate::PersistentMemoryModel;
 pub use error::{DeviceError, Result};

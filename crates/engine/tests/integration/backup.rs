@@ -14,17 +14,17 @@ use crate::concurrency::{
 };
 
 /// A directory that is removed at the end.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("hedgerow-backup-{name}-{}", std::process::id()));
         std::fs::remove_dir_all(&path).ok();
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }
 
-    fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -36,12 +36,12 @@ impl Drop for Scratch {
 }
 
 /// Of a store with a root of several segments; those in memory have one of the other version.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { segment_bytes: SEGMENT_BYTES[1], index_bytes_max: 64 << 20, ..Options::default() }
 }
 
 /// Restores a backup, checks every byte of it and opens it.
-fn restored(backup: &Path, to: &Path) -> Db {
+pub(crate) fn restored(backup: &Path, to: &Path) -> Db {
     std::fs::remove_dir_all(to).ok();
     restore(backup, to, |_| Ok(())).unwrap();
     let report = View::open(to).unwrap().check(|_| ()).unwrap();
@@ -241,14 +241,14 @@ fn rows_that_are_merged_in_place_are_backed_up_whole() {
 }
 
 /// A store with rows, deltas, deletes, expiries, batches and several segments.
-fn filled(at: &Path) -> Db {
+pub(crate) fn filled(at: &Path) -> Db {
     let db = Db::open_with(at, options()).unwrap();
     let table = db.create_table("t", Schema::open()).unwrap();
     fill(&db, &table, 0..6_000);
     db
 }
 
-fn fill(db: &Db, table: &Table, range: std::ops::Range<u64>) {
+pub(crate) fn fill(db: &Db, table: &Table, range: std::ops::Range<u64>) {
     for n in range {
         let key = format!("key/{:05}", n % 4_000).into_bytes();
         match n % 7 {
@@ -269,7 +269,7 @@ fn fill(db: &Db, table: &Table, range: std::ops::Range<u64>) {
 }
 
 /// All rows of a store's table: keys, and the checksum of all else.
-fn rows(db: &Db) -> Vec<(Vec<u8>, u32)> {
+pub(crate) fn rows(db: &Db) -> Vec<(Vec<u8>, u32)> {
     let table = db.table("t").unwrap();
     let digest = |row: hedgerow::Row| {
         let fields: Vec<_> = row.fields().collect();

@@ -192,11 +192,11 @@ fn what_a_full_disk_gave_back_is_taken_again() {
 }
 
 /// Where a test that started itself anew finds its store.
-const DIRECTORY: &str = "HEDGEROW_SMALL_DISK";
+pub(crate) const DIRECTORY: &str = "HEDGEROW_SMALL_DISK";
 
 /// Runs the test `name` in a process of its own, by `wrapper`, with a store in `directory`. False if the machine does not
 /// let `wrapper` do what it is there for.
-fn again(name: &str, wrapper: &[&str], directory: &std::path::Path) -> bool {
+pub(crate) fn again(name: &str, wrapper: &[&str], directory: &std::path::Path) -> bool {
     let run = |program: &[&std::ffi::OsStr]| {
         let mut command = std::process::Command::new(wrapper[0]);
         command.args(&wrapper[1..]).args(program).env(DIRECTORY, directory);

@@ -5,6 +5,7 @@
 mod allocations;
 mod api;
 mod backup;
+mod backup_faults;
 mod catalog;
 mod concurrency;
 mod corruption;
