@@ -4,7 +4,7 @@
 //! (100), `percent` of the bytes of the rows' records that the store may take (125), `seconds` (60), `threads` (1),
 //! `changed` fields an update (1), `skew` (0 uniform, 1 zipfian 0.99), `dir` (memory if there is none), `mode` (interval,
 //! process, immediate), `merge` (1), `segment` in KiB (as the store chooses), `turnover` (0; percent of the operations that
-//! delete a row and insert another).
+//! delete a row and insert another), `batch` updates in one (1), `window` of seconds that a line is printed for (a tenth of all).
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
+use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 
 struct Args(Vec<(String, String)>);
@@ -64,6 +64,7 @@ fn key(row: u64) -> Vec<u8> {
 }
 
 struct Load<'a> {
+    db: &'a Db,
     table: &'a Table,
     names: &'a [String],
     bytes: usize,
@@ -74,6 +75,16 @@ impl Load<'_> {
         let value = vec![row as u8; self.bytes];
         let fields: Vec<_> = self.names.iter().map(|name| (name.as_str(), Value::Bytes(&value))).collect();
         self.table.put(&key(row), &fields)
+    }
+
+    fn update_all(&self, rows: &[u64], random: &mut Random) -> hedgerow::Result<()> {
+        let value = vec![random.below(256) as u8; self.bytes];
+        let mut batch = Batch::new();
+        for &row in rows {
+            let name = &self.names[random.below(self.names.len() as u64) as usize];
+            batch.update(self.table, &key(row), &[(name.as_str(), Value::Bytes(&value))])?;
+        }
+        self.db.write(batch)
     }
 
     fn update(&self, row: u64, random: &mut Random, changed: u64) -> hedgerow::Result<()> {
@@ -115,7 +126,7 @@ fn load(db: &Db, args: &Args, rows: u64) -> (Table, Vec<String>) {
     let names = names(args.number("fields", 10));
     let schema = names.iter().fold(Schema::new(), |schema, name| schema.field(name.as_str(), Type::Bytes));
     let table = db.create_table("t", schema).unwrap();
-    let load = Load { table: &table, names: &names, bytes: args.number("bytes", 100) as usize };
+    let load = Load { db, table: &table, names: &names, bytes: args.number("bytes", 100) as usize };
     (0..rows).for_each(|row| load.put(row).unwrap());
     (table, names)
 }
@@ -146,6 +157,7 @@ fn writer(load: &Load<'_>, args: &Args, rows: u64, seed: u64, shared: &Shared) -
     let zipf = (args.number("skew", 0) == 1).then(|| Zipf::new(rows));
     let (changed, turnover) = (args.number("changed", 1), args.number("turnover", 0));
     let (begin, mut latencies) = (Instant::now(), Vec::new());
+    let (batch, mut rows_of_batch) = (args.number("batch", 1), Vec::new());
     while !shared.over.load(Ordering::Relaxed) {
         let at = Instant::now();
         let outcome = if random.below(100) < turnover {
@@ -157,10 +169,17 @@ fn writer(load: &Load<'_>, args: &Args, rows: u64, seed: u64, shared: &Shared) -
                 Some(zipf) => zipf.next(&mut random),
                 None => random.below(rows),
             };
-            load.update(row + shared.turnover.load(Ordering::Relaxed), &mut random, changed)
+            rows_of_batch.push(row + shared.turnover.load(Ordering::Relaxed));
+            match rows_of_batch.len() as u64 {
+                1 if batch == 1 => load.update(rows_of_batch[0], &mut random, changed),
+                gathered if gathered < batch => continue,
+                _ => load.update_all(&rows_of_batch, &mut random),
+            }
         };
+        let written = rows_of_batch.len().max(1) as u64;
+        rows_of_batch.clear();
         match outcome {
-            Ok(()) => shared.done.fetch_add(1, Ordering::Relaxed),
+            Ok(()) => shared.done.fetch_add(written, Ordering::Relaxed),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Full, "{error}");
                 shared.refused.fetch_add(1, Ordering::Relaxed)
@@ -181,7 +200,7 @@ fn main() {
     let db = open(&args, options(&args), bytes_max);
     let (table, names) = load(&db, &args, rows);
     println!("{rows} rows, {records} bytes of records, at most {bytes_max}; {:?}", db.medium());
-    let load = Load { table: &table, names: &names, bytes: args.number("bytes", 100) as usize };
+    let load = Load { db: &db, table: &table, names: &names, bytes: args.number("bytes", 100) as usize };
     let (shared, seconds) = (Shared::default(), args.number("seconds", 60));
     let mut last = db.metrics();
     std::thread::scope(|scope| {
@@ -191,7 +210,7 @@ fn main() {
                 scope.spawn(move || writer(load, args, rows, seed, shared))
             })
             .collect();
-        let window = (seconds / 10).max(1);
+        let window = args.number("window", (seconds / 10).max(1));
         let mut done = 0;
         for second in 1..=seconds {
             std::thread::sleep(Duration::from_secs(1));

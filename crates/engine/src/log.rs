@@ -39,7 +39,8 @@ use root::ExtentList;
 pub(crate) use root::Root;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
-    HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, Units, add_dead,
+    Deltas, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, Units,
+    add_dead,
 };
 
 use self::format::{END_BYTES, Place, Record};
@@ -156,8 +157,7 @@ pub(crate) struct SegmentEnd {
     pub(crate) unit: u32,
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
-    /// Deltas among its records.
-    pub(crate) deltas: u32,
+    pub(crate) deltas: Deltas,
 }
 
 impl Commit {

@@ -234,7 +234,11 @@ impl Store {
         let mut waits = 0;
         loop {
             match self.try_batch(&batch)? {
-                Attempt::Done(sequence) => return self.make_durable(sequence),
+                Attempt::Done(sequence, bytes) => {
+                    self.make_durable(sequence)?;
+                    self.pay(bytes);
+                    return Ok(());
+                }
                 Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
@@ -277,7 +281,7 @@ impl Store {
             parts.extend(self.part(write)?);
         }
         if parts.is_empty() {
-            return Ok(Attempt::Done(0));
+            return Ok(Attempt::Done(0, 0));
         }
         let specs: Vec<RecordSpec<'_>> = parts.iter().map(Part::spec).collect();
         let records: usize = specs.iter().map(RecordSpec::record_bytes).sum();
@@ -303,7 +307,8 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        Ok(Attempt::Done(self.publish_batch(&mut lanes[0], reservation, &parts, &specs)?))
+        let sequence = self.publish_batch(&mut lanes[0], reservation, &parts, &specs)?;
+        Ok(Attempt::Done(sequence, bytes))
     }
 
     /// Writes the frame and the records under one sequence, and publishes them one after the other.
@@ -346,8 +351,8 @@ impl Store {
             offset += bytes as u64;
         }
         lane.commit(reservation, sequence);
-        let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta).count();
-        lane.count_deltas(deltas as u32);
+        let deltas = parts.iter().zip(specs).filter(|(part, _)| part.draft.kind == RecordKind::Delta);
+        deltas.for_each(|(_, spec)| lane.count_delta(spec.record_bytes()));
         for (part, old) in parts.iter().zip(replaced) {
             part.write.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old);
@@ -457,7 +462,8 @@ impl Store {
 }
 
 enum Attempt {
-    Done(u64),
+    /// Its sequence, and the bytes it wrote.
+    Done(u64, usize),
     NoSpace(usize, NoSpace),
 }
 

@@ -172,11 +172,11 @@ impl Store {
     /// Originals lie dead until the collector has freed them. Where half of the log is dead it is at that, and where space is
     /// short it belongs to the writers.
     fn has_room_to_cluster(&self) -> bool {
-        let (used, dead) = self.log.used_and_dead_bytes();
+        let filling = self.log.filling();
         let (available, all) = self.log.space();
-        dead * 2 < used
+        filling.obsolete * 2 < filling.used
             && u64::from(available) * 4 > u64::from(all)
-            && self.collector.throttle.ns_per_kib() == 0
+            && !self.collector.throttle.is_on()
     }
 
     fn cluster(&self, range: &Scattered) {

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared, index_full};
-use super::throttle::Throttle;
+use super::throttle::{Throttle, Work};
 use super::victims::{Chosen, Need};
 use super::write::Draft;
 use crate::index::{Decision, Slot, Tag};
@@ -50,6 +50,8 @@ pub(crate) struct Collector {
     stuck: AtomicBool,
     segments: AtomicU64,
     bytes: AtomicU64,
+    /// Bytes of records that merging made obsolete, less those of the rows it wrote.
+    gained: AtomicU64,
     /// What writers are delayed while space is low.
     pub(super) throttle: Throttle,
     /// Victims that wait for readers or snapshots.
@@ -125,6 +127,11 @@ impl Collector {
         self.stuck.load(Ordering::Relaxed)
     }
 
+    fn done(&self) -> Work {
+        let (segments, copied) = self.totals();
+        Work { segments, copied, gained: self.gained.load(Ordering::Relaxed) }
+    }
+
     /// Segments collected and bytes copied so far.
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -161,15 +168,15 @@ impl Store {
         self.collector.rounds.fetch_add(1, Ordering::SeqCst);
         let requested = self.collector.requested.swap(false, Ordering::SeqCst);
         let need = if requested { Need::Now } else { self.need() };
-        let before = self.collector.totals();
+        let before = self.collector.done();
         // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
         // next write. Neither keeps the next round from going on.
         drop(self.collect(need));
-        let worked = self.collector.totals() != before;
-        let need = self.need();
-        self.collector.throttle.adjust(need, worked);
+        let done = self.collector.done() - before;
+        let room = self.room();
+        self.collector.throttle.adjust(room, done, self.log.unit_bytes(), self.clock.monotonic_ns());
         self.collector.rounds.fetch_add(1, Ordering::SeqCst);
-        worked && need != Need::Idle
+        done.is_anything() && room.is_low()
     }
 
     /// Rounds by hand, until writers have room again or there is none to be made; returns how many segments were given back.
@@ -180,7 +187,7 @@ impl Store {
             self.collector.rounds.fetch_add(2, Ordering::SeqCst);
             let now = self.collect(Need::Now)?;
             freed += now;
-            if now == 0 || !matches!(self.need(), Need::Low { available: 0, .. }) {
+            if now == 0 || self.room().available > 0 {
                 break;
             }
         }
@@ -462,8 +469,11 @@ impl Store {
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
+            let obsolete: u64 = chain.records()?.map(|record| record.record_bytes() as u64).sum();
             chain.records()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
             self.chain_ended(chain);
+            let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
+            self.collector.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
         }
         Ok(done)
     }

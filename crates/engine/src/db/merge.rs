@@ -184,7 +184,7 @@ impl Store {
             self.age(noted);
             return count;
         }
-        if self.collector.throttle.ns_per_kib() == 0 {
+        if !self.collector.throttle.is_on() {
             noted.chunks(GROUP).for_each(|group| self.merge_group(group, None));
         }
         noted.clear();
@@ -254,7 +254,7 @@ impl Store {
             self.merging.in_place.fetch_add(count, Ordering::Relaxed);
             self.merging.merged.fetch_add(count, Ordering::Relaxed);
         }
-        if self.collector.throttle.ns_per_kib() != 0 {
+        if self.collector.throttle.is_on() {
             return;
         }
         // A chain that grew while it aged will be noted again, unless it can grow no more.

@@ -22,6 +22,7 @@ use super::catalog::LoggedChange;
 use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
+use crate::log::segment::Deltas;
 use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
@@ -258,11 +259,13 @@ impl Store {
         noted: &mut Notes,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
-        let (mut max_sequence, mut deltas) = (0, 0);
+        let (mut max_sequence, mut deltas) = (0, Deltas::default());
         let mut current: Option<NotedTable<'_>> = None;
         while let Some(record) = walk.next_record()? {
             max_sequence = max_sequence.max(record.sequence());
-            deltas += u32::from(record.kind() == RecordKind::Delta);
+            if record.kind() == RecordKind::Delta {
+                deltas.add(record.record_bytes());
+            }
             if record.sequence() > found.watermark {
                 walked.above.push(Above {
                     sequence: record.sequence(),

@@ -1,125 +1,251 @@
-//! The write throttle: while space is low, writers are slowed down to the speed of the collector, a little each, so that
-//! none has to wait for a round of it.
+//! The write throttle: while room is short, writers are held to the pace at which the collector makes room, a little each, so
+//! that none has to wait for a round of it.
 //!
-//! Owns how long a writer is delayed for what it wrote. Promises that the delay follows what the collector gets done, that
-//! it is zero while space is not low, and that no single delay is longer than [`SLEEP_MAX_NS`]. Must not know how space is
-//! made.
+//! Owns the rate at which all writers together may write. Promises that it follows what the collector gets done, that there
+//! is none while room is not short or nothing can be gained by waiting, and that no single delay is longer than
+//! [`SLEEP_MAX_NS`]. Must not know how room is made.
 //!
-//! The delay for each KiB is `scale * (missing / low)^2`, where `low - missing` units are to be had. After each round the
-//! scale grows while the collector is outrun (next to nothing is left, or somebody had to wait) and shrinks while it is
-//! not. It shrinks, too, when a round found nothing worth doing: then there is no more space to be had by waiting.
+//! There are two ways to run out of room, and a rate for each; the lower counts.
+//!
+//! **Deltas.** Merging a row makes the deltas over it obsolete, but no segment free: those deltas lie in segments with others,
+//! which a whole pass over the rows makes obsolete nearly all at once. A throttle that looks at free units alone sees nothing come of
+//! its delays for seconds, stops the writers, and then lets them fill all that came at once. So live deltas are held at the
+//! level that passes can keep up with: writers may write as many bytes as merging makes obsolete, more below that level, less above.
+//!
+//! **Units.** Whatever else takes room gives it back at once when a segment is emptied. Writers may write as many bytes as were
+//! freed beyond what was copied, on the mean of a pass; more while many units are left, less while few are.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ops::Sub;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::victims::Need;
+use hedgerow_device::Clock;
+use parking_lot::Mutex;
 
-/// The scale in ns for each KiB: where it starts and the most it grows to.
-const SCALE_MIN: u64 = 8_000;
-const SCALE_MAX: u64 = 4_000_000;
-/// A delay is owed until it is worth a sleep, and no sleep is longer than the most.
+use super::victims::Room;
+
+/// Writers may be ahead of their pace by so much before they sleep, and no sleep is longer than the most.
 const SLEEP_MIN_NS: u64 = 100_000;
 const SLEEP_MAX_NS: u64 = 5_000_000;
+/// What they did not use of it while they rested, and what one large write takes of the others' time, at most.
+const SAVED_MAX_NS: u64 = 1_000_000;
+const DEBT_MAX_NS: u64 = 1_000_000_000;
+/// The least that all writers together may write, in bytes a second.
+const RATE_MIN: f64 = 262_144.0;
+/// How long what merging gains is averaged over, in seconds; what is freed, over a pass, within bounds.
+const GAIN_SECONDS: f64 = 0.5;
+const PASS_SECONDS: [f64; 2] = [0.5, 60.0];
 
-/// What the collector and the writers share.
-#[derive(Debug)]
-pub(super) struct Throttle {
-    /// ns for each KiB written. Zero while space is not low.
-    ns_per_kib: AtomicU64,
-    scale: AtomicU64,
-    /// Somebody found no room since the last round.
-    waited: AtomicBool,
+/// What the collector has done: since it was opened, or in a round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Segments given back, and bytes copied out of them before.
+    pub(super) segments: u64,
+    pub(super) copied: u64,
+    /// Bytes that merging made obsolete beyond what it wrote.
+    pub(super) gained: u64,
 }
 
-impl Default for Throttle {
-    fn default() -> Throttle {
-        Throttle {
-            ns_per_kib: AtomicU64::new(0),
-            scale: AtomicU64::new(SCALE_MIN),
-            waited: AtomicBool::new(false),
+impl Sub for Work {
+    type Output = Work;
+
+    fn sub(self, earlier: Work) -> Work {
+        Work {
+            segments: self.segments - earlier.segments,
+            copied: self.copied - earlier.copied,
+            gained: self.gained - earlier.gained,
         }
     }
 }
 
+impl Work {
+    pub(super) fn is_anything(self) -> bool {
+        self.segments + self.copied > 0
+    }
+}
+
+/// What the collector and the writers share.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    /// What writing 1 KiB takes of the time of all writers. Zero while they are not held.
+    ns_per_kib: AtomicU64,
+    /// Until when the time of all writers is taken, on the monotonic clock.
+    taken_until_ns: AtomicU64,
+    /// The collector's own.
+    pace: Mutex<Pace>,
+}
+
+/// How fast the collector is: means in bytes a second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    noted_ns: u64,
+    /// Seconds that they are the means of.
+    seconds: f64,
+    copied: f64,
+    freed: f64,
+    gained: f64,
+}
+
 impl Throttle {
-    /// What a writer is delayed for each KiB, in ns.
+    /// Whether writers are held to a pace.
     #[inline]
-    pub(super) fn ns_per_kib(&self) -> u64 {
-        self.ns_per_kib.load(Ordering::Relaxed)
+    pub(super) fn is_on(&self) -> bool {
+        self.ns_per_kib.load(Ordering::Relaxed) != 0
     }
 
-    /// For a writer that found no room.
-    pub(super) fn note_wait(&self) {
-        self.waited.store(true, Ordering::Relaxed);
+    /// Takes the time of a write of so many bytes, and sleeps while the writers are ahead of their pace.
+    #[cold]
+    pub(super) fn pay(&self, bytes: u64, clock: &Clock) {
+        let now_ns = clock.monotonic_ns();
+        let cost_ns = (bytes * self.ns_per_kib.load(Ordering::Relaxed)) >> 10;
+        let after = |until_ns: u64| {
+            let from_ns = until_ns.clamp(now_ns.saturating_sub(SAVED_MAX_NS), now_ns + DEBT_MAX_NS);
+            from_ns + cost_ns.min(DEBT_MAX_NS)
+        };
+        let taken = self
+            .taken_until_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until_ns| Some(after(until_ns)));
+        let ahead_ns = after(taken.unwrap_or_default()).saturating_sub(now_ns);
+        if ahead_ns >= SLEEP_MIN_NS {
+            std::thread::sleep(Duration::from_nanos(ahead_ns.min(SLEEP_MAX_NS)));
+        }
     }
 
-    /// Sets the delay after a round that left `need`, and that did something or not.
-    pub(super) fn adjust(&self, need: Need, worked: bool) {
-        let waited = self.waited.swap(false, Ordering::Relaxed);
-        let scale = self.scale.load(Ordering::Relaxed);
-        let (scale, ns) = adjusted(scale, need, worked, waited);
-        self.scale.store(scale, Ordering::Relaxed);
-        self.ns_per_kib.store(ns, Ordering::Relaxed);
+    /// Sets the pace after a round that did `work` and left `room`.
+    pub(super) fn adjust(&self, room: Room, work: Work, unit_bytes: u64, now_ns: u64) {
+        let mut pace = self.pace.lock();
+        if !room.is_low() {
+            // What was done meanwhile was done for nobody in need.
+            pace.noted_ns = 0;
+            return self.ns_per_kib.store(0, Ordering::Relaxed);
+        }
+        pace.note(room, work, unit_bytes, now_ns);
+        let ns_per_kib = match work.is_anything() {
+            true => pace.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
+            // Nothing is to be had by waiting.
+            false => self.ns_per_kib.load(Ordering::Relaxed) / 2,
+        };
+        self.ns_per_kib.store(ns_per_kib, Ordering::Relaxed);
     }
 }
 
-/// The scale that follows `scale`, and the delay for each KiB.
-fn adjusted(scale: u64, need: Need, worked: bool, waited: bool) -> (u64, u64) {
-    let Need::Low { available, low } = need else {
-        return ((scale / 8 * 7).max(SCALE_MIN), 0);
-    };
-    let scale = match (worked, available * 4 < low, available * 2 > low) {
-        (false, ..) => scale / 2,
-        (true, true, _) => scale + scale / 8,
-        (true, false, _) if waited => scale + scale / 8,
-        (true, false, true) => scale / 16 * 15,
-        (true, false, false) => scale,
-    };
-    let scale = scale.clamp(SCALE_MIN, SCALE_MAX);
-    let (missing, low) = (u64::from(low - available), u64::from(low));
-    (scale, scale * missing * missing / (low * low))
-}
-
-/// Adds to what the thread owes, and sleeps it off once that is worth a sleep.
-#[cold]
-pub(super) fn owe(ns: u64) {
-    thread_local!(static DEBT_NS: Cell<u64> = const { Cell::new(0) });
-    let debt = DEBT_NS.get() + ns;
-    if debt < SLEEP_MIN_NS {
-        return DEBT_NS.set(debt);
+impl Pace {
+    fn note(&mut self, room: Room, work: Work, unit_bytes: u64, now_ns: u64) {
+        let before_ns = std::mem::replace(&mut self.noted_ns, now_ns);
+        if before_ns == 0 || before_ns >= now_ns {
+            return;
+        }
+        let seconds = (now_ns - before_ns) as f64 / 1e9;
+        self.seconds += seconds;
+        let over = |span: f64| (seconds / self.seconds.min(span)).min(1.0);
+        let blend = |mean: &mut f64, bytes: f64, weight: f64| *mean += (bytes / seconds - *mean) * weight;
+        let brief = over(GAIN_SECONDS);
+        let pass = over((room.live as f64 / self.copied.max(1.0)).clamp(PASS_SECONDS[0], PASS_SECONDS[1]));
+        blend(&mut self.gained, work.gained as f64, brief);
+        blend(&mut self.copied, work.copied as f64, brief);
+        blend(&mut self.freed, (work.segments * unit_bytes) as f64 - work.copied as f64, pass);
     }
-    let sleep = debt.min(SLEEP_MAX_NS);
-    // What one sleep does not pay off is forgiven beyond another: a large write is no reason to stand still.
-    DEBT_NS.set((debt - sleep).min(SLEEP_MAX_NS));
-    std::thread::sleep(Duration::from_nanos(sleep));
+
+    /// Bytes a second that all writers together may write; `None`: as many as they like.
+    fn rate(&self, room: Room) -> Option<f64> {
+        let deltas = room.deltas as f64 / room.deltas_even.max(1) as f64;
+        let units = f64::from(room.available) / f64::from(room.low);
+        // One at the level to be held, nothing where no room is left, without bound where there is enough.
+        let by_deltas =
+            (deltas > 0.5).then(|| self.gained * ((2.0 - deltas).max(0.0) / (2.0 * deltas - 1.0)));
+        // The mean of a pass is not known before its end. So much is gained if it is as bad as it may be.
+        let freed = self.freed.max(self.copied / 16.0);
+        let by_units = (units < 1.0).then(|| freed * (3.0 * units / (1.0 - units)));
+        [by_deltas, by_units].into_iter().flatten().reduce(f64::min)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const fn low(available: u32) -> Need {
-        Need::Low { available, low: 16 }
+    const MIB: u64 = 1 << 20;
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn room(available: u32, deltas: u64) -> Room {
+        Room { available, low: 20, deltas: deltas * MIB, deltas_even: 100 * MIB, live: 1000 * MIB }
+    }
+
+    /// Ten rounds a second, each of which empties ten segments of rows that are half obsolete, and gains 1 MiB of deltas.
+    fn paced(throttle: &Throttle, room: Room) -> u64 {
+        let work = Work { segments: 10, copied: 5 * MIB, gained: MIB };
+        (1..=50).for_each(|tenth| throttle.adjust(room, work, MIB, tenth * SECOND_NS / 10));
+        throttle.ns_per_kib.load(Ordering::Relaxed)
+    }
+
+    fn is_about(ns_per_kib: u64, bytes_per_second: u64) -> bool {
+        let expected = 1024 * SECOND_NS / bytes_per_second;
+        ns_per_kib.abs_diff(expected) * 20 < expected
     }
 
     #[test]
-    fn the_delay_rises_while_the_collector_is_outrun_and_falls_afterwards() {
-        assert_eq!(adjusted(SCALE_MIN, Need::Idle, true, true), (SCALE_MIN, 0));
-        let (mut scale, mut last) = (SCALE_MIN, 0);
-        for _ in 0..80 {
-            let (next, ns) = adjusted(scale, low(1), true, false);
-            assert!(ns >= last);
-            (scale, last) = (next, ns);
-        }
-        assert_eq!(scale, SCALE_MAX);
-        assert_eq!(adjusted(scale, low(0), true, true), (SCALE_MAX, SCALE_MAX));
-        assert_eq!(adjusted(scale, low(8), true, false), (SCALE_MAX, SCALE_MAX / 4));
-        assert!(adjusted(scale, low(12), true, false).0 < scale);
-        // All there is to be had: nobody is helped by a delay.
-        for _ in 0..20 {
-            scale = adjusted(scale, low(1), false, true).0;
-        }
-        assert_eq!(scale, SCALE_MIN);
+    fn writers_are_held_while_room_is_short_and_no_longer() {
+        let throttle = Throttle::default();
+        assert_eq!(paced(&throttle, room(20, 50)), 0);
+        assert!(paced(&throttle, room(10, 0)) > 0);
+        assert!(throttle.is_on());
+        throttle.adjust(room(20, 50), Work::default(), MIB, 6 * SECOND_NS);
+        assert!(!throttle.is_on());
+    }
+
+    #[test]
+    fn deltas_are_written_at_the_pace_at_which_they_are_merged() {
+        let at = |deltas| paced(&Throttle::default(), room(100, deltas));
+        assert!(is_about(at(100), 10 * MIB), "{}", at(100));
+        assert!(is_about(at(75), 25 * MIB), "{}", at(75));
+        assert!(is_about(at(150), 10 * MIB / 4), "{}", at(150));
+        assert!(is_about(at(200), RATE_MIN as u64), "{}", at(200));
+    }
+
+    #[test]
+    fn units_are_written_at_the_pace_at_which_they_are_freed() {
+        let at = |available| paced(&Throttle::default(), room(available, 0));
+        assert!(is_about(at(5), 50 * MIB), "{}", at(5));
+        assert!(is_about(at(10), 150 * MIB), "{}", at(10));
+        assert!(is_about(at(1), 50 * MIB * 3 / 19), "{}", at(1));
+        assert!(is_about(at(0), RATE_MIN as u64), "{}", at(0));
+    }
+
+    /// A pass that has freed nothing yet does not stop them.
+    #[test]
+    fn a_pass_that_frees_at_its_end_is_not_taken_for_one_that_frees_nothing() {
+        let throttle = Throttle::default();
+        let work = Work { segments: 8, copied: 8 * MIB, gained: MIB };
+        (1..=50).for_each(|tenth| throttle.adjust(room(5, 0), work, MIB, tenth * SECOND_NS / 10));
+        let ns_per_kib = throttle.ns_per_kib.load(Ordering::Relaxed);
+        assert!(is_about(ns_per_kib, 5 * MIB), "{ns_per_kib}");
+    }
+
+    /// All there is to be had: nobody is helped by a delay.
+    #[test]
+    fn nobody_is_held_for_nothing() {
+        let throttle = Throttle::default();
+        assert!(paced(&throttle, room(1, 150)) > 0);
+        (0..40).for_each(|_| throttle.adjust(room(1, 150), Work::default(), MIB, 6 * SECOND_NS));
+        assert!(!throttle.is_on());
+    }
+
+    #[test]
+    fn time_is_taken_from_all_writers_together_and_not_for_ever() {
+        let clock = Clock::manual(10_000);
+        let throttle = Throttle::default();
+        throttle.ns_per_kib.store(1_000_000, Ordering::Relaxed);
+        let ahead = || throttle.taken_until_ns.load(Ordering::Relaxed) as i64 - clock.monotonic_ns() as i64;
+        throttle.pay(1024, &clock);
+        assert_eq!(ahead(), 0, "rest of a millisecond is saved");
+        throttle.pay(1024, &clock);
+        throttle.pay(512, &clock);
+        assert_eq!(ahead(), 1_500_000);
+        clock.advance_ms(60_000);
+        throttle.pay(3 * 1024, &clock);
+        assert_eq!(ahead(), 2_000_000);
+        throttle.pay(64 << 20, &clock);
+        throttle.pay(64 << 20, &clock);
+        assert_eq!(ahead(), 2 * DEBT_MAX_NS as i64, "what one write may take, after as much");
     }
 }

@@ -34,11 +34,13 @@ const IDLE_EMPTY_PERCENT: u64 = 10;
 const NEED_GAIN_PERCENT: u64 = 3;
 /// While space has only begun to be low, for this share: what is left alone gains more by itself.
 const LOW_GAIN_PERCENT: u64 = 30;
+/// With live deltas at this share of what can be kept up with, in percent, it is time for the rows under them.
+const EARLY_PERCENT: u64 = 60;
 /// No record is smaller.
 const RECORD_BYTES_MIN: u64 = 40;
 
 /// With fewer units to be had than this, space is low.
-pub(super) fn low_units(all: u32) -> u32 {
+fn low_units(all: u32) -> u32 {
     (all / 8).clamp(8, 64)
 }
 
@@ -47,10 +49,39 @@ pub(super) fn low_units(all: u32) -> u32 {
 pub(super) enum Need {
     /// Nobody is short of space.
     Idle,
-    /// Of `low` units that should be there, only so many are.
-    Low { available: u32, low: u32 },
+    /// Somebody will be.
+    Low(Room),
     /// Somebody waits for space, or asked for a round.
     Now,
+}
+
+/// The room there is for writers, and how much of it is spoken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Units that writers may have, and how few of them are few.
+    pub(super) available: u32,
+    pub(super) low: u32,
+    /// Bytes of live deltas, or half of those that there are, and of how many live ones can be kept up with.
+    ///
+    /// Deltas come at random, and go as one pass after the other merges the rows below them: half of those in the log are
+    /// obsolete then, at no place all. So live ones may come to half of what is not rows.
+    pub(super) deltas: u64,
+    pub(super) deltas_even: u64,
+    /// Bytes of all that is live.
+    pub(super) live: u64,
+}
+
+impl Room {
+    pub(super) fn is_low(self) -> bool {
+        self.available < self.low || self.deltas * 2 > self.deltas_even
+    }
+
+    /// How much is left before nothing is, from one to zero.
+    fn left(self) -> f64 {
+        let units = f64::from(self.available) / f64::from(self.low.max(1));
+        let deltas = 2.0 - 2.0 * self.deltas as f64 / self.deltas_even.max(1) as f64;
+        units.min(deltas).clamp(0.0, 1.0)
+    }
 }
 
 /// The victims of a round.
@@ -77,8 +108,9 @@ struct Facts {
     bytes: u64,
     filled: u64,
     obsolete: u64,
-    /// Deltas it was written with, and rows in it that have deltas over them.
+    /// Live deltas in it and their bytes, and rows in it that have deltas over them.
     deltas: u64,
+    delta_bytes: u64,
     chains: u64,
 }
 
@@ -113,13 +145,11 @@ impl Facts {
         if live == 0 {
             return (self.bytes, 0);
         }
-        let deltas = (self.deltas * live).div_ceil(self.filled);
-        if self.kind == SegmentKind::Delta {
-            let over_the_same_rows = (deltas * means.chain).saturating_sub(live);
-            return (self.bytes + over_the_same_rows, deltas * means.row.max(means.chain));
-        }
-        let chains = self.chains.min(live / RECORD_BYTES_MIN);
-        (self.free() + chains * means.chain, live + deltas * means.row)
+        let rows = live - self.delta_bytes;
+        let chains = self.chains.min(rows / RECORD_BYTES_MIN);
+        let over_its_deltas_rows = (self.deltas * means.chain).saturating_sub(self.delta_bytes);
+        let gain = self.free() + self.delta_bytes + over_its_deltas_rows + chains * means.chain;
+        (gain, rows + self.deltas * means.row.max(means.chain))
     }
 }
 
@@ -147,29 +177,43 @@ impl Need {
         match self {
             Need::Idle => 0,
             Need::Now => NEED_GAIN_PERCENT,
-            Need::Low { available, low } => {
-                let more = LOW_GAIN_PERCENT - NEED_GAIN_PERCENT;
-                NEED_GAIN_PERCENT + more * u64::from(available.min(low)) / u64::from(low.max(1))
+            Need::Low(room) => {
+                let more = (LOW_GAIN_PERCENT - NEED_GAIN_PERCENT) as f64;
+                let percent = NEED_GAIN_PERCENT + (more * room.left()) as u64;
+                // A pass over all rows must begin while there is room to write until it ends, though each gains little.
+                let of_a_pass = room.deltas_even * EARLY_PERCENT / room.live.max(1);
+                percent.min(of_a_pass.max(NEED_GAIN_PERCENT))
             }
         }
     }
 }
 
 impl Store {
-    /// What the present space asks of a round.
-    pub(super) fn need(&self) -> Need {
+    /// The room there is.
+    pub(super) fn room(&self) -> Room {
         let (available, all) = self.log.space();
+        let low = low_units(all);
+        let filling = self.log.filling();
+        let kept = u64::from(Claim::Write.reserve() + low / 4) * self.log.unit_bytes();
+        let rows = filling.live() - filling.live_deltas;
+        let for_deltas = (u64::from(all) * self.log.unit_bytes()).saturating_sub(rows + kept);
         // What writers may not have is not there for them.
         let available = available.saturating_sub(Claim::Write.reserve());
-        match low_units(all) {
-            low if available < low => Need::Low { available, low },
-            _ => Need::Idle,
-        }
+        // Where some rows change far more often than others, the more of it is obsolete.
+        let deltas = filling.live_deltas.max(filling.deltas / 2);
+        Room { available, low, deltas, deltas_even: for_deltas / 2, live: filling.live() }
+    }
+
+    /// What the present space asks of a round.
+    pub(super) fn need(&self) -> Need {
+        let room = self.room();
+        if room.is_low() { Need::Low(room) } else { Need::Idle }
     }
 
     /// The segments most worth collecting.
     pub(super) fn choose(&self, need: Need) -> Chosen {
-        let (used, obsolete_in_all) = self.log.used_and_dead_bytes();
+        let filling = self.log.filling();
+        let (used, obsolete_in_all) = (filling.used, filling.obsolete);
         // Where next to nothing would have to be copied, as after a table was cleared, the space goes back at once.
         let is_mostly_obsolete = obsolete_in_all / 3 > used - obsolete_in_all;
         let is_tolerable = obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used;
@@ -177,7 +221,7 @@ impl Store {
             let victims = self.wholly_obsolete(used, obsolete_in_all);
             return Chosen { victims, claim: Claim::Collector };
         }
-        let mut candidates = self.worth_collecting(need, used - obsolete_in_all);
+        let mut candidates = self.worth_collecting(need, filling.live());
         candidates.sort_by_key(by_benefit);
         // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
@@ -211,8 +255,7 @@ impl Store {
         let segments = self.log.candidates();
         let live_deltas: u64 = segments
             .iter()
-            .filter(|(_, segment, _)| segment.kind == SegmentKind::Delta)
-            .map(|(_, segment, obsolete)| segment.end - SEGMENT_HEADER_BYTES - obsolete)
+            .map(|(_, segment, obsolete)| segment.of_live(segment.deltas.bytes, *obsolete))
             .sum();
         let chains: u64 = segments.iter().map(|(unit, segment, _)| self.log.chains(*unit, segment)).sum();
         let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
@@ -242,7 +285,8 @@ impl Store {
             bytes: u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES,
             filled: segment.end - SEGMENT_HEADER_BYTES,
             obsolete,
-            deltas: segment.deltas.into(),
+            deltas: segment.of_live(segment.deltas.count.into(), obsolete),
+            delta_bytes: segment.of_live(segment.deltas.bytes, obsolete),
             chains: self.log.chains(unit, segment),
         }
     }
@@ -256,8 +300,16 @@ mod tests {
     const MEANS: Means = Means { row: 1200, chain: 250 };
 
     fn facts(kind: SegmentKind, obsolete: u64) -> Facts {
-        let deltas = if kind == SegmentKind::Delta { 6000 } else { 0 };
-        Facts { kind, bytes: MIB, filled: MIB, obsolete, deltas, chains: 0 }
+        let delta_bytes = if kind == SegmentKind::Delta { MIB - obsolete } else { 0 };
+        Facts {
+            kind,
+            bytes: MIB,
+            filled: MIB,
+            obsolete,
+            deltas: 6000 * delta_bytes / MIB,
+            delta_bytes,
+            chains: 0,
+        }
     }
 
     #[test]
@@ -275,8 +327,8 @@ mod tests {
     fn a_delta_costs_a_row() {
         assert_eq!(facts(SegmentKind::Delta, MIB).price(MEANS), (MIB, 0));
         assert_eq!(facts(SegmentKind::Delta, MIB / 2).price(MEANS).1, 3000 * 1200);
-        let batch = Facts { deltas: 100, ..facts(SegmentKind::Row, MIB / 2) };
-        assert_eq!(batch.price(MEANS), (MIB / 2, MIB / 2 + 50 * 1200));
+        let batch = Facts { deltas: 50, delta_bytes: 50 * 170, ..facts(SegmentKind::Row, MIB / 2) };
+        assert_eq!(batch.price(MEANS), (MIB / 2 + 50 * 250, MIB / 2 - 50 * 170 + 50 * 1200));
     }
 
     #[test]
@@ -298,8 +350,11 @@ mod tests {
 
     #[test]
     fn the_lower_space_is_the_less_gain_will_do() {
-        let low = |available| Need::Low { available, low: 20 }.gain_percent();
-        assert_eq!([low(0), low(10), low(20)], [3, 16, 30]);
+        let low = |available, deltas| {
+            Need::Low(Room { available, low: 20, deltas, deltas_even: 100, live: 0 }).gain_percent()
+        };
+        assert_eq!([low(0, 0), low(10, 0), low(20, 0)], [3, 16, 30]);
+        assert_eq!([low(20, 50), low(20, 75), low(20, 100), low(20, 300)], [30, 16, 3, 3]);
         assert_eq!(Need::Now.gain_percent(), 3);
     }
 }

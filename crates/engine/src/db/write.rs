@@ -29,7 +29,6 @@ use super::collect::hides_nothing;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
 use super::store::{Store, TableShared, index_full};
-use super::throttle;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
@@ -245,10 +244,9 @@ impl Store {
 
     /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
     #[inline]
-    fn pay(&self, bytes: usize) {
-        let ns_per_kib = self.collector.throttle.ns_per_kib();
-        if ns_per_kib != 0 && self.options.wait_for_space {
-            throttle::owe((bytes as u64 * ns_per_kib) >> 10);
+    pub(super) fn pay(&self, bytes: usize) {
+        if self.collector.throttle.is_on() && self.options.wait_for_space {
+            self.collector.throttle.pay(bytes as u64, &self.clock);
         }
     }
 
@@ -332,7 +330,6 @@ impl Store {
         };
         let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32;
         // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
-        self.collector.throttle.note_wait();
         let rounds = self.collector.rounds();
         let nothing_to_gain = !self.may_gain_space() && self.log.lacks(units, claim);
         let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;

@@ -2,7 +2,7 @@
 
 use super::Log;
 use super::format::END_BYTES;
-use super::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
+use super::segment::{Claim, Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{Error, Result};
 
 /// A thread's open segments, one for each kind it writes.
@@ -20,7 +20,7 @@ struct Open {
     cursor: u64,
     limit: u64,
     max_sequence: u64,
-    deltas: u32,
+    deltas: Deltas,
 }
 
 impl Open {
@@ -93,7 +93,7 @@ impl Lane {
             cursor: start + SEGMENT_HEADER_BYTES,
             limit: start + u64::from(units) * log.unit_bytes(),
             max_sequence: 0,
-            deltas: 0,
+            deltas: Deltas::default(),
         };
         self.open[kind as usize] = Some(open);
         Ok(open.reservation(kind, bytes))
@@ -107,14 +107,16 @@ impl Lane {
         {
             open.cursor += reservation.bytes as u64;
             open.max_sequence = open.max_sequence.max(sequence);
-            open.deltas += u32::from(reservation.kind == SegmentKind::Delta);
+            if reservation.kind == SegmentKind::Delta {
+                open.deltas.add(reservation.bytes);
+            }
         }
     }
 
-    /// Counts deltas among what was committed to a segment of rows: the parts of a batch.
-    pub(crate) fn count_deltas(&mut self, deltas: u32) {
+    /// Counts a delta among what was committed to a segment of rows: a part of a batch.
+    pub(crate) fn count_delta(&mut self, bytes: usize) {
         if let Some(open) = &mut self.open[SegmentKind::Row as usize] {
-            open.deltas += deltas;
+            open.deltas.add(bytes);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::segment::{Claim, Segment};
+use super::segment::{Claim, Deltas, Segment};
 
 /// Which units are used and which are free.
 #[derive(Debug)]
@@ -91,8 +91,8 @@ impl Pool {
         }
     }
 
-    /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds so many deltas.
-    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64, deltas: u32) {
+    /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds such deltas.
+    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64, deltas: Deltas) {
         let Some(segment) = self.used.get_mut(&unit) else { return };
         (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
         segment.deltas = deltas;
@@ -384,11 +384,12 @@ mod tests {
         for unit in [1, 3, 5] {
             pool.used.insert(unit, open.clone());
         }
-        pool.seal(1, 4096, 7, 0);
-        pool.seal(3, 4096, 9, 2);
-        pool.seal(7, 4096, 9, 0);
+        pool.seal(1, 4096, 7, Deltas::default());
+        let two = Deltas { count: 2, bytes: 300 };
+        pool.seal(3, 4096, 9, two);
+        pool.seal(7, 4096, 9, two);
         assert!(!pool.used[&5].sealed);
-        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence, pool.used[&3].deltas), (4096, 9, 2));
+        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence, pool.used[&3].deltas), (4096, 9, two));
         pool.used.remove(&1);
         assert_eq!(pool.next_to_remap(), Some((3, 2)));
         assert_eq!(pool.next_to_remap(), None);

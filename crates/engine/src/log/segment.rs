@@ -204,6 +204,23 @@ impl Units {
     }
 }
 
+/// Deltas among the records of a segment, live or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Deltas {
+    pub(crate) count: u32,
+    /// Of their records.
+    pub(crate) bytes: u64,
+}
+
+impl Deltas {
+    /// Counts one with a record of so many bytes.
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
 /// A used segment.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
@@ -213,8 +230,8 @@ pub(crate) struct Segment {
     /// Bytes from the segment's start to the end of its last record; final once sealed.
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
-    /// Deltas among its records; final once sealed.
-    pub(crate) deltas: u32,
+    /// Final once sealed.
+    pub(crate) deltas: Deltas,
     /// No lane writes to it any more.
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
@@ -245,7 +262,7 @@ impl Segment {
             incarnation: header.incarnation,
             end: header.durable_end.max(SEGMENT_HEADER_BYTES),
             max_sequence: header.max_sequence,
-            deltas: 0,
+            deltas: Deltas::default(),
             sealed,
             noted: (header.durable_end, sealed),
             durable_end: header.durable_end,
@@ -256,6 +273,12 @@ impl Segment {
             unreadable: false,
             aside_until: 0,
         }
+    }
+
+    /// So much of something in it, in proportion to what is not among the `obsolete` bytes of its records.
+    pub(crate) fn of_live(&self, all: u64, obsolete: u64) -> u64 {
+        let filled = self.end - SEGMENT_HEADER_BYTES;
+        (all * (filled - obsolete)).div_ceil(filled.max(1))
     }
 
     /// To be counted anew, and nobody is at work on it.

@@ -22,6 +22,25 @@ pub(super) const KEPT_BYTES: u64 = 4096;
 /// A lane may have so many units open, of rows and of deltas.
 const UNITS_OF_A_LANE: usize = 2;
 
+/// What fills the segments, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Filling {
+    /// All that they could hold.
+    pub(crate) used: u64,
+    /// Records that are not needed, and what was never written before a segment was sealed.
+    pub(crate) obsolete: u64,
+    /// Live deltas and all deltas, as far as their segments are sealed.
+    pub(crate) live_deltas: u64,
+    pub(crate) deltas: u64,
+}
+
+impl Filling {
+    /// Live records, and what is left of open segments.
+    pub(crate) fn live(&self) -> u64 {
+        self.used - self.obsolete
+    }
+}
+
 impl Log {
     /// Takes `units` units into use as a segment of `kind`.
     pub(super) fn open_segment(
@@ -290,13 +309,20 @@ impl Log {
         })
     }
 
-    /// Bytes in all segments, and how many of them are dead or were never written before the segment was sealed.
-    pub(crate) fn used_and_dead_bytes(&self) -> (u64, u64) {
+    /// What fills the segments.
+    pub(crate) fn filling(&self) -> Filling {
         let pool = self.pool.lock();
-        pool.used.iter().fold((0, 0), |(used, dead), (&unit, s)| {
-            let bytes = u64::from(s.units) << self.unit_shift;
-            let unwritten = if s.sealed { bytes - s.end } else { 0 };
-            (used + bytes - SEGMENT_HEADER_BYTES, dead + unwritten + self.dead_bytes(unit, s))
+        pool.used.iter().fold(Filling::default(), |sum, (&unit, s)| {
+            let bytes = (u64::from(s.units) << self.unit_shift) - SEGMENT_HEADER_BYTES;
+            let filled = if s.sealed { s.end - SEGMENT_HEADER_BYTES } else { bytes };
+            let obsolete = self.dead_bytes(unit, s);
+            let deltas = s.deltas.bytes;
+            Filling {
+                used: sum.used + bytes,
+                obsolete: sum.obsolete + obsolete + bytes - filled,
+                live_deltas: sum.live_deltas + s.of_live(deltas, obsolete),
+                deltas: sum.deltas + deltas,
+            }
         })
     }
 

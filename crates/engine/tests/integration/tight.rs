@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
+use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
 use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions, Random};
 
 /// What is loaded and then updated.
@@ -141,6 +141,28 @@ fn one_field_of_any_row_is_updated_for_ever() {
     forever("uniform", load, load.options(), 1, Pick::Uniform);
     forever("skewed", load, load.options(), 1, Pick::Skewed);
     forever("without merging", load, Options { merge: false, ..load.options() }, 1, Pick::Uniform);
+}
+
+/// Deltas of a batch lie among rows, in segments of rows.
+#[test]
+fn one_field_each_of_many_rows_at_a_time_is_updated_for_ever() {
+    let load = KILOBYTE_ROWS;
+    let (db, table) = load.open(load.options());
+    let mut random = Random::from_seed(1);
+    let begin = Instant::now();
+    let (batches, of_each) = (1_500, 100);
+    for n in 0..batches {
+        let value = vec![n as u8; load.field_bytes];
+        let mut batch = Batch::new();
+        for _ in 0..of_each {
+            let field = NAMES[random.below(load.fields as u64) as usize];
+            let row = Pick::Uniform.row(&mut random, load.rows);
+            batch.update(&table, &key(row), &[(field, Value::Bytes(&value))]).unwrap();
+        }
+        db.write(batch).unwrap_or_else(|error| panic!("batch {n}: {error}"));
+    }
+    report("batches", &db, begin, batches * of_each);
+    assert_eq!(table.len(), load.rows);
 }
 
 /// Of a store this small a fifth is little in large segments: what is fixed counts in them.
