@@ -337,11 +337,13 @@ fn each_growth_of_a_store_is_refused() {
 /// that was durable.
 #[test]
 fn each_sync_of_an_opening_is_refused() {
+    let mut versions = SEGMENT_BYTES.into_iter().cycle();
     for model in [CrashModel::Pages, CrashModel::CacheLines] {
         for durability in MODES {
+            let segment_bytes = versions.next().unwrap_or_default();
             let make = |sim: &CrashSim| {
-                let db =
-                    Db::open_at(FastTier::simulated(sim), options(durability, false), Clock::manual(1_000))?;
+                let options = Options { segment_bytes, ..options(durability, false) };
+                let db = Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000))?;
                 let flat = db.create_table("flat", Schema::flat())?;
                 db.persist()?;
                 Ok::<_, Error>((db, flat))
