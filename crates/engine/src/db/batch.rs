@@ -5,11 +5,15 @@
 //! lanes, sees all of a batch or nothing; a reader without one may see its first rows before its last.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::Range;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::Table;
 use super::metrics::Count;
-use super::read::{Bodies, RowRef};
+use super::read::{Bodies, GROUP, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Slot};
@@ -20,7 +24,10 @@ use crate::schema::body::is_past;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
-use crate::{Error, ErrorKind, FieldId, FieldName, OwnedValue, Result, Value};
+use crate::{Error, ErrorKind, FieldId, FieldName, Result, Value};
+
+/// With no more fields a write takes no memory of its own while it is encoded.
+const INLINE_FIELDS: usize = 12;
 
 /// Bytes of one batch's records, at most.
 const BATCH_BYTES_MAX: usize = 256 << 20;
@@ -44,7 +51,9 @@ type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 #[derive(Clone)]
 struct Write {
     table: Arc<TableShared>,
-    key: Box<[u8]>,
+    /// The key, and behind it what its values hold in bytes.
+    bytes: Vec<u8>,
+    key_bytes: usize,
     op: Op,
 }
 
@@ -60,9 +69,19 @@ enum Op {
 #[derive(Clone)]
 struct FieldWrite {
     name: Name,
-    value: OwnedValue,
+    value: Held,
     /// When the field expires on its own, if it does.
     expires_at_ms: Option<u64>,
+}
+
+impl FieldWrite {
+    /// The field's name, if it was given by name.
+    fn text(&self) -> Option<&str> {
+        match &self.name {
+            Name::Text(text) => Some(text),
+            Name::Id(_) => None,
+        }
+    }
 }
 
 /// The expiry that an update of some fields gives the row by the way, folded out of two writes.
@@ -72,6 +91,14 @@ struct NewExpiry {
     at_ms: Option<u64>,
     /// Whether a row that the update makes has it too: the expiry came after it.
     of_new_row: bool,
+}
+
+/// A field's value; what it has of bytes is in those of the write.
+#[derive(Debug, Clone)]
+enum Held {
+    Plain(Value<'static>),
+    Bytes(Range<usize>),
+    Str(Range<usize>),
 }
 
 /// A field's name, owned.
@@ -88,8 +115,13 @@ impl Batch {
     }
 
     fn add(&mut self, table: &Table, key: &[u8], op: Op) {
+        self.add_bytes(table, key.len(), key.to_vec(), op);
+    }
+
+    /// Adds a write to the key that `bytes` begin with.
+    fn add_bytes(&mut self, table: &Table, key_bytes: usize, bytes: Vec<u8>, op: Op) {
         self.belongs(table);
-        self.writes.push(Write { table: Arc::clone(table.shared()), key: key.into(), op });
+        self.writes.push(Write { table: Arc::clone(table.shared()), bytes, key_bytes, op });
     }
 
     fn belongs(&mut self, table: &Table) {
@@ -105,7 +137,8 @@ impl Batch {
     /// `Invalid` for a bad key.
     pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Put(owned(table, fields, None)?, None));
+        let (bytes, fields) = owned(table, key, fields, None)?;
+        self.add_bytes(table, key.len(), bytes, Op::Put(fields, None));
         Ok(())
     }
 
@@ -121,7 +154,8 @@ impl Batch {
         expires_at_ms: u64,
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Put(owned(table, fields, None)?, Some(expires_at_ms)));
+        let (bytes, fields) = owned(table, key, fields, None)?;
+        self.add_bytes(table, key.len(), bytes, Op::Put(fields, Some(expires_at_ms)));
         Ok(())
     }
 
@@ -136,7 +170,8 @@ impl Batch {
         fields: &[(F, Value<'_>)],
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Update(owned(table, fields, None)?, None));
+        let (bytes, fields) = owned(table, key, fields, None)?;
+        self.add_bytes(table, key.len(), bytes, Op::Update(fields, None));
         Ok(())
     }
 
@@ -152,7 +187,8 @@ impl Batch {
         at_ms: u64,
     ) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Update(owned(table, fields, Some(at_ms))?, None));
+        let (bytes, fields) = owned(table, key, fields, Some(at_ms))?;
+        self.add_bytes(table, key.len(), bytes, Op::Update(fields, None));
         Ok(())
     }
 
@@ -199,26 +235,92 @@ impl Batch {
     }
 }
 
+/// The bytes of a write's key and values, all in one piece, and its fields.
 fn owned<F: FieldName>(
     table: &Table,
+    key: &[u8],
     fields: &[(F, Value<'_>)],
     expires_at_ms: Option<u64>,
-) -> Result<Vec<FieldWrite>> {
-    let own = |&(field, value): &(F, Value<'_>)| {
+) -> Result<(Vec<u8>, Vec<FieldWrite>)> {
+    let of_values: usize = fields.iter().map(|(_, value)| bytes_of(value).len()).sum();
+    let mut bytes = Vec::with_capacity(key.len() + of_values);
+    bytes.extend_from_slice(key);
+    let mut own = Vec::with_capacity(fields.len());
+    for &(field, value) in fields {
         let name = match field.name() {
             Some(name) => Name::Text(name.into()),
             None => Name::Id(table.field_id(field)?),
         };
-        Ok(FieldWrite { name, value: value.to_owned(), expires_at_ms })
-    };
-    fields.iter().map(own).collect()
+        own.push(FieldWrite { name, value: Held::new(value, &mut bytes), expires_at_ms });
+    }
+    Ok((bytes, own))
 }
 
-/// A record of the batch, its body encoded.
+fn bytes_of<'v>(value: &Value<'v>) -> &'v [u8] {
+    match *value {
+        Value::Bytes(bytes) => bytes,
+        Value::Str(text) => text.as_bytes(),
+        _ => &[],
+    }
+}
+
+impl Held {
+    /// Puts a value's bytes behind `bytes`.
+    fn new(value: Value<'_>, bytes: &mut Vec<u8>) -> Held {
+        let from = bytes.len();
+        bytes.extend_from_slice(bytes_of(&value));
+        match value {
+            Value::Bytes(_) => Held::Bytes(from..bytes.len()),
+            Value::Str(_) => Held::Str(from..bytes.len()),
+            Value::Null => Held::Plain(Value::Null),
+            Value::Bool(b) => Held::Plain(Value::Bool(b)),
+            Value::Int(n) => Held::Plain(Value::Int(n)),
+            Value::UInt(n) => Held::Plain(Value::UInt(n)),
+            Value::Float(x) => Held::Plain(Value::Float(x)),
+            Value::Timestamp(n) => Held::Plain(Value::Timestamp(n)),
+        }
+    }
+
+    fn value<'b>(&self, bytes: &'b [u8]) -> Value<'b> {
+        match self {
+            Held::Plain(value) => *value,
+            Held::Bytes(range) => Value::Bytes(&bytes[range.clone()]),
+            Held::Str(range) => {
+                Value::Str(std::str::from_utf8(&bytes[range.clone()]).expect("taken from a string"))
+            }
+        }
+    }
+
+    /// Where it is once its write's bytes were put behind others.
+    fn shift(&mut self, by: usize) {
+        if let Held::Bytes(range) | Held::Str(range) = self {
+            *range = range.start + by..range.end + by;
+        }
+    }
+}
+
+impl Write {
+    fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_bytes]
+    }
+
+    /// Folds a later write of the same row into this.
+    fn then(&mut self, mut later: Write) {
+        let by = self.bytes.len() - later.key_bytes;
+        self.bytes.extend_from_slice(&later.bytes[later.key_bytes..]);
+        if let Op::Put(fields, _) | Op::Update(fields, _) = &mut later.op {
+            fields.iter_mut().for_each(|field| field.value.shift(by));
+        }
+        self.op.then(later.op);
+    }
+}
+
+/// A record of the batch.
 struct Part<'b> {
     write: &'b Write,
     draft: Draft,
-    body: Vec<u8>,
+    /// Its place among the encoded bodies.
+    body: Range<usize>,
     /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
     old: Option<Slot>,
 }
@@ -247,15 +349,15 @@ impl Store {
     fn learn_names(&self, writes: &[Write]) -> Result<()> {
         for write in writes {
             let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { continue };
-            let names: Vec<&str> = fields
-                .iter()
-                .filter_map(|field| match &field.name {
-                    Name::Text(text) => Some(&**text),
-                    Name::Id(_) => None,
-                })
-                .collect();
+            let named = || fields.iter().filter_map(FieldWrite::text);
+            if named().next().is_none() {
+                continue;
+            }
             let schema = write.table.schema.load();
-            if schema.fields().is_open() && names.iter().any(|n| n.find(schema.fields()).is_none()) {
+            if schema.fields().is_open()
+                && named().any(|name| FieldName::find(name, schema.fields()).is_none())
+            {
+                let names: Vec<&str> = named().collect();
                 self.evolve(&write.table, |schema| schema.with_learned(&names))?;
             }
         }
@@ -275,11 +377,12 @@ impl Store {
                 ));
             }
         }
-        let mut parts = Vec::with_capacity(batch.writes.len());
-        for write in &batch.writes {
+        let (mut parts, mut bodies) = (Vec::with_capacity(batch.writes.len()), Vec::new());
+        self.each_slot(&batch.writes, |write, slot| {
             write.table.id_for_write()?;
-            parts.extend(self.part(write)?);
-        }
+            parts.extend(self.part(write, slot, &mut bodies)?);
+            Ok(())
+        })?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
@@ -294,7 +397,7 @@ impl Store {
         let bytes = frame.record_bytes() + records;
         // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
         let new = || parts.iter().filter(|part| !is_row(part.old));
-        if !self.arena.has_room(new().count(), new().map(|part| part.write.key.len()).sum()) {
+        if !self.arena.has_room(new().count(), new().map(|part| part.write.key_bytes).sum()) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
         }
         let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
@@ -307,8 +410,41 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut lanes[0], reservation, &parts, &specs)?;
+        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &bodies), &specs)?;
         Ok(Attempt::Done(sequence, bytes))
+    }
+
+    /// Calls `visit` with the writes and the slots of their rows. Those of a group are looked up together, so that their
+    /// misses overlap; and where the row will be looked at, so are they.
+    fn each_slot<'b>(
+        &self,
+        writes: &'b [Write],
+        mut visit: impl FnMut(&'b Write, Option<Slot>) -> Result<()>,
+    ) -> Result<()> {
+        let guard = self.pin();
+        for of_one in writes.chunk_by(|one, next| Arc::ptr_eq(&one.table, &next.table)) {
+            for group in of_one.chunks(GROUP) {
+                let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Write::key).collect();
+                let mut found = [None; GROUP];
+                group[0].table.index.multi_find(&keys, &guard, &mut found);
+                for (write, slot) in group.iter().zip(found) {
+                    if let Some(slot) = slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
+                        self.prefetch(slot);
+                    }
+                }
+                group.iter().zip(found).try_for_each(|(write, slot)| visit(write, slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a write most likely needs more of the row than its slot.
+    fn looks_at_row(&self, op: &Op, slot: Slot) -> bool {
+        match op {
+            Op::Update(..) => !self.takes_delta_unseen(slot, 0),
+            Op::Expire(_) => true,
+            Op::Put(..) | Op::Delete => false,
+        }
     }
 
     /// Writes the frame and the records under one sequence, and publishes them one after the other.
@@ -316,11 +452,11 @@ impl Store {
         &self,
         lane: &mut Lane,
         reservation: Reservation,
-        parts: &[Part<'_>],
+        (parts, bodies): (&[Part<'_>], &[u8]),
         specs: &[RecordSpec<'_>],
     ) -> Result<u64> {
         let Reservation { offset: start, incarnation, .. } = reservation;
-        let sequence = self.write_frame_and_records(&reservation, parts, specs);
+        let sequence = self.write_frame_and_records(&reservation, (parts, bodies), specs);
         let first = start + frame_spec().record_bytes() as u64;
         let seal_ahead = self.persists_in_place();
         if seal_ahead {
@@ -337,7 +473,7 @@ impl Store {
         let mut offset = first;
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
-            let old = self.publish(&part.write.table, &part.write.key, &guard, |old| {
+            let old = self.publish(&part.write.table, part.write.key(), &guard, |old| {
                 if seal_ahead {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
@@ -356,6 +492,12 @@ impl Store {
         for (part, old) in parts.iter().zip(replaced) {
             part.write.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old);
+            let chain_max = self.options.delta_chain_max;
+            let is_delta = part.draft.kind == RecordKind::Delta;
+            if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
+                // Else the next update of the row would write all of it.
+                self.merging.filled(&part.write.table, part.write.key(), chain_max);
+            }
         }
         Ok(sequence)
     }
@@ -364,7 +506,7 @@ impl Store {
     fn write_frame_and_records(
         &self,
         reservation: &Reservation,
-        parts: &[Part<'_>],
+        (parts, bodies): (&[Part<'_>], &[u8]),
         specs: &[RecordSpec<'_>],
     ) -> u64 {
         let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = *reservation;
@@ -383,81 +525,93 @@ impl Store {
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
             tier.write(offset, with_end(offset, bytes), |out| {
-                spec.encode(out, incarnation, |body| body.copy_from_slice(&part.body));
+                spec.encode(out, incarnation, |body| body.copy_from_slice(&bodies[part.body.clone()]));
             });
             offset += bytes as u64;
         }
         sequence
     }
 
-    /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked,
-    /// so the row stays as it is (the collector may move it, no more).
-    fn part<'b>(&self, write: &'b Write) -> Result<Option<Part<'b>>> {
-        let guard = self.pin();
-        let slot = write.table.index.find(&write.key, &guard);
+    /// What one write of a batch puts into the log, its body at the end of `bodies`; nothing for the deletion of what is not
+    /// there. All lanes are locked, so the row stays as it is (the collector may move it, no more).
+    fn part<'b>(
+        &self,
+        write: &'b Write,
+        slot: Option<Slot>,
+        bodies: &mut Vec<u8>,
+    ) -> Result<Option<Part<'b>>> {
         let schema = write.table.schema.load();
         let old = slot.map(|slot| self.home(slot));
-        let part = |draft: Draft, body| Ok(Some(Part { write, draft, body, old }));
-        match &write.op {
+        let from = bodies.len();
+        let draft = match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
-                if is_row(slot) { part(Draft::tombstone(), Vec::new()) } else { Ok(None) }
+                if !is_row(slot) {
+                    return Ok(None);
+                }
+                Draft::tombstone()
             }
             Op::Put(fields, at_ms) if fields.iter().any(|field| field.expires_at_ms.is_some()) => {
                 self.counters.add(Count::Put);
                 // Such a row is what the fields make as a delta over no row at all.
-                let delta = encoded_delta(&schema, fields)?;
+                encode_delta(&schema, write, fields, bodies)?;
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: true });
-                let (draft, body) = self.with_delta(&schema, (None, None), delta, expiry)?;
-                part(draft, body)
+                self.with_delta(&schema, (None, None), (bodies, from), expiry)?
             }
             Op::Put(fields, expires_at_ms) => {
                 self.counters.add(Count::Put);
-                let fields = resolved(&schema, fields)?;
+                let fields = resolved(&schema, write, fields)?;
                 let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
-                let draft = self.row_draft(&schema, *expires_at_ms, plan.body_bytes(), false);
-                part(draft, encoded(plan.body_bytes(), |body| plan.encode(body)))
+                plan.encode(appended(bodies, plan.body_bytes()));
+                self.row_draft(&schema, *expires_at_ms, plan.body_bytes(), false)
             }
             Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
-                let delta = encoded_delta(&schema, fields)?;
-                let (draft, body) =
-                    self.with_delta(&schema, (slot, self.row_at(&schema, slot)?), delta, *expiry)?;
-                part(draft, body)
+                encode_delta(&schema, write, fields, bodies)?;
+                let bytes = bodies.len() - from;
+                if expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes)) {
+                    delta_draft(&schema, None, bytes)
+                } else {
+                    let row = self.row_at(&schema, slot)?;
+                    self.with_delta(&schema, (slot, row), (bodies, from), *expiry)?
+                }
             }
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
                 let Some(row) = self.row_at(&schema, slot)? else { return Ok(None) };
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
-                let (draft, body) =
-                    self.with_delta(&schema, (slot, Some(row)), EMPTY_DELTA.to_vec(), expiry)?;
-                part(draft, body)
+                bodies.extend(EMPTY_DELTA);
+                self.with_delta(&schema, (slot, Some(row)), (bodies, from), expiry)?
             }
-        }
+        };
+        Ok(Some(Part { write, draft, body: from..bodies.len(), old }))
     }
 
-    /// What puts `delta` over a row: itself, or where there is no row or the chain is full, the whole row that results.
+    /// What puts the delta at the end of `bodies`, from `from` on, over a row: itself, or where there is no row or the chain is
+    /// full, the whole row that results, which takes its place.
     fn with_delta(
         &self,
         schema: &Arc<TableSchema>,
         (slot, row): (Option<Slot>, Option<RowRef<'_>>),
-        delta: Vec<u8>,
+        (bodies, from): (&mut Vec<u8>, usize),
         expiry: Option<NewExpiry>,
-    ) -> Result<(Draft, Vec<u8>)> {
-        if self.takes_delta(slot.map(|slot| self.home(slot)), row.as_ref(), delta.len())? {
+    ) -> Result<Draft> {
+        let bytes = bodies.len() - from;
+        if self.takes_delta(slot.map(|slot| self.home(slot)), row.as_ref(), bytes)? {
             // In a delta's header 0 takes the row's expiry away.
             let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
-            return Ok((delta_draft(schema, expires_at_ms, delta.len()), delta));
+            return Ok(delta_draft(schema, expires_at_ms, bytes));
         }
-        let bodies = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
-        let merged = bodies.merge(schema, self.clock.now_ms())?;
+        let delta = bodies.split_off(from);
+        let of_row = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
+        let merged = of_row.merge(schema, self.clock.now_ms())?;
         merged.check_length()?;
         let expires_at_ms = match (expiry, &row) {
             (Some(expiry), row) if row.is_some() || expiry.of_new_row => expiry.at_ms,
             (_, row) => row.as_ref().and_then(|row| row.expires_at_ms()),
         };
-        let draft = self.row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry());
-        Ok((draft, encoded(merged.body_bytes(), |body| merged.encode(body))))
+        merged.encode(appended(bodies, merged.body_bytes()));
+        Ok(self.row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry()))
     }
 }
 
@@ -470,7 +624,7 @@ enum Attempt {
 impl Part<'_> {
     fn spec(&self) -> RecordSpec<'_> {
         let mut spec =
-            self.draft.spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), &self.write.key);
+            self.draft.spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), self.write.key());
         spec.flags |= FLAG_BATCHED;
         spec
     }
@@ -488,26 +642,47 @@ fn frame_spec() -> RecordSpec<'static> {
     }
 }
 
-fn encoded(bytes: usize, encode: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut body = vec![0; bytes];
-    encode(&mut body);
-    body
+/// `bytes` more at the end of `bodies`.
+fn appended(bodies: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    let from = bodies.len();
+    bodies.resize(from + bytes, 0);
+    &mut bodies[from..]
 }
 
-/// The body of a delta that sets these fields.
-fn encoded_delta(schema: &TableSchema, fields: &[FieldWrite]) -> Result<Vec<u8>> {
-    let expiries: Vec<Option<u64>> = fields.iter().map(|field| field.expires_at_ms).collect();
-    let fields = resolved(schema, fields)?;
+/// Appends the body of a delta that sets these fields.
+fn encode_delta(
+    schema: &TableSchema,
+    write: &Write,
+    fields: &[FieldWrite],
+    bodies: &mut Vec<u8>,
+) -> Result<()> {
+    let expiries: SmallVec<[Option<u64>; INLINE_FIELDS]> =
+        fields.iter().map(|field| field.expires_at_ms).collect();
+    let fields = resolved(schema, write, fields)?;
     let plan = DeltaPlan::new(schema, &fields, FieldExpiries::Each(&expiries)).map_err(Error::from)?;
-    Ok(encoded(plan.body_bytes(), |body| plan.encode(body)))
+    plan.encode(appended(bodies, plan.body_bytes()));
+    Ok(())
+}
+
+/// Whether no two writes are to the same row, as far as the hashes of their keys tell.
+fn are_distinct(writes: &[Write]) -> bool {
+    // Keys that were chosen to collide are compared, and no worse off than others that are the same.
+    let state = BuildHasherDefault::<DefaultHasher>::default();
+    let hash = |write: &Write| state.hash_one((Arc::as_ptr(&write.table) as usize, write.key()));
+    let mut hashes: Vec<u64> = writes.iter().map(hash).collect();
+    hashes.sort_unstable();
+    hashes.windows(2).all(|two| two[0] != two[1])
 }
 
 /// One write for each row: later writes folded into earlier ones, as of `now_ms`.
 fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
+    if are_distinct(&writes) {
+        return writes;
+    }
     let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
     let mut folded: Vec<Write> = Vec::with_capacity(writes.len());
     for write in writes {
-        let place = (Arc::as_ptr(&write.table) as usize, write.key.clone());
+        let place = (Arc::as_ptr(&write.table) as usize, Box::from(write.key()));
         match at.get(&place) {
             None => {
                 at.insert(place, folded.len());
@@ -515,7 +690,7 @@ fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
             }
             Some(&i) => {
                 folded[i].op.lapse(now_ms);
-                folded[i].op.then(write.op);
+                folded[i].then(write);
             }
         }
     }
@@ -552,9 +727,12 @@ impl Op {
     }
 }
 
-/// The fields of a write by their ids, in the order they were given. Their names have been learned.
-fn resolved<'f>(schema: &TableSchema, fields: &'f [FieldWrite]) -> Result<Vec<(FieldId, Value<'f>)>> {
-    let resolve = |FieldWrite { name, value, .. }: &'f FieldWrite| {
+type Resolved<'f> = SmallVec<[(FieldId, Value<'f>); INLINE_FIELDS]>;
+
+/// `fields`, those of `write`, by their ids, in the order they were given. Their names have been learned.
+fn resolved<'f>(schema: &TableSchema, write: &'f Write, fields: &'f [FieldWrite]) -> Result<Resolved<'f>> {
+    let mut resolved = Resolved::with_capacity(fields.len());
+    for FieldWrite { name, value, .. } in fields {
         let id = match name {
             Name::Id(id) => *id,
             Name::Text(text) => {
@@ -563,7 +741,10 @@ fn resolved<'f>(schema: &TableSchema, fields: &'f [FieldWrite]) -> Result<Vec<(F
                 schema.fields().fields()[position].id()
             }
         };
-        Ok((id, value.borrow()))
-    };
-    fields.iter().map(resolve).collect()
+        resolved.push((id, value.value(&write.bytes)));
+    }
+    Ok(resolved)
 }
+
+#[cfg(test)]
+mod tests;

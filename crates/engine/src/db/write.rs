@@ -414,11 +414,9 @@ impl Store {
         check_key(key)?;
         self.counters.add(Count::Update);
         let chain_max = self.options.delta_chain_max;
-        // A chain that is full, a row that may have expired, or may become too long, takes the long way: `with_row`.
-        let plain = |old: Slot| old.tag() != Tag::Tombstone && old.depth() < chain_max && !old.expires();
         let short = self.planned(table, |schema| {
             let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(None))?;
-            let plain = |old: Slot| plain(old) && surely_fits(old, plan.body_bytes());
+            let plain = |old: Slot| self.takes_delta_unseen(old, plan.body_bytes());
             let draft = delta_draft(schema, None, plan.body_bytes());
             Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
         })?;
@@ -550,6 +548,15 @@ impl Store {
                 self.apply_delta(at, row, &draft, &|body| body.copy_from_slice(&EMPTY_DELTA))
             }
         }
+    }
+
+    /// Whether a delta with a body of `bytes` may go over `old`, a home slot, without a look at the row. A chain that is full, a
+    /// row that may have expired, or may become too long, takes the long way: [`Store::with_row`].
+    #[inline]
+    pub(super) fn takes_delta_unseen(&self, old: Slot, bytes: usize) -> bool {
+        let chain_max = self.options.delta_chain_max;
+        let plain = old.tag() != Tag::Tombstone && old.depth() < chain_max && !old.expires();
+        plain && surely_fits(old, bytes)
     }
 
     /// Whether a delta with a body of `bytes` may go over what `slot` stands for, in which `row` was found: there is a row,
