@@ -1,8 +1,9 @@
 //! The sweeper: rows that have expired leave the store.
 //!
-//! Owns: their removal, in whichever way they are found, and the pace of it. Promises: what expires is gone within a
-//! second, however much it is, while the store can be written to and half a processor is left for it; writers are kept
-//! waiting for the removal of [`GROUP`] rows at most. Must not know: how it is told what has expired (`log/due.rs`).
+//! Owns: their removal, in whichever way they are found, and the pace of it. Promises: where the rows of a segment
+//! expire about together they are gone within a second, while the store can be written to and half a processor is left for
+//! it; where they do not it takes an eighth of a processor and as long as that takes; writers are kept waiting for the removal
+//! of [`GROUP`] rows at most. Must not know: how it is told what has expired (`log/due.rs`).
 //!
 //! An expired row that no older record of its key is left of needs no tombstone. The record itself says that there is no
 //! row: after a crash it is found again, and swept again. It leaves the index, and is counted nowhere from then on, as a
