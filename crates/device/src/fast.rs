@@ -406,6 +406,28 @@ impl FastTier {
         }
     }
 
+    /// For bytes that do not fit in memory, and are touched here and there: from now on a page that is not in memory is read alone, where the
+    /// medium is a file through the page cache. A hint.
+    pub fn read_nothing_ahead(&self) {
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+        {
+            file.mapping().read_nothing_ahead(self.bytes());
+        }
+    }
+
+    /// Has the bytes read that are not in memory, where the medium is a file through the page cache, and waits for none: whoever will touch many
+    /// of them waits once instead of a page at a time. A hint; bytes beyond the end are left out.
+    pub fn will_need(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && offset < end
+        {
+            file.mapping().will_need(offset, end);
+        }
+    }
+
     /// Maps bytes anew, clean, that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
     /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
     pub fn remap(&self, offset: u64, len: u64) {

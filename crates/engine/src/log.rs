@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use hedgerow_device::{Clock, DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 pub(crate) use copy::{Extract, SegmentToCopy};
 pub(crate) use extents::Extent;
@@ -244,6 +245,27 @@ impl Log {
     #[inline]
     pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
         self.tier.prefetch(offset, bytes.min(PREFETCH_BYTES_MAX));
+    }
+
+    /// Has records read from the disk that may not be in memory, all at once.
+    pub(crate) fn will_read(&self, records: impl Iterator<Item = (u64, u64)>) {
+        const PAGE_BYTES: u64 = 4096;
+        let pages = |(offset, bytes): (u64, u64)| {
+            offset / PAGE_BYTES * PAGE_BYTES..(offset + bytes).next_multiple_of(PAGE_BYTES)
+        };
+        let mut wanted: SmallVec<[Range<u64>; 64]> = records.map(pages).collect();
+        wanted.sort_unstable_by_key(|range| range.start);
+        let mut wanted = wanted.into_iter();
+        let Some(mut run) = wanted.next() else { return };
+        for next in wanted {
+            if next.start <= run.end {
+                run.end = run.end.max(next.end);
+                continue;
+            }
+            self.tier.will_need(run.start, run.end - run.start);
+            run = next;
+        }
+        self.tier.will_need(run.start, run.end - run.start);
     }
 
     /// Fetches of a row what a read of parts of its body touches: the head, and the blocks they lie in.

@@ -65,6 +65,9 @@ fn every_medium_gives_back_what_it_was_given() {
         let early = tier.read(1_000, 13);
         tier.grow(10 * MIB).unwrap();
         tier.populate(5 * MIB + 17, 3 * MIB);
+        tier.read_nothing_ahead();
+        tier.grow(11 * MIB).unwrap();
+        tier.will_need(9 * MIB, MIB);
         assert_eq!(early, b"before growth", "{medium}: slices outlive growth");
 
         let mut random = Random::from_seed(9);
@@ -105,6 +108,8 @@ fn persisting_nothing_or_beyond_the_end_is_harmless() {
         tier.persist(u64::MAX, 5).unwrap();
         tier.populate(0, u64::MAX);
         tier.populate(u64::MAX, 1);
+        tier.will_need(u64::MAX, 1);
+        tier.will_need(0, u64::MAX);
         tier.populate_for_small_syncs(u64::MAX, 1, true);
     }
 }

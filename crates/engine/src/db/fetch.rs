@@ -1,9 +1,15 @@
-//! Bringing rows into the processor's caches before they are read: all of a row, or of a fixed layout only the lines in which
-//! the wanted fields lie, with those that verify them. A row of 1,104 bytes has 18 lines, one field of it four to six.
+//! Bringing rows nearer before they are read: into the processor's caches, and where memory is smaller than the data, into memory.
 //!
-//! Only hints: a row of an older schema version lies elsewhere, and is read all the same.
+//! **Caches.** All of a row, or of a fixed layout only the lines in which the wanted fields lie, with those that verify them. A row of
+//! 1,104 bytes has 18 lines, one field of it four to six. Only hints: a row of an older schema version lies elsewhere, and is read all the same.
+//!
+//! **Memory.** A thread that touches a page which is not in memory waits for the disk, and for the next page it waits again. Who is about
+//! to touch many asks for all of them first. Asking is a system call a row, too dear where everything is in memory. So each thread
+//! looks now and then how often it had to wait for the disk lately, and asks only if it had to.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -12,6 +18,105 @@ use crate::FieldId;
 use crate::index::{Slot, Tag};
 use crate::log::format::FLAG_EXPIRES;
 use crate::schema::table::TableSchema;
+
+/// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some.
+const READS_A_LOOK: u32 = 64;
+const READS_A_GROUP: u32 = 8;
+/// While it asks, it waits no more: it goes on asking for so many looks.
+const LOOKS_ASKING: u32 = 32;
+/// Who waited so often has less memory than data, and did not just begin to read: each of these read the rows beside one as well.
+const WAITS_OF_LITTLE_MEMORY: u64 = 256;
+/// Taken for the length of a record that may be longer.
+const UNKNOWN_BYTES: u64 = 2 << 20;
+
+/// Whether a thread had to wait for the disk lately.
+#[derive(Debug, Clone, Copy)]
+struct Lately {
+    faults: u64,
+    reads_before_look: u32,
+    looks_asking: u32,
+}
+
+thread_local!(static LATELY: Cell<Lately> =
+    const { Cell::new(Lately { faults: 0, reads_before_look: 0, looks_asking: 0 }) });
+
+impl Lately {
+    /// Notes what the thread's count of faults has become; how many are new.
+    fn note(&mut self, faults: u64) -> u64 {
+        let new = faults.saturating_sub(std::mem::replace(&mut self.faults, faults));
+        self.reads_before_look = READS_A_LOOK;
+        self.looks_asking = if new > 0 { LOOKS_ASKING } else { self.looks_asking.saturating_sub(1) };
+        new
+    }
+}
+
+impl Store {
+    /// Counts so many reads; whether what they will touch is to be asked for.
+    #[inline]
+    fn waits_for_disk(&self, reads: u32) -> bool {
+        let mut lately = LATELY.get();
+        match lately.reads_before_look.checked_sub(reads) {
+            Some(left) => lately.reads_before_look = left,
+            None => self.note_waits(lately.note(hedgerow_device::major_faults())),
+        }
+        LATELY.set(lately);
+        lately.looks_asking > 0
+    }
+
+    #[cold]
+    fn note_waits(&self, new: u64) {
+        let before = self.waits_for_disk.fetch_add(new, Ordering::Relaxed);
+        if before < WAITS_OF_LITTLE_MEMORY && before + new >= WAITS_OF_LITTLE_MEMORY {
+            self.log.tier().read_nothing_ahead();
+        }
+    }
+
+    /// Has the rows at `slots` read from the disk, all at once, if this thread had to wait for it lately; under deltas, what they were
+    /// written over, too.
+    #[inline]
+    pub(super) fn ask_for(&self, slots: &[Option<Slot>]) {
+        if self.waits_for_disk(READS_A_GROUP) {
+            self.ask_for_chains(slots);
+        }
+    }
+
+    /// The same for the rows of a step of a scan.
+    #[inline]
+    pub(super) fn ask_for_all(&self, slots: &[Slot]) {
+        if self.waits_for_disk(READS_A_GROUP) {
+            let slots: SmallVec<[Option<Slot>; 64]> = slots.iter().copied().map(Some).collect();
+            self.ask_for_chains(&slots);
+        }
+    }
+
+    /// The same for a single row: a row that lies in one page is asked for by touching it.
+    #[inline]
+    pub(super) fn ask_for_one(&self, slot: Slot) {
+        const PAGE_BYTES: u64 = 4096;
+        if self.waits_for_disk(1) && slot.offset() % PAGE_BYTES + slot.bytes() > PAGE_BYTES {
+            self.ask_for_chains(&[Some(slot)]);
+        }
+    }
+
+    #[cold]
+    fn ask_for_chains(&self, slots: &[Option<Slot>]) {
+        let at_home = |slot: &Slot| !slot.is_cached();
+        let place =
+            |slot: &Slot| (slot.offset(), if slot.bytes_unknown() { UNKNOWN_BYTES } else { slot.bytes() });
+        let mut level: SmallVec<[Slot; 64]> = slots.iter().flatten().copied().filter(at_home).collect();
+        for _ in 0..=Slot::DEPTH_MAX {
+            self.log.will_read(level.iter().map(place));
+            level.retain(|slot| slot.tag() == Tag::Delta);
+            if level.is_empty() {
+                return;
+            }
+            level = level
+                .iter()
+                .filter_map(|slot| self.log.peek_previous(slot.offset()).and_then(Slot::from_raw))
+                .collect();
+        }
+    }
+}
 
 /// What is fetched of each row before it is visited.
 pub(super) struct Fetch {
@@ -50,5 +155,22 @@ impl Fetch {
                 &self.parts,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_asks_while_it_waited_for_the_disk_lately() {
+        let mut lately = Lately { faults: 7, reads_before_look: 0, looks_asking: 0 };
+        assert_eq!((lately.note(7), lately.looks_asking), (0, 0));
+        assert_eq!(lately.note(9), 2);
+        assert!(lately.looks_asking > 0);
+        // What it asks for it does not wait for.
+        (1..LOOKS_ASKING).for_each(|_| assert_eq!(lately.note(9), 0));
+        assert!(lately.looks_asking > 0);
+        assert_eq!((lately.note(9), lately.looks_asking), (0, 0));
     }
 }

@@ -267,6 +267,7 @@ impl Store {
     ) {
         let mut found = [None; GROUP];
         table.index.rows().multi_get(keys, &self.pin(), &mut found);
+        self.ask_for(&found[..keys.len()]);
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
                 self.prefetch(slot);
@@ -307,6 +308,7 @@ impl Store {
             let guard = self.pin();
             table.index.rows().multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
+            self.ask_for(slots);
             slots.iter().flatten().for_each(|&slot| self.prefetch(slot));
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
@@ -337,6 +339,9 @@ impl Store {
         let guard = self.pin();
         let slot = table.index.rows().get(key, &guard);
         let schema = table.schema.load();
+        if let Some(slot) = slot {
+            self.ask_for_one(slot);
+        }
         match (slot, ids) {
             (Some(slot), None) => self.prefetch(slot),
             (Some(slot), ids) => Fetch::new(self, &schema, ids).newest(self, slot, key),

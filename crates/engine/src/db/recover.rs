@@ -26,6 +26,9 @@ use crate::log::segment::Deltas;
 use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
+/// So many segments ahead of the one that is walked are read from the disk.
+const SEGMENTS_AHEAD: usize = 4;
+
 /// How full the leaves of a rebuilt index are.
 pub(super) const FILL_PERCENT: u32 = 90;
 
@@ -228,6 +231,9 @@ impl Store {
             let outcome = loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&unit) = found.segments.get(i) else { break Ok(()) };
+                if let Some(&later) = found.segments.get(i + SEGMENTS_AHEAD) {
+                    self.log.will_walk(later);
+                }
                 if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine, &mut notes) {
                     break Err(error);
                 }

@@ -157,6 +157,7 @@ impl Scan {
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let fetch = Fetch::new(store, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
+        store.ask_for_all(slots);
         let newest = |i: usize| fetch.newest(store, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {

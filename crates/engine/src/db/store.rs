@@ -42,6 +42,8 @@ pub(crate) struct Store {
     pub(super) options: Options,
     pub(super) clock: Clock,
     pub(super) counters: Counters,
+    /// How often readers found what they touched not in memory, as far as they looked.
+    pub(super) waits_for_disk: AtomicU64,
     pub(super) snapshots: Snapshots,
     pub(super) backups: BackupPins,
     pub(super) collector: Collector,
@@ -165,6 +167,7 @@ impl Store {
             options,
             clock,
             counters: Counters::default(),
+            waits_for_disk: AtomicU64::new(0),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
             collector: Collector::default(),

@@ -87,6 +87,7 @@ impl Log {
     /// The bytes of a segment up to its end.
     pub(crate) fn segment_bytes(&self, segment: &SegmentToCopy) -> Result<&[u8]> {
         let start = self.unit_offset(segment.unit);
+        self.tier.will_need(start, segment.end);
         let bytes = self.tier.try_read(start, segment.end as usize);
         bytes.ok_or_else(|| super::not_a_record(start))
     }

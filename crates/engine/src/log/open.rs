@@ -260,6 +260,7 @@ impl Log {
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
         let mut listed = listed.iter().copied().peekable();
+        (unit..grown).for_each(|unit| self.tier.will_need(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
         while unit < grown {
             let offset = self.unit_offset(unit);
             let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));

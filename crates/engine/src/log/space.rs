@@ -441,11 +441,19 @@ impl Log {
         Ok(())
     }
 
+    /// For whoever will walk the records of a segment soon.
+    pub(crate) fn will_walk(&self, unit: u32) {
+        if let Some(segment) = self.pool.lock().used.get(&unit) {
+            self.tier.will_need(self.unit_offset(unit), u64::from(segment.units) << self.unit_shift);
+        }
+    }
+
     /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
     pub(crate) fn walk(&self, unit: u32) -> Option<Walk<'_>> {
         let segment = self.pool.lock().used.get(&unit)?.clone();
         let start = self.unit_offset(unit);
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
+        self.tier.will_need(start, limit);
         let bytes = self.tier.try_read(start, limit as usize)?;
         // Whoever sealed it knows where its records end, whether or not its header does.
         let whole_end = if segment.sealed { segment.end } else { segment.durable_end };
