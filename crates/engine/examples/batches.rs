@@ -8,25 +8,17 @@
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "shared/arguments.rs"]
+mod arguments;
+
 use std::time::Instant;
 
+use arguments::Arguments;
 use hedgerow::{Batch, Db, Durability, FieldId, Options, Schema, Table, Type, Value};
-use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_device::Random;
 
 const FIELDS: usize = 10;
 const FIELD_BYTES: usize = 100;
-
-struct Args(Vec<(String, String)>);
-
-impl Args {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
-    }
-
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.text(name).map_or(default, |text| text.parse().unwrap())
-    }
-}
 
 fn key(i: u64) -> [u8; 16] {
     let mut key = *b"user000000000000";
@@ -110,20 +102,10 @@ fn report(what: &str, rounds: &[[f64; 2]]) -> [f64; 2] {
 }
 
 fn main() {
-    let args = Args(
-        std::env::args()
-            .skip(1)
-            .map(|arg| arg.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap())
-            .collect(),
-    );
+    let args = Arguments::given();
     let bytes_max = args.number("limit", 4096) << 20;
-    let options =
-        Options { durability: Durability::Process, fast_tier_bytes_max: bytes_max, ..Options::default() };
-    let tier = FastTierOptions { bytes_max, reserve_bytes: bytes_max };
-    let db = match args.text("dir") {
-        Some(dir) => Db::open_with(dir, options).unwrap(),
-        None => Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap(),
-    };
+    let options = Options { durability: Durability::Process, ..Options::default() };
+    let db = args.make_store("batches", options, bytes_max);
     let schema = (0..FIELDS).fold(Schema::new(), |schema, i| {
         schema.field(format!("field{i}"), Type::FixedBytes(FIELD_BYTES as u16))
     });

@@ -6,42 +6,18 @@
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "shared/arguments.rs"]
+mod arguments;
+
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use arguments::Arguments;
 use hedgerow::{Db, Options, Schema, Table, Value};
-use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_device::Random;
 
 const WEEK_MS: u64 = 7 * 24 * 3600 * 1000;
-
-struct Args(Vec<(String, String)>);
-
-impl Args {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
-    }
-
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.text(name).map_or(default, |text| text.parse().unwrap())
-    }
-}
-
-fn open(args: &Args) -> Db {
-    let bytes_max = args.number("limit", 4096) << 20;
-    let options = Options { fast_tier_bytes_max: bytes_max, ..Options::default() };
-    match args.text("dir") {
-        Some(dir) => {
-            let _ = std::fs::remove_dir_all(dir);
-            Db::open_with(Path::new(dir), options).unwrap()
-        }
-        None => {
-            let tier = FastTierOptions { bytes_max, reserve_bytes: bytes_max };
-            Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
-        }
-    }
-}
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
@@ -115,17 +91,12 @@ fn report(db: &Db, table: &Table, second: u64, due: &Due, puts: Second, reads: V
 }
 
 fn main() {
-    let args = Args(
-        std::env::args()
-            .skip(1)
-            .map(|arg| arg.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap())
-            .collect(),
-    );
+    let args = Arguments::given();
     let (rate, lifetime, spread) =
         (args.number("rate", 150_000), args.number("lifetime", 2000), args.number("spread", 0));
     let far = args.number("far", 0);
     let value = vec![b'e'; args.number("bytes", 100) as usize];
-    let db = open(&args);
+    let db = args.make_store("sessions", Options::default(), args.number("limit", 4096) << 20);
     let table = db.create_table("sessions", Schema::flat()).unwrap();
     let mut due = Due::default();
     for n in 0..far {

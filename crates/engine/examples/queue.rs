@@ -6,42 +6,18 @@
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+#[path = "shared/arguments.rs"]
+mod arguments;
+
 use std::time::{Duration, Instant};
 
-use hedgerow::{Db, Options, Schema, Table, Value};
-use hedgerow_device::{FastTier, FastTierOptions};
+use arguments::Arguments;
+use hedgerow::{Options, Schema, Table, Value};
 
 /// Rows that a look at the head reads.
 const HEAD: usize = 10;
 /// A record of the queue beside its value: header, key, checksum.
 const AROUND: u64 = 80;
-
-struct Args(Vec<(String, String)>);
-
-impl Args {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
-    }
-
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.text(name).map_or(default, |text| text.parse().unwrap())
-    }
-}
-
-fn open(args: &Args, bytes_max: u64) -> Db {
-    let options = Options { fast_tier_bytes_max: bytes_max, ..Options::default() };
-    match args.text("dir") {
-        Some(dir) => {
-            let _ = std::fs::remove_dir_all(dir);
-            Db::open_with(Path::new(dir), options).unwrap()
-        }
-        None => {
-            let tier = FastTierOptions { bytes_max, reserve_bytes: bytes_max };
-            Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
-        }
-    }
-}
 
 fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
@@ -81,16 +57,11 @@ fn report(what: &str, mut times: Vec<Duration>) {
 }
 
 fn main() {
-    let args = Args(
-        std::env::args()
-            .skip(1)
-            .map(|arg| arg.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap())
-            .collect(),
-    );
+    let args = Arguments::given();
     let (rows, bytes) = (args.number("rows", 100_000), args.number("bytes", 100));
     let value = vec![b'q'; bytes as usize];
     let limit = (rows * (bytes + AROUND) * args.number("limit", 400) / 100).max(64 << 20);
-    let db = open(&args, limit);
+    let db = args.make_store("moving", Options::default(), limit);
     let queue = db.create_table("queue", Schema::flat()).unwrap();
     (0..rows).for_each(|n| put(&queue, n, &value));
     let (mut head, mut tail, mut times) = (0, rows, Vec::new());
@@ -115,7 +86,8 @@ fn main() {
     drop((queue, db));
 
     let drain = args.number("drain", 2_000_000);
-    let db = open(&args, (drain * (bytes + AROUND) * 2).max(64 << 20));
+    let limit = (drain * (bytes + AROUND) * 2).max(64 << 20);
+    let db = args.make_store("drained", Options::default(), limit);
     let queue = db.create_table("queue", Schema::flat()).unwrap();
     (0..drain).for_each(|n| put(&queue, n, &value));
     let snapshot = (args.number("snapshot", 0) == 1).then(|| db.snapshot());

@@ -8,24 +8,15 @@
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+#[path = "shared/arguments.rs"]
+mod arguments;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use arguments::Arguments;
 use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
-use hedgerow_device::{FastTier, FastTierOptions, Random};
-
-struct Args(Vec<(String, String)>);
-
-impl Args {
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
-    }
-
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.text(name).map_or(default, |text| text.parse().unwrap())
-    }
-}
+use hedgerow_device::Random;
 
 /// Zipfian numbers below `count`, the popular ones spread (Gray et al., as in YCSB).
 struct Zipf {
@@ -97,20 +88,7 @@ impl Load<'_> {
     }
 }
 
-fn open(args: &Args, options: Options, bytes_max: u64) -> Db {
-    match args.text("dir") {
-        Some(dir) => {
-            let options = Options { fast_tier_bytes_max: bytes_max, ..options };
-            Db::open_with(Path::new(dir), options).unwrap()
-        }
-        None => {
-            let tier = FastTierOptions { bytes_max, reserve_bytes: bytes_max };
-            Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
-        }
-    }
-}
-
-fn options(args: &Args) -> Options {
+fn options(args: &Arguments) -> Options {
     let durability = match args.text("mode").unwrap_or("interval") {
         "immediate" => Durability::Immediate,
         "process" => Durability::Process,
@@ -122,7 +100,7 @@ fn options(args: &Args) -> Options {
     Options { durability, segment_bytes, merge: args.number("merge", 1) == 1, ..default }
 }
 
-fn load(db: &Db, args: &Args, rows: u64) -> (Table, Vec<String>) {
+fn load(db: &Db, args: &Arguments, rows: u64) -> (Table, Vec<String>) {
     let names = names(args.number("fields", 10));
     let schema = names.iter().fold(Schema::new(), |schema, name| schema.field(name.as_str(), Type::Bytes));
     let table = db.create_table("t", schema).unwrap();
@@ -132,7 +110,7 @@ fn load(db: &Db, args: &Args, rows: u64) -> (Table, Vec<String>) {
 }
 
 /// Bytes of the records of so many rows: of some of them, in a store where none is open any more.
-fn record_bytes(args: &Args, rows: u64) -> u64 {
+fn record_bytes(args: &Arguments, rows: u64) -> u64 {
     let few = rows.min(20_000);
     let dir = std::env::temp_dir().join(format!("hedgerow-tight-{}", std::process::id()));
     let options = Options { segment_bytes: 1 << 20, ..Options::default() };
@@ -152,7 +130,7 @@ struct Shared {
     turnover: AtomicU64,
 }
 
-fn writer(load: &Load<'_>, args: &Args, rows: u64, seed: u64, shared: &Shared) -> Vec<(u64, u32)> {
+fn writer(load: &Load<'_>, args: &Arguments, rows: u64, seed: u64, shared: &Shared) -> Vec<(u64, u32)> {
     let mut random = Random::from_seed(seed);
     let zipf = (args.number("skew", 0) == 1).then(|| Zipf::new(rows));
     let (changed, turnover) = (args.number("changed", 1), args.number("turnover", 0));
@@ -192,12 +170,11 @@ fn writer(load: &Load<'_>, args: &Args, rows: u64, seed: u64, shared: &Shared) -
 }
 
 fn main() {
-    let split = |arg: String| arg.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-    let args = Args(std::env::args().skip(1).map(split).collect());
+    let args = Arguments::given();
     let rows = args.number("rows", 200_000);
     let records = record_bytes(&args, rows);
     let bytes_max = records * args.number("percent", 125) / 100;
-    let db = open(&args, options(&args), bytes_max);
+    let db = args.make_store("tight", options(&args), bytes_max);
     let (table, names) = load(&db, &args, rows);
     println!("{rows} rows, {records} bytes of records, at most {bytes_max}; {:?}", db.medium());
     let load = Load { db: &db, table: &table, names: &names, bytes: args.number("bytes", 100) as usize };
