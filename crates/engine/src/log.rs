@@ -49,6 +49,8 @@ use crate::words::u32_at;
 use crate::{Error, ErrorKind, Result};
 
 const LANES_MAX: u32 = 16;
+/// What is read from a file at the least. Where pages are larger, some are asked for twice.
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Of a record that is about to be read, so much is fetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable: a little less than
@@ -249,7 +251,6 @@ impl Log {
 
     /// Has records read from the disk that may not be in memory, all at once.
     pub(crate) fn will_read(&self, records: impl Iterator<Item = (u64, u64)>) {
-        const PAGE_BYTES: u64 = 4096;
         let pages = |(offset, bytes): (u64, u64)| {
             offset / PAGE_BYTES * PAGE_BYTES..(offset + bytes).next_multiple_of(PAGE_BYTES)
         };

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::store::Store;
 use crate::FieldId;
 use crate::index::{Slot, Tag};
+use crate::log::PAGE_BYTES;
 use crate::log::format::FLAG_EXPIRES;
 use crate::schema::table::TableSchema;
 
@@ -92,7 +93,6 @@ impl Store {
     /// The same for a single row: a row that lies in one page is asked for by touching it.
     #[inline]
     pub(super) fn ask_for_one(&self, slot: Slot) {
-        const PAGE_BYTES: u64 = 4096;
         if self.waits_for_disk(1) && slot.offset() % PAGE_BYTES + slot.bytes() > PAGE_BYTES {
             self.ask_for_chains(&[Some(slot)]);
         }
