@@ -541,6 +541,23 @@ impl FastTier {
         result
     }
 
+    /// [`FastTier::write`] of a few bytes that lie among others which do not change, as a header does: on a file in the page cache
+    /// the next sync writes the block they lie in, and not what else of the file the kernel holds in one piece with it.
+    ///
+    /// # Panics
+    /// As [`FastTier::write`].
+    pub fn write_apart(&self, offset: u64, bytes: &[u8]) {
+        self.check_writable(offset, bytes.len() as u64);
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && !self.watched_writes
+            && file.store_apart(offset, bytes)
+        {
+            return;
+        }
+        self.write(offset, bytes.len(), |out| out.copy_from_slice(bytes));
+    }
+
     #[cold]
     fn watch_write(&self, offset: u64, bytes: &[u8]) {
         if let Home::Simulated(sim) = &self.home {

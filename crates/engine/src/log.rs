@@ -602,7 +602,7 @@ impl Log {
     fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
         let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
         let bytes = header.encode();
-        self.tier.write(offset, HEADER_COPY_BYTES, |out| out.copy_from_slice(&bytes));
+        self.tier.write_apart(offset, &bytes);
     }
 
     /// Writes both copies, each durable before the next step; first the one that does not count.

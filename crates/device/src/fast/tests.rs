@@ -88,6 +88,12 @@ fn every_medium_gives_back_what_it_was_given() {
         assert_eq!(tier.load_u64(80), 8, "{medium}: mapped anew before it was persisted");
         tier.store_u64(80, 9);
         assert_eq!(tier.load_u64(80), 9, "{medium}: what was mapped anew can be stored to");
+        tier.write_apart(96, b"apart");
+        assert_eq!(
+            (tier.read(96, 5), tier.load_u64(80)),
+            (&b"apart"[..], 9),
+            "{medium}: seen at once, alone"
+        );
         tier.prefetch(5 * MIB, 64);
         tier.prefetch(u64::MAX, 64);
         assert_eq!(crc32c(0, tier.read(5 * MIB + 17, bytes.len())), crc32c(0, &bytes), "{medium}");

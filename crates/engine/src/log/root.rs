@@ -290,7 +290,7 @@ impl Root {
         let bytes = self.encode();
         for copy in [self.whole_copy ^ 1, self.whole_copy] {
             let offset = COPY_OFFSETS[copy];
-            tier.write(offset, ROOT_BYTES, |out| out.copy_from_slice(&bytes));
+            tier.write_apart(offset, &bytes);
             // PERSIST: one copy is whole at any moment, because the other is not touched until this one is durable. A crash
             // may have torn either, so the one that was read is the last to go.
             tier.persist(offset, ROOT_BYTES as u64)?;
