@@ -48,6 +48,8 @@ pub(crate) struct Collector {
     rounds: AtomicU64,
     /// The last round emptied no victim: there was less room than it seemed.
     stuck: AtomicBool,
+    /// When a round without need last gave something back, by the store's clock.
+    pub(super) gave_back_ns: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
     /// Bytes of records that merging made obsolete, less those of the rows it wrote.
@@ -212,6 +214,9 @@ impl Store {
             // What nothing came of is no reason to choose otherwise for good.
             self.collector.stuck.store(false, Ordering::Relaxed);
             return Ok(freed);
+        }
+        if need == Need::Idle {
+            self.collector.gave_back_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
         }
         let (emptied, failure) = self.empty_all(&chosen);
         self.collector.stuck.store(emptied.is_empty(), Ordering::Relaxed);

@@ -16,6 +16,7 @@
 //! Segments are taken in the order of gain over cost.
 
 use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
 
 use super::store::Store;
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
@@ -27,8 +28,12 @@ const IDLE_OBSOLETE_PERCENT: u64 = 50;
 /// Obsolete bytes that are tolerated before the idle rule applies.
 const IDLE_OBSOLETE_BYTES: u64 = 64 << 20;
 /// Segments with nothing live in them are given back without need when they come to this share of what is used, in percent:
-/// there is nothing to copy, but the checkpoint before it is a sync.
+/// there is nothing to copy, but the checkpoint before it is a sync, and after a sync each page written to faults again.
 const IDLE_EMPTY_PERCENT: u64 = 10;
+/// They go many at a time, so that a sync is seldom.
+const IDLE_EMPTY_MAX: usize = 256;
+/// And no more often than that.
+const IDLE_RESTS_NS: u64 = 1_000_000_000;
 /// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
 /// store counts as full.
 const NEED_GAIN_PERCENT: u64 = 3;
@@ -243,11 +248,13 @@ impl Store {
     /// the order in which they were written.
     fn wholly_obsolete(&self, used: u64, obsolete: u64) -> Vec<u32> {
         let is_enough = |bytes: u64| bytes * 100 >= used * IDLE_EMPTY_PERCENT;
-        if !is_enough(obsolete) {
+        let rests_for =
+            self.clock.monotonic_ns().abs_diff(self.collector.gave_back_ns.load(Ordering::Relaxed));
+        if !is_enough(obsolete) || rests_for < IDLE_RESTS_NS {
             return Vec::new();
         }
         let (mut empty, bytes) = self.log.empty_segments();
-        empty.truncate(if is_enough(bytes) { VICTIMS_MAX } else { 0 });
+        empty.truncate(if is_enough(bytes) { IDLE_EMPTY_MAX } else { 0 });
         empty
     }
 

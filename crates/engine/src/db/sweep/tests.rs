@@ -126,6 +126,14 @@ fn segments_of_expired_rows_go_back_without_need() {
     assert_eq!((empty.len(), store.choose(Need::Idle).victims), (3, empty));
     assert_eq!(store.collect(Need::Idle).unwrap(), 3);
     assert_eq!((table.len(), store.collector.totals().1), (60_000, 0), "nothing was copied");
+    // The sync before it makes every page that is written to fault again: not more often than once a second.
+    (20_000..40_000).for_each(|n| put(&table, n, Some(2_100)));
+    clock.step_to_ms(2_100);
+    sweep_by_time(&table, &clock);
+    let (empty, _) = store.log.empty_segments();
+    assert!(empty.len() > 2 && store.choose(Need::Idle).victims.is_empty());
+    clock.step_to_ms(3_000);
+    assert_eq!(store.choose(Need::Idle).victims, empty);
 }
 
 /// A row must not uncover what it was written over.
