@@ -428,6 +428,42 @@ impl FastTier {
         }
     }
 
+    /// Whether the bytes can be read without waiting for a disk, as far as the kernel knows. What is not a file through the page cache always can;
+    /// bytes beyond the end are left out. A system call.
+    pub fn is_in_memory(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.bytes());
+        match &self.home {
+            Home::File(file) if self.medium == Medium::PageCache && offset < end => {
+                file.mapping().is_in_memory(offset, end)
+            }
+            _ => true,
+        }
+    }
+
+    /// Has the bytes leave memory, as far as they are durable and the medium is a file through the page cache: for measuring, and for tests. Best
+    /// effort: file systems in memory keep them.
+    pub fn evict(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && offset < end
+        {
+            file.evict(offset, end);
+        }
+    }
+
+    /// Waits until the bytes have been read from the disk, where the medium is a file through the page cache. Best effort; bytes beyond the
+    /// end are left out.
+    pub fn bring(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if let Home::File(file) = &self.home
+            && self.medium == Medium::PageCache
+            && offset < end
+        {
+            file.mapping().populate_clean(offset, end);
+        }
+    }
+
     /// Maps bytes anew, clean, that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
     /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
     pub fn remap(&self, offset: u64, len: u64) {

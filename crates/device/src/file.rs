@@ -100,6 +100,11 @@ impl TierFile {
         self.mapping.make_pages_small(&self.file, from, to);
     }
 
+    /// [`Mapping::evict`].
+    pub(crate) fn evict(&self, from: u64, to: u64) {
+        self.mapping.evict(&self.file, from, to);
+    }
+
     /// Writes `from..to` over with what the file holds there, to the device. Blocks that were allocated and never written are
     /// marked so, and a sync after the first store to each commits the file system's journal: 230 instead of 150 us for 1 KB
     /// (ext4). Nobody may store there meanwhile. Best effort.

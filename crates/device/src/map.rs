@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BASE_ALIGN: usize = 2 << 20;
 /// How much one `madvise` call populates: short enough that a growing thread never waits long for the address space.
 const POPULATE_STEP: usize = 4 << 20;
+/// Pages whose presence is asked for at once.
+const PAGES_A_LOOK: usize = 128;
 /// Since Linux 5.14; older kernels answer `EINVAL`, which is ignored.
 const MADV_POPULATE_READ: libc::c_int = 22;
 const MADV_POPULATE_WRITE: libc::c_int = 23;
@@ -171,6 +173,26 @@ impl Mapping {
         unsafe { libc::madvise(start, bytes, libc::MADV_WILLNEED) };
     }
 
+    /// Whether all pages of the bytes `from..to` of the mapped file are in memory. Where the kernel does not say, they are.
+    pub(crate) fn is_in_memory(&self, from: u64, to: u64) -> bool {
+        let mut from = from - from % page_bytes();
+        let mut pages = [0u8; PAGES_A_LOOK];
+        while from < to {
+            let step = (to - from).min(PAGES_A_LOOK as u64 * page_bytes());
+            let (start, bytes) = self.at(from, from + step);
+            // SAFETY: it writes a byte for each page of the range, of which there are PAGES_A_LOOK at most.
+            if unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) } != 0 {
+                return true;
+            }
+            let looked_at = step.div_ceil(page_bytes()) as usize;
+            if pages[..looked_at].iter().any(|page| page & 1 == 0) {
+                return false;
+            }
+            from += step;
+        }
+        true
+    }
+
     /// Makes bytes `from..to` zeroed memory of this process. `from` is a multiple of the page.
     pub(crate) fn map_memory(&self, from: u64, to: u64) -> io::Result<()> {
         let (start, bytes) = self.at(from, to);
@@ -235,10 +257,15 @@ impl Mapping {
     /// The kernel reads a file ahead in pieces of up to 2 MiB (large folios), and a store to one byte makes all of its piece
     /// dirty: each sync of a record of 100 bytes would write half a megabyte.
     pub(crate) fn make_pages_small(&self, file: &File, from: u64, to: u64) {
+        self.advise_random(from - from % page_bytes(), to);
+        self.evict(file, from, to);
+    }
+
+    /// Lets go of the pages of `from..to`, as far as they are clean. Best effort.
+    pub(crate) fn evict(&self, file: &File, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
         unsafe {
-            libc::madvise(start, bytes, libc::MADV_RANDOM);
             libc::madvise(start, bytes, libc::MADV_DONTNEED);
             let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
             libc::posix_fadvise(file.as_raw_fd(), from, bytes, libc::POSIX_FADV_DONTNEED);

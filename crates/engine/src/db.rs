@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `db/write.rs` | the write path |
 //! | `db/read.rs` | the read path |
-//! | `db/fetch.rs` | which lines of a row are fetched ahead |
+//! | `db/fetch.rs` | what of a row is fetched ahead |
+//! | `db/at_hand.rs` | reading without waiting for the disk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/collect.rs` | freeing segments |
 //! | `db/sweep.rs` | removing rows that have expired |
@@ -20,6 +21,7 @@
 //! | `db/salvage.rs`, `db/repair.rs` | what is left of a damaged store, and copying it |
 //! | `db/store.rs` | what they share, and the background threads |
 
+mod at_hand;
 pub mod backup;
 mod batch;
 mod cached;
@@ -54,6 +56,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use at_hand::{AtHandOnly, Missing};
 pub use batch::Batch;
 pub use catalog::TableChanges;
 pub use expiring::Expiring;
@@ -176,9 +179,9 @@ impl Db {
     ///
     /// # Errors
     /// As [`Db::open_with`].
-    pub fn open_at(tier: FastTier, options: Options, clock: Clock) -> Result<Db> {
+    pub fn open_at(tier: impl Into<Arc<FastTier>>, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
-        let store = Arc::new(Store::open(Arc::new(tier), options, clock)?);
+        let store = Arc::new(Store::open(tier.into(), options, clock)?);
         let handle = Arc::new(Handle { store: Arc::clone(&store), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.

@@ -28,6 +28,12 @@ pub enum ErrorKind {
     /// [`Options::wait_for_space`]: crate::Options::wait_for_space
     /// [`Db::wait_for_space`]: crate::Db::wait_for_space
     Busy,
+    /// What is asked for would have to be read from the disk, and the thread does not wait for that ([`Db::at_hand_only`]). Nothing was
+    /// changed. Have [`Db::take_missing`] brought, then repeat the call.
+    ///
+    /// [`Db::at_hand_only`]: crate::Db::at_hand_only
+    /// [`Db::take_missing`]: crate::Db::take_missing
+    NotInMemory,
     /// Another process has the store open, or a backup of it is under way already.
     Locked,
     /// Bytes at rest are not what was written. The message says in which file, where, and what.

@@ -24,6 +24,7 @@ pub mod lookahead;
 pub mod number;
 pub mod open_files;
 pub mod persister;
+pub mod reader;
 pub mod reply;
 pub mod resp;
 pub mod server;

@@ -28,7 +28,7 @@ const LOOKS_ASKING: u32 = 32;
 /// Who waited so often has less memory than data, and did not just begin to read: each of these read the rows beside one as well.
 const WAITS_OF_LITTLE_MEMORY: u64 = 256;
 /// Taken for the length of a record that may be longer.
-const UNKNOWN_BYTES: u64 = 2 << 20;
+pub(super) const UNKNOWN_BYTES: u64 = 2 << 20;
 
 /// Whether a thread had to wait for the disk lately.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,19 @@ impl Lately {
     }
 }
 
+/// Whether the calling thread had to wait for the disk lately, or would have.
+#[inline]
+pub(super) fn has_waited_lately() -> bool {
+    LATELY.get().looks_asking > 0
+}
+
 impl Store {
+    /// Counts so many reads that did not wait for the disk, though they would have.
+    pub(super) fn note_refused_waits(&self, rows: u64) {
+        LATELY.set(Lately { looks_asking: LOOKS_ASKING, ..LATELY.get() });
+        self.note_waits(rows);
+    }
+
     /// Counts so many reads; whether what they will touch is to be asked for.
     #[inline]
     fn waits_for_disk(&self, reads: u32) -> bool {

@@ -200,6 +200,7 @@ impl Store {
         slot: Option<Slot>,
     ) -> Result<Option<RowRef<'a>>> {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
+        self.check_at_hand(slot)?;
         let place = match slot.is_cached() {
             false => self.log.place(slot.offset())?,
             true => self.cache.place(slot.offset())?,
@@ -309,6 +310,7 @@ impl Store {
             table.index.rows().multi_get(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
             self.ask_for(slots);
+            self.check_all_at_hand(slots.iter().flatten().copied())?;
             slots.iter().flatten().for_each(|&slot| self.prefetch(slot));
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {

@@ -158,6 +158,7 @@ impl Scan {
         let fetch = Fetch::new(store, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
         store.ask_for_all(slots);
+        store.check_all_at_hand(slots.iter().copied())?;
         let newest = |i: usize| fetch.newest(store, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {

@@ -376,6 +376,9 @@ impl Store {
         accept: impl Fn(Option<Slot>) -> bool,
     ) -> Result<Option<Option<Slot>>> {
         let mut waits = 0;
+        if draft.kind != RecordKind::Delta {
+            self.check_replaced_at_hand(table, key)?;
+        }
         loop {
             match self.try_write(table, key, draft, &fill, &accept)? {
                 Outcome::Published(old) => return Ok(Some(old)),

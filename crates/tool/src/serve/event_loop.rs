@@ -22,10 +22,11 @@ use super::connection::{Connection, Pool, Progress};
 use super::limits;
 use super::lookahead::{Glance, Run};
 use super::persister::Persister;
+use super::reader::Reader;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
-use super::session::Session;
+use super::session::{Session, WaitsFor};
 use super::waiter::Waiter;
 
 /// Listeners have the tokens below this, connections those from here on.
@@ -79,6 +80,7 @@ pub struct EventLoop {
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
     waiter: Waiter,
+    reader: Reader,
     /// Connections whose next command waits for space.
     waiting: Vec<usize>,
     /// Whether a connection could not be accepted.
@@ -99,6 +101,7 @@ impl EventLoop {
         }
         let persister = Persister::start(server.keyspace.db().clone(), waker.clone())?;
         let waiter = Waiter::start(server.keyspace.db().clone(), waker.clone())?;
+        let reader = Reader::start(waker.clone())?;
         Ok(EventLoop {
             poll,
             listeners,
@@ -118,6 +121,7 @@ impl EventLoop {
             has_reported_failed_sync: false,
             held: Vec::new(),
             waiter,
+            reader,
             waiting: Vec::new(),
             accept_again: false,
         })
@@ -142,6 +146,7 @@ impl EventLoop {
                     WAKE => {
                         self.finish_syncs();
                         self.finish_waits();
+                        self.finish_reads();
                     }
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
                     Token(token) => self.note_ready(token - FIRST_CONNECTION, event),
@@ -275,7 +280,7 @@ impl EventLoop {
         let began = Instant::now();
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return };
-            if connection.held_until.is_some() || self.server.sessions[key].waits_for_space {
+            if connection.held_until.is_some() || self.server.sessions[key].waits_for.is_some() {
                 // Both waits are short, and what it has sent is done even if it sends no more.
                 return if connection.is_gone {
                     self.drop_connection(key)
@@ -289,9 +294,18 @@ impl EventLoop {
                 }
                 Executed::Waits => return,
                 Executed::Yields => return list(&mut self.next, connection, key),
-                Executed::WaitsForSpace => {
+                Executed::WaitsFor(WaitsFor::Space) => {
                     self.waiting.push(key);
                     return self.waiter.request();
+                }
+                Executed::WaitsFor(WaitsFor::Rows) => {
+                    let client = (key, self.server.sessions[key].id);
+                    return self
+                        .server
+                        .missing
+                        .take()
+                        .into_iter()
+                        .for_each(|m| self.reader.request(client, m));
                 }
                 Executed::OverLimit => {
                     self.server.counters.output_limit_disconnections += 1;
@@ -403,11 +417,22 @@ impl EventLoop {
     fn finish_waits(&mut self) {
         let Some(progress) = self.waiter.ended() else { return };
         for key in std::mem::take(&mut self.waiting) {
-            let Some(session) = self.server.sessions.get_mut(key).filter(|s| s.waits_for_space) else {
-                continue;
-            };
-            session.waits_for_space = false;
-            session.idle_waits += u32::from(!progress);
+            let waits = |session: &&mut Session| session.waits_for == Some(WaitsFor::Space);
+            let Some(session) = self.server.sessions.get_mut(key).filter(waits) else { continue };
+            session.waits_for = None;
+            session.tries.idle_waits += u32::from(!progress);
+            if let Some(connection) = self.connections.get_mut(key) {
+                list(&mut self.next, connection, key);
+            }
+        }
+    }
+
+    /// Has the commands tried again whose rows were brought.
+    fn finish_reads(&mut self) {
+        for (key, id) in self.reader.brought() {
+            let waits = |s: &&mut Session| s.id == id && s.waits_for == Some(WaitsFor::Rows);
+            let Some(session) = self.server.sessions.get_mut(key).filter(waits) else { continue };
+            session.waits_for = None;
             if let Some(connection) = self.connections.get_mut(key) {
                 list(&mut self.next, connection, key);
             }
@@ -490,7 +515,7 @@ impl EventLoop {
                 || connection
                     .over_soft_since
                     .is_some_and(|since| since.elapsed() > settings.output.soft_time);
-            let waits = connection.held_until.is_some() || session.waits_for_space || session.is_paused;
+            let waits = connection.held_until.is_some() || session.waits_for.is_some() || session.is_paused;
             if is_late && !waits {
                 late.push(key);
             }
@@ -533,8 +558,8 @@ enum Executed {
     All,
     /// The rest has to wait, or will never be done.
     Waits,
-    /// The next one found no room.
-    WaitsForSpace,
+    /// The next one was given, and lacked something.
+    WaitsFor(WaitsFor),
     /// It is the turn of others.
     Yields,
     /// The client does not take its replies.
@@ -626,8 +651,8 @@ fn execute(
         if !args.is_empty() {
             server.keyspace.refresh_old_time(started);
             started = server.execute(key, args, run.known(position), &mut connection.output, started);
-            if server.sessions[key].waits_for_space {
-                return ControlFlow::Break(Executed::WaitsForSpace);
+            if let Some(what) = server.sessions[key].waits_for {
+                return ControlFlow::Break(Executed::WaitsFor(what));
             }
         }
         let consumed = connection.parser.consumed();

@@ -37,7 +37,7 @@ impl Failure {
     pub const READ_ONLY: Failure = Failure::text("READONLY You can't write against a read only replica.");
 
     /// Never seen by a client: the command is tried again.
-    pub const NO_ROOM_YET: Failure = Failure::text("OOM there is no room at this moment");
+    pub const NOT_YET: Failure = Failure::text("ERR what it needs is not there at this moment");
 
     /// Never seen by a client: its connection is closed.
     pub const CROSS_PROTOCOL: Failure = Failure::text("ERR this is no web server");

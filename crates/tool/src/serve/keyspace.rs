@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use hedgerow::{Db, ErrorKind, FieldId, Schema, Table, Type, Value};
+use hedgerow::{AtHandOnly, Db, ErrorKind, FieldId, Schema, Table, Type, Value};
 use hedgerow_device::Clock;
 use slab::Slab;
 
@@ -45,6 +45,7 @@ use naming::{Place, TableName};
 use table::{HashTable, Seeded};
 use watch::Watches;
 use writer::Writer;
+pub use writer::{Tries, Wants};
 
 /// How old the time that a command goes by may be at its start.
 const TIME_STEP: Duration = Duration::from_micros(100);
@@ -180,15 +181,20 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Tells that a command begins. At its last try a write that finds no room fails; before, it waits.
-    pub fn begin_command(&mut self, is_last_try: bool) {
-        self.writer.begin_command(is_last_try);
+    /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
+    /// the disk; before, the command waits beside the loop. What is returned is to be held until it ends.
+    pub fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
+        self.writer.begin_command(tries)
     }
 
-    /// Whether the command failed because there is no room at this moment, having changed nothing: it is to be tried
-    /// again as soon as there may be.
-    pub fn wants_space(&self) -> bool {
-        self.writer.wants_space()
+    /// Tells that it has ended. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
+    pub fn end_command(&mut self) -> Option<Wants> {
+        self.writer.end_command()
+    }
+
+    /// Whether it has failed so.
+    pub fn wants_again(&mut self) -> bool {
+        self.writer.wants_again()
     }
 
     /// A number that grows with every change.

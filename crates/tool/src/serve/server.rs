@@ -6,22 +6,22 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use hedgerow::Missing;
 use slab::Slab;
 
 use super::backups::Backups;
 use super::commands::{self, Command, Flag, Lookup};
 use super::failure::{Failure, Outcome};
-use super::keyspace::Keyspace;
 use super::keyspace::ahead::Ahead;
+use super::keyspace::{Keyspace, Tries, Wants};
 use super::limits;
 use super::lookahead::Known;
 use super::reply::Reply;
 use super::resp::Args;
-use super::session::{Queued, ReplyMode, Session};
+use super::session::{Queued, ReplyMode, Session, WaitsFor};
 use super::settings::Settings;
 use super::slowlog::{Slow, SlowLog};
 use super::stats::{Errors, Memory, Rates, Totals};
-use super::waiter;
 
 /// Counters of INFO.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ pub struct Counters {
     pub output_limit_disconnections: u64,
     pub input_limit_disconnections: u64,
     pub waits_for_space: u64,
+    /// Commands that waited for the disk, each time they were given.
+    pub waits_for_rows: u64,
     /// Expired keys counted before the counters were reset.
     pub expired_before: u64,
 }
@@ -99,6 +101,8 @@ pub struct Server {
     pub latency: Latency,
     /// Set when the server is to stop.
     pub shutdown: Option<Shutdown>,
+    /// What the command just given lacks.
+    pub missing: Option<Missing>,
     /// Clients to disconnect.
     pub kills: Vec<usize>,
     /// Commands of clients wait for its end.
@@ -181,6 +185,7 @@ impl Server {
             slowlog: SlowLog::default(),
             latency: Latency::default(),
             shutdown: None,
+            missing: None,
             kills: Vec::new(),
             paused: None,
             resumes: false,
@@ -307,7 +312,7 @@ impl Server {
     }
 
     /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
-    /// ended, given when it started. With `waits_for_space` set by it, nothing was done, and the command is to be given again.
+    /// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
     pub fn execute(
         &mut self,
         client: usize,
@@ -321,19 +326,20 @@ impl Server {
         let session = &mut self.sessions[client];
         session.reply_needs_sync = false;
         let resp3 = session.resp3;
-        self.keyspace.begin_command(session.idle_waits >= waiter::IDLE_ROUNDS_MAX);
+        let at_hand_only = self.keyspace.begin_command(session.tries);
         let reply = Reply::bounded(out, resp3, self.settings.output.hard);
         let mut context = Context { server: self, client, reply, ahead: known.ahead };
-        let done = match context.run(known.command, args) {
+        let ran = context.run(known.command, args);
+        drop(at_hand_only);
+        if let Some(wants) = context.server.keyspace.end_command() {
+            context.reply.truncate(start);
+            self.put_off(client, wants);
+            return Instant::now();
+        }
+        let done = match ran {
             Ok(done) => done,
             Err(Failed { command, ran, failure }) => {
                 context.reply.truncate(start);
-                if context.server.keyspace.wants_space() {
-                    context.server.keyspace.watches.forget();
-                    context.session().waits_for_space = true;
-                    self.counters.waits_for_space += 1;
-                    return Instant::now();
-                }
                 if failure == Failure::CROSS_PROTOCOL {
                     self.refuse_cross_protocol(client);
                     return Instant::now();
@@ -355,7 +361,7 @@ impl Server {
         }
         let wrote = self.keyspace.writes() != writes;
         let session = &mut self.sessions[client];
-        session.idle_waits = 0;
+        session.tries = Tries::default();
         let needs_sync = session.reply_needs_sync || wrote && self.settings.sync_writes;
         match session.reply_mode {
             ReplyMode::On => {}
@@ -373,6 +379,25 @@ impl Server {
             session.unsynced.push(start..out.len());
         }
         ended
+    }
+
+    /// Notes what a command waits for that has changed nothing.
+    #[cold]
+    fn put_off(&mut self, client: usize, wants: Wants) {
+        self.keyspace.watches.forget();
+        let session = &mut self.sessions[client];
+        match wants {
+            Wants::Space => {
+                session.waits_for = Some(WaitsFor::Space);
+                self.counters.waits_for_space += 1;
+            }
+            Wants::Rows(missing) => {
+                session.waits_for = Some(WaitsFor::Rows);
+                session.tries.fetches += 1;
+                self.counters.waits_for_rows += 1;
+                self.missing = Some(missing);
+            }
+        }
     }
 
     fn account(&mut self, client: usize, command: &'static Command, args: Args<'_>, took: Duration) {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::commands::Command;
+use super::keyspace::Tries;
 use super::resp::OwnedArgs;
 
 /// What CLIENT REPLY asked for.
@@ -137,10 +138,10 @@ pub struct Session {
     pub is_paused: bool,
     /// Whether its replies wait for a sync that is under way.
     pub waits_for_sync: bool,
-    /// Whether its next command found no room, and waits until there may be some.
-    pub waits_for_space: bool,
-    /// How often it waited without anything happening meanwhile.
-    pub idle_waits: u32,
+    /// What its next command, which was given already, waits for.
+    pub waits_for: Option<WaitsFor>,
+    /// How often that was given already.
+    pub tries: Tries,
     /// When it came and last did something, in ms since 1970.
     pub connected_ms: u64,
     /// See above.
@@ -149,6 +150,15 @@ pub struct Session {
     pub last_command: &'static str,
     /// Its buffers, as of when its last commands began or its last replies were sent.
     pub buffers: Buffers,
+}
+
+/// What a command waits for before it is given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// There may be room.
+    Space,
+    /// Its rows are in memory.
+    Rows,
 }
 
 /// The buffers of a client's connection, in bytes.
@@ -194,8 +204,8 @@ impl Session {
             unsynced: Vec::new(),
             is_paused: false,
             waits_for_sync: false,
-            waits_for_space: false,
-            idle_waits: 0,
+            waits_for: None,
+            tries: Tries::default(),
             connected_ms: now_ms,
             active_ms: now_ms,
             last_command: "NULL",
@@ -222,7 +232,7 @@ impl Session {
 
     /// Whether it waits for something other than its own next command: a sync, space, the end of a pause.
     pub fn is_blocked(&self) -> bool {
-        self.waits_for_sync || self.waits_for_space || self.is_paused
+        self.waits_for_sync || self.waits_for.is_some() || self.is_paused
     }
 
     /// Bytes of memory it takes, buffers and all.

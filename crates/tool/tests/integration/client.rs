@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -70,8 +71,13 @@ impl Server {
 
     /// Over a simulated medium.
     pub(crate) fn start_over(sim: &CrashSim, options: &[&str]) -> Server {
+        Server::start_at(FastTier::simulated(sim).into(), options)
+    }
+
+    /// Over any medium.
+    pub(crate) fn start_at(tier: Arc<FastTier>, options: &[&str]) -> Server {
         let line = [&["serve", "--listen", "127.0.0.1:0"], options].concat();
-        let open = |options, clock| Db::open_at(FastTier::simulated(sim), options, clock);
+        let open = |options, clock| Db::open_at(tier, options, clock);
         let ready = serve::prepare_with(&Cli::parse_from(line).args, open).unwrap();
         let (address, stopper) = (ready.addresses[0], ready.stopper());
         let thread = Some(std::thread::spawn(move || ready.run()));

@@ -14,6 +14,7 @@ mod info;
 mod kill;
 mod lifecycle;
 mod limits;
+mod little_memory;
 mod read_only;
 mod semantics;
 mod transactions;

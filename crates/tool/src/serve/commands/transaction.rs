@@ -78,6 +78,10 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     }
     match has_watched_change(context) {
         Ok(false) => {}
+        Err(failure) if context.server.keyspace.wants_again() => {
+            context.session().multi = Some(multi);
+            return Err(failure);
+        }
         changed => {
             context.server.unwatch(context.client);
             changed?;
@@ -89,10 +93,10 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     // A command of the transaction may be UNWATCH.
     let watched = std::mem::take(&mut context.session().watched);
     let done = run_all(context, &multi);
-    let wants_space = context.server.keyspace.wants_space();
+    let wants_again = context.server.keyspace.wants_again();
     let session = context.session();
     session.watched = watched;
-    if wants_space {
+    if wants_again {
         // Nothing was changed: EXEC will be given again.
         (session.multi, session.db) = (Some(multi), db);
     } else {
@@ -120,9 +124,9 @@ fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
         run_queued(context, queued);
-        if context.server.keyspace.wants_space() {
+        if context.server.keyspace.wants_again() {
             context.server.keyspace.abandon(is_batch);
-            return Err(Failure::NO_ROOM_YET);
+            return Err(Failure::NOT_YET);
         }
     }
     if let Err(failure) = context.server.keyspace.end(is_batch) {
@@ -140,7 +144,7 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     let Queued { command, args } = queued;
     let started = Instant::now();
     let outcome = context.call(command, args.borrow());
-    if context.server.keyspace.wants_space() {
+    if context.server.keyspace.wants_again() {
         return;
     }
     let calls = &mut context.server.calls[command.index()];

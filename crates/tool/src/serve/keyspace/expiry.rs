@@ -10,7 +10,7 @@ use hedgerow::{FieldId, RowRef};
 
 use super::cursor::Source;
 use super::more::More;
-use super::{Keyspace, TableIndex, limits};
+use super::{Keyspace, TableIndex, Tries, limits};
 use crate::serve::failure::Outcome;
 
 /// Rows the sweep looks at in one call.
@@ -82,7 +82,7 @@ impl Expiries {
 impl Keyspace {
     /// Removes some of what has expired and looks for more, a bounded amount.
     pub fn sweep(&mut self) -> Outcome<()> {
-        self.writer.begin_command(false);
+        drop(self.writer.begin_command(Tries::UPKEEP));
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {
                 Some((at, _, _)) if *at <= self.now_ms => {}

@@ -1,13 +1,13 @@
 //! Where changes of rows go: to the store at once, or into a batch.
 //!
-//! Owns: the batch being gathered, and what the rows it names will be once it is written. Promises: a change that finds no room makes the
-//! whole command fail for now (`wants_space`), so that nobody sleeps on the event loop; only a command that has changed something by then
-//! sleeps. Must not know keys or tables' places.
+//! Owns: the batch being gathered, and what the rows it names will be once it is written. Promises: a change that finds no room, or a read
+//! of a row that is not in memory, makes the whole command fail for now ([`Wants`]), so that nobody sleeps on the event loop; only a command
+//! that has changed something by then sleeps. Must not know keys or tables' places.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use hedgerow::{Batch, Db, Error, ErrorKind, FieldId, Table, Value};
+use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Missing, Table, Value};
 
 use crate::serve::failure::Outcome;
 use crate::serve::waiter;
@@ -21,8 +21,35 @@ pub(super) struct Writer {
     /// The command under way has changed something: it can not be tried again from its start.
     has_changed: bool,
     is_last_try: bool,
-    wants_space: bool,
+    wants: Option<Wants>,
+    /// Reads do not wait for the disk.
+    at_hand_only: bool,
 }
+
+/// What a command that has changed nothing needs before it is given again.
+pub enum Wants {
+    /// Room, which the collector may make.
+    Space,
+    /// Rows that are not in memory.
+    Rows(Missing),
+}
+
+/// How often a command was given already, for want of something.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tries {
+    /// It waited for room, and nothing happened meanwhile.
+    pub idle_waits: u32,
+    /// Rows were brought for it.
+    pub fetches: u32,
+}
+
+impl Tries {
+    /// Upkeep, which nobody gives again: it waits for the disk.
+    pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX };
+}
+
+/// Fetches after which a command waits for the disk like anybody: what was brought is gone again before it runs.
+const FETCHES_MAX: u32 = 16;
 
 /// Writes that wait for the others of their batch.
 #[derive(Default)]
@@ -45,19 +72,57 @@ enum Fate {
 
 impl Writer {
     pub(super) fn new(db: Db) -> Writer {
-        Writer { db, gathered: None, count: 0, has_changed: false, is_last_try: false, wants_space: false }
+        Writer {
+            db,
+            gathered: None,
+            count: 0,
+            has_changed: false,
+            is_last_try: false,
+            wants: None,
+            at_hand_only: false,
+        }
     }
 
     /// See [`Keyspace::begin_command`](super::Keyspace::begin_command).
     #[inline]
-    pub(super) fn begin_command(&mut self, is_last_try: bool) {
-        (self.has_changed, self.wants_space, self.is_last_try) = (false, false, is_last_try);
+    pub(super) fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
+        (self.has_changed, self.wants) = (false, None);
+        self.is_last_try = tries.idle_waits >= waiter::IDLE_ROUNDS_MAX;
+        self.at_hand_only = tries.fetches < FETCHES_MAX;
+        self.at_hand_only.then(|| self.db.at_hand_only())
     }
 
-    /// See [`Keyspace::wants_space`](super::Keyspace::wants_space).
+    /// See [`Keyspace::end_command`](super::Keyspace::end_command).
     #[inline]
-    pub(super) fn wants_space(&self) -> bool {
-        self.wants_space
+    pub(super) fn end_command(&mut self) -> Option<Wants> {
+        self.look_for_missing();
+        self.at_hand_only = false;
+        self.wants.take()
+    }
+
+    /// See [`Keyspace::wants_again`](super::Keyspace::wants_again).
+    #[inline]
+    pub(super) fn wants_again(&mut self) -> bool {
+        self.look_for_missing();
+        self.wants.is_some()
+    }
+
+    #[inline]
+    fn look_for_missing(&mut self) {
+        if self.at_hand_only
+            && let Some(missing) = self.db.take_missing()
+        {
+            self.wants = Some(Wants::Rows(missing));
+        }
+    }
+
+    /// From now on the command is not given again.
+    #[inline]
+    fn note_changed(&mut self) {
+        self.has_changed = true;
+        if std::mem::take(&mut self.at_hand_only) {
+            AtHandOnly::end_early();
+        }
     }
 
     /// Makes one change.
@@ -65,7 +130,7 @@ impl Writer {
     pub(super) fn attempt<R>(&mut self, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
         match change() {
             Ok(result) => {
-                self.has_changed = true;
+                self.note_changed();
                 Ok(result)
             }
             Err(error) if error.kind() == ErrorKind::Busy => self.without_room(error, change),
@@ -85,7 +150,7 @@ impl Writer {
     #[cold]
     fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
         if !self.has_changed {
-            self.wants_space = !self.is_last_try;
+            self.wants = (!self.is_last_try).then_some(Wants::Space);
             return Err(busy.into());
         }
         let mut idle_rounds = 0;
@@ -143,7 +208,7 @@ impl Writer {
     /// Counts a change that was made without the writer.
     pub(super) fn note_change(&mut self) {
         self.count += 1;
-        self.has_changed = true;
+        self.note_changed();
     }
 
     #[inline]

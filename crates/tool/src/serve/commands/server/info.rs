@@ -280,6 +280,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "read_only:{}", u8::from(server.settings.read_only))?;
     writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
+    writeln!(out, "waits_for_rows:{}", server.counters.waits_for_rows)?;
     let backup = server.backups.status();
     writeln!(out, "backup_status:{}", backup.word())?;
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;

@@ -1,0 +1,272 @@
+//! Reading what is at hand, for a thread that serves many callers and must not wait for a disk on behalf of one.
+//!
+//! Such a thread says so for the time of a call ([`Db::at_hand_only`]). A read of a row that is not in memory then fails with
+//! [`NotInMemory`](ErrorKind::NotInMemory), changes nothing, and leaves a note of the bytes it lacks. Another thread brings those
+//! ([`Missing::bring`]), all of them at once; then the call is made again. A row under deltas may take that twice: where the row is
+//! stands in the newest delta.
+//!
+//! Owns: the notes. Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
+//! that is found out by waiting (`fetch.rs`). Must not know who serves whom.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::Db;
+use super::fetch::{UNKNOWN_BYTES, has_waited_lately};
+use super::store::{Store, TableShared};
+use crate::index::{Slot, Tag};
+use crate::{Error, ErrorKind, Result};
+
+thread_local! {
+    static ONLY: Cell<bool> = const { Cell::new(false) };
+    /// Offset and length of what reads of this thread lacked.
+    static LACKED: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// While it lives, the reads of its thread do not wait for the disk: see [`Db::at_hand_only`].
+#[derive(Debug)]
+#[must_use = "dropped at once it does nothing"]
+pub struct AtHandOnly {
+    /// It is of the thread it was made by.
+    stays: PhantomData<*const ()>,
+}
+
+impl AtHandOnly {
+    /// Has the calling thread wait for the disk again, though one of these lives: its caller has begun what it cannot begin anew.
+    pub fn end_early() {
+        ONLY.set(false);
+    }
+}
+
+impl Drop for AtHandOnly {
+    fn drop(&mut self) {
+        ONLY.set(false);
+    }
+}
+
+/// What reads lacked that failed with [`NotInMemory`](ErrorKind::NotInMemory), to be [brought](Missing::bring) by another thread.
+pub struct Missing {
+    store: Arc<Store>,
+    places: Vec<(u64, u64)>,
+}
+
+impl Missing {
+    /// Has it read from the disk, all at once, and waits for none of it.
+    pub fn ask(&self) {
+        // What was freed since is read for nothing.
+        self.store.log.will_read(self.places.iter().copied());
+    }
+
+    /// Waits until it is in memory. It stays there as long as what is used stays.
+    pub fn bring(&self) {
+        self.places.iter().for_each(|&(offset, bytes)| self.store.log.tier().bring(offset, bytes));
+    }
+}
+
+impl Db {
+    /// Has the reads of the calling thread, those of writes that look at their row included, fail with
+    /// [`NotInMemory`](ErrorKind::NotInMemory) instead of waiting for the disk, until what is returned is dropped. For a thread that serves many: it lets another
+    /// bring [what was missing](Db::take_missing), does something else, and makes the call again.
+    ///
+    /// Best effort: where memory always sufficed so far nobody looks, and memory may be taken away between the look and the read.
+    pub fn at_hand_only(&self) -> AtHandOnly {
+        ONLY.set(true);
+        AtHandOnly { stays: PhantomData }
+    }
+
+    /// What the calling thread's reads have lacked since it last asked; `None` if nothing. They were reads of this store.
+    pub fn take_missing(&self) -> Option<Missing> {
+        let places = LACKED.take();
+        (!places.is_empty()).then(|| Missing { store: Arc::clone(&self.store), places })
+    }
+}
+
+impl Store {
+    /// Fails if the thread reads only what is at hand and the row at `slot` is not.
+    #[inline]
+    pub(super) fn check_at_hand(&self, slot: Slot) -> Result<()> {
+        if ONLY.get() && has_waited_lately() { self.look_at_hand([slot].into_iter()) } else { Ok(()) }
+    }
+
+    /// The same for the row of a key that will be replaced as a whole: under deltas its records are looked at, to be counted as dead.
+    #[inline]
+    pub(super) fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
+        if !ONLY.get() || !has_waited_lately() {
+            return Ok(());
+        }
+        let guard = self.pin();
+        let found = table.index.find(key, &guard).map(|slot| self.home(slot));
+        found
+            .filter(|slot| slot.tag() == Tag::Delta)
+            .map_or(Ok(()), |slot| self.look_at_hand([slot].into_iter()))
+    }
+
+    /// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is noted.
+    #[inline]
+    pub(super) fn check_all_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
+        if ONLY.get() && has_waited_lately() { self.look_at_hand(slots) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn look_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
+        let at_home = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
+        let lacks = at_home.filter(|&slot| self.lacks(slot)).count();
+        if lacks == 0 {
+            return Ok(());
+        }
+        self.note_refused_waits(lacks as u64);
+        Err(Error::new(
+            ErrorKind::NotInMemory,
+            "the row is not in memory, and this thread does not wait for the disk",
+        ))
+    }
+
+    /// Notes what is missing of the records that `slot`, a home slot, leads to, as far down as they can be followed.
+    fn lacks(&self, slot: Slot) -> bool {
+        let tier = self.log.tier();
+        let mut slot = slot;
+        for _ in 0..=Slot::DEPTH_MAX {
+            let bytes = if slot.bytes_unknown() { UNKNOWN_BYTES } else { slot.bytes() };
+            if !tier.is_in_memory(slot.offset(), bytes) {
+                LACKED.with_borrow_mut(|lacked| lacked.push((slot.offset(), bytes)));
+                return true;
+            }
+            let is_delta = slot.tag() == Tag::Delta;
+            let below = is_delta.then(|| self.log.peek_previous(slot.offset()).and_then(Slot::from_raw));
+            let Some(below) = below.flatten() else { return false };
+            slot = below;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::{Clock, FastTier, FastTierOptions};
+
+    use super::*;
+    use crate::db::fixture::{Scratch, options};
+    use crate::{Batch, Schema, Table, Type, Value, row};
+
+    const ROWS: u64 = 2_000;
+
+    fn key(n: u64) -> [u8; 8] {
+        n.to_be_bytes()
+    }
+
+    /// A store in a file, of rows of a page each, a third of them with a delta over them, and none in memory. `None` where the file system
+    /// keeps everything in memory.
+    fn cold_store(dir: &Scratch) -> Option<(Db, Table)> {
+        let tier = FastTier::open_file(&dir.at("fast"), &FastTierOptions::default(), true).unwrap();
+        let db = Db::open_at(tier, options(), Clock::manual(1_000)).unwrap();
+        let schema =
+            Schema::new().field("n", Type::U64).field("text", Type::Bytes).nullable("mark", Type::U64);
+        let table = db.create_table("rows", schema).unwrap();
+        let text = [b'x'; 4000];
+        (0..ROWS).for_each(|n| table.put(&key(n), &row! { n: n, text: &text[..] }).unwrap());
+        (0..ROWS).step_by(3).for_each(|n| table.update(&key(n), &row! { n: n + ROWS }).map(drop).unwrap());
+        make_cold(&db).then_some((db, table))
+    }
+
+    fn make_cold(db: &Db) -> bool {
+        db.persist().unwrap();
+        let tier = db.store.log.tier();
+        tier.evict(0, tier.bytes());
+        // The thread has met one that was cold.
+        db.store.note_refused_waits(1);
+        !tier.is_in_memory(0, tier.bytes())
+    }
+
+    fn number(n: u64) -> Value<'static> {
+        Value::UInt(if n.is_multiple_of(3) { n + ROWS } else { n })
+    }
+
+    /// Repeats a call until nothing is missing; how often it was put off.
+    fn brought<R>(db: &Db, call: impl Fn() -> Result<R>) -> (R, u32) {
+        let mut put_off = 0;
+        loop {
+            let only = db.at_hand_only();
+            let answer = call();
+            drop(only);
+            let missing = db.take_missing();
+            match answer {
+                Ok(answer) => return (answer, put_off),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotInMemory, "{error}"),
+            }
+            let missing = missing.expect("an error without a note");
+            std::thread::scope(|scope| {
+                scope.spawn(|| (missing.ask(), missing.bring()));
+            });
+            put_off += 1;
+            assert!(put_off < 100, "what is brought is not there");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_brought_and_then_read() {
+        let dir = Scratch::new("at-hand");
+        let Some((db, table)) = cold_store(&dir) else { return };
+        let mut put_off = 0;
+        for n in (0..ROWS).rev() {
+            let (row, times) = brought(&db, || table.get(&key(n)));
+            assert_eq!(row.unwrap().get("n"), number(n));
+            put_off += times;
+        }
+        assert!(put_off > 0, "everything was in memory");
+        assert!(make_cold(&db));
+        let keys: Vec<[u8; 8]> = (100..140).map(key).collect();
+        let (rows, times) = brought(&db, || table.multi_get(&keys));
+        assert!(times > 0 && rows.into_iter().zip(100..).all(|(row, n)| row.unwrap().get("n") == number(n)));
+        assert!(make_cold(&db));
+        let (rows, times) = brought(&db, || table.scan().take(50).collect::<Result<Vec<_>>>());
+        assert!(times > 0 && rows.iter().zip(0..).all(|(row, n)| row.get("n") == number(n)));
+    }
+
+    /// Writes that look at their row change nothing while it is not there.
+    #[test]
+    fn a_write_is_made_once() {
+        let dir = Scratch::new("at-hand-writes");
+        let Some((db, table)) = cold_store(&dir) else { return };
+        let mut put_off = 0;
+        for n in 0..ROWS {
+            let sequence = db.store.log.last_sequence();
+            let times = match n % 4 {
+                0 => brought(&db, || table.increment(&key(n), "n", 1)).1,
+                1 => brought(&db, || table.delete(&key(n))).1,
+                2 => brought(&db, || table.put(&key(n), &row! { n: n })).1,
+                _ => {
+                    let batch = || {
+                        let mut batch = Batch::new();
+                        batch.update_expiring(&table, &key(n), &row! { mark: 7 }, 10_000)?;
+                        batch.put(&table, &key(n + ROWS), &row! { n: 8 })?;
+                        db.write(batch)
+                    };
+                    brought(&db, batch).1
+                }
+            };
+            let written = db.store.log.last_sequence() - sequence;
+            assert!(written <= if n % 4 == 3 { 3 } else { 1 }, "{written} records for row {n}");
+            put_off += times;
+        }
+        assert!(put_off > 0, "everything was in memory");
+        assert_eq!(table.get(&key(0)).unwrap().unwrap().get("n"), Value::UInt(ROWS + 1));
+        assert_eq!((table.get(&key(1)).unwrap().is_none(), table.len()), (true, ROWS - ROWS / 4 + ROWS / 4));
+    }
+
+    /// What one thread said is nothing to another, and nothing once it is dropped.
+    #[test]
+    fn others_wait_as_ever() {
+        let dir = Scratch::new("at-hand-others");
+        let Some((db, table)) = cold_store(&dir) else { return };
+        let only = db.at_hand_only();
+        assert!((0..ROWS).any(|n| table.get(&key(n)).is_err()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..ROWS).for_each(|n| assert!(table.get(&key(n)).unwrap().is_some())));
+        });
+        drop(only);
+        assert!(db.take_missing().is_some() && db.take_missing().is_none());
+        assert!(make_cold(&db));
+        (0..ROWS).for_each(|n| assert!(table.get(&key(n)).unwrap().is_some()));
+    }
+}
