@@ -24,7 +24,7 @@ use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::emulate::{Emulation, PersistentMemoryModel};
+use crate::emulate::{EmulatedTier, PersistentMemoryModel};
 use crate::error::{DeviceError, Result};
 use crate::fault::{CrashModel, CrashSim, Image};
 use crate::file::TierFile;
@@ -99,6 +99,16 @@ enum Home {
     Simulated(CrashSim),
 }
 
+impl Home {
+    fn mapping(&self) -> &Mapping {
+        match self {
+            Home::File(file) => file.mapping(),
+            Home::Dram(mapping) => mapping,
+            Home::Simulated(sim) => sim.mapping(),
+        }
+    }
+}
+
 /// A growing stretch of bytes on one medium. Share it in an `Arc`; every method takes `&self`.
 #[derive(Debug)]
 pub struct FastTier {
@@ -112,7 +122,8 @@ pub struct FastTier {
     read_only: bool,
     medium: Medium,
     bytes_max: u64,
-    emulation: Option<Emulation>,
+    /// Dropped before the mapping whose addresses it knows.
+    emulation: Option<EmulatedTier>,
     home: Home,
     growing: Mutex<()>,
     syncs: SyncGate,
@@ -173,7 +184,8 @@ impl FastTier {
             EmulatedBase::File(path) => FastTier::open_file(&path, options, true)?,
         };
         tier.medium = Medium::Emulated;
-        tier.emulation = Some(Emulation::new(&model));
+        let base = tier.base.as_ptr() as u64;
+        tier.emulation = Some(EmulatedTier::new(&model, base..base + tier.home.mapping().bytes()));
         (tier.slow_reads, tier.watched_writes) = (true, true);
         Ok(tier)
     }
@@ -194,11 +206,8 @@ impl FastTier {
     }
 
     fn over(home: Home, medium: Medium, bytes: u64, bytes_max: u64) -> FastTier {
-        let (mapping, read_only) = match &home {
-            Home::File(file) => (file.mapping(), file.is_read_only()),
-            Home::Dram(mapping) => (mapping, false),
-            Home::Simulated(sim) => (sim.mapping(), false),
-        };
+        let mapping = home.mapping();
+        let read_only = matches!(&home, Home::File(file) if file.is_read_only());
         let page = page_bytes();
         // A file longer than a new, smaller limit is read in full; it only cannot grow.
         let bytes_max = bytes_max.min(mapping.bytes());
@@ -479,12 +488,20 @@ impl FastTier {
     /// The `len` bytes at `offset`; `None` where they do not all exist.
     #[inline]
     pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let bytes = self.try_view(offset, len)?;
+        if self.slow_reads {
+            self.delay_read(bytes);
+        }
+        Some(bytes)
+    }
+
+    /// The same for a caller that may not look at all of them: on a slow medium it is charged for what it says it does
+    /// ([`touch`](crate::touch)).
+    #[inline]
+    pub fn try_view(&self, offset: u64, len: usize) -> Option<&[u8]> {
         let end = offset.checked_add(len as u64)?;
         if end > self.bytes() {
             return None;
-        }
-        if self.slow_reads {
-            self.delay_read(offset, len as u64);
         }
         // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
         // writes it meanwhile, by rules 1 and 2 of the module.
@@ -492,9 +509,9 @@ impl FastTier {
     }
 
     #[cold]
-    fn delay_read(&self, offset: u64, len: u64) {
+    fn delay_read(&self, bytes: &[u8]) {
         if let Some(emulation) = &self.emulation {
-            emulation.read(self.base.as_ptr() as u64 + offset, len);
+            emulation.read(bytes.as_ptr() as u64, bytes.len() as u64);
         }
     }
 
@@ -516,32 +533,18 @@ impl FastTier {
         if offset.saturating_add(len) > self.bytes() {
             return;
         }
-        for line in (0..len).step_by(64) {
-            // SAFETY: offset + line lies below the grown length.
-            let byte = unsafe { self.base.add((offset + line) as usize) };
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch of a mapped address; it loads nothing the program can see. SSE is part of x86-64.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(
-                    byte.as_ptr().cast::<i8>(),
-                );
-            }
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            unsafe {
-                std::arch::asm!("prfm pldl1keep, [{}]", in(reg) byte.as_ptr(), options(nostack, preserves_flags, readonly));
-            }
-        }
+        let address = self.base.as_ptr() as u64 + offset;
         if self.slow_reads {
-            self.emulate_prefetch(offset, len);
+            self.emulate_prefetch(address, len);
+        } else {
+            flush::fetch(address, len);
         }
     }
 
     #[cold]
-    fn emulate_prefetch(&self, offset: u64, len: u64) {
+    fn emulate_prefetch(&self, address: u64, len: u64) {
         if let Some(emulation) = &self.emulation {
-            let base = self.base.as_ptr() as u64 + offset;
-            (0..len).step_by(64).for_each(|line| emulation.prefetch(base + line));
+            emulation.prefetch(address, len);
         }
     }
 
@@ -614,10 +617,11 @@ impl FastTier {
         if !offset.is_multiple_of(8) || offset.saturating_add(8) > bytes {
             out_of_range(offset, 8, bytes);
         }
-        if self.slow_reads {
-            self.delay_read(offset, 8);
+        let word = self.word(offset);
+        if let Some(emulation) = &self.emulation {
+            emulation.read(word.as_ptr() as u64, 8);
         }
-        u64::from_le(self.word(offset).load(Ordering::Acquire))
+        u64::from_le(word.load(Ordering::Acquire))
     }
 
     /// Stores `value`, little-endian, as the word at `offset`: one store that no crash tears, with release ordering.
@@ -720,6 +724,9 @@ impl FastTier {
             // elsewhere (measured with 128 MB dirty elsewhere: 2 to 8 ms against 30).
             (Home::File(file), Medium::PageCache) => self.syncs.pass(Asker::Range, || file.sync(offset, end)),
             (_, Medium::PersistentMemory | Medium::Emulated) => {
+                if let Some(emulation) = &self.emulation {
+                    emulation.persisted(self.base.as_ptr() as u64 + offset, end - offset);
+                }
                 // PERSIST: the caller's stores, then the write-back of their lines, then the fence; whatever the caller
                 // stores after this call is ordered behind it.
                 flush::write_back(self.base.as_ptr() as u64 + offset, end - offset);
@@ -742,6 +749,9 @@ impl FastTier {
                 self.syncs.pass(Asker::Whole, || file.sync_all())
             }
             Home::File(_) | Home::Dram(_) => {
+                if let Some(emulation) = &self.emulation {
+                    emulation.persist_all();
+                }
                 flush::fence();
                 Ok(())
             }

@@ -1,6 +1,6 @@
-//! Cache-line write-back and the fence that waits for it.
+//! Cache lines: write-back and the fence that waits for it, and fetching them ahead.
 //!
-//! Owns the instructions `clwb`, `clflushopt`, `clflush` (x86-64) and `dc cvap`, `dc civac` (aarch64). Promises that after
+//! Owns the instructions `clwb`, `clflushopt`, `clflush`, `prefetcht1` (x86-64) and `dc cvap`, `dc civac`, `prfm` (aarch64). Promises that after
 //! [`write_back`] and then [`fence`], the lines are in the persistence domain of the memory they map. Must not know which
 //! memory that is.
 #![allow(unsafe_code)]
@@ -17,6 +17,13 @@ pub(crate) fn can_write_back() -> bool {
 /// An address that is not mapped traps as a load from it would; contents never change.
 pub(crate) fn write_back(address: u64, len: u64) {
     imp::write_back(address, len);
+}
+
+/// Starts to bring the lines of the `len` bytes at `address` into the second-level cache. A hint: an address that is not mapped is
+/// ignored.
+#[inline(always)]
+pub(crate) fn fetch(address: u64, len: u64) {
+    (address..address + len).step_by(LINE_BYTES as usize).for_each(imp::fetch);
 }
 
 /// Drops every line that the `len` mapped bytes at `address` touch from the processor's caches, where it can be done.
@@ -98,6 +105,16 @@ mod imp {
         unsafe { std::arch::x86_64::_mm_mfence() };
     }
 
+    #[inline(always)]
+    pub(super) fn fetch(line: u64) {
+        // SAFETY: a prefetch of any address; it loads nothing the program can see. SSE is part of x86-64.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(
+                std::ptr::without_provenance(line as usize),
+            );
+        }
+    }
+
     #[inline]
     pub(super) fn fence() {
         // PERSIST: clwb and clflushopt are ordered only by a fence; after it the lines are in the persistence domain (ADR).
@@ -141,6 +158,14 @@ mod imp {
         fence();
     }
 
+    #[inline(always)]
+    pub(super) fn fetch(line: u64) {
+        // SAFETY: a prefetch of any address; it loads nothing the program can see.
+        unsafe {
+            asm!("prfm pldl2keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+    }
+
     #[inline]
     pub(super) fn fence() {
         // PERSIST: DSB waits for the cleans before it to reach the point of persistence.
@@ -158,6 +183,8 @@ mod imp {
     pub(super) fn write_back(_address: u64, _len: u64) {}
 
     pub(super) fn evict(_address: u64, _len: u64) {}
+
+    pub(super) fn fetch(_line: u64) {}
 
     pub(super) fn fence() {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);

@@ -14,7 +14,7 @@
 //! | [`Medium::PageCache`] | at once: the page cache outlives the process | with `persist` | `msync(MS_SYNC)` of the range, which is `fdatasync` limited to it: pages, file length and block map reach the device, whose cache is flushed | by the page, in any order, at any time; torn between 512-byte sectors |
 //! | [`Medium::PersistentMemory`] | at once: processor caches outlive the process | with `persist` | `clwb` (or `clflushopt`, `clflush`; `dc cvap`) of the range's lines, then a fence; no system call | by the 64-byte line, in any order; within a line in store order; 8-byte aligned stores whole |
 //! | [`Medium::Dram`] | never | never | nothing | never |
-//! | [`Medium::Emulated`] | as its base | never for sure | write-back of the lines and a fence, for their cost | as its base |
+//! | [`Medium::Emulated`] | as its base | never for sure | write-back of the lines and a fence, for their cost; of everything stored, the time that this would take | as its base |
 //! | [`Medium::Simulated`] | as [`CrashModel`] says | with `persist` | notes it | as [`CrashModel`] says |
 //!
 //! Assumed, and not checked: the device honours its flush command; the kernel reports a failed write-back to the next
@@ -86,7 +86,7 @@ pub use copy::{
     CopyFile, CopyStep, CrashDirectory, DirectoryLock, append_to_file, names_in, read_small_file,
     record_copy, remove_file, rename_file, replace_small_file,
 };
-pub use emulate::PersistentMemoryModel;
+pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated, touch};
 pub use error::{DeviceError, Result};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivors};

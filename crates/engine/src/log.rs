@@ -223,7 +223,8 @@ impl Log {
         let incarnation = unit.incarnation.load(Ordering::Relaxed);
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32_at(head, 4) as usize;
-        let Some(bytes) = self.tier.try_read(offset, bytes) else { return Err(not_a_record(offset)) };
+        // Who looks into the record is charged for the blocks it looks at.
+        let Some(bytes) = self.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
         Ok(Place { bytes, offset, incarnation })
     }
 

@@ -97,7 +97,7 @@ impl Log {
     ) -> Option<Sweeping<'_>> {
         let start = self.unit_offset(unit);
         self.tier.will_need(start, end);
-        let bytes = self.tier.try_read(start, end as usize)?;
+        let bytes = self.tier.try_view(start, end as usize)?;
         let mut after_ms = u64::MAX;
         for expiry in (unit..unit + units).map(|u| self.units.at(u).expiry) {
             expiry.urgency.store(0, Relaxed);

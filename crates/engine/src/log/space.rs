@@ -454,7 +454,7 @@ impl Log {
         let start = self.unit_offset(unit);
         let limit = if segment.sealed { segment.end } else { u64::from(segment.units) << self.unit_shift };
         self.tier.will_need(start, limit);
-        let bytes = self.tier.try_read(start, limit as usize)?;
+        let bytes = self.tier.try_view(start, limit as usize)?;
         // Whoever sealed it knows where its records end, whether or not its header does.
         let whole_end = if segment.sealed { segment.end } else { segment.durable_end };
         let torn_through = self.torn_through.load(Ordering::Relaxed);

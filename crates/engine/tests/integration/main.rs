@@ -21,6 +21,7 @@ mod missing;
 mod model;
 mod reclaim;
 mod reopen;
+mod slow_medium;
 mod small;
 mod tear;
 mod tight;

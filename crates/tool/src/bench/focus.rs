@@ -160,18 +160,25 @@ impl Args {
     }
 }
 
-/// What the emulated medium plays.
+/// What the emulated medium plays, here.
 fn emulation_text() -> String {
     let model = PersistentMemoryModel::optane();
+    let here = model.latency_here();
     format!(
         "Intel Optane DC persistent memory, one DIMM of the first generation: random read {} ns and sequential read {} ns \
-         per 256 bytes against {} ns for DRAM, {:.1} GB/s of write bandwidth shared by all threads, {} KB of write buffer, \
-         {} MB of processor cache in front. Izraelevitz et al., Basic Performance Measurements of the Intel Optane DC \
-         Persistent Memory Module (2019); Yang et al., An Empirical Guide to the Behavior and Use of Scalable Persistent \
-         Memory (FAST 2020). Figures on this medium are the model's.",
+         per 256 bytes against {} ns for DRAM. DRAM takes {} ns a random line here, so those reads take {} ns and {} ns here in all; \
+         {} lines of 64 bytes under way from a thread, {:.1} GB/s of read and {:.1} GB/s of write bandwidth shared by all \
+         threads, {} KB of write buffer, {} MB of processor cache in front. Izraelevitz et al., Basic Performance Measurements of \
+         the Intel Optane DC Persistent Memory Module (2019); Yang et al., An Empirical Guide to the Behavior and Use of \
+         Scalable Persistent Memory (FAST 2020). Figures on this medium are the model's.",
         model.read_latency_ns,
         model.sequential_read_latency_ns,
         model.base_latency_ns,
+        here.dram_ns,
+        here.random_ns,
+        here.sequential_ns,
+        model.lines_in_flight,
+        model.read_bandwidth as f64 / 1e9,
         model.write_bandwidth as f64 / 1e9,
         model.write_buffer_bytes >> 10,
         model.cache_bytes >> 20,
