@@ -1,8 +1,9 @@
 //! Which keys a workload asks for.
 //!
 //! Owns the random numbers of the benchmark and the key distributions of YCSB core 0.17 (Cooper et al., SoCC 2010):
-//! uniform, scrambled zipfian, latest. Promises the same arithmetic as YCSB's generators, and the same sequence for the
-//! same seed. Knows record numbers only: not keys, not stores.
+//! uniform, scrambled zipfian, latest; and zipfian over the records there are, which other benchmarks draw from. Promises the
+//! same arithmetic as YCSB's generators, and the same sequence for the same seed. Knows record numbers only: not keys, not
+//! stores.
 
 /// YCSB's zipfian constant.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
@@ -10,6 +11,8 @@ pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// ... so that it can carry their zeta as a constant.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
+/// A prime near 2^64 over the golden ratio: ranks times this, modulo the items, are all items in another order.
+const SPREADING_PRIME: u64 = 0x9E37_79B9_7F4A_7C55;
 
 /// A small fast generator (wyrand): 2^64 states, one multiplication a draw.
 #[derive(Debug, Clone)]
@@ -116,8 +119,12 @@ fn zeta_sum(from: u64, to: u64) -> f64 {
 /// The shape of a workload's key choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Distribution {
-    /// A few records get most of the requests; which ones is scattered over the key space.
+    /// A few records get most of the requests; which ones is scattered over the key space. YCSB's: drawn from ten thousand
+    /// million items and folded onto the records, so that the cold ones are asked for alike and fairly often.
     Zipfian,
+    /// A few records get most of the requests, and more of them than with YCSB's: zipfian over the number of the records
+    /// itself. Scattered as well, each rank to a record of its own.
+    ZipfianRecords,
     /// As zipfian, but it is other records that get most of the requests: the hot spot has moved.
     Moved,
     /// All records alike.
@@ -136,6 +143,7 @@ pub struct KeyChooser {
 enum Law {
     Uniform,
     Scrambled { zipfian: Zipfian, items: u64, moved_by: u64 },
+    Records { zipfian: Zipfian },
     Latest { zipfian: Zipfian },
 }
 
@@ -152,6 +160,9 @@ impl KeyChooser {
                     moved_by: if distribution == Distribution::Moved { items / 2 } else { 0 },
                 }
             }
+            Distribution::ZipfianRecords => {
+                Law::Records { zipfian: Zipfian::new((records + expected).max(1)) }
+            }
             Distribution::Latest => Law::Latest { zipfian: Zipfian::new(records.max(1)) },
         };
         KeyChooser { law }
@@ -166,6 +177,13 @@ impl KeyChooser {
             // Items not inserted yet are drawn again, as YCSB does.
             Law::Scrambled { zipfian, items, moved_by } => loop {
                 let record = fnv64(zipfian.next(random)).wrapping_add(*moved_by) % *items;
+                if record < records {
+                    return record;
+                }
+            },
+            Law::Records { zipfian } => loop {
+                let product = u128::from(zipfian.next(random)) * u128::from(SPREADING_PRIME);
+                let record = (product % u128::from(zipfian.items)) as u64;
                 if record < records {
                     return record;
                 }
@@ -255,6 +273,27 @@ mod tests {
         assert!((0.03..0.06).contains(&top), "top share {top}, YCSB's is 1 / 26.47 = 0.038 before redraws");
         assert_eq!(order[0] as u64, fnv64(0) % 110_000, "the hottest record is where YCSB puts it");
         assert!(order[..10].iter().any(|&r| r > 50_000) && order[..10].iter().any(|&r| r < 50_000));
+    }
+
+    #[test]
+    fn zipfian_over_the_records_gives_each_rank_a_record() {
+        let records = 10_000u64;
+        let mut chooser = KeyChooser::new(Distribution::ZipfianRecords, records, 0);
+        let mut random = Random::new(6);
+        let (mut counts, draws) = (vec![0u64; records as usize], 2_000_000);
+        (0..draws).for_each(|_| counts[chooser.next(&mut random, records) as usize] += 1);
+        let mut order: Vec<usize> = (0..counts.len()).collect();
+        order.sort_by_key(|&record| std::cmp::Reverse(counts[record]));
+        // Folding would give the top more than its share and leave a third of the records out.
+        let share = |ranks: std::ops::Range<usize>| {
+            order[ranks].iter().map(|&record| counts[record]).sum::<u64>() as f64 / f64::from(draws)
+        };
+        let zeta = zeta_sum(0, records);
+        assert!((share(0..1) * zeta - 1.0).abs() < 0.02, "{}", share(0..1));
+        let expected = zeta_sum(0, 1000) / zeta;
+        assert!((share(0..1000) / expected - 1.0).abs() < 0.05, "{} for {expected}", share(0..1000));
+        assert!(counts.iter().filter(|&&count| count == 0).count() < 10, "every record is asked for");
+        assert!(order[..10].iter().any(|&r| r > 5_000) && order[..10].iter().any(|&r| r < 5_000));
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Outcome {
     pub cpu: Duration,
     /// Bytes written from the start until background work came to rest.
     pub bytes_written: u64,
+    /// Bytes fetched from storage meanwhile.
+    pub bytes_read: u64,
     /// How long background work went on after the last operation.
     pub settled: Duration,
     /// Processors that others kept busy during the operations.
@@ -213,6 +215,7 @@ pub fn run_phase_by_window(
         latencies,
         cpu: after.cpu - before.cpu,
         bytes_written: after.bytes_written - before.bytes_written,
+        bytes_read: after.bytes_read - before.bytes_read,
         settled,
         neighbours,
         per_second,

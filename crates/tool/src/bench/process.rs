@@ -17,12 +17,18 @@ pub struct Usage {
     /// Bytes this process caused to be sent to storage: pages dirtied (`write_bytes` of `/proc/self/io`). A page dirtied
     /// again before it is written back counts once.
     pub bytes_written: u64,
+    /// Bytes this process caused to be fetched from storage (`read_bytes` of `/proc/self/io`), read ahead or asked for.
+    pub bytes_read: u64,
 }
 
 impl Usage {
     /// The totals now.
     pub fn now() -> Result<Usage, String> {
-        Ok(Usage { cpu: cpu_time(), bytes_written: proc_number("/proc/self/io", "write_bytes:")? })
+        Ok(Usage {
+            cpu: cpu_time(),
+            bytes_written: proc_number("/proc/self/io", "write_bytes:")?,
+            bytes_read: proc_number("/proc/self/io", "read_bytes:")?,
+        })
     }
 }
 

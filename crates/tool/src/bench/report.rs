@@ -37,6 +37,8 @@ pub struct PhaseReport {
     pub cpu_s: f64,
     /// Bytes the process dirtied in files until background work ended.
     pub bytes_written: u64,
+    /// Bytes the process had fetched from storage until background work ended.
+    pub bytes_read: u64,
     /// Disk the store occupies at the end.
     pub disk_bytes: u64,
     /// Resident memory at the end, mapped files included.
@@ -78,6 +80,7 @@ impl PhaseReport {
             max_us: outcome.latencies.max() as f64 / 1000.0,
             cpu_s: outcome.cpu.as_secs_f64(),
             bytes_written: outcome.bytes_written,
+            bytes_read: outcome.bytes_read,
             disk_bytes,
             rss_bytes: memory.rss,
             rss_anon_bytes: memory.anonymous,

@@ -213,6 +213,7 @@ fn json_has_the_fields_promised() {
         "max_us",
         "cpu_s",
         "bytes_written",
+        "bytes_read",
         "disk_bytes",
         "rss_bytes",
     ] {

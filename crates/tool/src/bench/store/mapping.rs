@@ -68,6 +68,11 @@ pub trait FlatSession {
     /// Replaces a value by what `change` makes of it, with no other write in between.
     fn change(&mut self, key: &[u8], change: impl FnOnce(&mut [u8])) -> Result<(), String>;
 
+    /// Writes `new` over a part of a value, from `at` on. A store that can do so without reading the value first overrides it.
+    fn overwrite(&mut self, key: &[u8], at: usize, new: &[u8]) -> Result<(), String> {
+        self.change(key, |value| value[at..at + new.len()].copy_from_slice(new))
+    }
+
     /// Shows keys and values in key order from `from` on, until `visit` returns false.
     fn walk(&mut self, from: &[u8], visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), String>;
 }
@@ -197,8 +202,9 @@ impl<F: FlatSession> Session for Consolidated<F> {
     }
 
     fn update(&mut self, key: &Key, field: usize, new: &[u8]) -> Result<(), String> {
+        // Fields are of one length, so that where one lies is known without its row.
         let shape = self.shape;
-        self.flat.change(key, |value| set_field(shape, value, field, new))
+        self.flat.overwrite(key, 2 * shape.fields + field * shape.field_bytes, new)
     }
 
     fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
