@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bound;
 mod peers;
 mod race;
 mod results;

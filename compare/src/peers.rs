@@ -23,8 +23,8 @@ use hedgerow_tool::bench::store::null::NullStore;
 use hedgerow_tool::bench::store::{BenchStore, Medium};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of cache for the engines that have one.
-const CACHE_BYTES: u64 = 500 << 20;
+/// Bytes of cache for the engines that have one, unless the command line says otherwise.
+pub(crate) const CACHE_BYTES: u64 = 500 << 20;
 /// Bytes in a memory table for the engines that have one.
 const MEMTABLE_BYTES: u64 = 64 << 20;
 /// Bits per key in a Bloom filter for the engines that have one.
@@ -42,10 +42,31 @@ pub(crate) enum Engine {
     /// Hedgerow as a store of flat values: what rows of fields are worth over the same engine.
     Flat,
     RocksDb,
+    /// RocksDB with a cache that holds all data.
+    #[serde(rename = "rocksdb-cache")]
+    RocksDbCache,
+    /// RocksDB that reads its files through mappings.
+    #[serde(rename = "rocksdb-mapped")]
+    RocksDbMapped,
+    /// RocksDB with a merge operator, so that an update reads nothing.
+    #[serde(rename = "rocksdb-merge")]
+    RocksDbMerge,
     Lmdb,
     LevelDb,
     Fjall,
 }
+
+/// All that `--peers` can name.
+const PEERS: [Engine; 8] = [
+    Engine::RocksDb,
+    Engine::RocksDbCache,
+    Engine::RocksDbMapped,
+    Engine::RocksDbMerge,
+    Engine::Lmdb,
+    Engine::LevelDb,
+    Engine::Fjall,
+    Engine::Flat,
+];
 
 impl Engine {
     pub(crate) fn name(self) -> &'static str {
@@ -54,6 +75,9 @@ impl Engine {
             Engine::Hedgerow => "hedgerow",
             Engine::Flat => "flat",
             Engine::RocksDb => "rocksdb",
+            Engine::RocksDbCache => "rocksdb-cache",
+            Engine::RocksDbMapped => "rocksdb-mapped",
+            Engine::RocksDbMerge => "rocksdb-merge",
             Engine::Lmdb => "lmdb",
             Engine::LevelDb => "leveldb",
             Engine::Fjall => "fjall",
@@ -62,14 +86,11 @@ impl Engine {
 
     /// The engine that `--peers` calls so.
     pub(crate) fn peer(name: &str) -> Result<Engine, String> {
-        match name.trim() {
-            "flat" => Ok(Engine::Flat),
-            "rocksdb" => Ok(Engine::RocksDb),
-            "lmdb" => Ok(Engine::Lmdb),
-            "leveldb" => Ok(Engine::LevelDb),
-            "fjall" => Ok(Engine::Fjall),
-            name => Err(format!("no peer is called {name}; there are rocksdb, lmdb, leveldb, fjall, flat")),
-        }
+        let name = name.trim();
+        PEERS.iter().copied().find(|peer| peer.name() == name).ok_or_else(|| {
+            let names: Vec<_> = PEERS.iter().map(|peer| peer.name()).collect();
+            format!("no peer is called {name}; there are {}", names.join(", "))
+        })
     }
 
     /// Whether it was built in.
@@ -85,9 +106,21 @@ impl Engine {
                 mapped(flat, opening, mapping)
             }),
             #[cfg(feature = "rocksdb")]
-            Engine::RocksDb => {
-                Some(|opening, mapping| mapped(rocksdb::RocksDb::open(opening)?, opening, mapping))
-            }
+            Engine::RocksDb => Some(|opening, mapping| {
+                mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Plain)?, opening, mapping)
+            }),
+            #[cfg(feature = "rocksdb")]
+            Engine::RocksDbCache => Some(|opening, mapping| {
+                mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::CachesAll)?, opening, mapping)
+            }),
+            #[cfg(feature = "rocksdb")]
+            Engine::RocksDbMapped => Some(|opening, mapping| {
+                mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Mapped)?, opening, mapping)
+            }),
+            #[cfg(feature = "rocksdb")]
+            Engine::RocksDbMerge => Some(|opening, mapping| {
+                mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Merges)?, opening, mapping)
+            }),
             #[cfg(feature = "lmdb")]
             Engine::Lmdb => Some(|opening, mapping| mapped(lmdb::Lmdb::open(opening)?, opening, mapping)),
             #[cfg(all(feature = "leveldb", leveldb_installed))]
@@ -120,6 +153,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) shape: RowShape,
     pub(crate) records: u64,
     pub(crate) safety: Safety,
+    /// Of the engines that have a cache of their own, Hedgerow excepted.
+    pub(crate) cache_bytes: u64,
     /// Of Hedgerow, with rows and flat. The peers rest on files.
     pub(crate) medium: Medium,
     /// Of Hedgerow.
@@ -177,9 +212,8 @@ mod tests {
     fn every_engine_gives_back_what_was_written() {
         let shape = RowShape::new(10, 100).unwrap();
         let home = std::env::temp_dir().join(format!("hedgerow-compare-{}", std::process::id()));
-        let peers = [Engine::Flat, Engine::RocksDb, Engine::Lmdb, Engine::LevelDb, Engine::Fjall];
         let mappings = [Mapping::Consolidated, Mapping::Scattered];
-        let with_mapping = peers.into_iter().flat_map(|peer| mappings.map(|mapping| (peer, Some(mapping))));
+        let with_mapping = PEERS.into_iter().flat_map(|peer| mappings.map(|mapping| (peer, Some(mapping))));
         let all: Vec<_> = std::iter::once((Engine::Hedgerow, None)).chain(with_mapping).collect();
         let ways = [
             (Safety::Process, Medium::File),
@@ -191,8 +225,15 @@ mod tests {
                 let directory = home.join(format!("{}-{mapping:?}-{safety:?}-{medium:?}", engine.name()));
                 std::fs::create_dir_all(&directory).unwrap();
                 let set = ["layout=off".to_owned()];
-                let opening =
-                    Opening { directory: &directory, shape, records: 300, safety, medium, set: &set };
+                let opening = Opening {
+                    directory: &directory,
+                    shape,
+                    records: 300,
+                    safety,
+                    cache_bytes: CACHE_BYTES,
+                    medium,
+                    set: &set,
+                };
                 let mut store = open(engine, mapping, opening).unwrap();
                 store.clear().unwrap();
                 exercise(&*store, shape);
@@ -201,6 +242,14 @@ mod tests {
             }
         }
         std::fs::remove_dir_all(&home).unwrap();
+    }
+
+    #[test]
+    fn peers_are_named_one_way() {
+        for peer in PEERS {
+            assert_eq!(Engine::peer(peer.name()), Ok(peer));
+        }
+        assert!(Engine::peer("rocks").unwrap_err().contains("rocksdb-merge, lmdb"));
     }
 
     fn exercise(store: &dyn BenchStore, shape: RowShape) {
@@ -216,6 +265,14 @@ mod tests {
         session.read(&key, Columns::Some(&[3]), &mut sink).unwrap();
         sink.check_read(&key, 1).unwrap();
         assert_eq!(sink.last_row()[300..400], value);
+        // More than a merge operator may leave to a reader, and the newest wins.
+        for _ in 0..30 {
+            let value = source.value(&key, 5, &mut random).to_vec();
+            session.update(&key, 5, &value).unwrap();
+            sink.clear();
+            session.read(&key, Columns::Some(&[5]), &mut sink).unwrap();
+            assert_eq!(sink.last_row()[500..600], value);
+        }
         let value = source.value(&key, 9, &mut random).to_vec();
         sink.clear();
         session.read_modify_write(&key, 9, &value, &mut sink).unwrap();

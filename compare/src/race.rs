@@ -2,13 +2,15 @@
 //!
 //! Owns the command line, the worker processes and the order of turns. Promises that every phase is run by all engines one
 //! after the other, that a turn begins when the engine before has come to rest and its dirty pages are written, that the
-//! order of turns rotates from phase to phase, and that directories are removed at the end.
+//! order of turns rotates from phase to phase and from round to round, and that directories are removed at the end. Only
+//! under a ballast, which leaves one piece of memory for all, each engine runs all its phases before the next one begins.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
+use hedgerow_tool::bench::distribution::Distribution;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::setting::Setting;
@@ -17,9 +19,11 @@ use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::{FIELDS, Workload};
 use hedgerow_tool::bench::{advance, driver::Progress, phase_bar};
 
-use crate::peers::{Engine, Safety};
+use crate::bound::Bound;
+use crate::bound::group::Group as ControlGroup;
+use crate::peers::{CACHE_BYTES, Engine, Safety};
 use crate::results::{self, Run};
-use crate::worker::{ARGUMENT, Answer, Assignment, Command};
+use crate::worker::{ARGUMENT, Answer, Assignment, Command, Phase, Skew};
 
 /// Hedgerow beside its peers: the same workloads, in one run, in turns.
 #[derive(Debug, Clone, clap::Parser)]
@@ -31,7 +35,8 @@ pub(crate) struct Args {
     /// Some phases of the suite only, in this order.
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
-    /// Who takes part beside Hedgerow. flat is Hedgerow itself as a store of flat values.
+    /// Who takes part beside Hedgerow. rocksdb-cache has a cache larger than the data, rocksdb-mapped reads its files through
+    /// mappings, rocksdb-merge updates without reading. flat is Hedgerow itself as a store of flat values.
     #[arg(long, value_delimiter = ',', default_value = "rocksdb,lmdb,leveldb,fjall")]
     peers: Vec<String>,
     /// How the peers map rows to values. Each mapping is a group of its own, with Hedgerow in both, so that memory holds
@@ -50,9 +55,20 @@ pub(crate) struct Args {
     /// Threads.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Times the whole is repeated on fresh stores; results are medians.
-    #[arg(long, default_value_t = 1)]
+    /// Times the whole is repeated on fresh stores; results are medians, with least and most.
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// What zipfian workloads draw from: ycsb, ten thousand million items folded onto the records; records, as many as there
+    /// are. With both, such a phase is run twice.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ycsb")]
+    skews: Vec<Skew>,
+    /// Memory of each engine at most, in bytes, its share of the page cache included: by a control group, or where none can be
+    /// had by locking all other memory [default: as much as there is].
+    #[arg(long, value_name = "BYTES")]
+    memory_max: Option<u64>,
+    /// Bytes of cache for the peers that have one.
+    #[arg(long, value_name = "BYTES", default_value_t = CACHE_BYTES)]
+    cache: u64,
     /// Fields in a row.
     #[arg(long, default_value_t = 10)]
     fields: usize,
@@ -104,26 +120,28 @@ pub(crate) fn run(args: Args) -> Result<(), String> {
     if args.rounds == 0 || args.mappings.is_empty() {
         return Err("at least one round and one mapping are needed".into());
     }
+    let bound = Bound::new(args.memory_max)?;
     let home = Home::new(&args.dir)?;
     let mut runs = Vec::new();
     for round in 0..args.rounds {
         for &mapping in &args.mappings {
-            let group = Group { args: &args, home: &home.0, peers: &peers, mapping, round };
+            let group = Group { args: &args, home: &home.0, bound: &bound, peers: &peers, mapping, round };
             runs.extend(group.run(&phases)?);
         }
     }
     if args.hedgerow_media == Medium::Emulated {
         println!("{EMULATED}");
     }
+    println!("{}", bound.sentence());
     print!("{}", results::tables(&runs));
     if let Some(path) = &args.json {
-        results::write_json(path, settings(&args), &runs)?;
+        results::write_json(path, settings(&args, &bound), &runs)?;
         eprintln!("results are in {}", path.display());
     }
     Ok(())
 }
 
-fn phases(args: &Args) -> Result<Vec<&'static Workload>, String> {
+fn phases(args: &Args) -> Result<Vec<Phase>, String> {
     let suite: Vec<&str> = match args.suite {
         // D and E insert, so that they come last, as YCSB advises; F rewrites what A did.
         Suite::Ycsb => vec!["load", "a", "b", "c", "f", "d", "e"],
@@ -134,9 +152,17 @@ fn phases(args: &Args) -> Result<Vec<&'static Workload>, String> {
     let names: Vec<&str> = if args.phases.is_empty() { suite } else { chosen.collect() };
     let phases = names.into_iter().map(Workload::find).collect::<Result<Vec<_>, _>>()?;
     match phases.split_first() {
-        Some((first, rest)) if first.builds() && !rest.iter().any(|phase| phase.builds()) => Ok(phases),
-        _ => Err("--phases must begin with load or fill, once".into()),
+        Some((first, rest)) if first.builds() && !rest.iter().any(|phase| phase.builds()) => {}
+        _ => return Err("--phases must begin with load or fill, once".into()),
     }
+    Ok(phases.into_iter().flat_map(|workload| with_skews(workload, &args.skews)).collect())
+}
+
+/// A zipfian workload once with each skew, another once.
+fn with_skews(workload: &Workload, skews: &[Skew]) -> Vec<Phase> {
+    let is_zipfian = workload.distribution == Distribution::Zipfian;
+    let skews = if is_zipfian && !skews.is_empty() { skews } else { &[Skew::Ycsb] };
+    skews.iter().map(|&skew| Phase { workload: workload.name.into(), skew }).collect()
 }
 
 fn peers(args: &Args) -> Result<Vec<Engine>, String> {
@@ -151,7 +177,7 @@ fn peers(args: &Args) -> Result<Vec<Engine>, String> {
     }
 }
 
-fn settings(args: &Args) -> serde_json::Value {
+fn settings(args: &Args, bound: &Bound) -> serde_json::Value {
     serde_json::json!({
         "suite": format!("{:?}", args.suite).to_lowercase(),
         "records": args.records,
@@ -159,6 +185,10 @@ fn settings(args: &Args) -> serde_json::Value {
         "seconds": args.seconds,
         "threads": args.threads,
         "rounds": args.rounds,
+        "skews": args.skews,
+        "memory_max": args.memory_max,
+        "memory_bound": bound.kind(),
+        "cache": args.cache,
         "fields": args.fields,
         "field_bytes": args.field_bytes,
         "rate": args.rate,
@@ -206,15 +236,29 @@ impl Drop for Home {
 struct Group<'a> {
     args: &'a Args,
     home: &'a Path,
+    bound: &'a Bound,
     peers: &'a [Engine],
     mapping: Mapping,
     round: usize,
 }
 
 impl Group<'_> {
-    fn run(&self, phases: &[&'static Workload]) -> Result<Vec<Run>, String> {
-        let engines = [Engine::Null, Engine::Hedgerow].into_iter().chain(self.peers.iter().copied());
-        let mut workers = engines.map(|engine| self.start(engine)).collect::<Result<Vec<_>, _>>()?;
+    fn run(&self, phases: &[Phase]) -> Result<Vec<Run>, String> {
+        let engines: Vec<_> = [Engine::Null, Engine::Hedgerow].iter().chain(self.peers).copied().collect();
+        if self.bound.allows_turns() {
+            return self.run_in_turns(&engines, phases);
+        }
+        let mut runs = Vec::new();
+        for turn in 0..engines.len() {
+            let engine = engines[(turn + self.round) % engines.len()];
+            runs.extend(self.run_in_turns(&[engine], phases)?);
+        }
+        Ok(runs)
+    }
+
+    fn run_in_turns(&self, engines: &[Engine], phases: &[Phase]) -> Result<Vec<Run>, String> {
+        let workers = engines.iter().map(|&engine| self.start(engine));
+        let mut workers = workers.collect::<Result<Vec<_>, _>>()?;
         let mut runs = Vec::new();
         for (number, phase) in phases.iter().enumerate() {
             for turn in 0..workers.len() {
@@ -244,7 +288,7 @@ impl Group<'_> {
         let directory = self.home.join(format!("{}-{:?}-{}", engine.name(), self.mapping, self.round));
         std::fs::create_dir_all(&directory)
             .map_err(|error| format!("making {}: {error}", directory.display()))?;
-        Worker::start(Assignment {
+        let assignment = Assignment {
             engine,
             mapping,
             directory,
@@ -256,9 +300,11 @@ impl Group<'_> {
             field_bytes: args.field_bytes,
             rate: args.rate,
             safety: args.durability,
+            cache_bytes: args.cache,
             medium: args.hedgerow_media,
             set: set_names(args),
-        })
+        };
+        Worker::start(assignment, self.bound)
     }
 }
 
@@ -270,10 +316,12 @@ struct Worker {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// Where its memory is bounded; removed after the process has ended.
+    _group: Option<ControlGroup>,
 }
 
 impl Worker {
-    fn start(assignment: Assignment) -> Result<Worker, String> {
+    fn start(assignment: Assignment, bound: &Bound) -> Result<Worker, String> {
         let program = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
         let mut child = std::process::Command::new(program)
             .arg(ARGUMENT)
@@ -284,7 +332,10 @@ impl Worker {
         let (input, output) = (child.stdin.take(), child.stdout.take().ok_or("a worker has no output")?);
         let (engine, mapping, directory) =
             (assignment.engine, assignment.mapping, assignment.directory.clone());
-        let mut worker = Worker { engine, mapping, directory, child, input, output: BufReader::new(output) };
+        let output = BufReader::new(output);
+        let mut worker = Worker { engine, mapping, directory, child, input, output, _group: None };
+        // It waits for its assignment, so that all it touches later is under the bound.
+        worker._group = bound.admit(worker.child.id())?;
         worker.tell(&assignment)?;
         Ok(worker)
     }
@@ -300,22 +351,24 @@ impl Worker {
         writeln!(input, "{line}").map_err(|error| format!("{name}: {error}"))
     }
 
-    fn phase(&mut self, phase: &Workload, seed: u64) -> Result<PhaseReport, String> {
-        let name = self.name();
-        self.tell(&Command { workload: phase.name.to_string(), seed })?;
-        let bar = phase_bar(&format!("{} {name}", phase.name));
+    fn phase(&mut self, phase: &Phase, seed: u64) -> Result<PhaseReport, String> {
+        let (name, phase_name) = (self.name(), phase.name());
+        self.tell(&Command { phase: phase.clone(), seed })?;
+        let bar = phase_bar(&format!("{phase_name} {name}"));
         let report = loop {
             let mut line = String::new();
             let read = self.output.read_line(&mut line).map_err(|error| format!("{name}: {error}"))?;
             if read == 0 {
-                return Err(format!("{name}: the worker ended in phase {}", phase.name));
+                // Killed, most likely: by the kernel where memory is bounded.
+                let status = self.child.wait().map_err(|error| error.to_string())?;
+                return Err(format!("{name}: the worker ended in phase {phase_name} ({status})"));
             }
             match serde_json::from_str(&line).map_err(|error| format!("{name} said {line:?}: {error}"))? {
                 Answer::Progress { fraction, per_second } => {
                     advance(&bar, Progress { operations: 0, fraction, per_second });
                 }
                 Answer::Done(report) => break *report,
-                Answer::Failed(error) => return Err(format!("{name}, phase {}: {error}", phase.name)),
+                Answer::Failed(error) => return Err(format!("{name}, phase {phase_name}: {error}")),
             }
         };
         bar.finish_and_clear();

@@ -1,7 +1,8 @@
 //! What the run says: net times, ratios, tables, JSON.
 //!
-//! Owns the arithmetic. The net time of an operation is its mean wall time less the null store's in the same phase of the same
-//! group and round; a ratio is a peer's net time over Hedgerow's, again within a group; over rounds both are medians.
+//! Owns the arithmetic. The gross time of an operation is its mean wall time, the net time is that less the null store's in the
+//! same phase of the same group and round; a ratio is a peer's time over Hedgerow's, again within a group and round. Over rounds
+//! all are medians, beside them the least and the most.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,27 +24,52 @@ pub(crate) struct Run {
     pub(crate) report: PhaseReport,
 }
 
-/// An engine's result in a phase: medians over its runs.
+/// One number over the rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    /// Of at least one number.
+    fn of(mut numbers: Vec<f64>) -> Option<Spread> {
+        numbers.sort_by(f64::total_cmp);
+        Some(Spread { least: *numbers.first()?, most: *numbers.last()?, median: median(numbers) })
+    }
+
+    /// The median, and the range where there is one.
+    fn text(&self, number: impl Fn(f64) -> String) -> String {
+        let [median, least, most] = [self.median, self.least, self.most].map(number);
+        if least == most { median } else { format!("{median} ({least} to {most})") }
+    }
+}
+
+/// An engine's result in a phase.
 #[derive(Debug, Clone, Serialize)]
 struct Summary {
     engine: &'static str,
     mapping: &'static str,
-    net_us_per_op: f64,
     runs: usize,
+    /// Operations a second, with the harness in them.
+    rate: Spread,
+    gross_us_per_op: Spread,
+    net_us_per_op: Spread,
+    p999_us_spread: Spread,
+    /// Medians, each by itself.
     #[serde(flatten)]
     report: PhaseReport,
 }
 
-/// How many times Hedgerow's net time an engine takes.
+/// How many times Hedgerow's time an engine takes.
 #[derive(Debug, Clone, Serialize)]
 struct Ratio {
     phase: String,
     peer: &'static str,
     mapping: &'static str,
-    /// Median over rounds.
-    ratio: f64,
-    least: f64,
-    most: f64,
+    net: Spread,
+    gross: Spread,
 }
 
 /// A net time below this is told as this: 1 ns.
@@ -132,6 +158,7 @@ fn summary(runs: &[Run], contender: Contender, phase: &str) -> Option<Summary> {
         max_us: all(|r| r.max_us),
         cpu_s: all(|r| r.cpu_s),
         bytes_written: all(|r| r.bytes_written as f64) as u64,
+        bytes_read: all(|r| r.bytes_read as f64) as u64,
         disk_bytes: all(|r| r.disk_bytes as f64) as u64,
         rss_bytes: all(|r| r.rss_bytes as f64) as u64,
         rss_anon_bytes: all(|r| r.rss_anon_bytes as f64) as u64,
@@ -139,31 +166,32 @@ fn summary(runs: &[Run], contender: Contender, phase: &str) -> Option<Summary> {
         neighbours_cpus: all(|r| r.neighbours_cpus),
         ops_in_second: first.report.ops_in_second.clone(),
     };
+    let spread = |number: &dyn Fn(&Run) -> f64| Spread::of(own.iter().map(|run| number(run)).collect());
     Some(Summary {
         engine: contender.0.name(),
         mapping: mapping_name(contender.0, contender.1),
-        net_us_per_op: median(own.iter().map(|run| net_us(runs, run)).collect()),
         runs: own.len(),
+        rate: spread(&|run| run.report.ops_per_s)?,
+        gross_us_per_op: spread(&|run| run.report.us_per_op())?,
+        net_us_per_op: spread(&|run| net_us(runs, run))?,
+        p999_us_spread: spread(&|run| run.report.p999_us)?,
         report,
     })
 }
 
 fn ratio(runs: &[Run], contender: Contender, phase: &str) -> Option<Ratio> {
-    let mut ratios: Vec<f64> = of(runs, contender, phase)
-        .into_iter()
-        .filter_map(|run| {
-            let hedgerow = beside(runs, run, Engine::Hedgerow)?;
-            Some(net_us(runs, run) / net_us(runs, hedgerow))
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
+    let own = of(runs, contender, phase);
+    let pairs: Vec<_> =
+        own.into_iter().filter_map(|run| Some((run, beside(runs, run, Engine::Hedgerow)?))).collect();
+    let spread = |time: &dyn Fn(&Run) -> f64| {
+        Spread::of(pairs.iter().map(|(run, hedgerow)| time(run) / time(hedgerow)).collect())
+    };
     Some(Ratio {
         phase: phase.to_string(),
         peer: contender.0.name(),
         mapping: mapping_name(contender.0, contender.1),
-        least: *ratios.first()?,
-        most: *ratios.last()?,
-        ratio: median(ratios),
+        net: spread(&|run| net_us(runs, run))?,
+        gross: spread(&|run| run.report.us_per_op())?,
     })
 }
 
@@ -173,14 +201,14 @@ fn ratios(runs: &[Run]) -> Vec<Ratio> {
     phases.iter().flat_map(|phase| peers.iter().filter_map(|&peer| ratio(runs, peer, phase))).collect()
 }
 
-/// The least ratio to each peer, over its mappings, and to the best of all that are not Hedgerow itself.
+/// The least ratio of net times to each peer, over its mappings, and to the best of all that are not Hedgerow itself.
 fn best(ratios: &[Ratio], phase: &str) -> BTreeMap<&'static str, f64> {
     let mut best = BTreeMap::new();
     for ratio in ratios.iter().filter(|ratio| ratio.phase == phase) {
         let is_other = ratio.peer != Engine::Flat.name();
         for name in std::iter::once(ratio.peer).chain(is_other.then_some("best of all")) {
             let least = best.entry(name).or_insert(f64::INFINITY);
-            *least = ratio.ratio.min(*least);
+            *least = ratio.net.median.min(*least);
         }
     }
     best
@@ -211,21 +239,31 @@ pub(crate) fn tables(runs: &[Run]) -> String {
         format!("\n{title}\n{}", table(&head, rows))
     };
     let per_op = |s: &Summary, total: f64| total / s.report.operations.max(1) as f64;
-    let mut text = grid("operations a second", &|s| count(s.report.ops_per_s));
-    text += &grid("net us per operation", &|s| match s.engine {
-        "null" => format!("({:.3})", s.report.us_per_op()),
-        _ => format!("{:.3}", s.net_us_per_op),
+    let rounds = runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
+    let mut text = match rounds {
+        1 => String::from("\nOne round.\n"),
+        _ => format!("\nMedians of {rounds} rounds; in parentheses the least and the most.\n"),
+    };
+    text += &grid("operations a second", &|s| s.rate.text(count));
+    text += &grid("gross us per operation", &|s| s.gross_us_per_op.text(microseconds));
+    text += &grid("net us per operation: less the null store's", &|s| match s.engine {
+        "null" => "-".into(),
+        _ => s.net_us_per_op.text(microseconds),
     });
-    text += &ratio_table(runs, &phases);
+    text += &ratio_table(runs, &phases, "net", &|ratio| ratio.net);
+    text += &ratio_table(runs, &phases, "gross", &|ratio| ratio.gross);
     text += &grid("latency p50", &|s| latency(s.report.p50_us));
     text += &grid("latency p99", &|s| latency(s.report.p99_us));
-    text += &grid("latency p99.9", &|s| latency(s.report.p999_us));
+    text += &grid("latency p99.9", &|s| s.p999_us_spread.text(latency));
     text += &grid("latency p99.99", &|s| latency(s.report.p9999_us));
     text += &grid("processor us per operation, background work included", &|s| {
         format!("{:.2}", per_op(s, s.report.cpu_s * 1e6))
     });
     text += &grid("KB written per operation, background work included", &|s| {
         format!("{:.3}", per_op(s, s.report.bytes_written as f64 / 1e3))
+    });
+    text += &grid("KB read from the disk per operation, background work included", &|s| {
+        format!("{:.3}", per_op(s, s.report.bytes_read as f64 / 1e3))
     });
     text += &grid("disk MB at the end", &|s| format!("{:.0}", s.report.disk_bytes as f64 / 1e6));
     text += &grid("resident MB at the end: all (own)", &|s| {
@@ -235,7 +273,11 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     text + &fill_series(runs)
 }
 
-fn ratio_table(runs: &[Run], phases: &[&str]) -> String {
+fn microseconds(number: f64) -> String {
+    format!("{number:.3}")
+}
+
+fn ratio_table(runs: &[Run], phases: &[&str], kind: &str, spread: &dyn Fn(&Ratio) -> Spread) -> String {
     let ratios = ratios(runs);
     let peers: Vec<_> = contenders(runs).into_iter().filter(|c| c.1.is_some()).collect();
     if peers.is_empty() {
@@ -243,21 +285,30 @@ fn ratio_table(runs: &[Run], phases: &[&str]) -> String {
     }
     let mut head: Vec<String> = vec!["phase".into()];
     head.extend(peers.iter().map(|&(engine, mapping)| name_of(engine, mapping)));
-    head.extend(["rocksdb better".into(), "best of all".into()]);
+    let is_net = kind == "net";
+    if is_net {
+        head.extend(["rocksdb better".into(), "best of all".into()]);
+    }
     let rows = phases.iter().map(|phase| {
-        let best = best(&ratios, phase);
-        let cell = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}x"));
         let mut row = vec![phase.to_string()];
         row.extend(peers.iter().map(|&(engine, mapping)| {
             let wanted = (engine.name(), mapping_name(engine, mapping));
             let of_peer = |r: &&Ratio| r.phase == *phase && (r.peer, r.mapping) == wanted;
-            cell(ratios.iter().find(of_peer).map(|r| r.ratio))
+            ratios.iter().find(of_peer).map_or("-".into(), |ratio| spread(ratio).text(times))
         }));
-        row.extend([cell(best.get("rocksdb").copied()), cell(best.get("best of all").copied())]);
+        if is_net {
+            let best = best(&ratios, phase);
+            let names = ["rocksdb", "best of all"];
+            row.extend(names.map(|name| best.get(name).map_or("-".into(), |&ratio| times(ratio))));
+        }
         row
     });
     let head: Vec<_> = head.iter().map(String::as_str).collect();
-    format!("\nhow many times hedgerow's net time\n{}", table(&head, rows))
+    format!("\nhow many times hedgerow's {kind} time\n{}", table(&head, rows))
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2}x")
 }
 
 /// Thousands of operations in each second of the fill.
@@ -321,17 +372,73 @@ mod tests {
             run(Engine::RocksDb, Some(sct), sct, 1e6 / 41.0),
         ];
         let hedgerow = summary(&runs, (Engine::Hedgerow, None), "c").unwrap();
-        assert!((hedgerow.net_us_per_op - 1.5).abs() < 1e-9, "the median of 1 and 2 us");
+        assert!((hedgerow.net_us_per_op.median - 1.5).abs() < 1e-9, "the median of 1 and 2 us");
+        assert!((hedgerow.gross_us_per_op.median - 2.25).abs() < 1e-9, "the median of 1.5 and 3 us");
         let ratios = ratios(&runs);
         assert_eq!(ratios.len(), 2);
-        assert!((ratios[0].ratio - 10.0).abs() < 1e-6 && (ratios[1].ratio - 20.0).abs() < 1e-6, "{ratios:?}");
+        let medians = [ratios[0].net.median, ratios[1].net.median];
+        assert!((medians[0] - 10.0).abs() < 1e-6 && (medians[1] - 20.0).abs() < 1e-6, "{ratios:?}");
+        assert!((ratios[0].gross.median - 7.0).abs() < 1e-6, "{ratios:?}");
         assert!((best(&ratios, "c")["best of all"] - 10.0).abs() < 1e-6);
         let mut with_flat = ratios.clone();
-        with_flat.push(Ratio { peer: "flat", ratio: 1.5, ..ratios[0].clone() });
+        let net = Spread { median: 1.5, least: 1.5, most: 1.5 };
+        with_flat.push(Ratio { peer: "flat", net, ..ratios[0].clone() });
         let best = best(&with_flat, "c");
         assert!((best["best of all"] - 10.0).abs() < 1e-6 && (best["flat"] - 1.5).abs() < 1e-6);
         let text = tables(&runs);
         assert!(text.contains("10.00x") && text.contains("rocksdb sct"), "{text}");
+    }
+
+    #[test]
+    fn rounds_give_a_median_and_a_range() {
+        let run = |engine, mapping, round, us: f64| Run {
+            engine,
+            mapping,
+            group: Mapping::Consolidated,
+            round,
+            report: report(1e6 / us),
+        };
+        let con = Some(Mapping::Consolidated);
+        // Net: hedgerow 1, 2, 4 us, rocksdb 8, 4, 12 us; by round 8x, 2x, 3x.
+        let times = [(1.5, 8.5), (2.5, 4.5), (4.5, 12.5)];
+        let runs = (0..).zip(times).flat_map(|(round, (own, rocksdb))| {
+            [
+                run(Engine::Null, None, round, 0.5),
+                run(Engine::Hedgerow, None, round, own),
+                run(Engine::RocksDb, con, round, rocksdb),
+            ]
+        });
+        let runs: Vec<_> = runs.collect();
+        let near = |spread: Spread, median: f64, least: f64, most: f64| {
+            let of = [spread.median - median, spread.least - least, spread.most - most];
+            assert!(of.iter().all(|off| off.abs() < 1e-6), "{spread:?}");
+        };
+        let hedgerow = summary(&runs, (Engine::Hedgerow, None), "c").unwrap();
+        near(hedgerow.net_us_per_op, 2.0, 1.0, 4.0);
+        near(hedgerow.gross_us_per_op, 2.5, 1.5, 4.5);
+        let ratios = ratios(&runs);
+        near(ratios[0].net, 3.0, 2.0, 8.0);
+        near(ratios[0].gross, 12.5 / 4.5, 4.5 / 2.5, 8.5 / 1.5);
+        let text = tables(&runs);
+        for said in [
+            "Medians of 3 rounds",
+            "3.00x (2.00x to 8.00x)",
+            "2.000 (1.000 to 4.000)",
+            "2.500 (1.500 to 4.500)",
+        ] {
+            assert!(text.contains(said), "{said} is not in {text}");
+        }
+        let path = std::env::temp_dir().join(format!("hedgerow-compare-{}.json", std::process::id()));
+        write_json(&path, serde_json::json!({}), &runs).unwrap();
+        let document: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for place in ["/results/1/net_us_per_op", "/results/1/rate", "/ratios/0/net", "/ratios/0/gross"] {
+            for name in ["median", "least", "most"] {
+                let number = document.pointer(&format!("{place}/{name}"));
+                assert!(number.is_some_and(serde_json::Value::is_number), "{place}/{name} in {document}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
+use hedgerow_tool::bench::distribution::Distribution;
 use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_phase};
 use hedgerow_tool::bench::process::{self, Memory};
 use hedgerow_tool::bench::report::PhaseReport;
@@ -34,6 +35,7 @@ pub(crate) struct Assignment {
     pub(crate) field_bytes: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) safety: Safety,
+    pub(crate) cache_bytes: u64,
     pub(crate) medium: Medium,
     pub(crate) set: Vec<String>,
 }
@@ -41,8 +43,44 @@ pub(crate) struct Assignment {
 /// What a worker is to do next.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Command {
-    pub(crate) workload: String,
+    pub(crate) phase: Phase,
     pub(crate) seed: u64,
+}
+
+/// A workload, and what its zipfian choices are drawn from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Phase {
+    pub(crate) workload: String,
+    pub(crate) skew: Skew,
+}
+
+impl Phase {
+    /// What it is called in results.
+    pub(crate) fn name(&self) -> String {
+        match self.skew {
+            Skew::Ycsb => self.workload.clone(),
+            Skew::Records => format!("{}-records", self.workload),
+        }
+    }
+}
+
+/// Which zipfian distribution zipfian workloads have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Skew {
+    /// YCSB's: over ten thousand million items, folded onto the records.
+    Ycsb,
+    /// Over the number of records itself, which is more skewed.
+    Records,
+}
+
+impl Skew {
+    fn distribution(self) -> Option<Distribution> {
+        match self {
+            Skew::Ycsb => None,
+            Skew::Records => Some(Distribution::ZipfianRecords),
+        }
+    }
 }
 
 /// What a worker says.
@@ -62,8 +100,8 @@ pub(crate) fn run() -> Result<(), String> {
     let assignment: Assignment = serde_json::from_str(&first).map_err(|error| error.to_string())?;
     let shape = RowShape::new(assignment.fields, assignment.field_bytes)?;
     let (directory, records, safety) = (&assignment.directory, assignment.records, assignment.safety);
-    let (medium, set) = (assignment.medium, &assignment.set);
-    let opening = Opening { directory, shape, records, safety, medium, set };
+    let (cache_bytes, medium, set) = (assignment.cache_bytes, assignment.medium, &assignment.set);
+    let opening = Opening { directory, shape, records, safety, cache_bytes, medium, set };
     let opened = peers::open(assignment.engine, assignment.mapping, opening);
     let mut store = match opened {
         Ok(store) => store,
@@ -82,8 +120,7 @@ pub(crate) fn run() -> Result<(), String> {
         });
         let answer = outcome.and_then(|outcome| {
             let disk = store.directory().map_or(Ok(0), process::disk_bytes)?;
-            let name = plan.workload.name;
-            Ok(PhaseReport::new(name, plan.threads, &outcome, Memory::now()?, disk))
+            Ok(PhaseReport::new(&command.phase.name(), plan.threads, &outcome, Memory::now()?, disk))
         });
         match answer {
             Ok(report) => say(&Answer::Done(Box::new(report)))?,
@@ -95,12 +132,12 @@ pub(crate) fn run() -> Result<(), String> {
 
 fn plan(assignment: &Assignment, command: &Command) -> Result<Plan, String> {
     Ok(Plan {
-        workload: Workload::find(&command.workload)?,
+        workload: Workload::find(&command.phase.workload)?,
         records: assignment.records,
         operations: assignment.operations,
         seconds: assignment.seconds,
         threads: assignment.threads,
-        distribution: None,
+        distribution: command.phase.skew.distribution(),
         rate: assignment.rate,
         seed: command.seed,
         rest_max: REST_MAX,

@@ -6,7 +6,7 @@ use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, Fi
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
-use super::{BLOOM_BITS, CACHE_BYTES, MEMTABLE_BYTES, Opening, Safety};
+use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Safety};
 
 pub(crate) struct Fjall {
     directory: PathBuf,
@@ -22,7 +22,8 @@ fn text(error: fjall::Error) -> String {
 
 impl Fjall {
     pub(crate) fn open(opening: Opening<'_>) -> Result<Fjall, String> {
-        let database = Database::builder(opening.directory).cache_size(CACHE_BYTES).open().map_err(text)?;
+        let database =
+            Database::builder(opening.directory).cache_size(opening.cache_bytes).open().map_err(text)?;
         let bloom = BloomConstructionPolicy::BitsPerKey(f32::from(BLOOM_BITS));
         let options = || {
             KeyspaceCreateOptions::default()

@@ -10,7 +10,7 @@ use std::ptr;
 
 use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
-use super::{BLOOM_BITS, CACHE_BYTES, MEMTABLE_BYTES, Opening, Safety};
+use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Safety};
 
 /// `leveldb/c.h` of LevelDB 1.23, as far as it is used. All handles are opaque.
 mod c {
@@ -133,7 +133,7 @@ impl LevelDb {
         // the filter are kept until the database is closed, `name` outlives the call.
         let store = unsafe {
             let options = c::leveldb_options_create();
-            let cache = c::leveldb_cache_create_lru(CACHE_BYTES as usize);
+            let cache = c::leveldb_cache_create_lru(opening.cache_bytes as usize);
             let filter = c::leveldb_filterpolicy_create_bloom(BLOOM_BITS.into());
             c::leveldb_options_set_create_if_missing(options, 1);
             c::leveldb_options_set_write_buffer_size(options, MEMTABLE_BYTES as usize);
