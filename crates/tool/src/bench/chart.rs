@@ -23,6 +23,8 @@ pub enum Unit {
     Seconds,
     /// Times something.
     Times,
+    /// A part of a whole, from 0 to 1.
+    Share,
 }
 
 impl Unit {
@@ -36,6 +38,7 @@ impl Unit {
             Unit::Bytes => format!("{} MB", plain(number / 1e6)),
             Unit::Seconds => format!("{} s", plain(number)),
             Unit::Times => format!("{number:.2}x"),
+            Unit::Share => format!("{} %", plain((number * 1000.0).round() / 10.0)),
         }
     }
 
@@ -47,7 +50,7 @@ impl Unit {
             Unit::Microseconds if number >= 1e6 => format!("{} s", plain(number / 1e6)),
             Unit::Microseconds if number >= 1e3 => format!("{} ms", plain(number / 1e3)),
             Unit::Microseconds => format!("{} us", plain(number)),
-            Unit::Bytes => self.show(number),
+            Unit::Bytes | Unit::Share => self.show(number),
             Unit::Rate | Unit::Seconds | Unit::Times => plain(number),
         }
     }
@@ -178,6 +181,10 @@ const BOTTOM: f64 = 44.0;
 const DOTS_MAX: usize = 24;
 /// The width of a letter, about.
 const LETTER: f64 = 6.1;
+/// The same in the numbers at bars.
+const SMALL_LETTER: f64 = 5.6;
+/// Lines of a legend, one below the other, that there is room for.
+const LEGEND_STEP: f64 = 13.0;
 
 /// Text as it may stand in markup, in quotation marks too.
 pub fn escape(text: &str) -> String {
@@ -279,21 +286,26 @@ impl Plot<'_> {
         LEFT + share * self.width()
     }
 
-    /// One name after the other while there is room; a single series needs none.
+    /// One name after the other, on a second line where the first is full; a single series needs none.
     fn legend(&self, svg: &mut String) {
         if self.chart.series.len() < 2 {
             return;
         }
-        let mut x = 2.0;
+        let (mut x, mut y) = (2.0, 24.0);
         for (at, series) in self.chart.series.iter().enumerate() {
             let name = escape(&series.name);
+            let width = 28.0 + LETTER * series.name.chars().count() as f64;
+            if x + width > f64::from(self.chart.width) && x > 2.0 {
+                (x, y) = (2.0, y + LEGEND_STEP);
+            }
             let _ = writeln!(
                 svg,
-                r#"<rect class="bar s{}" x="{x:.1}" y="24" width="10" height="10" rx="2"/><text class="name" x="{:.1}" y="33">{name}</text>"#,
+                r#"<rect class="bar s{}" x="{x:.1}" y="{y}" width="10" height="10" rx="2"/><text class="name" x="{:.1}" y="{}">{name}</text>"#,
                 at % COLOURS,
                 x + 14.0,
+                y + 9.0,
             );
-            x += 28.0 + LETTER * series.name.chars().count() as f64;
+            x += width;
         }
     }
 
@@ -365,15 +377,28 @@ impl Plot<'_> {
                     bar - 2.0,
                 );
                 let text = point.label.clone().unwrap_or_else(|| self.chart.unit.show(point.y));
-                if text.chars().count() as f64 * 5.6 <= bar + 4.0 {
-                    let (x, y, text) = (x + bar / 2.0, y - 4.0, escape(&text));
-                    let _ = writeln!(
-                        svg,
-                        r#"<text class="value" text-anchor="middle" x="{x:.1}" y="{y:.1}">{text}</text>"#
-                    );
-                }
+                self.bar_value(svg, &text, (x, y), bar);
             }
         }
+    }
+
+    /// The number above a bar; where it is wider than the bar, upright, and inside the bar where there is no room above.
+    fn bar_value(&self, svg: &mut String, text: &str, (x, y): (f64, f64), bar: f64) {
+        let length = text.chars().count() as f64 * SMALL_LETTER;
+        let text = escape(text);
+        let _ = if length <= bar + 4.0 {
+            let (x, y) = (x + bar / 2.0, y - 4.0);
+            writeln!(svg, r#"<text class="value" text-anchor="middle" x="{x:.1}" y="{y:.1}">{text}</text>"#)
+        } else if bar >= 8.0 {
+            let x = x + bar / 2.0 + 3.5;
+            let y = if y - length - 4.0 > TOP - 12.0 { y - 4.0 } else { y + length + 4.0 };
+            writeln!(
+                svg,
+                r#"<text class="value" transform="translate({x:.1} {y:.1}) rotate(-90)">{text}</text>"#
+            )
+        } else {
+            Ok(())
+        };
     }
 
     fn lines(&self, svg: &mut String) {

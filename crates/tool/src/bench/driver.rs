@@ -587,6 +587,13 @@ impl Actor<'_> {
                 let field = self.field();
                 self.read(Columns::Some(&[field]), 1)
             }
+            Operation::LookUp => {
+                let key = key_of(self.existing());
+                match self.session.look_up(&key)? {
+                    true => Ok(()),
+                    false => Err("a look-up did not find its row".into()),
+                }
+            }
             Operation::Update => {
                 let (record, field) = (self.existing(), self.field());
                 let key = key_of(record);

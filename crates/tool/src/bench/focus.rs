@@ -12,10 +12,12 @@ mod finding;
 mod hotspot;
 mod overwrite;
 mod page;
+mod parts;
 mod ratio;
 mod rig;
 mod scaling;
 mod sizes;
+mod wide;
 mod ycsb;
 
 use std::path::{Path, PathBuf};
@@ -33,10 +35,12 @@ use rig::Rig;
 const EXPERIMENTS: &[Experiment] = &[
     ycsb::EXPERIMENT,
     access::EXPERIMENT,
+    wide::EXPERIMENT,
     ablation::EXPERIMENT,
     ratio::EXPERIMENT,
     sizes::EXPERIMENT,
     scaling::EXPERIMENT,
+    parts::EXPERIMENT,
     cache::EXPERIMENT,
     hotspot::EXPERIMENT,
     overwrite::EXPERIMENT,
@@ -61,6 +65,9 @@ pub struct Args {
     /// Seconds a phase; load takes as long as it needs.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// How often all of it is run: medians and ranges are told.
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
     /// Numbers of threads to scale over; the other experiments use the first.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
@@ -96,6 +103,9 @@ pub fn run(args: Args) -> std::result::Result<(), String> {
     if args.threads.is_empty() || args.media.is_empty() {
         return Err("--threads and --media must name at least one".into());
     }
+    if args.rounds == 0 {
+        return Err("--rounds must be at least 1".into());
+    }
     let results = run_all(&args, directory)?;
     print!("{}", page::factor_table(&results));
     report::write_json(&args.json, args.to_json(), &results)?;
@@ -114,32 +124,31 @@ fn run_all(args: &Args, directory: &Path) -> std::result::Result<Vec<Result>, St
     let wanted = |experiment: &&Experiment| {
         args.experiments.is_empty() || args.experiments.iter().any(|name| name == experiment.name)
     };
-    let chosen: Vec<&Experiment> = EXPERIMENTS.iter().filter(wanted).collect();
-    let steps = chosen.len() * args.media.len();
-    let mut results = Vec::with_capacity(steps);
-    for experiment in &chosen {
-        for &medium in &args.media {
-            let rig = Rig::new(args, medium, directory, (results.len() + 1, steps), experiment.name)?;
+    let chosen: Vec<&'static Experiment> = EXPERIMENTS.iter().filter(wanted).collect();
+    let runs: Vec<(&'static Experiment, Medium)> = chosen
+        .into_iter()
+        .flat_map(|experiment| args.media.iter().map(move |&medium| (experiment, medium)))
+        .collect();
+    let mut findings: Vec<Vec<Finding>> = runs.iter().map(|_| Vec::new()).collect();
+    // Round by round, so that what drifts on the machine is in the ranges.
+    for round in 0..args.rounds {
+        for (at, &(experiment, medium)) in runs.iter().enumerate() {
+            let step = (round * runs.len() + at + 1, runs.len() * args.rounds);
+            let rig = Rig::new(args, medium, directory, step, experiment.name)?;
             let finding = (experiment.run)(&rig)
                 .unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() });
             finding.failures.iter().for_each(|failure| {
                 eprintln!("{} {}: FAILED: {failure}", experiment.name, medium.name());
             });
-            let Finding { figures, factors, phases, failures } = finding;
-            let Experiment { name, title, paper, .. } = **experiment;
-            results.push(Result {
-                experiment: name,
-                title,
-                paper,
-                medium,
-                figures,
-                factors,
-                phases,
-                failures,
-            });
+            findings[at].push(finding);
         }
     }
-    Ok(results)
+    let told = runs.into_iter().zip(findings).map(|((experiment, medium), rounds)| {
+        let Finding { figures, factors, phases, failures } = Finding::of_rounds(rounds);
+        let Experiment { name, title, paper, .. } = *experiment;
+        Result { experiment: name, title, paper, medium, figures, factors, phases, failures }
+    });
+    Ok(told.collect())
 }
 
 impl Args {
@@ -150,6 +159,7 @@ impl Args {
             "emulation": emulation_text(),
             "records": self.records,
             "seconds": self.seconds,
+            "rounds": self.rounds,
             "threads": self.threads,
             "durability": self.engine.durability_name(),
             "set": self.engine.set_names(),

@@ -100,6 +100,11 @@ impl PhaseReport {
         format!("{:<13} {engine:<13} {rate:>8} ops/s{warning}", self.phase)
     }
 
+    /// Whether others used the machine so much meanwhile that the figures are theirs too.
+    pub fn is_disturbed(&self) -> bool {
+        self.neighbours_cpus >= NEIGHBOURS_NOTABLE
+    }
+
     /// Wall time of one operation on one thread, in microseconds.
     pub fn us_per_op(&self) -> f64 {
         self.threads as f64 * 1e6 / self.ops_per_s.max(1e-9)

@@ -64,6 +64,11 @@ pub trait Session {
     /// Reads the row's columns. A missing row leaves the sink empty.
     fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String>;
 
+    /// Whether the row is there, by the index alone.
+    fn look_up(&mut self, _key: &Key) -> Result<bool, String> {
+        Err("this store does not look rows up without reading them".into())
+    }
+
     /// Writes one field of an existing row.
     fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String>;
 

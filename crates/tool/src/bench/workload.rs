@@ -16,6 +16,8 @@ pub enum Operation {
     ReadFull,
     /// Reads one random field of a row.
     ReadPartial,
+    /// Looks whether a row is there, without touching it: the index's part of a read.
+    LookUp,
     /// Writes one random field of a row.
     Update,
     /// Writes this many fields of a row at once: those from a random one on, around the end.
@@ -73,7 +75,7 @@ pub struct Workload {
 }
 
 use Operation::{
-    Insert, Put, ReadFull, ReadModifyWrite, ReadPartial, ScanFull, ScanPartial, Update, UpdateFields,
+    Insert, LookUp, Put, ReadFull, ReadModifyWrite, ReadPartial, ScanFull, ScanPartial, Update, UpdateFields,
 };
 
 const fn ycsb(name: &'static str, mix: &'static [(Operation, f64)], distribution: Distribution) -> Workload {
@@ -142,9 +144,12 @@ pub const RATIOS: &[Workload] = &[
 /// Writes whole rows over those that are there.
 pub const OVERWRITE: Workload = fields("overwrite", &[(Put, 1.0)]);
 
+/// What of a read is the index's.
+pub const LOOK_UP: Workload = fields("look-up", &[(LookUp, 1.0)]);
+
 /// All workloads there are.
 fn all() -> impl Iterator<Item = &'static Workload> {
-    [&LOAD, &FILL, &OVERWRITE].into_iter().chain(YCSB).chain(FIELDS).chain(RATIOS)
+    [&LOAD, &FILL, &OVERWRITE, &LOOK_UP].into_iter().chain(YCSB).chain(FIELDS).chain(RATIOS)
 }
 
 impl Workload {

@@ -7,6 +7,7 @@ use super::rig::{LAYOUTS, Rig, Run, SHAPE};
 use super::ycsb::normalised;
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::row::RowShape;
 use crate::bench::workload::FIELDS;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -35,9 +36,14 @@ const FACTORS: [(&str, usize, &str); 8] = [
 ];
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
+    measure(rig, SHAPE)
+}
+
+/// The experiment on rows of `shape`.
+pub(super) fn measure(rig: &Rig<'_>, shape: RowShape) -> Result<Finding, String> {
     let mut finding = Finding::default();
     for layout in LAYOUTS {
-        let mut subject = rig.open(layout, SHAPE, rig.options()?)?;
+        let mut subject = rig.open(layout, shape, rig.options()?)?;
         subject.load(&mut finding)?;
         for workload in FIELDS {
             let run = Run { distribution: Some(Distribution::Zipfian), ..Run::default() };
@@ -47,10 +53,12 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     }
     for (phase, other, paper) in FACTORS {
         let [rows, other_rate] = [0, other].map(|at| finding.rate(LAYOUTS[at].name(), phase));
-        let what = format!("{phase}: rows against {}", LAYOUTS[other].name());
-        finding.factors.push(Factor::times(what, rows, other_rate, Some(paper)));
+        let fields = shape.fields;
+        let what = format!("{phase} of {fields} fields: rows against {}", LAYOUTS[other].name());
+        let paper = (shape == SHAPE).then_some(paper);
+        finding.factors.push(Factor::times(what, rows, other_rate, paper));
     }
-    let settings = rig.settings(SHAPE, "zipfian 0.99");
+    let settings = rig.settings(shape, "zipfian 0.99");
     finding.figures = vec![throughput(&finding, &settings), latency(&finding, &settings)];
     Ok(finding)
 }

@@ -4,7 +4,7 @@
 
 use super::finding::{Experiment, Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
-use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
+use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::setting::Setting;
 use crate::bench::workload::Workload;
@@ -32,12 +32,22 @@ const PHASES: [(&str, &str); 2] = [("c", "C: reads"), ("scan-full", "scans of 10
 const SMALL_PERCENT: u64 = 15;
 const THRESHOLDS: [&str; 5] = ["0", "0.25", "0.5", "0.75", "1"];
 const LIFETIMES: [&str; 6] = ["0.1", "0.5", "2", "10", "60", "auto"];
+/// The cache's size where its worth is looked at by the hit ratio: reads are uniform, so that this is about the share of rows.
+const SHARES: [(&str, u64); 6] = [
+    ("a 20th", 6),
+    ("a fifth", 24),
+    ("two fifths", 48),
+    ("three fifths", 72),
+    ("four fifths", 96),
+    ("all", 200),
+];
 const SPREADS: [(&str, Distribution); 2] =
     [("zipfian", Distribution::Zipfian), ("uniform", Distribution::Uniform)];
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
     gains(rig, &mut finding)?;
+    let crossing = crossing(rig, &mut finding)?;
     sensitivity(rig, &mut finding)?;
     for (phase, what, paper) in [
         ("c", "reads: a cache for half of the rows against none", "1.52x"),
@@ -51,7 +61,8 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     finding.factors.push(Factor::times(what, median(ALL), median(OFF), Some("0.25x")));
     let settings = rig.settings(SHAPE, "zipfian 0.99, each phase after a warm-up of the same");
     let small = rig.settings(SHAPE, "C; a cache for an eighth of the rows");
-    finding.figures = vec![gained(&finding, settings), swept(&finding, small)];
+    let uniform = rig.settings(SHAPE, "uniform; caches for a 20th to all of the rows, every row admitted");
+    finding.figures = vec![gained(&finding, settings), crossing.figure(uniform), swept(&finding, small)];
     Ok(finding)
 }
 
@@ -71,6 +82,80 @@ fn gains(rig: &Rig<'_>, finding: &mut Finding) -> Result<(), String> {
         }
     }
     subject.remove()
+}
+
+/// Throughput by the hit ratio.
+struct Crossing {
+    /// Hit ratio and reads a second, each with one size of the cache.
+    with: Vec<(f64, f64)>,
+    without: f64,
+}
+
+/// One store, opened anew with each size of the cache; every row that is read is admitted.
+fn crossing(rig: &Rig<'_>, finding: &mut Finding) -> Result<Crossing, String> {
+    let run = Run { distribution: Some(Distribution::Uniform), ..Run::default() };
+    let mut subject = rig.open(Layout::Rows, SHAPE, options(rig, 0, "cache-mode=off")?)?;
+    subject.call("loading");
+    subject.load(finding)?;
+    subject.call(UNIFORM_OFF);
+    subject.run(Workload::find("c")?, run, finding)?;
+    let mut with = Vec::new();
+    for (share, percent) in SHARES {
+        let mut options = options(rig, percent, "cache-mode=on")?;
+        "hit-threshold=0".parse::<Setting>()?.apply(&mut options)?;
+        subject = rig.reopen(subject, Layout::Rows, options)?;
+        let name = format!("uniform, a cache for {share}");
+        for variant in ["warming up", "warming up", &name] {
+            subject.call(variant);
+            subject.run(Workload::find("c")?, run, finding)?;
+        }
+        let hits = finding.phase(&name, "c").and_then(|measured| measured.hit_ratio).unwrap_or(0.0);
+        with.push((hits, finding.rate(&name, "c")));
+    }
+    subject.remove()?;
+    let crossing = Crossing { with, without: finding.rate(UNIFORM_OFF, "c") };
+    if let Some(at) = crossing.hit_ratio() {
+        let what = "hit ratio from which on the cache pays (by a line through the times)";
+        finding.factors.push(Factor::new(what, at, Unit::Share, Some("50 %")));
+    }
+    Ok(crossing)
+}
+
+const UNIFORM_OFF: &str = "uniform, no cache";
+
+impl Crossing {
+    /// Where reads with the cache take as long as without: the time of a read is a line over the hit ratio. None where more
+    /// hits did not make reads quicker.
+    fn hit_ratio(&self) -> Option<f64> {
+        let count = self.with.len() as f64;
+        let mean = |number: fn(&(f64, f64)) -> f64| self.with.iter().map(number).sum::<f64>() / count;
+        let (hits, time) = (mean(|(hits, _)| *hits), mean(|(_, rate)| 1.0 / rate));
+        let spread: f64 = self.with.iter().map(|(h, _)| (h - hits).powi(2)).sum();
+        let slope = self.with.iter().map(|(h, rate)| (h - hits) * (1.0 / rate - time)).sum::<f64>() / spread;
+        (slope < 0.0 && slope.is_finite()).then(|| hits + (1.0 / self.without - time) / slope)
+    }
+
+    fn figure(&self, settings: String) -> Figure {
+        let point = |x: f64, y: f64| Point { x, y, label: None };
+        let series = vec![
+            Series {
+                name: "with a cache".into(),
+                points: self.with.iter().map(|&(x, y)| point(x, y)).collect(),
+            },
+            Series { name: OFF.into(), points: [0.0, 1.0].map(|x| point(x, self.without)).into() },
+        ];
+        Figure {
+            title: "Throughput by hit ratio".into(),
+            see: "Where the lines cross the cache begins to pay: left of it, asking for rows and copying them costs more than hits save."
+                .into(),
+            settings,
+            paper: Some("they cross at a hit ratio of 0.5"),
+            charts: vec![Chart {
+                across: Across::Numbers(Unit::Share),
+                ..chart_of("C by hit ratio", "hits a read", vec![], "reads/s", Unit::Rate, Shape::Lines, series)
+            }],
+        }
+    }
 }
 
 fn sensitivity(rig: &Rig<'_>, finding: &mut Finding) -> Result<(), String> {
@@ -122,7 +207,7 @@ fn gained(finding: &Finding, settings: String) -> Figure {
         paper: Some("reads 51.5 % and scans 54.1 % better, hits 74.6 % quicker"),
         charts: vec![
             chart_of("Median time of an operation", "workload", phases.into(), "us", Unit::Microseconds, Shape::Bars, times.into()),
-            chart_of("C: reads that found their row in the cache", "the cache's size", sizes.into(), "hits a read", Unit::Times, Shape::Bars, hits),
+            chart_of("C: reads that found their row in the cache", "the cache's size", sizes.into(), "hits a read", Unit::Share, Shape::Bars, hits),
         ],
     }
 }
@@ -169,5 +254,25 @@ fn chart_of(
         marks: vec![],
         width: 480,
         height: 260,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_cross_where_times_are_equal() {
+        // A hit takes 1 us, a miss 3 us, a read without a cache 2 us.
+        let with = [0.0, 0.25, 1.0].map(|hits| (hits, 1.0 / (3.0 - 2.0 * hits))).into();
+        let crossing = Crossing { with, without: 0.5 };
+        assert!((crossing.hit_ratio().unwrap() - 0.5).abs() < 1e-9);
+        let flat = Crossing { with: vec![(0.2, 1.0), (0.8, 1.0)], without: 1.0 };
+        assert_eq!(flat.hit_ratio(), None, "hits gain nothing");
+        assert_eq!(
+            Crossing { with: vec![(0.2, 1.0)], without: 1.0 }.hit_ratio(),
+            None,
+            "one point is no line"
+        );
     }
 }

@@ -72,7 +72,7 @@ fn compared(results: &[Result]) -> Vec<(&'static str, &Factor, Vec<String>)> {
                     .iter()
                     .filter(|other| other.experiment == result.experiment && other.medium == *medium);
                 let found = same.find_map(|other| other.factors.iter().find(|f| f.what == factor.what));
-                found.map_or("-".to_owned(), |factor| factor.unit.show(factor.here))
+                found.map_or("-".to_owned(), Factor::text)
             };
             rows.push((result.experiment, factor, media.iter().map(on).collect()));
         }
@@ -92,7 +92,9 @@ pub(super) fn factor_table(results: &[Result]) -> String {
         row.push(factor.paper.unwrap_or("").to_owned());
         row
     });
-    table(&head, rows)
+    let stars = results.iter().flat_map(|result| &result.factors).any(|factor| factor.disturbed > 0);
+    let note = if stars { "* others used the machine in a phase of that experiment\n" } else { "" };
+    table(&head, rows) + note
 }
 
 /// The page.
@@ -174,9 +176,9 @@ fn head(page: &mut String, settings: &Value, results: &[Result]) {
 /// Whether others used the machine meanwhile.
 fn neighbours(results: &[Result]) -> Option<String> {
     let phases = || results.iter().flat_map(|result| &result.phases);
-    let disturbed = phases().filter(|phase| phase.report.neighbours_cpus >= 0.2).count();
+    let disturbed = phases().filter(|phase| phase.disturbed).count();
     (disturbed > 0).then(|| {
-        format!("in {disturbed} of {} phases others kept 0.2 processors or more busy, the kernel's write-back among them.", phases().count())
+        format!("in {disturbed} of {} phases, marked with a star, others kept 0.2 processors or more busy, the kernel's write-back among them.", phases().count())
     })
 }
 
@@ -209,6 +211,7 @@ fn card(page: &mut String, figure: &Figure) {
 fn phases(page: &mut String, phases: &[Measured]) {
     let head = [
         "store",
+        "round",
         "phase",
         "threads",
         "operations",
@@ -221,10 +224,12 @@ fn phases(page: &mut String, phases: &[Measured]) {
         "log B/op",
         "file B/op",
     ];
-    let rows = phases.iter().map(|Measured { variant, report, log_bytes, .. }| {
+    let rows = phases.iter().map(|Measured { variant, round, disturbed, report, log_bytes, .. }| {
         let per_op = |bytes: u64| format!("{:.0}", bytes as f64 / report.operations.max(1) as f64);
-        let mut row = vec![variant.clone(), report.phase.clone(), report.threads.to_string()];
-        row.extend([count(report.operations as f64), count(report.ops_per_s)]);
+        let mut row =
+            vec![variant.clone(), round.to_string(), report.phase.clone(), report.threads.to_string()];
+        let star = if *disturbed { "*" } else { "" };
+        row.extend([count(report.operations as f64), format!("{}{star}", count(report.ops_per_s))]);
         row.extend(
             [report.p50_us, report.p99_us, report.p999_us, report.p9999_us, report.max_us].map(latency),
         );

@@ -20,6 +20,7 @@ use crate::bench::row::RowShape;
 use crate::bench::store::flat::FlatHedgerow;
 use crate::bench::store::hedgerow::HedgerowStore;
 use crate::bench::store::mapping::{Mapped, Mapping};
+use crate::bench::store::null::NullStore;
 use crate::bench::store::{BenchStore, Medium};
 use crate::bench::workload::{LOAD, Workload};
 use crate::bench::{advance, phase_bar};
@@ -143,6 +144,17 @@ impl Rig<'_> {
     ) -> Result<Subject<'_>, String> {
         let number = self.stores.fetch_add(1, Ordering::Relaxed);
         self.open_in(self.directory.join(number.to_string()), layout, shape, options)
+    }
+
+    /// The store that does nothing: what is measured on it is the harness.
+    pub(super) fn open_null(&self, shape: RowShape) -> Result<Subject<'_>, String> {
+        let directory = self.directory.join("null");
+        let made = std::fs::create_dir_all(&directory);
+        made.map_err(|error| format!("making {}: {error}", directory.display()))?;
+        let store = Box::new(NullStore::new(shape, self.records(shape)));
+        let population = Population::new(store.rows()?);
+        let variant = "harness".to_owned();
+        Ok(Subject { rig: self, store: Some(store), population, shape, directory, variant, phases: 0 })
     }
 
     /// The same store, opened again with other options.
@@ -276,6 +288,8 @@ impl Subject<'_> {
         });
         finding.phases.push(Measured {
             variant: self.variant.clone(),
+            round: 1,
+            disturbed: report.is_disturbed(),
             report,
             log_bytes,
             hit_ratio,

@@ -13,6 +13,7 @@ fn args(directory: &Path, media: Vec<Medium>) -> Args {
         experiments: vec![],
         records: 3000,
         seconds: 0.05,
+        rounds: 1,
         threads: vec![1, 2],
         engine: EngineArgs { durability: Durability::Process, set: vec![] },
         seed: 7,
@@ -101,7 +102,7 @@ fn all_experiments_run_and_are_told() {
     }
     let seen = elements(&page);
     assert_eq!(seen.iter().filter(|name| *name == "svg").count(), charts);
-    assert_eq!(charts, 2 * (7 + 4 + 3 + 2 + 3 + 1 + 4 + 5 + 4));
+    assert_eq!(charts, 2 * (7 + 4 + 4 + 3 + 2 + 3 + 1 + 3 + 5 + 5 + 4));
     assert!(!seen.iter().any(|name| ["script", "link", "img", "iframe"].contains(&name.as_str())));
     assert!(
         !page.contains("http") && !page.contains("url(") && !page.contains("NaN"),
@@ -141,6 +142,8 @@ fn stores_and_lists_that_cannot_be_are_refused() {
     let wrong = Args { store: StoreUrl::Null, ..args(&directory, vec![Medium::File]) };
     assert!(run(wrong).unwrap_err().contains("tiered:DIRECTORY"));
     assert!(run(args(&directory, vec![])).unwrap_err().contains("--media"));
+    let never = Args { rounds: 0, ..args(&directory, vec![Medium::File]) };
+    assert!(run(never).unwrap_err().contains("--rounds"));
     let interval = Durability::Interval(Duration::from_millis(5));
     let engine = EngineArgs { durability: interval, set: vec![] };
     let settings = Args { engine, ..args(&directory, vec![]) };

@@ -216,6 +216,10 @@ impl Session for HedgerowSession<'_> {
         read.map(|_| ()).map_err(text)
     }
 
+    fn look_up(&mut self, key: &Key) -> Result<bool, String> {
+        self.table.exists(key).map_err(text)
+    }
+
     fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String> {
         self.table.update(key, &[(self.ids[field], Value::Bytes(value))]).map_err(text)
     }
