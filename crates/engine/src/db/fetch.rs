@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use hedgerow_device::memory_bytes;
 use smallvec::SmallVec;
 
 use super::store::Store;
@@ -25,7 +26,8 @@ const READS_A_LOOK: u32 = 64;
 const READS_A_GROUP: u32 = 8;
 /// While it asks, it waits no more: it goes on asking for so many looks.
 const LOOKS_ASKING: u32 = 32;
-/// Who waited so often has less memory than data, and did not just begin to read: each of these read the rows beside one as well.
+/// Who waited so often has less memory than data, and did not just begin to read: each of these read the rows beside one as well. Where the data
+/// is more than the process may have of memory at all, one wait is enough.
 const WAITS_OF_LITTLE_MEMORY: u64 = 256;
 /// Taken for the length of a record that may be longer.
 pub(super) const UNKNOWN_BYTES: u64 = 2 << 20;
@@ -78,9 +80,15 @@ impl Store {
 
     #[cold]
     fn note_waits(&self, new: u64) {
-        let before = self.waits_for_disk.fetch_add(new, Ordering::Relaxed);
-        if before < WAITS_OF_LITTLE_MEMORY && before + new >= WAITS_OF_LITTLE_MEMORY {
-            self.log.tier().read_nothing_ahead();
+        if new == 0 {
+            return;
+        }
+        let (tier, waits) = (self.log.tier(), self.waits_for_disk.fetch_add(new, Ordering::Relaxed) + new);
+        if self.reads_ahead.load(Ordering::Relaxed)
+            && (waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(|bytes| tier.bytes() > bytes))
+            && self.reads_ahead.swap(false, Ordering::Relaxed)
+        {
+            tier.read_nothing_ahead();
         }
     }
 

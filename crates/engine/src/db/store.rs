@@ -44,6 +44,8 @@ pub(crate) struct Store {
     pub(super) counters: Counters,
     /// How often readers found what they touched not in memory, as far as they looked.
     pub(super) waits_for_disk: AtomicU64,
+    /// The tier reads ahead of who waits: until memory turns out to be less than the data.
+    pub(super) reads_ahead: AtomicBool,
     pub(super) snapshots: Snapshots,
     pub(super) backups: BackupPins,
     pub(super) collector: Collector,
@@ -168,6 +170,7 @@ impl Store {
             clock,
             counters: Counters::default(),
             waits_for_disk: AtomicU64::new(0),
+            reads_ahead: AtomicBool::new(true),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
             collector: Collector::default(),

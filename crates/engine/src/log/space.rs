@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hedgerow_device::DeviceError;
+use hedgerow_device::{DeviceError, HUGE_PAGE_BYTES};
 
 use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
@@ -245,8 +245,9 @@ impl Log {
     /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
     pub(crate) fn remap_sealed(&self) -> bool {
         let mut remapped = false;
+        let huge_units = (HUGE_PAGE_BYTES as u64 >> self.unit_shift).max(1) as u32;
         loop {
-            let next = self.pool.lock().next_to_remap();
+            let next = self.pool.lock().next_to_remap(huge_units);
             let Some((unit, units)) = next else { return remapped };
             self.tier.remap(self.unit_offset(unit), u64::from(units) << self.unit_shift);
             remapped = true;
