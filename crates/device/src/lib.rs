@@ -94,7 +94,6 @@ pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivor
 pub use faults::major_faults;
 pub use file::create_directories;
 pub use machine::{boot_id, spawn};
-pub use map::HUGE_PAGE_BYTES;
 pub use memory::memory_bytes;
 pub use random::Random;
 pub use sync::SyncFailure;

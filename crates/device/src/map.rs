@@ -11,8 +11,8 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Alignment of the base address, in bytes: what the kernel can map by one entry of a page table lies between multiples of it.
-pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Alignment of the base address: lets the kernel use 2 MiB pages where it can.
+const BASE_ALIGN: usize = 2 << 20;
 /// How much one `madvise` call populates: short enough that a growing thread never waits long for the address space.
 const POPULATE_STEP: usize = 4 << 20;
 /// Pages whose presence is asked for at once.
@@ -91,7 +91,7 @@ impl Mapping {
     }
 
     fn reserve_exactly(bytes: usize) -> io::Result<Mapping> {
-        let whole_bytes = bytes + HUGE_PAGE_BYTES;
+        let whole_bytes = bytes + BASE_ALIGN;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
         let whole = unsafe { libc::mmap(ptr::null_mut(), whole_bytes, libc::PROT_NONE, flags, -1, 0) };
@@ -100,8 +100,8 @@ impl Mapping {
         }
         let whole =
             NonNull::new(whole.cast::<u8>()).ok_or_else(|| io::Error::other("mmap answered address 0"))?;
-        let skip = whole.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: skip < HUGE_PAGE_BYTES, and the mapping is HUGE_PAGE_BYTES longer than `bytes`.
+        let skip = whole.as_ptr().align_offset(BASE_ALIGN);
+        // SAFETY: skip < BASE_ALIGN, and the mapping is BASE_ALIGN longer than `bytes`.
         let base = unsafe { whole.add(skip) };
         Ok(Mapping { whole, whole_bytes, base, bytes, reads_ahead: AtomicBool::new(true) })
     }

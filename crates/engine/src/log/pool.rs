@@ -101,32 +101,14 @@ impl Pool {
         }
     }
 
-    /// A sealed segment to be mapped anew: its first unit and how many it has. With its neighbours, as far as they share `huge_units` with
-    /// it, once all of these are sealed: then one entry of the page table can map them all.
-    pub(crate) fn next_to_remap(&mut self, huge_units: u32) -> Option<(u32, u32)> {
+    /// A sealed segment to be mapped anew: its first unit and how many it has.
+    pub(crate) fn next_to_remap(&mut self) -> Option<(u32, u32)> {
         while let Some(unit) = self.to_remap.pop_front() {
             if let Some(segment) = self.used.get(&unit).filter(|segment| segment.sealed) {
-                let end = unit + segment.units;
-                let (first, last) = (unit / huge_units * huge_units, end.next_multiple_of(huge_units));
-                let whole = self.is_sealed(first, last);
-                return Some(if whole { (first, last - first) } else { (unit, end - unit) });
+                return Some((unit, segment.units));
             }
         }
         None
-    }
-
-    /// Whether all units in `first..last` are of sealed segments.
-    fn is_sealed(&self, first: u32, last: u32) -> bool {
-        let mut unit = first;
-        while unit < last {
-            let found = self.used.range(..=unit).next_back();
-            let Some((&start, segment)) = found.filter(|(start, s)| s.sealed && *start + s.units > unit)
-            else {
-                return false;
-            };
-            unit = start + segment.units;
-        }
-        true
     }
 
     /// Units that are there and free.
@@ -409,34 +391,8 @@ mod tests {
         assert!(!pool.used[&5].sealed);
         assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence, pool.used[&3].deltas), (4096, 9, two));
         pool.used.remove(&1);
-        assert_eq!(pool.next_to_remap(1), Some((3, 2)));
-        assert_eq!(pool.next_to_remap(1), None);
-    }
-
-    #[test]
-    fn what_one_huge_page_can_map_is_mapped_anew_together_once_all_of_it_is_sealed() {
-        let mut pool = Pool::new(2, 12, 12, 1, Duration::ZERO);
-        let open = |units| {
-            Segment::of(&SegmentHeader {
-                state: SegmentState::Open,
-                kind: SegmentKind::Row,
-                units,
-                incarnation: 1,
-                durable_end: SEGMENT_HEADER_BYTES,
-                max_sequence: 0,
-            })
-        };
-        for (unit, units) in [(3, 1), (4, 1), (5, 2), (7, 1), (8, 1)] {
-            pool.used.insert(unit, open(units));
-        }
-        let mut sealed = |unit| {
-            pool.seal(unit, 4096, 7, Deltas::default());
-            pool.next_to_remap(2)
-        };
-        // Beside it is the root, or nothing, or an open segment.
-        assert_eq!([sealed(3), sealed(8), sealed(4)], [Some((3, 1)), Some((8, 1)), Some((4, 1))]);
-        assert_eq!(sealed(5), Some((5, 2)), "the last unit's neighbour is open");
-        assert_eq!(sealed(7), Some((6, 2)));
+        assert_eq!(pool.next_to_remap(), Some((3, 2)));
+        assert_eq!(pool.next_to_remap(), None);
     }
 
     #[test]

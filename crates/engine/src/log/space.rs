@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hedgerow_device::{DeviceError, HUGE_PAGE_BYTES};
+use hedgerow_device::DeviceError;
 
 use super::lane::NoSpace;
 use super::pool::{NoUnit, Pool};
@@ -80,7 +80,9 @@ impl Log {
         // PERSIST: the first copy alone. If a power cut loses it, the second still says "free", and nothing in the
         // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
         // cover the headers of further units, it must not be there without this.
-        self.write_header_copy(unit, 0, &header);
+        // Through the mapping: what lies beside it is about to be written anyway, and a system call would wait for one that allocates.
+        let bytes = header.encode();
+        self.tier.write(self.unit_offset(unit), bytes.len(), |out| out.copy_from_slice(&bytes));
         if self.tier.flush_is_cheap() || units > 1 {
             self.tier
                 .persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)
@@ -245,9 +247,8 @@ impl Log {
     /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
     pub(crate) fn remap_sealed(&self) -> bool {
         let mut remapped = false;
-        let huge_units = (HUGE_PAGE_BYTES as u64 >> self.unit_shift).max(1) as u32;
         loop {
-            let next = self.pool.lock().next_to_remap(huge_units);
+            let next = self.pool.lock().next_to_remap();
             let Some((unit, units)) = next else { return remapped };
             self.tier.remap(self.unit_offset(unit), u64::from(units) << self.unit_shift);
             remapped = true;
