@@ -338,19 +338,25 @@ impl Cache {
         self.marks.take(out);
     }
 
-    /// How many times longer reads at `places` of the home tier take than reads of the cache's memory.
-    pub(crate) fn gain(&self, home: &FastTier, places: &[u64; gain::SAMPLES]) -> f64 {
+    /// How many times longer reads of the home tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
+    /// on either side are as near to each other: memory answers sooner to who was close by just before.
+    pub(crate) fn gain(&self, home: &FastTier, from: u64) -> f64 {
         let memory = self.memory();
-        let last = memory.bytes() - PAGE_BYTES;
-        let stride = PAGE_BYTES / gain::SAMPLES as u64;
-        let others = std::array::from_fn(|i| last + i as u64 * stride);
+        let places = |from: u64| {
+            let stride = SAMPLED_BYTES / gain::SAMPLES as u64;
+            std::array::from_fn(|i| from + i as u64 * stride)
+        };
+        let others = places(memory.bytes() - SAMPLED_BYTES);
         // Pages of zeros that were never written are all the same one.
         others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
-        gain::measure(home, places, memory, &others)
+        gain::measure(home, &places(from), memory, &others)
     }
 }
 
-pub(crate) use gain::{NOT_WORTH_IT, SAMPLE_BYTES, SAMPLES, WORTH_IT};
+pub(crate) use gain::{NOT_WORTH_IT, WORTH_IT};
+
+/// Of the home tier, and of the cache's last page, when the one is measured against the other.
+pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;
 
 impl Books {
     /// Has what no slot leads to any more freed once nobody can see it: `epoch` is that of a moment after the last of it

@@ -27,9 +27,7 @@ use smallvec::SmallVec;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared};
-use crate::cache::{
-    Books, Cache, NOT_WORTH_IT, Request, SAMPLE_BYTES, SAMPLES, TICKS_PER_SECOND, Visit, WORTH_IT,
-};
+use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT};
 use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
@@ -297,27 +295,24 @@ impl Store {
         if now_ns < books.look_at_ns {
             return books.worth_it;
         }
-        let Some(places) = self.sample_places(books) else {
+        let Some(from) = self.sampled_place(books) else {
             books.look_at_ns = now_ns + LOOK_SOON.as_nanos() as u64;
             return false;
         };
-        let gain = self.cache.gain(self.log.tier(), &places);
+        let gain = self.cache.gain(self.log.tier(), from);
         books.worth_it = gain >= if books.worth_it { NOT_WORTH_IT } else { WORTH_IT };
         books.look_at_ns = now_ns + LOOK.as_nanos() as u64;
         self.cache.numbers.gain_percent.store((gain * 100.0) as u64, Ordering::Relaxed);
         books.worth_it
     }
 
-    /// Random places in segments.
-    fn sample_places(&self, books: &mut Books) -> Option<[u64; SAMPLES]> {
+    /// Where in a random segment to look how slow home is.
+    fn sampled_place(&self, books: &mut Books) -> Option<u64> {
         let segments = self.log.segments();
-        let mut place = || {
-            let (unit, segment, _) = &segments[books.random.below(segments.len() as u64) as usize];
-            let bytes = u64::from(segment.units) * self.log.unit_bytes();
-            let within = books.random.below(bytes - SEGMENT_HEADER_BYTES - SAMPLE_BYTES);
-            u64::from(*unit) * self.log.unit_bytes() + SEGMENT_HEADER_BYTES + within / 64 * 64
-        };
-        if segments.is_empty() { None } else { Some(std::array::from_fn(|_| place())) }
+        let (unit, segment, _) = segments.get(books.random.below(segments.len().max(1) as u64) as usize)?;
+        let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
+        let within = books.random.below(bytes - SAMPLED_BYTES) / 64 * 64;
+        Some(u64::from(*unit) * self.log.unit_bytes() + SEGMENT_HEADER_BYTES + within)
     }
 }
 
