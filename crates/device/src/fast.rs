@@ -428,11 +428,7 @@ impl FastTier {
     /// Has the bytes read that are not in memory, where the medium is a file through the page cache, and waits for none: whoever will touch many
     /// of them waits once instead of a page at a time. A hint; bytes beyond the end are left out.
     pub fn will_need(&self, offset: u64, len: u64) {
-        let end = offset.saturating_add(len).min(self.bytes());
-        if let Home::File(file) = &self.home
-            && self.medium == Medium::PageCache
-            && offset < end
-        {
+        if let Some((file, end)) = self.cached_file(offset, len) {
             file.mapping().will_need(offset, end);
         }
     }
@@ -440,23 +436,22 @@ impl FastTier {
     /// Whether the bytes can be read without waiting for a disk, as far as the kernel knows. What is not a file through the page cache always can;
     /// bytes beyond the end are left out. A system call.
     pub fn is_in_memory(&self, offset: u64, len: u64) -> bool {
+        self.cached_file(offset, len).is_none_or(|(file, end)| file.mapping().is_in_memory(offset, end))
+    }
+
+    /// The file, and where the bytes that exist of `len` at `offset` end, if there are any and it is one through the page cache.
+    fn cached_file(&self, offset: u64, len: u64) -> Option<(&TierFile, u64)> {
         let end = offset.saturating_add(len).min(self.bytes());
         match &self.home {
-            Home::File(file) if self.medium == Medium::PageCache && offset < end => {
-                file.mapping().is_in_memory(offset, end)
-            }
-            _ => true,
+            Home::File(file) if self.medium == Medium::PageCache && offset < end => Some((file, end)),
+            _ => None,
         }
     }
 
     /// Has the bytes leave memory, as far as they are durable and the medium is a file through the page cache: for measuring, and for tests. Best
     /// effort: file systems in memory keep them.
     pub fn evict(&self, offset: u64, len: u64) {
-        let end = offset.saturating_add(len).min(self.bytes());
-        if let Home::File(file) = &self.home
-            && self.medium == Medium::PageCache
-            && offset < end
-        {
+        if let Some((file, end)) = self.cached_file(offset, len) {
             file.evict(offset, end);
         }
     }
@@ -464,11 +459,7 @@ impl FastTier {
     /// Waits until the bytes have been read from the disk, where the medium is a file through the page cache. Best effort; bytes beyond the
     /// end are left out.
     pub fn bring(&self, offset: u64, len: u64) {
-        let end = offset.saturating_add(len).min(self.bytes());
-        if let Home::File(file) = &self.home
-            && self.medium == Medium::PageCache
-            && offset < end
-        {
+        if let Some((file, end)) = self.cached_file(offset, len) {
             file.mapping().populate_clean(offset, end);
         }
     }
@@ -476,11 +467,7 @@ impl FastTier {
     /// Maps bytes anew, clean, that were stored and will be read, but hardly stored to again: their pages' way to the medium will interrupt nobody.
     /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
     pub fn remap(&self, offset: u64, len: u64) {
-        let end = offset.saturating_add(len).min(self.bytes());
-        if let Home::File(file) = &self.home
-            && self.medium == Medium::PageCache
-            && offset < end
-        {
+        if let Some((file, end)) = self.cached_file(offset, len) {
             file.mapping().remap(offset, end);
         }
     }
