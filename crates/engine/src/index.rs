@@ -114,11 +114,27 @@ impl Index {
     /// If `out` is shorter than `keys`.
     pub fn multi_get(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
         for (keys, out) in keys.chunks(GROUP).zip(out[..keys.len()].chunks_mut(GROUP)) {
-            self.get_group(keys, guard, out);
+            self.get_group(keys, guard, |i, found| out[i] = found.slot);
         }
     }
 
-    fn get_group(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+    /// [`Index::multi_get`] that remembers for [`Index::upsert_at`] where the keys are.
+    ///
+    /// # Panics
+    /// If `out` is shorter than `keys`.
+    pub fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
+        for (keys, out) in keys.chunks(GROUP).zip(out[..keys.len()].chunks_mut(GROUP)) {
+            self.get_group(keys, guard, |i, found| out[i] = found);
+        }
+    }
+
+    #[inline(always)]
+    fn get_group<'g>(
+        &'g self,
+        keys: &[&[u8]],
+        guard: &'g Guard<'_>,
+        mut found: impl FnMut(usize, Located<'g>),
+    ) {
         let view = self.view(guard);
         let mut descents = [const { None }; GROUP];
         if let Ok(Some((_, root, version))) = view.enter() {
@@ -129,8 +145,8 @@ impl Index {
                 loading: Loading::Heads,
             }));
         } else {
-            for (key, out) in keys.iter().zip(&mut *out) {
-                *out = self.get(key, guard);
+            for (i, key) in keys.iter().enumerate() {
+                found(i, Located { slot: self.get(key, guard), at: None });
             }
         }
         let mut going = true;
@@ -140,8 +156,14 @@ impl Index {
                 let Some(descent) = &mut descents[i] else { continue };
                 match descent.step(view, key) {
                     Ok(None) => going = true,
-                    Ok(Some(slot)) => (out[i], descents[i]) = (slot, None),
-                    Err(Retry) => (out[i], descents[i]) = (self.get(key, guard), None),
+                    Ok(Some(located)) => {
+                        found(i, located);
+                        descents[i] = None;
+                    }
+                    Err(Retry) => {
+                        found(i, Located { slot: self.get(key, guard), at: None });
+                        descents[i] = None;
+                    }
                 }
             }
         }
@@ -153,17 +175,36 @@ impl Index {
     ///
     /// # Errors
     /// `IndexFull` if `key` is new and there is no memory for it within the budget.
+    #[inline]
     pub fn upsert<R>(
         &self,
         key: &[u8],
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
+        self.upsert_at(key, None, guard, decide)
+    }
+
+    /// [`Index::upsert`] of a key that [`Index::multi_locate`] looked up `at` this place under the same guard. The tree is
+    /// walked again only if the leaf's entries have been moved since.
+    ///
+    /// # Errors
+    /// As [`Index::upsert`].
+    #[inline]
+    pub fn upsert_at<'g, R>(
+        &'g self,
+        key: &[u8],
+        mut at: Option<LeafPosition<'g>>,
+        guard: &'g Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let mut backoff = Backoff::new();
         loop {
             let view = self.view(guard);
-            let (lock, meta, at, equal) = match lock_entry(view, key) {
+            let known = at.take().and_then(|at| at.lock(view).ok());
+            let locked = known.map_or_else(|| lock_entry(view, key), |locked| Ok(Some(locked)));
+            let (lock, meta, at, equal) = match locked {
                 Ok(Some(locked)) => locked,
                 Ok(None) => {
                     view.plant(key)?;
@@ -261,11 +302,49 @@ fn try_get(view: View<'_>, key: &[u8]) -> Result<Option<Slot>, Retry> {
 
 #[inline]
 fn get_in_leaf(leaf: &Node, version: u64, key: &[u8]) -> Result<Option<Slot>, Retry> {
+    Ok(locate_in_leaf(leaf, version, key)?.0)
+}
+
+/// The slot of `key`, which entry it is or would go before, and whether it is there.
+#[inline(always)]
+fn locate_in_leaf(leaf: &Node, version: u64, key: &[u8]) -> Result<(Option<Slot>, usize, bool), Retry> {
     let meta = leaf.meta();
     let (at, equal) = leaf.search(meta, key, version)?;
     let word = if equal { leaf.slot(meta, at) } else { 0 };
     leaf.check(version)?;
-    Ok(Slot::from_raw(word))
+    Ok((Slot::from_raw(word), at, equal))
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Default)]
+pub struct Located<'g> {
+    /// The key's slot.
+    pub slot: Option<Slot>,
+    /// Where in the tree the key is or would be; `None` if that was not to be known.
+    pub at: Option<LeafPosition<'g>>,
+}
+
+/// An entry of a leaf, as it was at one version of the leaf.
+#[derive(Clone, Copy)]
+pub struct LeafPosition<'g> {
+    tree: &'g Tree,
+    leaf: &'g Node,
+    version: u64,
+    at: u16,
+    equal: bool,
+}
+
+impl<'g> LeafPosition<'g> {
+    /// What [`lock_entry`] gives, if no entry of the leaf was moved since it was looked at. One that left the tree has another
+    /// version; but not the leaves of a tree that was replaced as a whole.
+    #[inline]
+    fn lock(self, view: View<'g>) -> Result<LockedEntry<'g>, Retry> {
+        if !std::ptr::eq(self.tree, view.tree) {
+            return Err(Retry);
+        }
+        let lock = self.leaf.lock_slots(self.version)?;
+        Ok((lock, self.leaf.meta(), usize::from(self.at), self.equal))
+    }
 }
 
 /// One key's way down, a level at a time.
@@ -290,7 +369,7 @@ enum Loading {
 impl<'g> Descent<'g> {
     /// Goes one level down, to a node that begins to be loaded; or gives the slot, if this is a leaf.
     #[inline]
-    fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Option<Slot>>, Retry> {
+    fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Located<'g>>, Retry> {
         if let Some(parent) = self.parent.take() {
             let version = self.node.stable();
             parent.check(self.version)?;
@@ -304,7 +383,7 @@ impl<'g> Descent<'g> {
                     self.node.prefetch_suffix(meta, at);
                     Loading::Suffix
                 }
-                Loading::Suffix => return get_in_leaf(self.node, self.version, key).map(Some),
+                Loading::Suffix => return self.locate(view, key).map(Some),
             };
             return Ok(None);
         }
@@ -313,17 +392,29 @@ impl<'g> Descent<'g> {
         let child = view.arena.node(id);
         if id == arena::NULL {
             self.node.check(self.version)?;
-            return Ok(Some(None));
+            return Ok(Some(Located::default()));
         }
         child.prefetch(GROUP_LINES);
         (self.parent, self.node) = (Some(self.node), child);
         Ok(None)
     }
+
+    /// Finds the key in the leaf that was come to.
+    #[inline]
+    fn locate(&self, view: View<'g>, key: &[u8]) -> Result<Located<'g>, Retry> {
+        let &Descent { node: leaf, version, .. } = self;
+        let (slot, at, equal) = locate_in_leaf(leaf, version, key)?;
+        let at = LeafPosition { tree: view.tree, leaf, version, at: at as u16, equal };
+        Ok(Located { slot, at: Some(at) })
+    }
 }
 
-/// The leaf of `key`, locked against writers, and where in it the key is or would be; `None` if there is no leaf.
+/// A leaf that is locked against writers, where in it a key is or would be, and whether it is there.
+type LockedEntry<'g> = (SlotLock<'g>, Meta, usize, bool);
+
+/// The leaf of `key`, locked, and the key's place in it; `None` if there is no leaf.
 #[inline]
-fn lock_entry<'g>(view: View<'g>, key: &[u8]) -> Result<Option<(SlotLock<'g>, Meta, usize, bool)>, Retry> {
+fn lock_entry<'g>(view: View<'g>, key: &[u8]) -> Result<Option<LockedEntry<'g>>, Retry> {
     let Some((leaf, version)) = view.leaf(key)? else { return Ok(None) };
     let meta = leaf.meta();
     let (at, equal) = leaf.search(meta, key, version)?;

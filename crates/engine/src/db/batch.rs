@@ -16,7 +16,7 @@ use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
-use crate::index::{Decision, Slot};
+use crate::index::{Decision, Guard, LeafPosition, Located, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
@@ -323,6 +323,8 @@ struct Part<'b> {
     body: Range<usize>,
     /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
     old: Option<Slot>,
+    /// Where in the index it is.
+    at: Option<LeafPosition<'b>>,
 }
 
 impl Store {
@@ -377,10 +379,12 @@ impl Store {
                 ));
             }
         }
+        // Until all is published: the index need not be searched again.
+        let guard = self.pin();
         let (mut parts, mut bodies) = (Vec::with_capacity(batch.writes.len()), Vec::new());
-        self.each_slot(&batch.writes, |write, slot| {
+        self.each_located(&batch.writes, &guard, |write, found| {
             write.table.id_for_write()?;
-            parts.extend(self.part(write, slot, &mut bodies)?);
+            parts.extend(self.part(write, found, &mut bodies)?);
             Ok(())
         })?;
         if parts.is_empty() {
@@ -410,29 +414,29 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &bodies), &specs)?;
+        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &bodies), &specs, &guard)?;
         Ok(Attempt::Done(sequence, bytes))
     }
 
-    /// Calls `visit` with the writes and the slots of their rows. Those of a group are looked up together, so that their
-    /// misses overlap; and where the row will be looked at, so are they.
-    fn each_slot<'b>(
+    /// Calls `visit` with the writes and where in the index their rows are. Those of a group are looked up together, so that
+    /// their misses overlap; and where the row will be looked at, so are they.
+    fn each_located<'b>(
         &self,
         writes: &'b [Write],
-        mut visit: impl FnMut(&'b Write, Option<Slot>) -> Result<()>,
+        guard: &'b Guard<'_>,
+        mut visit: impl FnMut(&'b Write, Located<'b>) -> Result<()>,
     ) -> Result<()> {
-        let guard = self.pin();
         for of_one in writes.chunk_by(|one, next| Arc::ptr_eq(&one.table, &next.table)) {
             for group in of_one.chunks(GROUP) {
                 let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Write::key).collect();
-                let mut found = [None; GROUP];
-                group[0].table.index.multi_find(&keys, &guard, &mut found);
-                for (write, slot) in group.iter().zip(found) {
-                    if let Some(slot) = slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
+                let mut found = [Located::default(); GROUP];
+                group[0].table.index.multi_locate(&keys, guard, &mut found);
+                for (write, found) in group.iter().zip(found) {
+                    if let Some(slot) = found.slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
                         self.prefetch(slot);
                     }
                 }
-                group.iter().zip(found).try_for_each(|(write, slot)| visit(write, slot))?;
+                group.iter().zip(found).try_for_each(|(write, found)| visit(write, found))?;
             }
         }
         Ok(())
@@ -454,6 +458,7 @@ impl Store {
         reservation: Reservation,
         (parts, bodies): (&[Part<'_>], &[u8]),
         specs: &[RecordSpec<'_>],
+        guard: &Guard<'_>,
     ) -> Result<u64> {
         let Reservation { offset: start, incarnation, .. } = reservation;
         let sequence = self.write_frame_and_records(&reservation, (parts, bodies), specs);
@@ -468,12 +473,12 @@ impl Store {
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
             self.log.persist_range(start, reservation.bytes as u64);
         }
-        let guard = self.pin();
         let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
         let mut offset = first;
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
-            let old = self.publish(&part.write.table, part.write.key(), &guard, |old| {
+            let place = (part.write.key(), part.at);
+            let old = self.publish_at(&part.write.table, place, guard, |old| {
                 if seal_ahead {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
@@ -537,7 +542,7 @@ impl Store {
     fn part<'b>(
         &self,
         write: &'b Write,
-        slot: Option<Slot>,
+        Located { slot, at }: Located<'b>,
         bodies: &mut Vec<u8>,
     ) -> Result<Option<Part<'b>>> {
         let schema = write.table.schema.load();
@@ -584,7 +589,7 @@ impl Store {
                 self.with_delta(&schema, (slot, Some(row)), (bodies, from), expiry)?
             }
         };
-        Ok(Some(Part { write, draft, body: from..bodies.len(), old }))
+        Ok(Some(Part { write, draft, body: from..bodies.len(), old, at }))
     }
 
     /// What puts the delta at the end of `bodies`, from `from` on, over a row: itself, or where there is no row or the chain is

@@ -28,7 +28,7 @@ use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared};
 use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT};
-use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
+use crate::index::{Decision, Guard, IndexFull, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
@@ -108,9 +108,21 @@ impl Store {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
+        self.publish_at(table, (key, None), guard, decide)
+    }
+
+    /// [`Store::publish`] of a key that was looked up at this place in the index, under the same guard.
+    #[inline]
+    pub(super) fn publish_at<'g, R>(
+        &self,
+        table: &'g TableShared,
+        (key, at): (&[u8], Option<LeafPosition<'g>>),
+        guard: &'g Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
-        let result = table.index.upsert(key, guard, apart, |now| {
+        let result = table.index.upsert_at(key, at, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.home(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
                 && decision != Decision::Keep

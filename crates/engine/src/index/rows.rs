@@ -15,7 +15,7 @@
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Decision, Epoch, Guard, Index, IndexFull, NodeArena, Slot, Tag};
+use super::{Decision, Epoch, Guard, Index, IndexFull, LeafPosition, Located, NodeArena, Slot, Tag};
 
 /// One table's index: its rows, and apart from them the keys that were deleted.
 pub struct RowIndex {
@@ -80,6 +80,17 @@ impl RowIndex {
         }
     }
 
+    /// [`RowIndex::multi_find`] that remembers for [`RowIndex::upsert_at`] where among the rows the keys are.
+    ///
+    /// # Panics
+    /// If `out` is shorter than `keys`.
+    pub fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
+        self.rows.multi_locate(keys, guard, out);
+        for (key, out) in keys.iter().zip(out).filter(|(_, out)| out.slot.is_none()) {
+            out.slot = self.tombstones.get(key, guard);
+        }
+    }
+
     /// [`Index::upsert`] of a key in whichever tree it is. A tombstone that is stored over a row goes apart if `apart` says so,
     /// which is asked after `decide`; else, and where there is no memory for it, it takes the row's place.
     ///
@@ -87,6 +98,7 @@ impl RowIndex {
     ///
     /// # Errors
     /// As [`Index::upsert`].
+    #[inline]
     pub fn upsert<R>(
         &self,
         key: &[u8],
@@ -94,7 +106,23 @@ impl RowIndex {
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.rows.upsert(key, guard, |now| {
+        self.upsert_at(key, None, guard, apart, decide)
+    }
+
+    /// [`RowIndex::upsert`] of a key that [`RowIndex::multi_locate`] looked up, as [`Index::upsert_at`].
+    ///
+    /// # Errors
+    /// As [`Index::upsert`].
+    #[inline]
+    pub fn upsert_at<'g, R>(
+        &'g self,
+        key: &[u8],
+        at: Option<LeafPosition<'g>>,
+        guard: &'g Guard<'_>,
+        apart: impl FnOnce() -> bool,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        self.rows.upsert_at(key, at, guard, |now| {
             let buried = if now.is_none() { self.tombstones.get(key, guard) } else { None };
             let (decision, result) = decide(now.or(buried));
             let decision = match (decision, buried) {

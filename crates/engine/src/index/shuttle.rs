@@ -82,6 +82,40 @@ fn readers_see_every_key_while_leaves_split_and_slots_change() {
 }
 
 #[test]
+fn what_was_located_is_written_where_it_is_while_its_leaf_splits() {
+    explore(|| {
+        let index = fresh();
+        for n in [1, 3, 5, 7] {
+            put(&index, &key(n), slot(n));
+        }
+        let other = index.clone();
+        let changer = thread::spawn(move || {
+            for n in [4, 2, 6] {
+                put(&other, &key(n), slot(n));
+            }
+            remove(&other, &key(1));
+        });
+        let guard = index.epoch.pin();
+        let (there, new) = (key(5), key(8));
+        let mut located = [Located::default(); 2];
+        index.multi_locate(&[&there, &new], &guard, &mut located);
+        for (key, found) in [there, new].iter().zip(located) {
+            let old = index.upsert_at(key, found.at, &guard, |old| (Decision::Store(slot(50)), old));
+            assert_eq!(old.expect("room"), found.slot, "nobody else writes it");
+        }
+        drop(guard);
+        changer.join().unwrap();
+        let guard = index.epoch.pin();
+        for (n, expected) in
+            [(1, None), (2, Some(2)), (3, Some(3)), (4, Some(4)), (5, Some(50)), (6, Some(6)), (8, Some(50))]
+        {
+            assert_eq!(index.get(&key(n), &guard), expected.map(slot));
+        }
+        assert_eq!(index.len(), 7);
+    });
+}
+
+#[test]
 fn a_reader_between_parent_and_child_notices_the_split_of_the_child() {
     explore(|| {
         let index = fresh();

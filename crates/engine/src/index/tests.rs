@@ -577,3 +577,44 @@ fn a_decision_that_panics_leaves_the_key_as_it_was() {
     assert_eq!(index.bytes(), 1024, "the long key's blob is gone");
     check_whole(&index, &Model::from([(b"new".to_vec(), slot(2)), (b"there".to_vec(), slot(1))]));
 }
+
+/// What was located is written where it is, whatever happened to its leaf in between: splits, keys gone, leaves gone, all gone.
+#[test]
+fn what_was_located_is_found_again_after_any_change() {
+    for family in FAMILIES {
+        for seed in 0..6 {
+            let (arena, epoch) = fresh();
+            let (index, mut model) = (Index::new(arena.clone(), epoch.clone()), Model::new());
+            let mut r = Random(seed);
+            run(&index, &mut model, family, &mut r, 3000, 15);
+            let keys: Vec<Vec<u8>> = (0..200).map(|step| key_of(family, &mut r, step)).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let guard = epoch.pin();
+            let mut located = vec![Located::default(); keys.len()];
+            index.multi_locate(&keys, &guard, &mut located);
+            for (key, found) in keys.iter().zip(&located) {
+                assert_eq!(found.slot, model.get(*key).copied(), "{family}, seed {seed}");
+            }
+            match seed % 3 {
+                0 => run(&index, &mut model, family, &mut r, 1000, [1, 18][seed as usize / 3]),
+                1 => {
+                    index.replace_with(Index::new(arena, epoch.clone()));
+                    model.clear();
+                }
+                _ => {}
+            }
+            for (n, (key, found)) in keys.iter().zip(located).enumerate() {
+                let to = if n % 3 == 0 { None } else { Some(slot(n as u64)) };
+                let decision = to.map_or(Decision::Remove, Decision::Store);
+                let old = index.upsert_at(key, found.at, &guard, |old| (decision, old)).unwrap();
+                assert_eq!(old, model.get(*key).copied(), "{family}, seed {seed}");
+                match to {
+                    Some(to) => drop(model.insert(key.to_vec(), to)),
+                    None => drop(model.remove(*key)),
+                }
+            }
+            drop(guard);
+            check_whole(&index, &model);
+        }
+    }
+}
