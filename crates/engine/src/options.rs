@@ -26,7 +26,7 @@ pub enum Durability {
 pub enum CacheMode {
     /// Never; no memory is set aside.
     Off,
-    /// While reads of the fast tier are found to be slower than reads of DRAM. The default.
+    /// While reads of the fast tier are found to be slower than reads of DRAM; on a file in the page cache see `Options::cache_bytes`. The default.
     Auto,
     /// Always, gain or not: for experiments and tests.
     On,
@@ -77,7 +77,8 @@ pub struct Options {
     /// depends on it.
     pub schema_layout: bool,
     /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache stands aside. Below
-    /// 1 MiB there is no cache.
+    /// 1 MiB there is no cache. On a file in the page cache it stands aside unless the store is larger than memory, and this at least
+    /// half of memory.
     pub cache_bytes: u64,
     /// Default `Auto`.
     pub cache_mode: CacheMode,

@@ -8,8 +8,6 @@ use std::hint::black_box;
 
 use hedgerow_device::{Clock, FastTier};
 
-use crate::log::PAGE_BYTES;
-
 /// Places read in one go, one after the other.
 pub(crate) const SAMPLES: usize = 16;
 /// Bytes read at each.
@@ -39,18 +37,8 @@ pub(crate) fn measure(
     at_home as f64 / in_memory.max(1) as f64
 }
 
-/// Reads a byte beside the sample on each page it lies on, so that their translations are at hand: a file's pages of 4 KiB beside memory
-/// of 2 MiB pages took up to a third longer for want of them, with the same memory behind both.
-fn translate(tier: &FastTier, place: u64) {
-    for at in [place, place + SAMPLE_BYTES - 1] {
-        let beside = at / PAGE_BYTES * PAGE_BYTES + (at + PAGE_BYTES / 2) % PAGE_BYTES;
-        black_box(tier.try_read(beside, 1).map(|byte| byte[0]));
-    }
-}
-
 fn time(clock: &Clock, tier: &FastTier, places: &[u64; SAMPLES]) -> u64 {
     places.iter().for_each(|&place| tier.cool(place, SAMPLE_BYTES));
-    places.iter().for_each(|&place| translate(tier, place));
     let zero = black_box(0u64);
     let began = clock.monotonic_ns();
     let mut sum = 0u64;

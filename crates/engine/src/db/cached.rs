@@ -9,7 +9,8 @@
 //! The worker's round, every 4 ms while there is work:
 //!
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
-//! 2. Every few seconds, unless told always to cache: look whether it pays (`cache/gain.rs`). If not, let everything go.
+//! 2. Every few seconds, unless told always to cache: look whether it pays, by measuring home (`cache/gain.rs`), or where home is the
+//!    page cache by how much memory there is. If not, let everything go.
 //! 3. Where the cache is nearly full, evict by lifetime, the table with the lowest hit ratio first, until it is down to
 //!    90 % (FOCUS section V-C3). A cached slot goes back to its home slot.
 //! 4. Take requests out of the ring; copy the rows that the policy admits, each chain merged into one record; publish the
@@ -21,7 +22,7 @@
 
 use std::time::Duration;
 
-use hedgerow_device::crc32c;
+use hedgerow_device::{Medium, crc32c, memory_bytes};
 use smallvec::SmallVec;
 
 use super::metrics::Count;
@@ -302,20 +303,32 @@ impl Store {
         books.policy.keep_tables(|table| self.catalog.by_id(table).is_some());
     }
 
-    /// Whether home is slow enough, by a look that is at most a few seconds old.
+    /// Whether rows are better off in DRAM, by a look that is at most a few seconds old.
     fn is_worth_it(&self, books: &mut Books, now_ns: u64) -> bool {
         if now_ns < books.look_at_ns {
             return books.worth_it;
         }
-        let Some(from) = self.sampled_place(books) else {
-            books.look_at_ns = now_ns + LOOK_SOON.as_nanos() as u64;
-            return false;
+        let tier = self.log.tier();
+        let look = match tier.medium() {
+            // Home is DRAM.
+            Medium::Dram => Some(false),
+            Medium::PageCache => Some(
+                self.waits_for_disk.load(Ordering::Relaxed) > 0
+                    && is_better_than_pages(self.options.cache_bytes, tier.bytes(), memory_bytes()),
+            ),
+            _ => self.is_home_slow(books),
         };
-        let gain = self.cache.gain(self.log.tier(), from);
-        books.worth_it = gain >= if books.worth_it { NOT_WORTH_IT } else { WORTH_IT };
-        books.look_at_ns = now_ns + LOOK.as_nanos() as u64;
-        self.cache.numbers.gain_percent.store((gain * 100.0) as u64, Ordering::Relaxed);
+        books.worth_it = look.unwrap_or(false);
+        books.look_at_ns = now_ns + if look.is_some() { LOOK } else { LOOK_SOON }.as_nanos() as u64;
         books.worth_it
+    }
+
+    /// Whether reads at home take so much longer than reads of DRAM; `None` while the store is too small to tell.
+    fn is_home_slow(&self, books: &mut Books) -> Option<bool> {
+        let from = self.sampled_place(books)?;
+        let gain = self.cache.gain(self.log.tier(), from);
+        self.cache.numbers.gain_percent.store((gain * 100.0) as u64, Ordering::Relaxed);
+        Some(gain >= if books.worth_it { NOT_WORTH_IT } else { WORTH_IT })
     }
 
     /// Where in a random segment to look how slow home is.
@@ -620,6 +633,14 @@ impl Store {
         }
         moved
     }
+}
+
+/// Whether a cache of rows serves better than the page cache that it takes its memory from, where readers wait for the disk. A page holds
+/// three rows that nobody asked for beside a hot one; but what is in the cache of rows is in the page cache as well until that
+/// forgets it, and what only that holds costs no disk access either. So a small cache of rows costs more hits than it brings: with
+/// memory for 0.4 of the rows it pays from about half of the memory on.
+fn is_better_than_pages(cache_bytes: u64, tier_bytes: u64, memory_bytes: Option<u64>) -> bool {
+    memory_bytes.is_some_and(|memory| tier_bytes > memory && cache_bytes >= memory / 2)
 }
 
 /// Of a table's key; never 0.

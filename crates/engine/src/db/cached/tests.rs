@@ -496,3 +496,34 @@ fn options_out_of_bounds_are_refused() {
         assert!(error.message().contains("cache_"), "{error}");
     }
 }
+
+#[test]
+fn a_cache_of_rows_needs_most_of_the_memory_to_beat_pages() {
+    let (half, all, rows) = (250 << 20, 500 << 20, 1100 << 20);
+    assert!(is_better_than_pages(half, rows, Some(all)));
+    assert!(!is_better_than_pages(half - 1, rows, Some(all)), "too small");
+    assert!(!is_better_than_pages(half, all, Some(all)), "all pages fit");
+    assert!(!is_better_than_pages(half, rows, None), "nobody says how much memory there is");
+}
+
+/// Measured, the page cache came out slower than the cache's memory now and then, and writers paid for a cache that gained nothing.
+#[test]
+fn on_the_page_cache_it_stands_aside_without_a_measurement() {
+    let scratch = fixture::Scratch::new("cached-aside");
+    let options = Options { cache_mode: CacheMode::Auto, background: true, ..options() };
+    let db = Db::open_with(scratch.at("store"), options).unwrap();
+    let table = db
+        .create_table(
+            "rows",
+            Schema::new().field("a", Type::U64).nullable("b", Type::U64).nullable("text", Type::String),
+        )
+        .unwrap();
+    (0..20_000u64).for_each(|i| put(&table, &i.to_be_bytes(), i));
+    // It was looked at when the store was opened and with each row that came; and now again.
+    table.store().cache.books.lock().look_at_ns = 0;
+    table.store().tend_cache();
+    (0..20_000u64).for_each(|i| assert_eq!(a_of(&table, &i.to_be_bytes()), Some(i)));
+    table.store().tend_cache();
+    let metrics = db.metrics();
+    assert_eq!((metrics.cache_active, metrics.cache_gain_percent, metrics.cache_rows), (false, 0, 0));
+}
