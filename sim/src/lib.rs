@@ -21,6 +21,6 @@ pub use op::{
     Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,
     key,
 };
-pub use run::{Divergence, Merged, Runner, SEGMENT_BYTES, Setup};
+pub use run::{Divergence, FORMATS, Format, Merged, Runner, Setup};
 pub use soak::{is_soaking, rounds};
 pub use source::Source;

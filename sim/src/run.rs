@@ -25,9 +25,34 @@ impl fmt::Display for Divergence {
 
 impl std::error::Error for Divergence {}
 
-/// Lengths of segments, one for each version of the root: a root of one segment's length is of version 1, one of several of
-/// version 2.
-pub const SEGMENT_BYTES: [u64; 2] = [1 << 20, 256 << 10];
+/// What a store is made as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format {
+    /// See [`Options::segment_bytes`].
+    pub segment_bytes: u64,
+    /// See [`Options::format_version`].
+    pub version: u32,
+}
+
+/// One of each version that the root may be of: 3, 2 and, where it takes one segment, 1.
+pub const FORMATS: [Format; 3] = [
+    Format { segment_bytes: 256 << 10, version: 3 },
+    Format { segment_bytes: 256 << 10, version: 2 },
+    Format { segment_bytes: 1 << 20, version: 2 },
+];
+
+impl Format {
+    /// These options, of a store of this format.
+    pub fn with(self, options: Options) -> Options {
+        Options { segment_bytes: self.segment_bytes, format_version: self.version, ..options }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "format {} in segments of {} bytes", self.version, self.segment_bytes)
+    }
+}
 
 /// How the store is made.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +61,8 @@ pub struct Setup {
     pub model: CrashModel,
     /// Bytes the tier may grow to.
     pub tier_bytes: u64,
-    /// Default the first of [`SEGMENT_BYTES`].
-    pub segment_bytes: u64,
+    /// Default version 3, in segments of 1 MiB.
+    pub format: Format,
     /// Default `Process`.
     pub durability: Durability,
     /// Default 5.
@@ -53,7 +78,7 @@ impl Default for Setup {
         Setup {
             model: CrashModel::Pages,
             tier_bytes: 12 << 20,
-            segment_bytes: SEGMENT_BYTES[0],
+            format: Format { segment_bytes: 1 << 20, version: 3 },
             durability: Durability::Process,
             delta_chain_max: 5,
             cache_bytes: 0,
@@ -65,9 +90,8 @@ impl Default for Setup {
 impl Setup {
     /// The options of a store with small segments and no threads of its own.
     pub fn options(&self) -> Options {
-        Options {
+        self.format.with(Options {
             durability: self.durability,
-            segment_bytes: self.segment_bytes,
             delta_chain_max: self.delta_chain_max,
             cache_bytes: self.cache_bytes,
             cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },
@@ -75,7 +99,7 @@ impl Setup {
             background: false,
             recovery_threads: 1,
             ..Options::default()
-        }
+        })
     }
 }
 

@@ -45,7 +45,7 @@ use hedgerow_device::{FastTier, FastTierOptions, Random};
 use parking_lot::Mutex;
 
 use crate::index::Slot;
-use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec};
+use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::words::u32_at;
@@ -60,8 +60,9 @@ use ring::Ring;
 
 /// Bytes of an entry before its record.
 const ENTRY_HEADER_BYTES: u64 = 16;
-/// Seeds the checksums of cached records, in place of a segment's incarnation.
-const INCARNATION: u64 = u64::MAX;
+/// Seeds the checksums of cached records, in place of a segment's incarnation. Not [`PLACED`](format::PLACED): they are moved
+/// about as they are, and DRAM puts nothing in another place.
+const INCARNATION: u64 = u64::MAX >> 1;
 /// Requests that can wait.
 const RING_CAPACITY: usize = 2048;
 /// Of a cached row, so much is fetched at once.
@@ -310,8 +311,9 @@ impl Cache {
             let (head, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
             head[..8].copy_from_slice(&home.raw().to_le_bytes());
             head[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
-            spec.encode(record, INCARNATION, body);
-            format::seal(&mut record[..spec.head_bytes()], INCARNATION, sequence, 0);
+            let seed = Seed::new(INCARNATION, CACHED_OFFSET | place);
+            spec.encode(record, seed, body);
+            format::seal(&mut record[..spec.head_bytes()], seed, sequence, 0);
         });
     }
 

@@ -233,11 +233,6 @@ impl Log {
         self.verify_reads
     }
 
-    /// The incarnation of the segment that holds `offset`.
-    pub(crate) fn incarnation_at(&self, offset: u64) -> u64 {
-        self.unit_of(offset).incarnation.load(Ordering::Relaxed)
-    }
-
     /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
     #[inline]
     pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
@@ -601,9 +596,9 @@ impl Log {
     }
 
     fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
-        let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
-        let bytes = header.encode();
-        self.tier.write_apart(offset, &bytes);
+        let unit_offset = self.unit_offset(unit);
+        let bytes = header.encode(unit_offset);
+        self.tier.write_apart(unit_offset + u64::from(copy) * HEADER_COPY_BYTES as u64, &bytes);
     }
 
     /// Writes both copies, each durable before the next step; first the one that does not count.
@@ -652,11 +647,13 @@ impl Log {
         let mut used = used.iter().peekable();
         // Units below were part of a segment that was freed, and may hold the middle of a record.
         let (mut unit, mut freed_until) = (self.root_units, 0);
-        while let Some(bytes) = self.tier.try_read(self.unit_offset(unit), SEGMENT_HEADER_BYTES as usize) {
-            let decoded = SegmentHeader::decode(bytes);
+        while let offset = self.unit_offset(unit)
+            && let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize)
+        {
+            let decoded = SegmentHeader::decode(bytes, offset);
             if unit >= freed_until {
-                let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(SegmentHeader::spoiled(bytes));
-                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| self.unit_offset(unit) + at));
+                let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(decoded.spoiled);
+                spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));
             }
             if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
                 freed_until = freed_until.max(unit.saturating_add(freed.units));

@@ -54,6 +54,10 @@ pub struct Options {
     /// chooses, 1 MiB, or less, down to 256 KiB, where `fast_tier_bytes_max` or the disk would hold fewer than 128 of them: a few
     /// are kept in reserve.
     pub segment_bytes: u64,
+    /// Format version of the store that is created; one that there is keeps its own. Default 3. 2 is for builds that know no newer one (it
+    /// is 1 where the root takes one segment): a page that the medium puts in the place of another of the same segment may go
+    /// unnoticed there.
+    pub format_version: u32,
     /// Whether reads verify the checksums of what they read. Default true.
     pub verify_reads: bool,
     /// The longest chain of deltas before a row is rewritten whole (FOCUS section V-B). 1 to 7, default 5.
@@ -116,6 +120,7 @@ impl Default for Options {
             durability: Durability::Interval(Duration::from_secs(1)),
             fast_tier_bytes_max: u64::MAX,
             segment_bytes: 0,
+            format_version: 3,
             verify_reads: true,
             delta_chain_max: 5,
             merge: true,

@@ -160,7 +160,7 @@ fn root(view: &View) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<16} {value}");
     };
-    line("store", format!("{:032x}", root.store_id));
+    line("store", format!("{:032x}, format version {}", root.store_id, root.format_version));
     line("left", left.into());
     line(
         "fast tier",

@@ -522,7 +522,8 @@ impl Store {
         let frame = frame_spec();
         let records = (bytes - frame.record_bytes()) as u32;
         tier.write(start, with_end(start, frame.record_bytes()), |out| {
-            frame.encode(out, incarnation, |body| body.copy_from_slice(&records.to_le_bytes()));
+            frame
+                .encode(out, reservation.seed_at(start), |body| body.copy_from_slice(&records.to_le_bytes()));
         });
         let sequence = self.log.take_sequence();
         self.seal_with(&frame, start, incarnation, sequence, None);
@@ -530,7 +531,9 @@ impl Store {
         for (part, spec) in parts.iter().zip(specs) {
             let bytes = spec.record_bytes();
             tier.write(offset, with_end(offset, bytes), |out| {
-                spec.encode(out, incarnation, |body| body.copy_from_slice(&bodies[part.body.clone()]));
+                spec.encode(out, reservation.seed_at(offset), |body| {
+                    body.copy_from_slice(&bodies[part.body.clone()])
+                });
             });
             offset += bytes as u64;
         }

@@ -371,7 +371,7 @@ impl Store {
             lane.reserve(&self.log, SegmentKind::Row, bytes, claim).map_err(|no_space| (bytes, no_space))?;
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |out| {
-            spec.encode(out, reservation.incarnation, |out| out.copy_from_slice(body));
+            spec.encode(out, reservation.seed_at(reservation.offset), |out| out.copy_from_slice(body));
         });
         let sequence = self.seal_record(&spec, &reservation, None);
         lane.commit(reservation, sequence);

@@ -501,7 +501,8 @@ impl Store {
             .map_err(|no_space| no_space.into_error(&self.log))?;
         let with_end = bytes + reservation.end_bytes;
         let (offset, incarnation) = (reservation.offset, reservation.incarnation);
-        self.log.tier().write(offset, with_end, |out| spec.encode(out, incarnation, fill));
+        let seed = reservation.seed_at(offset);
+        self.log.tier().write(offset, with_end, |out| spec.encode(out, seed, fill));
         if copy.draft.flags & FLAG_MERGEABLE != 0 {
             // PERSIST: the body is durable before its head can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.

@@ -63,6 +63,8 @@ pub struct View {
 pub struct RootInfo {
     /// Random, made with the store.
     pub store_id: u128,
+    /// See [`Options::format_version`]; 1 for a store of version 2 whose root takes one segment.
+    pub format_version: u32,
     /// Counts how often the root was written.
     pub generation: u64,
     /// Bytes in a segment of one unit.
@@ -271,6 +273,7 @@ impl View {
         };
         RootInfo {
             store_id: root.store_id,
+            format_version: root.version(),
             generation: root.generation,
             segment_bytes: root.unit_bytes,
             fast_tier_bytes: self.store.log.tier().bytes(),

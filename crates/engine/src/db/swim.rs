@@ -29,7 +29,7 @@ use super::read::Chain;
 use super::store::{Store, TableShared, index_full};
 use crate::Result;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, merged_word};
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
 
@@ -148,8 +148,7 @@ impl Store {
             lines.flush();
             self.log.check_writable()
         };
-        let word =
-            |m: &Merge<'_, '_>| merged_word(m.through, self.log.incarnation_at(m.row.offset())).to_le_bytes();
+        let word = |m: &Merge<'_, '_>| m.row.merged_word(m.through).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.

@@ -30,7 +30,7 @@ use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
 use super::store::{Store, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, seal};
+use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{Lane, Log, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
@@ -181,7 +181,7 @@ impl Store {
         };
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |record| {
-            spec.encode(record, reservation.incarnation, &fill);
+            spec.encode(record, reservation.seed_at(reservation.offset), &fill);
         });
         let guard = self.pin();
         let published = self.publish(table, key, &guard, |old| {
@@ -279,7 +279,7 @@ impl Store {
     ) {
         debug_assert!(old.is_none_or(|old| !old.is_cached()), "a place in DRAM in the log: {old:?}");
         self.log.tier().write(offset, spec.head_bytes(), |head| {
-            seal(head, incarnation, sequence, old.map_or(0, Slot::raw));
+            seal(head, Seed::new(incarnation, offset), sequence, old.map_or(0, Slot::raw));
         });
     }
 

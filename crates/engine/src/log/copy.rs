@@ -4,7 +4,7 @@
 //! none is freed, and copies of each what [`Log::examine`] says, has that state: a store that ends there. Must not know
 //! where the copy goes.
 //!
-//! A segment is copied to the place that it has, since records lead to one another by their places. Of what was written
+//! A segment is copied to the place that it has, since records lead to one another by their places, and their checksums know them. Of what was written
 //! after the sequence nothing is copied: in a lane's segment it comes last, and is cut off; copies that the collector made of it lie
 //! anywhere in the collector's segments, and are turned void, as recovery does after a power cut.
 
@@ -42,8 +42,8 @@ pub(crate) struct Extract {
 }
 
 impl SegmentToCopy {
-    /// Both copies of its header in the copy, where it ends with `extract`.
-    pub(crate) fn header(&self, extract: &Extract) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+    /// Both copies of its header in the copy, `start` bytes into the tier, where it ends with `extract`.
+    pub(crate) fn header(&self, start: u64, extract: &Extract) -> [u8; SEGMENT_HEADER_BYTES as usize] {
         let header = SegmentHeader {
             state: SegmentState::Sealed,
             kind: self.kind,
@@ -53,7 +53,9 @@ impl SegmentToCopy {
             max_sequence: extract.max_sequence,
         };
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
-        bytes.chunks_exact_mut(HEADER_COPY_BYTES).for_each(|copy| copy.copy_from_slice(&header.encode()));
+        bytes
+            .chunks_exact_mut(HEADER_COPY_BYTES)
+            .for_each(|copy| copy.copy_from_slice(&header.encode(start)));
         bytes
     }
 }

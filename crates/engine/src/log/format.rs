@@ -1,4 +1,4 @@
-//! Record format v1: every byte of the log between two segment headers.
+//! Record format: every byte of the log between two segment headers.
 //!
 //! A record is a header, the key, the checksums of the body's blocks, and the body, each part at once after the other:
 //!
@@ -16,14 +16,15 @@
 //! ```
 //!
 //! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
-//! * `header crc` is the crc32c of bytes 4 up to the body, seeded with the incarnation of the segment (mixed, see `seed`),
-//!   so that a record of the segment's earlier life is never taken for a live one. Its complement marks a **void** record:
-//!   whole, but not to be replayed. One 8-byte store turns a record void.
+//! * `header crc` is the crc32c of bytes 4 up to the body, seeded (see `Seed`) with the incarnation of the segment, so that a
+//!   record of the segment's earlier life is never taken for a live one, and with the place of the record in the tier, so that
+//!   one which the medium put in the place of another is not either. In stores of versions 1 and 2 the place is left out.
+//!   The complement of the crc marks a **void** record: whole, but not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
 //! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by
-//!   those of deltas, see `db/swim.rs`. Then the header crc ends before the blocks' sums, each sum is XORed with the mixed
-//!   incarnation instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
+//!   those of deltas, see `db/swim.rs`. Then the header crc ends before the blocks' sums, each sum is XORed with the
+//!   seed instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
 //!   body whole, under 16 bits of the crc32c of that number, seeded likewise. The number counts as the record's sequence where
 //!   it is the higher.
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
@@ -72,6 +73,8 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
+/// Set in the incarnations of all segments of a store whose checksums know their place, and of no other store's.
+pub(crate) const PLACED: u64 = 1 << 63;
 
 /// The table of records that change the catalog, and of the frames of batches.
 pub(crate) const CATALOG_TABLE: u32 = 0;
@@ -173,8 +176,8 @@ impl RecordSpec<'_> {
     }
 
     /// Writes everything but what [`seal`] adds. `out` must be `record_bytes` long, or longer by [`END_BYTES`] where the
-    /// segment has room for the end mark; `incarnation` is that segment's; `fill` writes the body.
-    pub(crate) fn encode(&self, out: &mut [u8], incarnation: u64, fill: impl FnOnce(&mut [u8])) {
+    /// segment has room for the end mark; `seed` is that of the record's place; `fill` writes the body.
+    pub(crate) fn encode(&self, out: &mut [u8], seed: Seed, fill: impl FnOnce(&mut [u8])) {
         let parts = self.parts();
         let (record, end) = out.split_at_mut(parts.record);
         end.fill(0);
@@ -201,7 +204,7 @@ impl RecordSpec<'_> {
         let mut crcs = [0u32; BLOCKS_MAX];
         let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
         crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
-        let mask = sum_mask(flags, incarnation);
+        let mask = sum_mask(flags, seed);
         for (bytes, crc) in head[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
             bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
         }
@@ -214,10 +217,10 @@ impl RecordSpec<'_> {
 }
 
 /// Finishes a record: its sequence, what it replaced, and the checksum over its head. `head` is all bytes up to the body.
-pub(crate) fn seal(head: &mut [u8], incarnation: u64, sequence: u64, previous: u64) {
+pub(crate) fn seal(head: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
     head[8..16].copy_from_slice(&sequence.to_le_bytes());
     head[16..24].copy_from_slice(&previous.to_le_bytes());
-    let crc = crc32c(seed(incarnation), &head[4..summed_end(head)]);
+    let crc = crc32c(seed.0, &head[4..summed_end(head)]);
     compiler_fence(Ordering::Release);
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -243,23 +246,42 @@ fn summed_end(head: &[u8]) -> usize {
 
 /// What the sums of a record's blocks are XORed with.
 #[inline]
-fn sum_mask(flags: u8, incarnation: u64) -> u32 {
-    if flags & FLAG_MERGEABLE == 0 { 0 } else { seed(incarnation) }
+fn sum_mask(flags: u8, seed: Seed) -> u32 {
+    if flags & FLAG_MERGEABLE == 0 { 0 } else { seed.0 }
 }
 
 /// The word that says how far a row was merged.
-pub(crate) fn merged_word(sequence: u64, incarnation: u64) -> u64 {
+fn merged_word(sequence: u64, seed: Seed) -> u64 {
     debug_assert!(sequence >> MERGED_SEQUENCE_BITS == 0, "sequence {sequence} in 48 bits");
-    let check = crc32c(seed(incarnation), &sequence.to_le_bytes());
+    let check = crc32c(seed.0, &sequence.to_le_bytes());
     sequence | u64::from(check) << MERGED_SEQUENCE_BITS
 }
 
-/// Spreads the incarnation over 32 bits (the finaliser of splitmix64). Its halves count openings and segments; folding
-/// them by XOR would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life.
-fn seed(incarnation: u64) -> u32 {
-    let mixed = (incarnation ^ incarnation >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (mixed ^ mixed >> 31) as u32
+/// What checksums begin with, so that the same bytes do not verify elsewhere: of which segment they are, and where they lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seed(u32);
+
+impl Seed {
+    /// Of what lies `offset` bytes into the tier, in a segment of `incarnation`.
+    ///
+    /// Spreads both over 32 bits (splitmix64). The halves of an incarnation count openings and segments; folding them by XOR
+    /// would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life. Places are
+    /// spread before they meet it: they would cancel what two incarnations differ by. No two places share the product.
+    #[inline(always)]
+    pub(crate) fn new(incarnation: u64, offset: u64) -> Seed {
+        // All ones with `PLACED`: readers pass here, and no branch is theirs.
+        let placed = (incarnation as i64 >> 63) as u64;
+        let mixed = incarnation ^ (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) & placed);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Seed((mixed ^ mixed >> 31) as u32)
+    }
+
+    /// Of what lies at `offset` under its own checksum, such as a header: 0 where the place is left out, since of which
+    /// segment it is it says itself.
+    pub(super) fn of_header(incarnation: u64, offset: u64) -> u32 {
+        if incarnation & PLACED == 0 { 0 } else { Seed::new(incarnation, offset).0 }
+    }
 }
 
 /// A record at rest. Its head has been verified; blocks of the body are verified as they are read.
@@ -336,15 +358,16 @@ impl<'a> Record<'a> {
         if parts.record != record_bytes {
             return Err(NotARecord::Lengths);
         }
+        let seed = Seed::new(incarnation, offset);
         let mut void = false;
         if verify {
             touch(&bytes[..parts.body]);
-            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed(incarnation), &bytes[4..parts.head]));
+            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, &bytes[4..parts.head]));
             void = stored == !computed;
             if stored != computed && !void {
                 return Err(NotARecord::Checksum);
             }
-            if flags & FLAG_MERGEABLE != 0 && !merged_word_fits(bytes, parts.body, incarnation) {
+            if flags & FLAG_MERGEABLE != 0 && !merged_word_fits(bytes, parts.body, seed) {
                 return Err(NotARecord::Checksum);
             }
         }
@@ -354,7 +377,7 @@ impl<'a> Record<'a> {
             crcs: parts.crcs as u32,
             body: parts.body as u32,
             body_bytes: body_bytes as u32,
-            sum_mask: sum_mask(flags, incarnation),
+            sum_mask: sum_mask(flags, seed),
             shift,
             kind,
             void,
@@ -418,6 +441,12 @@ impl<'a> Record<'a> {
     /// Where in the tier the word lies that says how far the row was merged.
     pub(crate) fn merged_word_offset(&self) -> u64 {
         self.offset + u64::from(self.body) - MERGED_BYTES as u64
+    }
+
+    /// The word for it to hold once all deltas up to `through` are in the body of this row, which is mergeable.
+    pub(crate) fn merged_word(&self, through: u64) -> u64 {
+        // Of such a row the sums' mask is the seed.
+        merged_word(through, Seed(self.sum_mask))
     }
 
     /// Where in the tier the body lies.
@@ -609,10 +638,10 @@ fn sequence_in(merged_word: u64) -> u64 {
     merged_word & ((1 << MERGED_SEQUENCE_BITS) - 1)
 }
 
-fn merged_word_fits(record: &[u8], body: usize, incarnation: u64) -> bool {
+fn merged_word_fits(record: &[u8], body: usize, seed: Seed) -> bool {
     // Loaded once: a merge may store the next meanwhile.
     let word = u64_at(record, body - MERGED_BYTES);
-    word == 0 || word == merged_word(sequence_in(word), incarnation)
+    word == 0 || word == merged_word(sequence_in(word), seed)
 }
 
 #[inline]
@@ -645,6 +674,10 @@ mod tests {
     }
 
     fn sample_of(flags: u8, body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
+        sample_at(Seed::new(9, 0), flags, body, expires_at_ms)
+    }
+
+    fn sample_at(seed: Seed, flags: u8, body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
         let spec = RecordSpec {
             kind: RecordKind::Row,
             flags,
@@ -655,8 +688,8 @@ mod tests {
             body_bytes: body.len(),
         };
         let mut bytes = vec![0xAA; spec.record_bytes()];
-        spec.encode(&mut bytes, 9, |out| out.copy_from_slice(body));
-        seal(&mut bytes[..spec.head_bytes()], 9, 1000, 0x55);
+        spec.encode(&mut bytes, seed, |out| out.copy_from_slice(body));
+        seal(&mut bytes[..spec.head_bytes()], seed, 1000, 0x55);
         bytes
     }
 
@@ -677,7 +710,7 @@ mod tests {
     fn golden_bytes_of_a_mergeable_row() {
         let mut bytes = sample_of(FLAG_MERGEABLE, b"hello", None);
         let at = Record::parse(&bytes, 0, 9, true).unwrap().merged_word_offset() as usize;
-        bytes[at..at + 8].copy_from_slice(&merged_word(0x7071, 9).to_le_bytes());
+        bytes[at..at + 8].copy_from_slice(&merged_word(0x7071, Seed::new(9, 0)).to_le_bytes());
         let record = Record::parse(&bytes, 0, 9, true).unwrap();
         record.verify_all().unwrap();
         assert_eq!((record.sequence(), record.version()), (1000, 0x7071));
@@ -706,7 +739,7 @@ mod tests {
         let mut good = sample_of(flags, &body, None);
         if flags == FLAG_MERGEABLE {
             let at = Record::parse(&good, 0, 9, true).unwrap().merged_word_offset() as usize;
-            good[at..at + 8].copy_from_slice(&merged_word(2000, 9).to_le_bytes());
+            good[at..at + 8].copy_from_slice(&merged_word(2000, Seed::new(9, 0)).to_le_bytes());
         }
         let parsed = Record::parse(&good, 0, 9, true).unwrap();
         assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
@@ -733,6 +766,76 @@ mod tests {
         assert!((&record).slice(0..512).is_ok());
         assert!((&record).slice(768..1024).is_ok());
         assert!((&record).slice(511..513).is_err());
+    }
+
+    /// Version 3: only the checksums differ.
+    #[test]
+    fn golden_bytes_of_placed_records() {
+        for flags in [0, FLAG_MERGEABLE] {
+            let (older, bytes) = (sample_of(flags, b"hello", None), placed_at(4096, flags, b"hello"));
+            let sums: String =
+                [&bytes[..4], &bytes[44..48]].concat().iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!((&bytes[4..44], &bytes[48..]), (&older[4..44], &older[48..]));
+            assert_eq!(sums, if flags == 0 { "f257101d4cbb719a" } else { "08407636c393b239" });
+        }
+    }
+
+    fn placed_at(offset: u64, flags: u8, body: &[u8]) -> Vec<u8> {
+        sample_at(Seed::new(PLACED | 9, offset), flags, body, None)
+    }
+
+    /// The medium put it where another record of its segment was.
+    #[test]
+    fn a_record_in_another_place_of_its_segment_does_not_verify() {
+        for flags in [0, FLAG_MERGEABLE] {
+            let bytes = placed_at(4096, flags, b"hello");
+            Record::parse(&bytes, 4096, PLACED | 9, true).unwrap().verify_all().unwrap();
+            for offset in (0..1 << 20).step_by(8).filter(|offset| *offset != 4096) {
+                let parsed = Record::parse(&bytes, offset, PLACED | 9, true);
+                assert_eq!(parsed.unwrap_err(), NotARecord::Checksum, "at {offset}");
+            }
+        }
+    }
+
+    /// Half of the page before it came from another place, with the head or with the body: sums and how far it was merged.
+    #[test]
+    fn a_mergeable_row_of_two_places_does_not_verify() {
+        let body = [7; 600];
+        let (here, there) = (placed_at(8192, FLAG_MERGEABLE, &body), placed_at(4096, FLAG_MERGEABLE, &body));
+        let record = Record::parse(&here, 8192, PLACED | 9, true).unwrap();
+        let (sums, word) = (record.sum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
+        let at = record.merged_word_offset() as usize - 8192;
+        let mut two = [&here[..sums], &there[sums..]].concat();
+        let parsed = Record::parse(&two, 8192, PLACED | 9, true).unwrap();
+        assert!(parsed.verify_all().is_err(), "sums of another place");
+        two[at..at + 8].copy_from_slice(&word);
+        assert!(Record::parse(&two, 8192, PLACED | 9, true).is_ok());
+        assert_eq!(Record::parse(&two, 4096, PLACED | 9, true).unwrap_err(), NotARecord::Checksum);
+        two[..sums].copy_from_slice(&there[..sums]);
+        let parsed = Record::parse(&two, 4096, PLACED | 9, true);
+        assert_eq!(parsed.unwrap_err(), NotARecord::Checksum, "a word of another place");
+    }
+
+    #[test]
+    fn places_are_left_out_of_older_stores() {
+        let bytes = sample(b"hello", None);
+        for offset in [0, 4096, 1 << 40, CACHED_OFFSET | 64] {
+            assert!(Record::parse(&bytes, offset, 9, true).is_ok(), "at {offset}");
+        }
+    }
+
+    /// No two places of a segment, no two segments in one place, and no neighbours of both.
+    #[test]
+    fn seeds_differ() {
+        let mut seeds = std::collections::HashSet::new();
+        let mut doubled = 0;
+        for incarnation in (1..4u64).flat_map(|open| (0..8).map(move |n| PLACED | open << 32 | n)) {
+            for offset in (1 << 20..5 << 20).step_by(512) {
+                doubled += u32::from(!seeds.insert(Seed::new(incarnation, offset).0));
+            }
+        }
+        // Of 196,608 random numbers of 32 bits four or five are expected.
+        assert!(doubled < 20, "{doubled} of {}", seeds.len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A lane: where one thread appends.
 
 use super::Log;
-use super::format::END_BYTES;
+use super::format::{END_BYTES, Seed};
 use super::segment::{Claim, Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{Error, Result};
 
@@ -42,6 +42,13 @@ pub(crate) struct Reservation {
     /// Room behind it for the mark of the log's end (`log/format.rs`): all of it, or nothing.
     pub(crate) end_bytes: usize,
     kind: SegmentKind,
+}
+
+impl Reservation {
+    /// What the checksums of a record are seeded with that lies at `offset`, which is in the reservation.
+    pub(crate) fn seed_at(&self, offset: u64) -> Seed {
+        Seed::new(self.incarnation, offset)
+    }
 }
 
 /// Why a reservation was refused.

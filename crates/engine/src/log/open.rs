@@ -14,7 +14,7 @@ use super::extents::Extent;
 use super::format::{END_BYTES, Record};
 use super::lane::Lane;
 use super::pool::Pool;
-use super::root::{CATALOG_START, ExtentList, ROOT_BYTES_MIN, UNIT_BYTES_MIN};
+use super::root::{CATALOG_START, ExtentList, ROOT_BYTES_MIN, UNIT_BYTES_MIN, VERSION_NEWEST, VERSION_OLDER};
 use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Units,
 };
@@ -148,7 +148,7 @@ impl Log {
             collector_lane: Mutex::new(Lane::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
-            next_incarnation: AtomicU64::new((root.opens + 1) << 32),
+            next_incarnation: AtomicU64::new(root.first_incarnation(root.opens + 1)),
             commit: Mutex::new(Commit { noted_at: now, unsettled: None }),
             checkpointing: Mutex::new(()),
             syncs_each_write,
@@ -180,7 +180,16 @@ impl Log {
         // What is not used of it takes no room; where a medium takes nothing back, it does.
         tier.release(CATALOG_START, root_bytes - CATALOG_START);
         let root_units = (root_bytes / unit_bytes) as u32;
-        let mut root = Root::new(unit_bytes, root_units, tier.new_id(), tier.boot_id());
+        let placed = match options.format_version {
+            VERSION_NEWEST => true,
+            VERSION_OLDER => false,
+            version => {
+                return Err(Error::invalid(format!(
+                    "format_version is {version}; stores are made with {VERSION_OLDER} or {VERSION_NEWEST}"
+                )));
+            }
+        };
+        let mut root = Root::new(unit_bytes, root_units, placed, (tier.new_id(), tier.boot_id()));
         root.make_room(tier)?;
         root.store(tier)?;
         Ok(root)
@@ -263,7 +272,8 @@ impl Log {
         (unit..grown).for_each(|unit| self.tier.will_need(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
         while unit < grown {
             let offset = self.unit_offset(unit);
-            let decoded = SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize));
+            let decoded =
+                SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize), offset);
             last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
             let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
                 if !self.may_be_free(unit, &decoded, power_cut) {

@@ -90,7 +90,8 @@ impl<'a> Walk<'a> {
     }
 
     /// A lane writes in the order of sequences. Where a whole record comes after a younger one, the medium put a page in
-    /// the place of another of the same segment, and what was there is lost. Copies carry old sequences in any order.
+    /// the place of another of the same segment, and what was there is lost: in older stores checksums do not tell. Copies
+    /// carry old sequences in any order.
     fn check_order(&mut self, record: &Record<'_>) -> Result<()> {
         if record.is_void() || record.flags() & FLAG_RELOCATED != 0 {
             return Ok(());

@@ -15,12 +15,14 @@
 //!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
 //! ```
 //!
-//! * `n`: how many units the root takes, in version 2. In version 1 it is 0, and the root takes one.
+//! * `n`: how many units the root takes, in versions 2 and 3. In version 1 it is 0, and the root takes one.
+//! * In version 3 the checksums of segment headers and records know the place they belong to (`log/format.rs`). A store keeps
+//!   the version that it was made with.
 //! * Of the root's bytes beyond the first 64 KiB only those have disk blocks that something was written to.
 //! * Of two valid copies the one with the higher `generation` counts. A change writes the new catalog into the area not
 //!   in use, then one copy, then the other, each durable before the next is begun; the copy that counts comes last. In a
 //!   new store the first copy is written first.
-//! * `version`: 1, with bit 16 set from opening the store until it is closed in order. While it is set the log may hold
+//! * `version`: 1 to 3, with bit 16 set from opening the store until it is closed in order. While it is set the log may hold
 //!   records that change the catalog: those with higher sequences than the catalog says it is whole as of, count. Where it is
 //!   not set the catalog is whole, and none counts. A build that knows no such records refuses the bit.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
@@ -32,18 +34,24 @@
 //!   younger one, or a younger segment covers it. A list is durable before the root that names it, and it is written into
 //!   the area that the root on the medium does not name. Where the catalog takes more than is left before the lists, there
 //!   is none.
-//! * `opens` counts openings and is the high half of every segment incarnation of that opening.
+//! * `opens` counts openings and is the high half of every segment incarnation of that opening (less the highest bit, `log/segment.rs`).
 
 use hedgerow_device::{FastTier, crc32c};
 
 use super::extents::{self, EXTENT_BYTES, Extent};
+use super::format::PLACED;
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::words::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
-/// Of a root that takes one unit, and of one that takes several.
-const VERSIONS: [u32; 2] = [1, 2];
+/// Of a root that takes one unit; of one that takes several; of a store whose checksums know their place, whatever its root
+/// takes.
+const VERSIONS: [u32; 3] = [1, 2, 3];
+/// Stores are made with this version, if no other is asked for.
+pub(super) const VERSION_NEWEST: u32 = 3;
+/// Or with this, for builds that know no newer one; it is 1 where the root takes one unit.
+pub(super) const VERSION_OLDER: u32 = 2;
 /// In the version: the log may hold changes of the catalog that the catalog here does not.
 const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
@@ -74,6 +82,8 @@ pub(crate) struct Root {
     pub(crate) unit_bytes: u64,
     /// Units that the root takes.
     pub(crate) root_units: u32,
+    /// Checksums know their place: version 3.
+    placed: bool,
     pub(crate) store_id: u128,
     pub(crate) boot_id: u128,
     pub(crate) opens: u64,
@@ -94,11 +104,17 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    pub(crate) fn new(unit_bytes: u64, root_units: u32, store_id: u128, boot_id: u128) -> Root {
+    pub(crate) fn new(
+        unit_bytes: u64,
+        root_units: u32,
+        placed: bool,
+        (store_id, boot_id): (u128, u128),
+    ) -> Root {
         Root {
             generation: 0,
             unit_bytes,
             root_units,
+            placed,
             store_id,
             boot_id,
             opens: 0,
@@ -153,7 +169,7 @@ impl Root {
         bytes[0..8].copy_from_slice(MAGIC);
         let changes = if self.changes_in_log { CHANGES_IN_LOG } else { 0 };
         bytes[8..12].copy_from_slice(&(self.version() | changes).to_le_bytes());
-        let root_units = if self.root_units == 1 { 0 } else { self.root_units };
+        let root_units = if self.version() == 1 { 0 } else { self.root_units };
         bytes[12..16].copy_from_slice(&root_units.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.unit_bytes.to_le_bytes());
@@ -184,6 +200,7 @@ impl Root {
             generation: u64_at(bytes, 16),
             unit_bytes: u64_at(bytes, 24),
             root_units: u32_at(bytes, 12).max(1),
+            placed: u32_at(bytes, 8) & !CHANGES_IN_LOG == 3,
             store_id: u128_at(bytes, 32),
             boot_id: u128_at(bytes, 48),
             opens: u64_at(bytes, 64),
@@ -251,12 +268,15 @@ impl Root {
             return Ok((Root { whole_copy: copy, ..root }, damage));
         }
         let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
-        let begins = |&start: &u64| {
+        let begins = |start: u64| {
             let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
-            header.is_some_and(|header| SegmentHeader::decode(header).header.is_some())
+            header.and_then(|header| Some((start, SegmentHeader::decode(header, start).header?)))
         };
-        let (first, together) =
-            starts.filter(begins).fold((u64::MAX, 0), |(first, all), start| (first.min(start), all | start));
+        let (mut first, mut together, mut incarnations) = (u64::MAX, 0, 0);
+        for (start, header) in starts.filter_map(begins) {
+            (first, together) = (first.min(start), together | start);
+            incarnations |= header.incarnation;
+        }
         if together == 0 {
             return Err(Error::corrupted(
                 "both copies of the root are lost, and there is no segment: nothing of a store can be found",
@@ -268,7 +288,9 @@ impl Root {
         let damage = Error::corrupted(format!(
             "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {unit_bytes} bytes"
         ));
-        Ok((Root { clean: false, ..Root::new(unit_bytes, root_units, 0, tier.boot_id()) }, vec![damage]))
+        let placed = incarnations & PLACED != 0;
+        let root = Root::new(unit_bytes, root_units, placed, (0, tier.boot_id()));
+        Ok((Root { clean: false, ..root }, vec![damage]))
     }
 
     /// Where a copy of the root of a store that has one is spoiled.
@@ -315,8 +337,17 @@ impl Root {
         u64::from(self.root_units).saturating_mul(self.unit_bytes)
     }
 
-    fn version(&self) -> u32 {
-        VERSIONS[usize::from(self.root_units > 1)]
+    pub(crate) fn version(&self) -> u32 {
+        match (self.placed, self.root_units) {
+            (true, _) => 3,
+            (false, 1) => 1,
+            (false, _) => 2,
+        }
+    }
+
+    /// Of the segments that opening number `opening` begins.
+    pub(super) fn first_incarnation(&self, opening: u64) -> u64 {
+        opening << 32 | if self.placed { PLACED } else { 0 }
     }
 
     /// The most bytes that all tables' schemas may take together.
@@ -532,7 +563,7 @@ mod tests {
             catalog_crc: 0x1234_5678,
             units: 5,
             list: Some(ExtentList { area: 1, count: 4, crc: 0x9ABC_DEF0 }),
-            ..Root::new(1 << 20, 1, 0x0102_0304, 0x0506_0708)
+            ..Root::new(1 << 20, 1, false, (0x0102_0304, 0x0506_0708))
         }
     }
 
@@ -578,6 +609,19 @@ mod tests {
         assert_eq!((&bytes[..8], &bytes[16..124]), (&one[..8], &one[16..124]));
         assert_eq!(u32_at(&bytes, 124), 0x05B5_1C4E);
         assert_eq!(Root::decode(&bytes), Some((2, Root { whole_copy: 0, ..several })));
+    }
+
+    /// Version 3: the same, and the number of units even where it is 1.
+    #[test]
+    fn golden_bytes_of_a_placed_root() {
+        for (root_units, crc) in [(1, 0x929C_0208), (4, 0x1321_6EF8)] {
+            let placed = Root { root_units, placed: true, ..root() };
+            let (older, bytes) = (root().encode(), placed.encode());
+            assert_eq!(bytes[8..16], [3, 0, 0, 0, root_units as u8, 0, 0, 0]);
+            assert_eq!((&bytes[..8], &bytes[16..124]), (&older[..8], &older[16..124]));
+            assert_eq!(u32_at(&bytes, 124), crc);
+            assert_eq!(Root::decode(&bytes), Some((3, Root { whole_copy: 0, ..placed })));
+        }
     }
 
     #[test]

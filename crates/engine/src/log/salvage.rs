@@ -91,7 +91,7 @@ impl Log {
         while unit < grown {
             let offset = self.unit_offset(unit);
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
-            let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]));
+            let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]), offset);
             let extent = listed.get(&unit).copied();
             let older = |extent: &Extent| decoded.header.is_none_or(|h| h.incarnation < extent.incarnation);
             let header = match (decoded.header, extent) {
@@ -168,9 +168,10 @@ impl Log {
             .filter(looks)
             .take(4)
             .collect();
-        let opens = self.root.lock().opens + 1;
+        let root = self.root.lock().clone();
+        let opens = root.opens + 1;
         let each = (GUESSES_MAX / opens.max(1)).clamp(64, 1 << 16);
-        let numbers = (1..=opens).rev().flat_map(|open| (open << 32..).take(each as usize));
+        let numbers = (1..=opens).rev().flat_map(|open| (root.first_incarnation(open)..).take(each as usize));
         let fits = |incarnation: &u64| {
             let verifies =
                 |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *incarnation, true).is_ok();
@@ -318,7 +319,8 @@ impl<'a> Search<'a, '_> {
         for i in 0..tries.min(copy.len()) {
             for xor in 1..=255 {
                 copy[i] ^= xor;
-                if let Ok(record) = Record::parse(&copy, 0, self.segment.incarnation, true)
+                if let Ok(record) =
+                    Record::parse(&copy, self.start + at as u64, self.segment.incarnation, true)
                     && !record.is_void()
                 {
                     // The frame of a batch has no row, and its table is 0: no table.

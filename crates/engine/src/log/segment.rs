@@ -10,8 +10,10 @@
 //!  +--------+-------------+-------------+-------------+-------+-----+-----+------------+-----+
 //! ```
 //!
-//! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60.
-//! * `incarnation` is unique in the life of the store and seeds the checksums of the segment's records.
+//! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60, seeded
+//!   (`log/format.rs`) with the incarnation and the place of the unit in the tier; in stores of versions 1 and 2 not seeded.
+//! * `incarnation` is unique in the life of the store and seeds the checksums of the segment's records. Its highest bit
+//!   (`PLACED`) is set in stores of version 3, and in no others: so whoever finds a header knows how it is seeded.
 //! * Below `durable end` (bytes from the segment's start) everything was known to be durable when the header was
 //!   written: what does not parse there is corruption. In an open segment the log may go on above it, up to a torn end;
 //!   a sealed segment ends there.
@@ -26,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hedgerow_device::{crc32c, zeroed_words};
 
+use super::format::Seed;
 use crate::words::{u32_at, u64_at};
 
 /// Bytes before the first record of a segment.
@@ -65,7 +68,8 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    pub(crate) fn encode(&self) -> [u8; HEADER_COPY_BYTES] {
+    /// Either copy of the header of the unit that begins `offset` bytes into the tier.
+    pub(crate) fn encode(&self, offset: u64) -> [u8; HEADER_COPY_BYTES] {
         let mut bytes = [0; HEADER_COPY_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
         bytes[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
@@ -74,13 +78,14 @@ impl SegmentHeader {
         bytes[32..36].copy_from_slice(&self.units.to_le_bytes());
         bytes[36] = self.state as u8;
         bytes[37] = self.kind as u8;
-        let crc = crc32c(0, &bytes[..60]);
+        let crc = crc32c(Seed::of_header(self.incarnation, offset), &bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    fn decode_copy(bytes: &[u8]) -> Option<SegmentHeader> {
-        if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..60]) != u32_at(bytes, 60) {
+    fn decode_copy(bytes: &[u8], offset: u64) -> Option<SegmentHeader> {
+        let seed = Seed::of_header(u64_at(bytes, 8), offset);
+        if bytes[..8] != MAGIC[..] || crc32c(seed, &bytes[..60]) != u32_at(bytes, 60) {
             return None;
         }
         let kind = match bytes[37] {
@@ -105,22 +110,23 @@ impl SegmentHeader {
         })
     }
 
-    /// Reads a header from the first 128 bytes of a unit.
-    pub(crate) fn decode(bytes: &[u8]) -> Decoded {
+    /// Reads a header from the first 128 bytes of the unit that begins `offset` bytes into the tier.
+    pub(crate) fn decode(bytes: &[u8], offset: u64) -> Decoded {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
-        let copies = [first, second].map(SegmentHeader::decode_copy);
+        let copies = [first, second].map(|copy| SegmentHeader::decode_copy(copy, offset));
         let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
         let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
         let [header, other] = [counts, counts ^ 1].map(|copy| copies[usize::from(copy)]);
         let other_is_used = other.is_some_and(|other| other.state != SegmentState::Free);
-        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes), other_is_used }
+        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes, offset), other_is_used }
     }
 
     /// Which of the two copies hold something that is not a header.
-    pub(crate) fn spoiled(bytes: &[u8]) -> [bool; 2] {
+    pub(crate) fn spoiled(bytes: &[u8], offset: u64) -> [bool; 2] {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
-        let is_bad =
-            |bytes: &[u8]| SegmentHeader::decode_copy(bytes).is_none() && bytes.iter().any(|&b| b != 0);
+        let is_bad = |bytes: &[u8]| {
+            SegmentHeader::decode_copy(bytes, offset).is_none() && bytes.iter().any(|&b| b != 0)
+        };
         [is_bad(first), is_bad(second)]
     }
 }
@@ -325,6 +331,7 @@ pub(crate) fn add_dead(unit: Unit<'_>, bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::format::PLACED;
 
     fn header() -> SegmentHeader {
         SegmentHeader {
@@ -337,9 +344,17 @@ mod tests {
         }
     }
 
+    /// Where the headers of these tests lie.
+    const OFFSET: u64 = 5 << 20;
+
+    /// That of a store whose checksums know their place.
+    fn placed() -> SegmentHeader {
+        SegmentHeader { incarnation: PLACED | 77, ..header() }
+    }
+
     #[test]
     fn header_golden_bytes() {
-        let hex: String = header().encode().iter().map(|b| format!("{b:02x}")).collect();
+        let hex: String = header().encode(OFFSET).iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             concat!(
@@ -349,21 +364,45 @@ mod tests {
         );
     }
 
+    /// Version 3: only the highest bit of the incarnation differs, and the checksum.
+    #[test]
+    fn golden_bytes_of_a_placed_header() {
+        let (older, bytes) = (header().encode(OFFSET), placed().encode(OFFSET));
+        assert_eq!((&bytes[..15], bytes[15]), (&older[..15], 0x80));
+        assert_eq!(bytes[16..60], older[16..60]);
+        assert_eq!(u32_at(&bytes, 60), 0x76A9_E9DE);
+    }
+
+    /// A header that the medium put where another unit begins: it would say that what is there is free, or another segment.
+    #[test]
+    fn a_header_of_another_unit_does_not_count() {
+        let both = [placed().encode(OFFSET), placed().encode(OFFSET)].concat();
+        assert_eq!(SegmentHeader::decode(&both, OFFSET).header, Some(placed()));
+        for unit in (0..4096u64).filter(|unit| unit << 18 != OFFSET) {
+            let decoded = SegmentHeader::decode(&both, unit << 18);
+            assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]), "unit {unit}");
+        }
+    }
+
     #[test]
     fn one_spoiled_copy_is_survived() {
-        let copy = header().encode();
+        [header(), placed()].into_iter().for_each(spoil_each_bit);
+        let nothing = Decoded { header: None, copy: 0, spoiled: [false; 2], other_is_used: false };
+        assert_eq!(SegmentHeader::decode(&[0; 128], OFFSET), nothing);
+        assert_eq!(SegmentHeader::decode(&[1; 128], OFFSET), Decoded { spoiled: [true; 2], ..nothing });
+    }
+
+    fn spoil_each_bit(header: SegmentHeader) {
+        let copy = header.encode(OFFSET);
         let mut both = [copy, copy].concat();
         for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
             both[bit / 8] ^= 1 << (bit % 8);
             let first = bit < HEADER_COPY_BYTES * 8;
-            let decoded = SegmentHeader::decode(&both);
-            assert_eq!((decoded.header, decoded.copy), (Some(header()), u8::from(first)));
+            let decoded = SegmentHeader::decode(&both, OFFSET);
+            assert_eq!((decoded.header, decoded.copy), (Some(header), u8::from(first)));
             assert_eq!((decoded.spoiled, decoded.other_is_used), ([first, !first], false));
             both[bit / 8] ^= 1 << (bit % 8);
         }
-        let nothing = Decoded { header: None, copy: 0, spoiled: [false; 2], other_is_used: false };
-        assert_eq!(SegmentHeader::decode(&[0; 128]), nothing);
-        assert_eq!(SegmentHeader::decode(&[1; 128]), Decoded { spoiled: [true; 2], ..nothing });
     }
 
     #[test]
@@ -372,8 +411,8 @@ mod tests {
         let freed = SegmentHeader { state: SegmentState::Free, ..open };
         let reused = SegmentHeader { incarnation: 78, durable_end: 0, ..open };
         let pick = |a: SegmentHeader, b: SegmentHeader| {
-            let both = [a.encode(), b.encode()].concat();
-            SegmentHeader::decode(&both).header.unwrap()
+            let both = [a.encode(OFFSET), b.encode(OFFSET)].concat();
+            SegmentHeader::decode(&both, OFFSET).header.unwrap()
         };
         assert_eq!(pick(open, freed), freed);
         assert_eq!(pick(freed, open), freed);

@@ -81,7 +81,7 @@ impl Log {
         // segment was durable, for the sync that makes a record durable makes this durable too. But where a record will
         // cover the headers of further units, it must not be there without this.
         // Through the mapping: what lies beside it is about to be written anyway, and a system call would wait for one that allocates.
-        let bytes = header.encode();
+        let bytes = header.encode(self.unit_offset(unit));
         self.tier.write(self.unit_offset(unit), bytes.len(), |out| out.copy_from_slice(&bytes));
         if self.tier.flush_is_cheap() || units > 1 {
             self.tier

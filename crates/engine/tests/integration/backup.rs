@@ -7,7 +7,7 @@ use hedgerow::backup::{Progress, restore};
 use hedgerow::inspect::View;
 use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Options, Schema, Table, Type, Value, row};
 use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions, Random};
-use hedgerow_sim::{Call, Effect, History, SEGMENT_BYTES};
+use hedgerow_sim::{Call, Effect, FORMATS, History};
 
 use crate::concurrency::{
     ACCOUNTS, EACH, KEYS, Recorder, account, db_with, key_of, registers, seconds, transfer,
@@ -35,9 +35,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Of a store with a root of several segments; those in memory have one of the other version.
+/// Of a store of the newest version; one of those in memory is of the oldest.
 pub(crate) fn options() -> Options {
-    Options { segment_bytes: SEGMENT_BYTES[1], index_bytes_max: 64 << 20, ..Options::default() }
+    Options { segment_bytes: FORMATS[0].segment_bytes, index_bytes_max: 64 << 20, ..Options::default() }
 }
 
 /// Restores a backup, checks every byte of it and opens it.
@@ -204,7 +204,7 @@ fn rows_that_are_merged_in_place_are_backed_up_whole() {
     let sim = CrashSim::new(CrashModel::CacheLines, 64 << 20);
     let db = Db::open_on(
         FastTier::simulated(&sim),
-        Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, ..Options::default() },
+        FORMATS[2].with(Options { index_bytes_max: 64 << 20, ..Options::default() }),
     )
     .unwrap();
     let schema = Schema::new().field("a", Type::U64).field("b", Type::U64);

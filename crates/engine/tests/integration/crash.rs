@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow::{Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value};
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
-use hedgerow_sim::{Lie, Op, SEGMENT_BYTES, Setup, Sweep, SweepCounts, Taste, is_soaking};
+use hedgerow_sim::{FORMATS, Format, Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking};
 
 fn taste() -> Taste {
     Taste {
@@ -25,7 +25,7 @@ fn in_place() -> Taste {
     Taste { fixed_updates: true, keys: 60, value_bytes_max: 3_000, ..taste() }
 }
 
-/// Sweeps scripts of `count` operations, halves of it with each version of the root. `HEDGEROW_SEED=n` chooses another than that of
+/// Sweeps scripts of `count` operations, halves of it with the newest and the oldest format. `HEDGEROW_SEED=n` chooses another than that of
 /// seed 1; `cargo xtask soak` sweeps several seeds, of whole scripts, the versions in turn.
 fn sweep(
     model: CrashModel,
@@ -48,16 +48,17 @@ fn sweep_of(
     between: u64,
 ) -> SweepCounts {
     let first = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let scripts: Vec<(u64, u64, usize)> = match is_soaking() {
+    let scripts: Vec<(u64, Format, usize)> = match is_soaking() {
         true => (first..first + SOAK_SEEDS)
-            .map(|seed| (seed, SEGMENT_BYTES[seed as usize % SEGMENT_BYTES.len()], count))
+            .map(|seed| (seed, FORMATS[seed as usize % FORMATS.len()], count))
             .collect(),
-        false => SEGMENT_BYTES.map(|bytes| (first, bytes, count / SEGMENT_BYTES.len())).to_vec(),
+        // What the one between adds is the root of the first with the checksums of the last.
+        false => [FORMATS[0], FORMATS[2]].map(|format| (first, format, count / 2)).to_vec(),
     };
     let (mut all, mut distinct) = (SweepCounts::default(), HashSet::new());
-    for (seed, segment_bytes, count) in scripts {
+    for (seed, format, count) in scripts {
         let start = Instant::now();
-        let setup = Setup { model, durability, tier_bytes: 16 << 20, segment_bytes, ..Setup::default() };
+        let setup = Setup { model, durability, tier_bytes: 16 << 20, format, ..Setup::default() };
         let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
         if is_soaking() {
             sweep.keep_fingerprints();
@@ -65,7 +66,7 @@ fn sweep_of(
         sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
         distinct.extend(sweep.fingerprints().iter().copied());
         println!(
-            "seed {seed}, {model:?}, {durability:?}, segments of {segment_bytes} bytes: {:?} in {:.1?}",
+            "seed {seed}, {model:?}, {durability:?}, {format}: {:?} in {:.1?}",
             sweep.counts,
             start.elapsed()
         );
@@ -142,9 +143,9 @@ fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
 }
 
 fn must_be_noticed_by(taste: &Taste, model: CrashModel, durability: Durability, lie: Lie) {
-    // Each version of the root has its share.
-    let segment_bytes = SEGMENT_BYTES[usize::from(model == CrashModel::Pages)];
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, segment_bytes, ..Setup::default() };
+    // The newest version and the one before have their shares.
+    let format = FORMATS[usize::from(model == CrashModel::Pages)];
+    let setup = Setup { model, durability, tier_bytes: 16 << 20, format, ..Setup::default() };
     for seed in 1..12 {
         let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, taste, Some(lie)) else { continue };
         if let Err(violation) = sweep.crash_everywhere(3, 40) {
@@ -161,7 +162,7 @@ const ROOT: u64 = 1 << 20;
 
 /// Whether a segment may begin there.
 fn is_start(offset: u64) -> bool {
-    offset >= ROOT && SEGMENT_BYTES.iter().any(|&bytes| offset.is_multiple_of(bytes))
+    offset >= ROOT && FORMATS.iter().any(|format| offset.is_multiple_of(format.segment_bytes))
 }
 
 fn is_everything(offset: u64, len: u64) -> bool {
@@ -247,17 +248,16 @@ fn key_of(key: u8) -> [u8; 24] {
 }
 
 fn counted_options(durability: Durability, background: bool) -> Options {
-    // Each version of the root has one mode.
-    let segment_bytes = SEGMENT_BYTES[usize::from(durability == Durability::Immediate)];
+    // The newest version and the one before have one mode each.
+    let format = FORMATS[usize::from(durability == Durability::Immediate)];
     let index_bytes_max = 16 << 20;
-    Options {
+    format.with(Options {
         durability,
         background,
-        segment_bytes,
         index_bytes_max,
         recovery_threads: 1,
         ..Options::default()
-    }
+    })
 }
 
 fn number_of(row: &hedgerow::Row) -> u64 {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Image, Random, Survivors};
-use hedgerow_sim::{SEGMENT_BYTES, rounds};
+use hedgerow_sim::{FORMATS, rounds};
 
 const ROWS: u64 = 16_000;
 const FIELDS: usize = 10;
@@ -12,14 +12,14 @@ const NAMES: [&str; FIELDS] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "
 /// Of a row with its key and checksums.
 const RECORD_BYTES: u64 = 1_200;
 /// The limit: a quarter more than the records.
-const LIMIT: u64 = (ROWS * RECORD_BYTES * 5 / 4).next_multiple_of(SEGMENT_BYTES[1]);
+const LIMIT: u64 = (ROWS * RECORD_BYTES * 5 / 4).next_multiple_of(FORMATS[0].segment_bytes);
 /// All fields of a row that no update has touched.
 const AT_FIRST: u32 = 0;
 
 fn options(durability: Durability) -> Options {
     Options {
         durability,
-        segment_bytes: SEGMENT_BYTES[1],
+        segment_bytes: FORMATS[0].segment_bytes,
         background: false,
         recovery_threads: 1,
         index_bytes_max: 64 << 20,

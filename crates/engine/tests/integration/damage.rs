@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hedgerow::inspect::View;
 use hedgerow::{
@@ -12,10 +13,10 @@ use hedgerow::{
     row,
 };
 use hedgerow_device::Random;
-use hedgerow_sim::SEGMENT_BYTES;
 
-/// Of either version.
 const ROOT: usize = 1 << 20;
+/// Bytes of segments that are shorter than the root.
+const SMALL: u64 = 256 << 10;
 const PAGE: usize = 4096;
 const TABLES: [&str; 3] = ["users", "open", "flat"];
 
@@ -27,9 +28,11 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let shared = Path::new("/dev/shm");
         let top = if shared.is_dir() { shared.to_path_buf() } else { std::env::temp_dir() };
-        let path = top.join(format!("hedgerow-damage-{name}-{}", std::process::id()));
+        let path = top.join(format!("hedgerow-damage-{name}-{}-{number}", std::process::id()));
         std::fs::remove_dir_all(&path).ok();
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
@@ -49,7 +52,7 @@ impl Drop for Scratch {
 /// Of a store whose segments are as long as the root, or to be opened.
 fn options() -> Options {
     Options {
-        segment_bytes: SEGMENT_BYTES[0],
+        segment_bytes: ROOT as u64,
         background: false,
         recovery_threads: 1,
         index_bytes_max: 64 << 20,
@@ -370,25 +373,30 @@ fn mend(base: &Base, bytes: &[u8], damage: &Damage, outcomes: &mut Outcomes) {
     outcomes.rows_doubtful += doubtful.len() as u64;
 }
 
+/// One damage, by its number: what comes of looking at the file, and of repairing it.
+fn damage_one(base: &Base, n: u64, mends: bool, outcomes: &mut Outcomes) {
+    let mut random = Random::from_seed(0xDA_0000 + n);
+    let mut bytes = base.bytes.clone();
+    let damage = damage(base, &mut bytes, &mut random);
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        look(base, &bytes, outcomes);
+        if mends {
+            mend(base, &bytes, &damage, outcomes);
+        }
+    }));
+    if run.is_err() {
+        panic!("damage {n} ({}): {}", base.name, damage.what);
+    }
+}
+
 fn damage_many(count: u64, mended: u64) -> Outcomes {
     let bases: Vec<Base> = (0..4u64)
-        .map(|seed| Base::new(100 + seed, SEGMENT_BYTES[seed as usize / 2], seed % 2 == 0))
+        .map(|seed| Base::new(100 + seed, [ROOT as u64, SMALL][seed as usize / 2], seed % 2 == 0))
         .collect();
     let mut outcomes = Outcomes::default();
     for n in 0..count {
         let base = &bases[n as usize % bases.len()];
-        let mut random = Random::from_seed(0xDA_0000 + n);
-        let mut bytes = base.bytes.clone();
-        let damage = damage(base, &mut bytes, &mut random);
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            look(base, &bytes, &mut outcomes);
-            if n % (count / mended) == 0 {
-                mend(base, &bytes, &damage, &mut outcomes);
-            }
-        }));
-        if run.is_err() {
-            panic!("damage {n} ({}): {}", base.name, damage.what);
-        }
+        damage_one(base, n, n.is_multiple_of(count / mended), &mut outcomes);
     }
     outcomes
 }
@@ -398,4 +406,37 @@ fn nothing_is_lost_in_silence() {
     let outcomes = damage_many(hedgerow_sim::rounds(150, 3_000), hedgerow_sim::rounds(30, 300));
     println!("{outcomes:?}");
     assert!(outcomes.refused > 20 && outcomes.intact > 2 && outcomes.repaired > 20, "{outcomes:?}");
+}
+
+/// A page of whole records over another of the same segment, of records in the same places.
+#[test]
+fn a_page_in_the_place_of_another_is_found() {
+    let mut outcomes = Outcomes::default();
+    damage_one(&Base::new(102, SMALL, true), 2_810, true, &mut outcomes);
+    assert_eq!((outcomes.told, outcomes.refused, outcomes.repaired), (1, 1, 1), "{outcomes:?}");
+}
+
+/// The sector of a segment's header in the place of another's, which then looks as if it had been freed since, or as if it were
+/// another segment.
+#[test]
+fn a_header_in_the_place_of_another_is_found() {
+    const SECTOR: usize = 512;
+    let base = Base::new(102, SMALL, true);
+    let starts = (ROOT..base.bytes.len()).step_by(base.segment_bytes);
+    let headers: Vec<usize> = starts.filter(|&at| base.bytes[at..].starts_with(b"HDGSEG01")).collect();
+    let (free, used): (Vec<usize>, Vec<usize>) = headers.iter().partition(|&&at| base.bytes[at + 36] == 0);
+    assert!(free.len() > 2 && used.len() > 4, "{} free headers, {} used ones", free.len(), used.len());
+    for (n, &at) in used.iter().enumerate() {
+        for from in [free[n % free.len()], used[(n + 1) % used.len()]] {
+            let mut bytes = base.bytes.clone();
+            bytes.copy_within(from..from + SECTOR, at);
+            let what = format!("the header at {from} also at {at}");
+            let segment = at..at + base.segment_bytes;
+            let damage = Damage { what, touched: vec![segment] };
+            let mut outcomes = Outcomes::default();
+            look(&base, &bytes, &mut outcomes);
+            assert_eq!((outcomes.told, outcomes.refused), (1, 1), "{}: {outcomes:?}", damage.what);
+            mend(&base, &bytes, &damage, &mut outcomes);
+        }
+    }
 }

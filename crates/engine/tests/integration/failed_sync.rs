@@ -7,7 +7,7 @@ use hedgerow::{
     Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Fault, Refusal, Survivors};
-use hedgerow_sim::{FaultCounts, SEGMENT_BYTES, Setup, Sweep, Taste, is_soaking, rounds};
+use hedgerow_sim::{FORMATS, FaultCounts, Setup, Sweep, Taste, is_soaking, rounds};
 
 const MODES: [Durability; 3] =
     [Durability::Immediate, Durability::Interval(Duration::from_millis(5)), Durability::Process];
@@ -226,17 +226,17 @@ mod each_sync_of_a_script_is_refused {
 
     #[test]
     fn page_cache_interval() {
-        refuse_each(CrashModel::Pages, MODES[1], 1);
+        refuse_each(CrashModel::Pages, MODES[1], 2);
     }
 
     #[test]
     fn page_cache_process() {
-        refuse_each(CrashModel::Pages, MODES[2], 0);
+        refuse_each(CrashModel::Pages, MODES[2], 1);
     }
 
     #[test]
     fn persistent_memory_immediate() {
-        refuse_each(CrashModel::CacheLines, MODES[0], 1);
+        refuse_each(CrashModel::CacheLines, MODES[0], 2);
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod each_sync_of_a_script_is_refused {
     }
 }
 
-fn refuse_each(model: CrashModel, durability: Durability, version: usize) {
+fn refuse_each(model: CrashModel, durability: Durability, format: usize) {
     let taste = Taste {
         keys: 60,
         value_bytes_max: 60_000,
@@ -265,10 +265,10 @@ fn refuse_each(model: CrashModel, durability: Durability, version: usize) {
         .collect();
     let seed: u64 = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
     let count = rounds(240, 600) as usize;
-    let segment_bytes = SEGMENT_BYTES[(seed as usize + version) % SEGMENT_BYTES.len()];
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, segment_bytes, ..Setup::default() };
+    let format = FORMATS[(seed as usize - 1 + format) % FORMATS.len()];
+    let setup = Setup { model, durability, tier_bytes: 16 << 20, format, ..Setup::default() };
     let syncs = Sweep::syncs_of(seed, count, setup, &taste).unwrap_or_else(|d| panic!("{d}"));
-    let place = format!("{model:?}, {durability:?}, segments of {segment_bytes} bytes");
+    let place = format!("{model:?}, {durability:?}, {format}");
     assert!(syncs > 30, "{place}: {syncs} syncs in all");
     let (begin, mut counts) = (Instant::now(), FaultCounts::default());
     // A stride that has no factor in common with the ways: all of them meet all kinds of syncs.
@@ -337,12 +337,12 @@ fn each_growth_of_a_store_is_refused() {
 /// that was durable.
 #[test]
 fn each_sync_of_an_opening_is_refused() {
-    let mut versions = SEGMENT_BYTES.into_iter().cycle();
+    let mut formats = FORMATS.into_iter().cycle();
     for model in [CrashModel::Pages, CrashModel::CacheLines] {
         for durability in MODES {
-            let segment_bytes = versions.next().unwrap_or_default();
+            let format = formats.next().unwrap();
             let make = |sim: &CrashSim| {
-                let options = Options { segment_bytes, ..options(durability, false) };
+                let options = format.with(options(durability, false));
                 let db = Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000))?;
                 let flat = db.create_table("flat", Schema::flat())?;
                 db.persist()?;

@@ -13,25 +13,25 @@ use std::time::Duration;
 
 use hedgerow::{Batch, Db, Durability, Options, Schema, Table, Type, row};
 use hedgerow_device::Random;
-use hedgerow_sim::{SEGMENT_BYTES, rounds};
+use hedgerow_sim::{FORMATS, Format, rounds};
 
 const DIRECTORY: &str = "HEDGEROW_KILL_DIRECTORY";
-const SEGMENT: &str = "HEDGEROW_KILL_SEGMENT_BYTES";
+/// Which of [`FORMATS`].
+const FORMAT: &str = "HEDGEROW_KILL_FORMAT";
 const THREADS: u64 = 4;
 const KEYS: u64 = 50;
 
-fn options(segment_bytes: u64) -> Options {
-    Options {
-        segment_bytes,
+fn options(format: Format) -> Options {
+    format.with(Options {
         fast_tier_bytes_max: 24 << 20,
         durability: Durability::Process,
         index_bytes_max: 64 << 20,
         ..Options::default()
-    }
+    })
 }
 
-fn open(directory: &Path, segment_bytes: u64) -> (Db, Table, Table) {
-    let db = Db::open_with(directory, options(segment_bytes)).unwrap();
+fn open(directory: &Path, format: Format) -> (Db, Table, Table) {
+    let db = Db::open_with(directory, options(format)).unwrap();
     let schema = Schema::new().field("round", Type::U64).field("half", Type::U64).field("text", Type::Bytes);
     let rows = db.create_table("rows", schema).unwrap();
     let twins = db.create_table("twins", Schema::new().field("round", Type::U64)).unwrap();
@@ -46,8 +46,9 @@ fn key(thread: u64, key: u64) -> Vec<u8> {
 #[test]
 fn writer() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
-    let segment_bytes = std::env::var(SEGMENT).unwrap().parse().unwrap();
-    let (db, rows, twins) = open(Path::new(&directory), segment_bytes);
+    let format: usize = std::env::var(FORMAT).unwrap().parse().unwrap();
+    let format = FORMATS[format];
+    let (db, rows, twins) = open(Path::new(&directory), format);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, rows, twins) = (&db, &rows, &twins);
@@ -102,16 +103,11 @@ fn write_for_ever(db: &Db, rows: &Table, twins: &Table, thread: u64) {
 type Acknowledged = BTreeMap<(u64, u64), (char, u64)>;
 
 /// Runs the writer for `life` and kills it. Returns how many writes it acknowledged.
-fn run_and_kill(
-    directory: &Path,
-    segment_bytes: u64,
-    life: Duration,
-    acknowledged: &mut Acknowledged,
-) -> u64 {
+fn run_and_kill(directory: &Path, format: Format, life: Duration, acknowledged: &mut Acknowledged) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--nocapture"])
         .env(DIRECTORY, directory)
-        .env(SEGMENT, segment_bytes.to_string())
+        .env(FORMAT, FORMATS.iter().position(|other| *other == format).unwrap().to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -142,8 +138,8 @@ fn run_and_kill(
 }
 
 /// Everything acknowledged is there, or something the same thread wrote after it and was killed before it could say so.
-fn verify(directory: &Path, segment_bytes: u64, acknowledged: &Acknowledged) {
-    let (db, rows, twins) = open(directory, segment_bytes);
+fn verify(directory: &Path, format: Format, acknowledged: &Acknowledged) {
+    let (db, rows, twins) = open(directory, format);
     for (&(thread, n), &(what, round)) in acknowledged {
         let key = key(thread, n);
         let (row, twin) = (rows.get(&key).unwrap(), twins.get(&key).unwrap());
@@ -179,31 +175,31 @@ fn verify(directory: &Path, segment_bytes: u64, acknowledged: &Acknowledged) {
     db.close().unwrap();
 }
 
-/// Half of the kills with each version of the root.
+/// A third of the kills with each version of the root.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
-    for segment_bytes in SEGMENT_BYTES {
-        kill_again_and_again(segment_bytes, rounds(12, 50));
+    for format in FORMATS {
+        kill_again_and_again(format, rounds(8, 50));
     }
 }
 
-fn kill_again_and_again(segment_bytes: u64, kills: u64) {
+fn kill_again_and_again(format: Format, kills: u64) {
     let directory = temporary("kill");
     let mut acknowledged = Acknowledged::new();
     let (mut random, mut total, mut killed_in_a_row) = (Random::from_seed(9), 0, 0);
     for kill in 0..kills {
         let life = Duration::from_millis(40 + random.below(300));
-        total += run_and_kill(&directory, segment_bytes, life, &mut acknowledged);
+        total += run_and_kill(&directory, format, life, &mut acknowledged);
         // Every third kill is followed by another without an opening in order between them.
         if kill % 3 == 2 {
             killed_in_a_row += 1;
             continue;
         }
-        verify(&directory, segment_bytes, &acknowledged);
+        verify(&directory, format, &acknowledged);
     }
-    verify(&directory, segment_bytes, &acknowledged);
+    verify(&directory, format, &acknowledged);
     println!(
-        "segments of {segment_bytes} bytes: {kills} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
+        "{format}: {kills} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
     );
     assert!(total > kills * 20, "the writers hardly wrote: {total}");
     std::fs::remove_dir_all(&directory).unwrap();

@@ -13,6 +13,7 @@ mod crash;
 mod crash_when_full;
 mod damage;
 mod failed_sync;
+mod formats;
 mod full_disk;
 mod kill;
 mod limit;

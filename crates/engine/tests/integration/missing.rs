@@ -162,11 +162,22 @@ fn a_spoiled_catalog_has_a_copy() {
     }
 }
 
-/// Records whose lengths divide a page begin at the same places in each: only their order tells one page from another.
+/// Records whose lengths divide a page begin at the same places in each: only their order, and their checksums, tell one page
+/// from another.
 #[test]
 fn pages_in_each_others_places() {
-    let scratch = Scratch::new("swap");
-    let db = Db::open_with(&scratch.0, options()).unwrap();
+    page_in_the_place_of_another(3);
+}
+
+/// The same where their checksums do not tell them apart.
+#[test]
+fn pages_in_each_others_places_in_an_older_store() {
+    page_in_the_place_of_another(2);
+}
+
+fn page_in_the_place_of_another(format_version: u32) {
+    let scratch = Scratch::new(&format!("swap-{format_version}"));
+    let db = Db::open_with(&scratch.0, Options { format_version, ..options() }).unwrap();
     let rows = db.create_table("rows", Schema::flat()).unwrap();
     let put = |i: u32, n: u64, bytes: usize| {
         // The end of a value is that of all others: a record that two pages share fits with either second page.
@@ -193,7 +204,7 @@ fn pages_in_each_others_places() {
             [pages[at / 2], pages[pages.len() - 1 - at / 2]].into_iter().filter(|other| *other != page)
         {
             let source = whole[page..page + 4096].to_vec();
-            let spoiled = Scratch::killed("swap-copy", &scratch.0, |bytes| {
+            let spoiled = Scratch::killed(&format!("swap-copy-{format_version}"), &scratch.0, |bytes| {
                 bytes[other..other + 4096].copy_from_slice(&source);
             });
             let found = Db::open_with(&spoiled.0, options())

@@ -61,7 +61,7 @@ struct Known {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 15] = [
+const KNOWN: [Known; 16] = [
     Known {
         name: "merge",
         values: "on|off",
@@ -115,6 +115,12 @@ const KNOWN: [Known; 15] = [
         values: "a power of two from 262144, or 0: as the store chooses",
         what: "bytes of a log segment, in a new store",
         set: |options, value| number(&mut options.segment_bytes, value),
+    },
+    Known {
+        name: "format_version",
+        values: "2|3",
+        what: "checksums of a new store that know their place, or (2) do not",
+        set: |options, value| number(&mut options.format_version, value),
     },
     Known {
         name: "fast_tier_bytes_max",

@@ -150,7 +150,7 @@ impl Target {
         for &(offset, word) in &extract.voided {
             self.file.write_at(offset, &word.to_le_bytes())?;
         }
-        Ok(self.file.write_at(start, &segment.header(extract))?)
+        Ok(self.file.write_at(start, &segment.header(start, extract))?)
     }
 
     /// Makes durable what was written, and says so.
