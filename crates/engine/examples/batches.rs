@@ -3,7 +3,8 @@
 //! `cargo run --release -p hedgerow --example batches -- [name=value ...]`: `rows` (1000000), `of` writes to a batch (100),
 //! `rounds` (9) of each in turn, `writes` to a round (200000), `threads` that do so at once (1), `dir` (memory if there is
 //! none), `limit` of the store in MiB (4096), `way`
-//! (each; `alone` or `together`: this one only, for a profile). Rows are of 10 x 100 bytes. Per write the time that passed and the writer's own
+//! (each; `alone` or `together`: this one only, for a profile),
+//! `reuse` (no; `yes`: one batch, cleared each time). Rows are of 10 x 100 bytes. Per write the time that passed and the writer's own
 //! time on a processor, which others at work do not lengthen: the median of the rounds, the least and the most.
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -34,6 +35,8 @@ struct Bench<'a> {
     value: &'a [u8],
     rows: u64,
     of: u64,
+    /// One batch is cleared and filled again, instead of a new one each time.
+    reuses: bool,
 }
 
 impl Bench<'_> {
@@ -49,8 +52,12 @@ impl Bench<'_> {
     fn round(&self, seed: u64, writes: u64, whole: bool, together: bool) -> [f64; 2] {
         let mut random = Random::from_seed(seed);
         let (began, worked) = (Instant::now(), worked_ns());
+        let mut batch = Batch::new();
         for _ in 0..writes / self.of {
-            let mut batch = Batch::new();
+            match self.reuses {
+                true => batch.clear(),
+                false => batch = Batch::new(),
+            }
             for i in 0..self.of {
                 let key = key(random.below(self.rows));
                 match (together, whole) {
@@ -61,7 +68,7 @@ impl Bench<'_> {
                 }
             }
             if together {
-                self.db.write(batch).unwrap();
+                self.db.write(&batch).unwrap();
             }
         }
         let ns = [began.elapsed().as_nanos() as f64, worked_ns() - worked];
@@ -112,7 +119,8 @@ fn main() {
     let table = db.create_table("usertable", schema).unwrap();
     let ids: Vec<FieldId> = (0..FIELDS).map(|i| table.field(&format!("field{i}")).unwrap()).collect();
     let (rows, of, value) = (args.number("rows", 1_000_000), args.number("of", 100), [b'v'; FIELD_BYTES]);
-    let bench = Bench { db: &db, table: &table, ids: &ids, value: &value, rows, of };
+    let reuses = args.text("reuse") == Some("yes");
+    let bench = Bench { db: &db, table: &table, ids: &ids, value: &value, rows, of, reuses };
     (0..rows).for_each(|i| table.put(&key(i), &bench.row()).unwrap());
     let (writes, threads) = (args.number("writes", 200_000), args.number("threads", 1));
     for (what, whole) in [("updates of one field", false), ("puts", true)] {

@@ -52,6 +52,7 @@ mod throttle;
 mod victims;
 mod write;
 
+use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,12 +231,12 @@ impl Db {
         self.store.change_tables(changes)
     }
 
-    /// Writes all of a batch, or nothing.
+    /// Writes all of a batch, or nothing. A batch that is lent may be written again, or [cleared](Batch::clear) for the next.
     ///
     /// # Errors
     /// Those of the single writes, before anything is written; `Conflict` if a required version has changed.
-    pub fn write(&self, batch: Batch) -> Result<()> {
-        self.store.write_batch(batch)
+    pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
+        self.store.write_batch(batch.borrow())
     }
 
     /// Keeps the rows that [`Table::find`] finds under it where they are. While it lives the collector gives nothing back: it

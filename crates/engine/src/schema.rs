@@ -15,7 +15,7 @@ pub(crate) mod catalog;
 pub(crate) mod format;
 pub(crate) mod layout;
 pub(crate) mod merge;
-mod names;
+pub(crate) mod names;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod table;

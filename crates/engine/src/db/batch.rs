@@ -4,8 +4,6 @@
 //! one. Its records lie in one frame (`log/format.rs`), which counts only if it is whole. A snapshot, which waits for the
 //! lanes, sees all of a batch or nothing; a reader without one may see its first rows before its last.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,14 +18,13 @@ use crate::index::{Decision, Guard, LeafPosition, Located, Slot};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
-use crate::schema::body::is_past;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
-use crate::schema::unknown_field;
-use crate::{Error, ErrorKind, FieldId, FieldName, Result, Value};
+use crate::{Error, ErrorKind, FieldName, Result, Value};
 
-/// With no more fields a write takes no memory of its own while it is encoded.
-const INLINE_FIELDS: usize = 12;
+use staged::{FieldWrite, NewExpiry, Op, Staged, Write};
+
+mod staged;
 
 /// Bytes of one batch's records, at most.
 const BATCH_BYTES_MAX: usize = 256 << 20;
@@ -38,7 +35,7 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 /// crash, hold all of it or nothing.
 #[derive(Default, Clone)]
 pub struct Batch {
-    writes: Vec<Write>,
+    staged: Staged,
     required: Vec<Required>,
     store: Option<Arc<Store>>,
     /// It was given tables of different stores.
@@ -48,80 +45,17 @@ pub struct Batch {
 /// A row's table and key, and the version it must have.
 type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
-#[derive(Clone)]
-struct Write {
-    table: Arc<TableShared>,
-    /// The key, and behind it what its values hold in bytes.
-    bytes: Vec<u8>,
-    key_bytes: usize,
-    op: Op,
-}
-
-#[derive(Clone)]
-enum Op {
-    Put(Vec<FieldWrite>, Option<u64>),
-    Update(Vec<FieldWrite>, Option<NewExpiry>),
-    Expire(Option<u64>),
-    Delete,
-}
-
-/// What a field is given.
-#[derive(Clone)]
-struct FieldWrite {
-    name: Name,
-    value: Held,
-    /// When the field expires on its own, if it does.
-    expires_at_ms: Option<u64>,
-}
-
-impl FieldWrite {
-    /// The field's name, if it was given by name.
-    fn text(&self) -> Option<&str> {
-        match &self.name {
-            Name::Text(text) => Some(text),
-            Name::Id(_) => None,
-        }
-    }
-}
-
-/// The expiry that an update of some fields gives the row by the way, folded out of two writes.
-#[derive(Debug, Clone, Copy)]
-struct NewExpiry {
-    /// `None` takes it away.
-    at_ms: Option<u64>,
-    /// Whether a row that the update makes has it too: the expiry came after it.
-    of_new_row: bool,
-}
-
-/// A field's value; what it has of bytes is in those of the write.
-#[derive(Debug, Clone)]
-enum Held {
-    Plain(Value<'static>),
-    Bytes(Range<usize>),
-    Str(Range<usize>),
-}
-
-/// A field's name, owned.
-#[derive(Debug, Clone)]
-enum Name {
-    Id(FieldId),
-    Text(Box<str>),
-}
-
 impl Batch {
     /// An empty batch.
     pub fn new() -> Batch {
         Batch::default()
     }
 
-    fn add(&mut self, table: &Table, key: &[u8], op: Op) {
-        self.add_bytes(table, key.len(), key.to_vec(), op);
-    }
-
-    /// Adds a write to the key that `bytes` begin with.
-    fn add_bytes(&mut self, table: &Table, key_bytes: usize, bytes: Vec<u8>, op: Op) {
-        self.belongs(table);
-        self.writes.push(Write { table: Arc::clone(table.shared()), bytes, key_bytes, op });
+    /// Takes all writes and requirements out, and keeps the memory for the next.
+    pub fn clear(&mut self) {
+        self.staged.clear();
+        self.required.clear();
+        (self.store, self.mixed) = (None, false);
     }
 
     fn belongs(&mut self, table: &Table) {
@@ -137,8 +71,8 @@ impl Batch {
     /// `Invalid` for a bad key.
     pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
         check_key(key)?;
-        let (bytes, fields) = owned(table, key, fields, None)?;
-        self.add_bytes(table, key.len(), bytes, Op::Put(fields, None));
+        self.staged.add_put(table, key, fields, None)?;
+        self.belongs(table);
         Ok(())
     }
 
@@ -154,8 +88,8 @@ impl Batch {
         expires_at_ms: u64,
     ) -> Result<()> {
         check_key(key)?;
-        let (bytes, fields) = owned(table, key, fields, None)?;
-        self.add_bytes(table, key.len(), bytes, Op::Put(fields, Some(expires_at_ms)));
+        self.staged.add_put(table, key, fields, Some(expires_at_ms))?;
+        self.belongs(table);
         Ok(())
     }
 
@@ -170,8 +104,8 @@ impl Batch {
         fields: &[(F, Value<'_>)],
     ) -> Result<()> {
         check_key(key)?;
-        let (bytes, fields) = owned(table, key, fields, None)?;
-        self.add_bytes(table, key.len(), bytes, Op::Update(fields, None));
+        self.staged.add_update(table, key, fields, None)?;
+        self.belongs(table);
         Ok(())
     }
 
@@ -187,8 +121,8 @@ impl Batch {
         at_ms: u64,
     ) -> Result<()> {
         check_key(key)?;
-        let (bytes, fields) = owned(table, key, fields, Some(at_ms))?;
-        self.add_bytes(table, key.len(), bytes, Op::Update(fields, None));
+        self.staged.add_update(table, key, fields, Some(at_ms))?;
+        self.belongs(table);
         Ok(())
     }
 
@@ -199,7 +133,8 @@ impl Batch {
     /// `Invalid` for a bad key.
     pub fn set_expiry(&mut self, table: &Table, key: &[u8], at_ms: Option<u64>) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Expire(at_ms));
+        self.belongs(table);
+        self.staged.add(table, key, Op::Expire(at_ms));
         Ok(())
     }
 
@@ -209,7 +144,8 @@ impl Batch {
     /// `Invalid` for a bad key.
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<()> {
         check_key(key)?;
-        self.add(table, key, Op::Delete);
+        self.belongs(table);
+        self.staged.add(table, key, Op::Delete);
         Ok(())
     }
 
@@ -226,118 +162,57 @@ impl Batch {
 
     /// Writes in the batch.
     pub fn len(&self) -> usize {
-        self.writes.len()
+        self.staged.writes.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.writes.is_empty()
-    }
-}
-
-/// The bytes of a write's key and values, all in one piece, and its fields.
-fn owned<F: FieldName>(
-    table: &Table,
-    key: &[u8],
-    fields: &[(F, Value<'_>)],
-    expires_at_ms: Option<u64>,
-) -> Result<(Vec<u8>, Vec<FieldWrite>)> {
-    let of_values: usize = fields.iter().map(|(_, value)| bytes_of(value).len()).sum();
-    let mut bytes = Vec::with_capacity(key.len() + of_values);
-    bytes.extend_from_slice(key);
-    let mut own = Vec::with_capacity(fields.len());
-    for &(field, value) in fields {
-        let name = match field.name() {
-            Some(name) => Name::Text(name.into()),
-            None => Name::Id(table.field_id(field)?),
-        };
-        own.push(FieldWrite { name, value: Held::new(value, &mut bytes), expires_at_ms });
-    }
-    Ok((bytes, own))
-}
-
-fn bytes_of<'v>(value: &Value<'v>) -> &'v [u8] {
-    match *value {
-        Value::Bytes(bytes) => bytes,
-        Value::Str(text) => text.as_bytes(),
-        _ => &[],
-    }
-}
-
-impl Held {
-    /// Puts a value's bytes behind `bytes`.
-    fn new(value: Value<'_>, bytes: &mut Vec<u8>) -> Held {
-        let from = bytes.len();
-        bytes.extend_from_slice(bytes_of(&value));
-        match value {
-            Value::Bytes(_) => Held::Bytes(from..bytes.len()),
-            Value::Str(_) => Held::Str(from..bytes.len()),
-            Value::Null => Held::Plain(Value::Null),
-            Value::Bool(b) => Held::Plain(Value::Bool(b)),
-            Value::Int(n) => Held::Plain(Value::Int(n)),
-            Value::UInt(n) => Held::Plain(Value::UInt(n)),
-            Value::Float(x) => Held::Plain(Value::Float(x)),
-            Value::Timestamp(n) => Held::Plain(Value::Timestamp(n)),
-        }
-    }
-
-    fn value<'b>(&self, bytes: &'b [u8]) -> Value<'b> {
-        match self {
-            Held::Plain(value) => *value,
-            Held::Bytes(range) => Value::Bytes(&bytes[range.clone()]),
-            Held::Str(range) => {
-                Value::Str(std::str::from_utf8(&bytes[range.clone()]).expect("taken from a string"))
-            }
-        }
-    }
-
-    /// Where it is once its write's bytes were put behind others.
-    fn shift(&mut self, by: usize) {
-        if let Held::Bytes(range) | Held::Str(range) = self {
-            *range = range.start + by..range.end + by;
-        }
-    }
-}
-
-impl Write {
-    fn key(&self) -> &[u8] {
-        &self.bytes[..self.key_bytes]
-    }
-
-    /// Folds a later write of the same row into this.
-    fn then(&mut self, mut later: Write) {
-        let by = self.bytes.len() - later.key_bytes;
-        self.bytes.extend_from_slice(&later.bytes[later.key_bytes..]);
-        if let Op::Put(fields, _) | Op::Update(fields, _) = &mut later.op {
-            fields.iter_mut().for_each(|field| field.value.shift(by));
-        }
-        self.op.then(later.op);
+        self.staged.writes.is_empty()
     }
 }
 
 /// A record of the batch.
 struct Part<'b> {
-    write: &'b Write,
+    table: &'b TableShared,
     draft: Draft,
-    /// Its place among the encoded bodies.
-    body: Range<usize>,
+    spec: RecordSpec<'b>,
+    /// Of the whole record.
+    bytes: usize,
+    body: Body<'b>,
     /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
     old: Option<Slot>,
     /// Where in the index it is.
     at: Option<LeafPosition<'b>>,
 }
 
+/// Where the body of a record is.
+enum Body<'b> {
+    /// Encoded when the write was added.
+    Staged(&'b [u8]),
+    /// Among those that were made when the batch was written.
+    Made(Range<usize>),
+}
+
+impl Body<'_> {
+    fn bytes<'m>(&'m self, made: &'m [u8]) -> &'m [u8] {
+        match self {
+            Body::Staged(bytes) => bytes,
+            Body::Made(range) => &made[range.clone()],
+        }
+    }
+}
+
 impl Store {
     /// Writes a batch.
-    pub(super) fn write_batch(self: &Arc<Self>, mut batch: Batch) -> Result<()> {
+    pub(super) fn write_batch(self: &Arc<Self>, batch: &Batch) -> Result<()> {
         if batch.mixed || batch.store.as_ref().is_some_and(|store| !Arc::ptr_eq(store, self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
-        batch.writes = folded(std::mem::take(&mut batch.writes), self.clock.now_ms());
-        self.learn_names(&batch.writes)?;
+        let writes = batch.staged.folded(self.clock.now_ms());
+        self.learn_names(&batch.staged, &writes)?;
         let mut waits = 0;
         loop {
-            match self.try_batch(&batch)? {
+            match self.try_batch(batch, &writes)? {
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
                     self.pay(bytes);
@@ -348,25 +223,27 @@ impl Store {
         }
     }
 
-    fn learn_names(&self, writes: &[Write]) -> Result<()> {
-        for write in writes {
-            let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { continue };
-            let named = || fields.iter().filter_map(FieldWrite::text);
-            if named().next().is_none() {
-                continue;
-            }
-            let schema = write.table.schema.load();
-            if schema.fields().is_open()
-                && named().any(|name| FieldName::find(name, schema.fields()).is_none())
-            {
-                let names: Vec<&str> = named().collect();
-                self.evolve(&write.table, |schema| schema.with_learned(&names))?;
+    /// Learns the names of fields that open tables do not have.
+    fn learn_names(&self, staged: &Staged, writes: &[Write]) -> Result<()> {
+        for (table, writes) in staged.by_table(writes) {
+            let mut schema = table.schema.load_full();
+            for write in writes {
+                let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { continue };
+                if !schema.fields().is_open() || staged.body(write, fields, &schema).is_some() {
+                    continue;
+                }
+                let fields = staged.fields(write, fields);
+                let names: SmallVec<[&str; GROUP]> = fields.iter().filter_map(FieldWrite::text).collect();
+                if names.iter().any(|name| FieldName::find(*name, schema.fields()).is_none()) {
+                    self.evolve(table, |schema| schema.with_learned(&names))?;
+                    schema = table.schema.load_full();
+                }
             }
         }
         Ok(())
     }
 
-    fn try_batch(&self, batch: &Batch) -> Result<Attempt> {
+    fn try_batch(&self, batch: &Batch, writes: &[Write]) -> Result<Attempt> {
         let mut lanes = self.log.all_lanes();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place().then(|| self.log.collector_lane());
@@ -381,17 +258,11 @@ impl Store {
         }
         // Until all is published: the index need not be searched again.
         let guard = self.pin();
-        let (mut parts, mut bodies) = (Vec::with_capacity(batch.writes.len()), Vec::new());
-        self.each_located(&batch.writes, &guard, |write, found| {
-            write.table.id_for_write()?;
-            parts.extend(self.part(write, found, &mut bodies)?);
-            Ok(())
-        })?;
+        let (parts, made) = self.parts(&batch.staged, writes, &guard)?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
-        let specs: Vec<RecordSpec<'_>> = parts.iter().map(Part::spec).collect();
-        let records: usize = specs.iter().map(RecordSpec::record_bytes).sum();
+        let records: usize = parts.iter().map(|part| part.bytes).sum();
         if records > BATCH_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "the batch takes {records} bytes; the limit is {BATCH_BYTES_MAX}"
@@ -401,7 +272,7 @@ impl Store {
         let bytes = frame.record_bytes() + records;
         // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
         let new = || parts.iter().filter(|part| !is_row(part.old));
-        if !self.arena.has_room(new().count(), new().map(|part| part.write.key_bytes).sum()) {
+        if !self.arena.has_room(new().count(), new().map(|part| part.spec.key.len()).sum()) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
         }
         let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
@@ -414,32 +285,45 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &bodies), &specs, &guard)?;
+        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &made), &guard)?;
         Ok(Attempt::Done(sequence, bytes))
     }
 
-    /// Calls `visit` with the writes and where in the index their rows are. Those of a group are looked up together, so that
-    /// their misses overlap; and where the row will be looked at, so are they.
-    fn each_located<'b>(
+    /// What the writes put into the log, and the bodies that were made for it. The keys of a group are looked up together, so
+    /// that their misses overlap; and where the row will be looked at, so are they.
+    fn parts<'b>(
         &self,
+        staged: &'b Staged,
         writes: &'b [Write],
         guard: &'b Guard<'_>,
-        mut visit: impl FnMut(&'b Write, Located<'b>) -> Result<()>,
-    ) -> Result<()> {
-        for of_one in writes.chunk_by(|one, next| Arc::ptr_eq(&one.table, &next.table)) {
+    ) -> Result<(Vec<Part<'b>>, Vec<u8>)> {
+        let (mut parts, mut made) = (Vec::with_capacity(writes.len()), Vec::new());
+        for (table, of_one) in staged.by_table(writes) {
+            let id = table.id_for_write()?;
             for group in of_one.chunks(GROUP) {
-                let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Write::key).collect();
+                let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(|write| staged.key(write)).collect();
                 let mut found = [Located::default(); GROUP];
-                group[0].table.index.multi_locate(&keys, guard, &mut found);
-                for (write, found) in group.iter().zip(found) {
+                table.index.multi_locate(&keys, guard, &mut found);
+                for (write, found) in group.iter().zip(&found) {
                     if let Some(slot) = found.slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
                         self.prefetch(slot);
                     }
                 }
-                group.iter().zip(found).try_for_each(|(write, found)| visit(write, found))?;
+                // After the slots, so that it knows the version of every record that they lead to.
+                let schema = table.schema.load();
+                for ((write, found), key) in group.iter().zip(found).zip(keys) {
+                    let Some((draft, body)) = self.part(&schema, (staged, write), found.slot, &mut made)?
+                    else {
+                        continue;
+                    };
+                    let mut spec = draft.spec(id, key);
+                    spec.flags |= FLAG_BATCHED;
+                    let (bytes, old) = (spec.record_bytes(), found.slot.map(|slot| self.home(slot)));
+                    parts.push(Part { table, draft, spec, bytes, body, old, at: found.at });
+                }
             }
         }
-        Ok(())
+        Ok((parts, made))
     }
 
     /// Whether a write most likely needs more of the row than its slot.
@@ -456,64 +340,56 @@ impl Store {
         &self,
         lane: &mut Lane,
         reservation: Reservation,
-        (parts, bodies): (&[Part<'_>], &[u8]),
-        specs: &[RecordSpec<'_>],
+        (parts, made): (&[Part<'_>], &[u8]),
         guard: &Guard<'_>,
     ) -> Result<u64> {
         let Reservation { offset: start, incarnation, .. } = reservation;
-        let sequence = self.write_frame_and_records(&reservation, (parts, bodies), specs);
+        let sequence = self.write_frame_and_records(&reservation, (parts, made));
         let first = start + frame_spec().record_bytes() as u64;
         let seal_ahead = self.persists_in_place();
         if seal_ahead {
             let mut offset = first;
-            for (part, spec) in parts.iter().zip(specs) {
-                self.seal_with(spec, offset, incarnation, sequence, part.old);
-                offset += spec.record_bytes() as u64;
+            for part in parts {
+                self.seal_with(&part.spec, offset, incarnation, sequence, part.old);
+                offset += part.bytes as u64;
             }
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
             self.log.persist_range(start, reservation.bytes as u64);
         }
         let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
         let mut offset = first;
-        for (part, spec) in parts.iter().zip(specs) {
-            let bytes = spec.record_bytes();
-            let place = (part.write.key(), part.at);
-            let old = self.publish_at(&part.write.table, place, guard, |old| {
+        for part in parts {
+            let old = self.publish_at(part.table, (part.spec.key, part.at), guard, |old| {
                 if seal_ahead {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
                 } else {
-                    self.seal_with(spec, offset, incarnation, sequence, old);
+                    self.seal_with(&part.spec, offset, incarnation, sequence, old);
                 }
-                (Decision::Store(part.draft.slot(offset, bytes, old)), old)
+                (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
             });
             replaced.push(old.map_err(index_full)?);
             part.draft.note_expiry(&self.log, offset);
-            offset += bytes as u64;
+            offset += part.bytes as u64;
         }
         lane.commit(reservation, sequence);
-        let deltas = parts.iter().zip(specs).filter(|(part, _)| part.draft.kind == RecordKind::Delta);
-        deltas.for_each(|(_, spec)| lane.count_delta(spec.record_bytes()));
+        let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta);
+        deltas.for_each(|part| lane.count_delta(part.bytes));
         for (part, old) in parts.iter().zip(replaced) {
-            part.write.table.expiry.replaced(old, part.draft.expires_over(old));
+            part.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old);
             let chain_max = self.options.delta_chain_max;
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
                 // Else the next update of the row would write all of it.
-                self.merging.filled(&part.write.table, part.write.key(), chain_max);
+                self.merging.filled(part.table, part.spec.key, chain_max);
             }
         }
         Ok(sequence)
     }
 
     /// Writes a batch, all but the seals of its records; returns its sequence.
-    fn write_frame_and_records(
-        &self,
-        reservation: &Reservation,
-        (parts, bodies): (&[Part<'_>], &[u8]),
-        specs: &[RecordSpec<'_>],
-    ) -> u64 {
+    fn write_frame_and_records(&self, reservation: &Reservation, (parts, made): (&[Part<'_>], &[u8])) -> u64 {
         let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = *reservation;
         let end = start + (bytes + end_bytes) as u64;
         // Each record is written with an end mark behind it, which the next one writes over.
@@ -528,29 +404,26 @@ impl Store {
         let sequence = self.log.take_sequence();
         self.seal_with(&frame, start, incarnation, sequence, None);
         let mut offset = start + frame.record_bytes() as u64;
-        for (part, spec) in parts.iter().zip(specs) {
-            let bytes = spec.record_bytes();
-            tier.write(offset, with_end(offset, bytes), |out| {
-                spec.encode(out, reservation.seed_at(offset), |body| {
-                    body.copy_from_slice(&bodies[part.body.clone()])
-                });
+        for part in parts {
+            tier.write(offset, with_end(offset, part.bytes), |out| {
+                let seed = reservation.seed_at(offset);
+                part.spec.encode(out, seed, |body| body.copy_from_slice(part.body.bytes(made)));
             });
-            offset += bytes as u64;
+            offset += part.bytes as u64;
         }
         sequence
     }
 
-    /// What one write of a batch puts into the log, its body at the end of `bodies`; nothing for the deletion of what is not
-    /// there. All lanes are locked, so the row stays as it is (the collector may move it, no more).
+    /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked, so the
+    /// row in `slot` stays as it is (the collector may move it, no more).
     fn part<'b>(
         &self,
-        write: &'b Write,
-        Located { slot, at }: Located<'b>,
-        bodies: &mut Vec<u8>,
-    ) -> Result<Option<Part<'b>>> {
-        let schema = write.table.schema.load();
-        let old = slot.map(|slot| self.home(slot));
-        let from = bodies.len();
+        schema: &Arc<TableSchema>,
+        (staged, write): (&'b Staged, &'b Write),
+        slot: Option<Slot>,
+        made: &mut Vec<u8>,
+    ) -> Result<Option<(Draft, Body<'b>)>> {
+        let from = made.len();
         let draft = match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
@@ -559,40 +432,65 @@ impl Store {
                 }
                 Draft::tombstone()
             }
-            Op::Put(fields, at_ms) if fields.iter().any(|field| field.expires_at_ms.is_some()) => {
-                self.counters.add(Count::Put);
-                // Such a row is what the fields make as a delta over no row at all.
-                encode_delta(&schema, write, fields, bodies)?;
-                let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: true });
-                self.with_delta(&schema, (None, None), (bodies, from), expiry)?
-            }
             Op::Put(fields, expires_at_ms) => {
                 self.counters.add(Count::Put);
-                let fields = resolved(&schema, write, fields)?;
-                let plan = RowPlan::new(&schema, &fields).map_err(Error::from)?;
-                plan.encode(appended(bodies, plan.body_bytes()));
-                self.row_draft(&schema, *expires_at_ms, plan.body_bytes(), false)
+                if let Some(body) = staged.body(write, fields, schema) {
+                    let draft = self.row_draft(schema, *expires_at_ms, body.len(), false);
+                    return Ok(Some((draft, Body::Staged(body))));
+                }
+                self.put_given(schema, (staged, &staged.fields(write, fields)), *expires_at_ms, made)?
             }
             Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
-                encode_delta(&schema, write, fields, bodies)?;
-                let bytes = bodies.len() - from;
-                if expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes)) {
-                    delta_draft(&schema, None, bytes)
+                let body = staged.body(write, fields, schema);
+                let goes_unseen = |bytes| {
+                    let old = slot.map(|slot| self.home(slot));
+                    expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
+                };
+                match body {
+                    Some(body) if goes_unseen(body.len()) => {
+                        return Ok(Some((delta_draft(schema, None, body.len()), Body::Staged(body))));
+                    }
+                    Some(body) => made.extend_from_slice(body),
+                    None => encode_delta(schema, (staged, &staged.fields(write, fields)), made)?,
+                }
+                if body.is_none() && goes_unseen(made.len() - from) {
+                    delta_draft(schema, None, made.len() - from)
                 } else {
-                    let row = self.row_at(&schema, slot)?;
-                    self.with_delta(&schema, (slot, row), (bodies, from), *expiry)?
+                    let row = self.row_at(schema, slot)?;
+                    self.with_delta(schema, (slot, row), (made, from), *expiry)?
                 }
             }
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
-                let Some(row) = self.row_at(&schema, slot)? else { return Ok(None) };
+                let Some(row) = self.row_at(schema, slot)? else { return Ok(None) };
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
-                bodies.extend(EMPTY_DELTA);
-                self.with_delta(&schema, (slot, Some(row)), (bodies, from), expiry)?
+                made.extend(EMPTY_DELTA);
+                self.with_delta(schema, (slot, Some(row)), (made, from), expiry)?
             }
         };
-        Ok(Some(Part { write, draft, body: from..bodies.len(), old, at }))
+        Ok(Some((draft, Body::Made(from..made.len()))))
+    }
+
+    /// Makes a row of fields that were given one by one.
+    fn put_given(
+        &self,
+        schema: &Arc<TableSchema>,
+        (staged, fields): (&Staged, &[FieldWrite]),
+        expires_at_ms: Option<u64>,
+        made: &mut Vec<u8>,
+    ) -> Result<Draft> {
+        if fields.iter().any(|field| field.expires_at_ms.is_some()) {
+            // Such a row is what the fields make as a delta over no row at all.
+            let from = made.len();
+            encode_delta(schema, (staged, fields), made)?;
+            let expiry = Some(NewExpiry { at_ms: expires_at_ms, of_new_row: true });
+            return self.with_delta(schema, (None, None), (made, from), expiry);
+        }
+        let fields = staged.resolved(schema, fields)?;
+        let plan = RowPlan::new(schema, &fields).map_err(Error::from)?;
+        plan.encode(appended(made, plan.body_bytes()));
+        Ok(self.row_draft(schema, expires_at_ms, plan.body_bytes(), false))
     }
 
     /// What puts the delta at the end of `bodies`, from `from` on, over a row: itself, or where there is no row or the chain is
@@ -629,15 +527,6 @@ enum Attempt {
     NoSpace(usize, NoSpace),
 }
 
-impl Part<'_> {
-    fn spec(&self) -> RecordSpec<'_> {
-        let mut spec =
-            self.draft.spec(self.write.table.id.load(std::sync::atomic::Ordering::Acquire), self.write.key());
-        spec.flags |= FLAG_BATCHED;
-        spec
-    }
-}
-
 fn frame_spec() -> RecordSpec<'static> {
     RecordSpec {
         kind: RecordKind::Batch,
@@ -660,98 +549,14 @@ fn appended(bodies: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 /// Appends the body of a delta that sets these fields.
 fn encode_delta(
     schema: &TableSchema,
-    write: &Write,
-    fields: &[FieldWrite],
+    (staged, fields): (&Staged, &[FieldWrite]),
     bodies: &mut Vec<u8>,
 ) -> Result<()> {
-    let expiries: SmallVec<[Option<u64>; INLINE_FIELDS]> =
-        fields.iter().map(|field| field.expires_at_ms).collect();
-    let fields = resolved(schema, write, fields)?;
+    let expiries: SmallVec<[Option<u64>; GROUP]> = fields.iter().map(|field| field.expires_at_ms).collect();
+    let fields = staged.resolved(schema, fields)?;
     let plan = DeltaPlan::new(schema, &fields, FieldExpiries::Each(&expiries)).map_err(Error::from)?;
     plan.encode(appended(bodies, plan.body_bytes()));
     Ok(())
-}
-
-/// Whether no two writes are to the same row, as far as the hashes of their keys tell.
-fn are_distinct(writes: &[Write]) -> bool {
-    // Keys that were chosen to collide are compared, and no worse off than others that are the same.
-    let state = BuildHasherDefault::<DefaultHasher>::default();
-    let hash = |write: &Write| state.hash_one((Arc::as_ptr(&write.table) as usize, write.key()));
-    let mut hashes: Vec<u64> = writes.iter().map(hash).collect();
-    hashes.sort_unstable();
-    hashes.windows(2).all(|two| two[0] != two[1])
-}
-
-/// One write for each row: later writes folded into earlier ones, as of `now_ms`.
-fn folded(writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
-    if are_distinct(&writes) {
-        return writes;
-    }
-    let mut at: HashMap<(usize, Box<[u8]>), usize> = HashMap::with_capacity(writes.len());
-    let mut folded: Vec<Write> = Vec::with_capacity(writes.len());
-    for write in writes {
-        let place = (Arc::as_ptr(&write.table) as usize, Box::from(write.key()));
-        match at.get(&place) {
-            None => {
-                at.insert(place, folded.len());
-                folded.push(write);
-            }
-            Some(&i) => {
-                folded[i].op.lapse(now_ms);
-                folded[i].then(write);
-            }
-        }
-    }
-    folded
-}
-
-impl Op {
-    /// What leaves a row that has expired leaves none to whatever comes after it.
-    fn lapse(&mut self, now_ms: u64) {
-        let at_ms = match self {
-            Op::Put(_, at_ms) | Op::Expire(at_ms) => *at_ms,
-            Op::Update(_, expiry) => expiry.and_then(|expiry| expiry.at_ms),
-            Op::Delete => None,
-        };
-        if is_past(at_ms, now_ms) {
-            *self = Op::Delete;
-        }
-    }
-
-    fn then(&mut self, later: Op) {
-        match (&mut *self, later) {
-            (Op::Put(fields, _) | Op::Update(fields, _), Op::Update(more, _)) => fields.extend(more),
-            (Op::Delete, Op::Update(fields, _)) => *self = Op::Put(fields, None),
-            (Op::Expire(at_ms), Op::Update(fields, _)) => {
-                *self = Op::Update(fields, Some(NewExpiry { at_ms: *at_ms, of_new_row: false }));
-            }
-            (Op::Put(_, expires_at_ms), Op::Expire(at_ms)) => *expires_at_ms = at_ms,
-            (Op::Update(_, expiry), Op::Expire(at_ms)) => {
-                *expiry = Some(NewExpiry { at_ms, of_new_row: true });
-            }
-            (Op::Delete, Op::Expire(_)) => {}
-            (_, later) => *self = later,
-        }
-    }
-}
-
-type Resolved<'f> = SmallVec<[(FieldId, Value<'f>); INLINE_FIELDS]>;
-
-/// `fields`, those of `write`, by their ids, in the order they were given. Their names have been learned.
-fn resolved<'f>(schema: &TableSchema, write: &'f Write, fields: &'f [FieldWrite]) -> Result<Resolved<'f>> {
-    let mut resolved = Resolved::with_capacity(fields.len());
-    for FieldWrite { name, value, .. } in fields {
-        let id = match name {
-            Name::Id(id) => *id,
-            Name::Text(text) => {
-                let found = FieldName::find(&**text, schema.fields());
-                let position = found.ok_or_else(|| unknown_field(&**text))?;
-                schema.fields().fields()[position].id()
-            }
-        };
-        resolved.push((id, value.value(&write.bytes)));
-    }
-    Ok(resolved)
 }
 
 #[cfg(test)]

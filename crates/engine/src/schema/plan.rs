@@ -303,6 +303,12 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
         self.body_bytes
     }
 
+    /// Whether every field of the schema was given a value that is not null.
+    #[inline]
+    pub(crate) fn gives_all(&self) -> bool {
+        matches!(self.places, Places::InOrder(count) if count == self.schema.current_layout().len())
+    }
+
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything. It has no field expiries.
     #[inline]
     pub(crate) fn encode(&self, body: &mut [u8]) {

@@ -57,3 +57,219 @@ fn writes_that_are_folded_keep_their_bytes() {
     assert_eq!(fields(b"key"), expected(Value::Int(4), "a string", b"333"));
     assert_eq!(fields(b"other"), expected(Value::Int(0), "last", b""));
 }
+
+/// A table whose fields change between a write's addition to a batch and the batch.
+fn evolving() -> Schema {
+    Schema::new().nullable("kept", Type::String).field("default", Type::I64).nullable("other", Type::Bytes)
+}
+
+#[test]
+fn fields_that_changed_since_a_write_was_added_are_those_of_the_time_it_is_written() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, _) = open(&sim);
+    for (named, way) in
+        [(true, 0), (false, 0), (true, 1), (false, 1), (true, 2), (false, 2), (true, 3), (false, 3)]
+    {
+        let table = db.create_table(&format!("{named}{way}"), evolving()).unwrap();
+        let ids = ["kept", "default", "other"].map(|name| table.field(name).unwrap());
+        table.put(b"updated", &[("kept", Value::Str("before")), ("default", Value::Int(7))]).unwrap();
+        let mut batch = Batch::new();
+        let kept = Value::Str("kept, and longer than eight");
+        let (bytes, at_ms) = (Value::Bytes(b"0123456789"), 1_000_000);
+        if named {
+            batch
+                .put(&table, b"whole", &[("kept", kept), ("default", Value::Int(1)), ("other", bytes)])
+                .unwrap();
+            batch.put(&table, b"part", &[("kept", kept)]).unwrap();
+            batch.update(&table, b"updated", &[("kept", Value::Null), ("other", bytes)]).unwrap();
+            batch.update_expiring(&table, b"new", &[("kept", kept)], at_ms).unwrap();
+        } else {
+            batch.put(&table, b"whole", &[(ids[0], kept), (ids[1], Value::Int(1)), (ids[2], bytes)]).unwrap();
+            batch.put(&table, b"part", &[(ids[0], kept)]).unwrap();
+            batch.update(&table, b"updated", &[(ids[0], Value::Null), (ids[2], bytes)]).unwrap();
+            batch.update_expiring(&table, b"new", &[(ids[0], kept)], at_ms).unwrap();
+        }
+        match way {
+            0 => table.add_field("more", Type::I64).unwrap(),
+            1 => table.drop_field("other").unwrap(),
+            2 => table.rename_field("kept", "renamed").unwrap(),
+            _ => table.drop_field("default").unwrap(),
+        }
+        let written = db.write(&batch);
+        // What names a field that is gone is refused, and all of the batch with it.
+        if !matches!((named, way), (_, 0) | (false, 2)) {
+            assert_eq!(written.unwrap_err().kind(), ErrorKind::NotFound, "{named} {way}");
+            assert!(table.get(b"whole").unwrap().is_none() && table.get(b"new").unwrap().is_none());
+            assert_eq!(table.get(b"updated").unwrap().unwrap().get("other"), Value::Null);
+            continue;
+        }
+        written.unwrap();
+        let name = if way == 2 { "renamed" } else { "kept" };
+        let fields = |key: &[u8]| {
+            let row = table.get(key).unwrap().unwrap();
+            [name, "default", "other"].map(|name| row.get(name).to_owned())
+        };
+        let expected =
+            |kept: Value<'_>, n, bytes: Value<'_>| [kept, Value::Int(n), bytes].map(|value| value.to_owned());
+        assert_eq!(fields(b"whole"), expected(kept, 1, bytes));
+        assert_eq!(fields(b"part"), expected(kept, 0, Value::Null));
+        assert_eq!(fields(b"updated"), expected(Value::Null, 7, bytes));
+        assert_eq!(fields(b"new"), expected(kept, 0, Value::Null));
+        let expiry = table.read(b"new", |row| row.field_expires_at_ms(name)).unwrap();
+        assert_eq!(expiry, Some(Some(at_ms)), "{named} {way}");
+    }
+    db.check_counts().unwrap();
+}
+
+/// A name that an open table had when a write was added, and has no more, is learned anew.
+#[test]
+fn a_batch_learns_names_that_were_there_when_it_was_made() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, _) = open(&sim);
+    let table = db.create_table("open", Schema::open()).unwrap();
+    table.put(b"first", &[("known", Value::Bytes(b"1"))]).unwrap();
+    let mut batch = Batch::new();
+    batch.put(&table, b"a", &[("known", Value::Bytes(b"2"))]).unwrap();
+    batch.put(&table, b"b", &[("known", Value::Bytes(b"3")), ("unknown", Value::Bytes(b"4"))]).unwrap();
+    batch.put(&table, b"c", &[("known", Value::Bytes(b"5"))]).unwrap();
+    table.drop_field("known").unwrap();
+    db.write(batch).unwrap();
+    for (key, known) in [(b"a", b"2"), (b"b", b"3"), (b"c", b"5")] {
+        assert_eq!(table.get(key).unwrap().unwrap().get("known"), Value::Bytes(known));
+    }
+    assert_eq!(table.get(b"b").unwrap().unwrap().get("unknown"), Value::Bytes(b"4"));
+    assert_eq!(table.get(b"first").unwrap().unwrap().get("known"), Value::Null);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_when_the_batch_is_written_with_all_of_it() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let misfits = [
+        (("n", Value::Str("no number")), ErrorKind::Invalid),
+        (("nobody", Value::Int(1)), ErrorKind::NotFound),
+        (("n", Value::Null), ErrorKind::Invalid),
+    ];
+    for (misfit, kind) in misfits {
+        for is_put in [false, true] {
+            let mut batch = Batch::new();
+            batch.put(&table, b"good", &[("n", Value::Int(1))]).unwrap();
+            match is_put {
+                true => batch.put(&table, b"bad", &[misfit]).unwrap(),
+                false => batch.update(&table, b"bad", &[misfit]).unwrap(),
+            }
+            assert_eq!(batch.len(), 2);
+            assert_eq!(db.write(batch).unwrap_err().kind(), kind, "{misfit:?}");
+            assert!(table.get(b"good").unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_written_again_and_cleared_for_another() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let mut batch = Batch::new();
+    db.write(&batch).unwrap();
+    for n in 0..300_u16 {
+        batch.put(&table, &n.to_be_bytes(), &[("n", Value::Int(i64::from(n)))]).unwrap();
+    }
+    db.write(&batch).unwrap();
+    table.delete(&7_u16.to_be_bytes()).unwrap();
+    db.write(&batch).unwrap();
+    assert_eq!(table.len(), 300);
+    batch.require_version(&table, b"none", Some(1)).unwrap();
+    assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Conflict);
+    batch.clear();
+    assert!(batch.is_empty());
+    db.write(&batch).unwrap();
+    batch.update(&table, &7_u16.to_be_bytes(), &[("text", Value::Str("after"))]).unwrap();
+    db.write(&batch).unwrap();
+    assert_eq!(table.len(), 300);
+    let row = table.get(&7_u16.to_be_bytes()).unwrap().unwrap();
+    assert_eq!((row.get("n"), row.get("text")), (Value::Int(7), Value::Str("after")));
+    // Of another store, once it is cleared.
+    let other = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (other, table) = open(&other);
+    batch.clear();
+    batch.put(&table, b"key", &[("n", Value::Int(1))]).unwrap();
+    assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Invalid);
+    other.write(&batch).unwrap();
+    assert_eq!(table.len(), 1);
+}
+
+/// Its frame and records take a segment of several units.
+#[test]
+fn a_batch_larger_than_a_segment_is_there_again_after_a_kill() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let value = vec![b'v'; 3000];
+    let mut batch = Batch::new();
+    for n in 0..1500_u32 {
+        batch
+            .put(&table, &n.to_be_bytes(), &[("n", Value::Int(1)), ("bytes", Value::Bytes(&value))])
+            .unwrap();
+    }
+    for n in 0..1500_u32 {
+        batch.update(&table, &n.to_be_bytes(), &[("n", Value::Int(i64::from(n)))]).unwrap();
+    }
+    db.write(&batch).unwrap();
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let db = Db::open_at(FastTier::simulated(&killed), options(), Clock::manual(1_000)).unwrap();
+    let table = db.table("t").unwrap();
+    assert_eq!(table.len(), 1500);
+    for n in 0..1500_u32 {
+        let row = table.get(&n.to_be_bytes()).unwrap().unwrap();
+        assert_eq!((row.get("n"), row.get("bytes")), (Value::Int(i64::from(n)), Value::Bytes(&value)));
+    }
+}
+
+/// Random writes, many to the same keys, in batches and one by one: the same rows.
+#[test]
+fn a_batch_leaves_what_its_writes_one_by_one_would() {
+    let sims = [(); 2].map(|()| CrashSim::new(CrashModel::Pages, 32 << 20));
+    let [(db, table), (_singles_db, singles)] = [open(&sims[0]), open(&sims[1])];
+    let mut random = hedgerow_device::Random::from_seed(7);
+    for round in 0..400 {
+        let mut batch = Batch::new();
+        for step in 0..random.below(40) {
+            let key = (random.below(60) as u16).to_be_bytes();
+            let text = "t".repeat(random.below(30) as usize);
+            let fields = [("text", Value::Str(&text)), ("n", Value::Int((round * 100 + step) as i64))];
+            let fields = &fields[..1 + random.below(2) as usize];
+            match random.below(10) {
+                0..=2 => {
+                    batch.put(&table, &key, fields).unwrap();
+                    singles.put(&key, fields).unwrap();
+                }
+                3..=6 => {
+                    batch.update(&table, &key, fields).unwrap();
+                    singles.update(&key, fields).unwrap();
+                }
+                7 => {
+                    let at_ms = Some(1_000_000 + random.below(1000));
+                    batch.set_expiry(&table, &key, at_ms).unwrap();
+                    singles.expire(&key, at_ms).unwrap();
+                }
+                8 => {
+                    batch.put_expiring(&table, &key, fields, 5_000_000).unwrap();
+                    singles.put_expiring(&key, fields, 5_000_000).unwrap();
+                }
+                _ => {
+                    batch.delete(&table, &key).unwrap();
+                    singles.delete(&key).unwrap();
+                }
+            }
+        }
+        db.write(&batch).unwrap();
+        for n in 0..60_u16 {
+            let row = |table: &Table| {
+                let fields = |row: crate::Row| ["n", "text", "bytes"].map(|name| row.get(name).to_owned());
+                let expiry = table.read(&n.to_be_bytes(), |row| Ok(row.expires_at_ms())).unwrap();
+                (table.get(&n.to_be_bytes()).unwrap().map(fields), expiry)
+            };
+            assert_eq!(row(&table), row(&singles), "round {round}, key {n}");
+        }
+    }
+    db.check_counts().unwrap();
+}

@@ -4,7 +4,6 @@
 //! of a row that is not in memory, makes the whole command fail for now ([`Wants`]), so that nobody sleeps on the event loop; only a command
 //! that has changed something by then sleeps. Must not know keys or tables' places.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 
 use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Missing, Table, Value};
@@ -187,12 +186,7 @@ impl Writer {
         }
         self.count += 1;
         let db = self.db.clone();
-        if self.has_changed {
-            return self.attempt(|| db.write(batch.clone()));
-        }
-        // The usual case has no need of a second copy: without room the command begins anew.
-        let batch = Cell::new(batch);
-        self.attempt(|| db.write(batch.take()))
+        self.attempt(|| db.write(&batch))
     }
 
     /// Forgets the gathered changes.

@@ -1,0 +1,501 @@
+//! What a batch holds of its writes until they are written.
+//!
+//! Owns the memory of keys and values, all in one piece, and what later writes of a row make of earlier ones. Promises: the
+//! fields of a write are encoded as it is added, under the schema of that moment, and only if that is the schema still when
+//! the batch is written are those bytes taken; else the values are read out of them and encoded anew. Must not know: the log,
+//! the index, what is in the store.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::db::Table;
+use crate::db::store::TableShared;
+use crate::schema::body::{DeltaBody, DeltaEntry, RowBody, is_past};
+use crate::schema::names;
+use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
+use crate::schema::table::TableSchema;
+use crate::schema::unknown_field;
+use crate::{FieldId, FieldName, Result, Value};
+
+/// With no more fields a write takes no memory of its own while it is encoded.
+const INLINE_FIELDS: usize = 12;
+
+/// Places looked at for a hash before keys are compared instead: they may have been chosen to meet.
+const PROBES_MAX: usize = 64;
+
+/// Writes in the order they were added.
+#[derive(Default, Clone)]
+pub(super) struct Staged {
+    pub(super) writes: Vec<Write>,
+    runs: Vec<Run>,
+    /// Keys, bodies and values.
+    bytes: Vec<u8>,
+}
+
+/// Writes one after the other to one table.
+#[derive(Clone)]
+pub(super) struct Run {
+    pub(super) table: Arc<TableShared>,
+    /// As it was when the first of them was added.
+    schema: Arc<TableSchema>,
+}
+
+#[derive(Clone)]
+pub(super) struct Write {
+    run: usize,
+    key: Span,
+    pub(super) op: Op,
+}
+
+/// A part of what [`Staged`] holds in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: usize,
+    len: usize,
+}
+
+impl Span {
+    fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Op {
+    Put(Fields, Option<u64>),
+    Update(Fields, Option<NewExpiry>),
+    Expire(Option<u64>),
+    Delete,
+}
+
+/// The fields of one write.
+#[derive(Clone)]
+pub(super) enum Fields {
+    /// The body of a row or delta under the schema of the write's run.
+    Encoded(Encoded),
+    /// One by one: those of several writes to a row; or they did not fit the schema when they were added.
+    Given(Vec<FieldWrite>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Encoded {
+    body: Span,
+    /// The positions of a row's fields that were given, 2 bytes each, if not all were: the body has defaults for others, and
+    /// nothing for those that were given null.
+    given: Option<Span>,
+    is_named: bool,
+}
+
+/// What a field is given.
+#[derive(Clone)]
+pub(super) struct FieldWrite {
+    name: Name,
+    value: Held,
+    /// When the field expires on its own, if it does.
+    pub(super) expires_at_ms: Option<u64>,
+}
+
+impl FieldWrite {
+    /// The field's name, if it was given by name.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.name {
+            Name::Text(text) => Some(text),
+            Name::Id(_) => None,
+        }
+    }
+}
+
+/// The expiry that an update of some fields gives the row by the way, folded out of two writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewExpiry {
+    /// `None` takes it away.
+    pub(super) at_ms: Option<u64>,
+    /// Whether a row that the update makes has it too: the expiry came after it.
+    pub(super) of_new_row: bool,
+}
+
+/// A field's value; what it has of bytes is among those of [`Staged`].
+#[derive(Debug, Clone)]
+enum Held {
+    Plain(Value<'static>),
+    Bytes(Span),
+    Str(Span),
+}
+
+/// A field's name, owned.
+#[derive(Debug, Clone)]
+enum Name {
+    Id(FieldId),
+    Text(Box<str>),
+}
+
+/// Adding writes.
+impl Staged {
+    pub(super) fn clear(&mut self) {
+        self.writes.clear();
+        self.runs.clear();
+        self.bytes.clear();
+    }
+
+    /// Adds a write that names no fields.
+    pub(super) fn add(&mut self, table: &Table, key: &[u8], op: Op) {
+        let (run, key) = (self.run_of(table), self.append(key));
+        self.writes.push(Write { run, key, op });
+    }
+
+    pub(super) fn add_put<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<()> {
+        let run = self.run_of(table);
+        let Staged { runs, bytes, writes } = self;
+        let schema: &TableSchema = &runs[run].schema;
+        let Ok(plan) = RowPlan::new(schema, fields) else {
+            let fields = self.given(table, fields, None)?;
+            self.add(table, key, Op::Put(fields, expires_at_ms));
+            return Ok(());
+        };
+        let (key, body) = append_body(bytes, key, plan.body_bytes());
+        plan.encode(&mut bytes[body.range()]);
+        let given = match plan.gives_all() {
+            true => None,
+            false => Some(append_positions(bytes, schema, fields)),
+        };
+        let fields = Fields::Encoded(Encoded { body, given, is_named: is_named(fields) });
+        writes.push(Write { run, key, op: Op::Put(fields, expires_at_ms) });
+        Ok(())
+    }
+
+    pub(super) fn add_update<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<()> {
+        let run = self.run_of(table);
+        let Staged { runs, bytes, writes } = self;
+        let Ok(plan) = DeltaPlan::new(&runs[run].schema, fields, FieldExpiries::All(expires_at_ms)) else {
+            let fields = self.given(table, fields, expires_at_ms)?;
+            self.add(table, key, Op::Update(fields, None));
+            return Ok(());
+        };
+        let (key, body) = append_body(bytes, key, plan.body_bytes());
+        plan.encode(&mut bytes[body.range()]);
+        let fields = Fields::Encoded(Encoded { body, given: None, is_named: is_named(fields) });
+        writes.push(Write { run, key, op: Op::Update(fields, None) });
+        Ok(())
+    }
+
+    /// The run that a write to `table` belongs to.
+    fn run_of(&mut self, table: &Table) -> usize {
+        let shared = table.shared();
+        if !self.runs.last().is_some_and(|run| Arc::ptr_eq(&run.table, shared)) {
+            self.runs.push(Run { table: Arc::clone(shared), schema: shared.schema.load_full() });
+        }
+        self.runs.len() - 1
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        Span { start, len: bytes.len() }
+    }
+
+    /// Takes fields over as they were given, to be looked at when the batch is written: what is wrong with them is found then.
+    #[cold]
+    fn given<F: FieldName>(
+        &mut self,
+        table: &Table,
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Fields> {
+        let mut given = Vec::with_capacity(fields.len());
+        for &(field, value) in fields {
+            let name = match field.name() {
+                Some(name) => Name::Text(name.into()),
+                None => Name::Id(table.field_id(field)?),
+            };
+            let value = match value {
+                Value::Bytes(bytes) => Held::Bytes(self.append(bytes)),
+                Value::Str(text) => Held::Str(self.append(text.as_bytes())),
+                plain => Held::plain(plain),
+            };
+            given.push(FieldWrite { name, value, expires_at_ms });
+        }
+        Ok(Fields::Given(given))
+    }
+}
+
+fn is_named<F: FieldName>(fields: &[(F, Value<'_>)]) -> bool {
+    fields.first().is_some_and(|(name, _)| name.name().is_some())
+}
+
+/// Appends a key and room for a body.
+fn append_body(bytes: &mut Vec<u8>, key: &[u8], body_bytes: usize) -> (Span, Span) {
+    let key_at = bytes.len();
+    bytes.extend_from_slice(key);
+    let start = bytes.len();
+    bytes.resize(start + body_bytes, 0);
+    (Span { start: key_at, len: key.len() }, Span { start, len: body_bytes })
+}
+
+/// Appends the positions of `fields`, all of which the schema has.
+#[cold]
+fn append_positions<F: FieldName>(
+    bytes: &mut Vec<u8>,
+    schema: &TableSchema,
+    fields: &[(F, Value<'_>)],
+) -> Span {
+    let start = bytes.len();
+    for (hint, (name, _)) in fields.iter().enumerate() {
+        let position = name.find_near(schema.fields(), hint).expect("it was planned");
+        bytes.extend_from_slice(&(position as u16).to_le_bytes());
+    }
+    Span { start, len: bytes.len() - start }
+}
+
+/// Reading writes.
+impl Staged {
+    pub(super) fn key(&self, write: &Write) -> &[u8] {
+        &self.bytes[write.key.range()]
+    }
+
+    pub(super) fn table(&self, write: &Write) -> &Arc<TableShared> {
+        &self.runs[write.run].table
+    }
+
+    /// `writes`, those to one table that were added one after the other together.
+    pub(super) fn by_table<'w>(
+        &self,
+        writes: &'w [Write],
+    ) -> impl Iterator<Item = (&Arc<TableShared>, &'w [Write])> {
+        let runs = writes.chunk_by(|one, next| one.run == next.run);
+        runs.map(|of_one| (self.table(&of_one[0]), of_one))
+    }
+
+    /// The body of the write's fields, if they were encoded under `schema`.
+    #[inline]
+    pub(super) fn body(&self, write: &Write, fields: &Fields, schema: &Arc<TableSchema>) -> Option<&[u8]> {
+        match fields {
+            Fields::Encoded(encoded) if Arc::ptr_eq(schema, &self.runs[write.run].schema) => {
+                Some(&self.bytes[encoded.body.range()])
+            }
+            _ => None,
+        }
+    }
+
+    /// The fields one by one.
+    pub(super) fn fields<'w>(&self, write: &Write, fields: &'w Fields) -> Cow<'w, [FieldWrite]> {
+        match fields {
+            Fields::Given(given) => Cow::Borrowed(given),
+            Fields::Encoded(encoded) if matches!(write.op, Op::Put(..)) => {
+                Cow::Owned(self.of_row(&self.runs[write.run].schema, *encoded))
+            }
+            Fields::Encoded(encoded) => Cow::Owned(self.of_delta(&self.runs[write.run].schema, *encoded)),
+        }
+    }
+
+    /// What was given for a row that is encoded.
+    fn of_row(&self, schema: &TableSchema, encoded: Encoded) -> Vec<FieldWrite> {
+        let row = RowBody::new(schema.current_layout(), &self.bytes[encoded.body.range()], false);
+        let field = |position: usize| {
+            let read = row.read(schema, position).expect("a body as it was encoded");
+            self.read_out((schema, position), encoded.is_named, read.value, None)
+        };
+        match encoded.given {
+            None => (0..schema.fields().fields().len()).map(field).collect(),
+            Some(given) => {
+                let given = self.bytes[given.range()].chunks_exact(2);
+                given
+                    .map(|position| field(usize::from(u16::from_le_bytes([position[0], position[1]]))))
+                    .collect()
+            }
+        }
+    }
+
+    /// What was given for a delta that is encoded.
+    fn of_delta(&self, schema: &TableSchema, encoded: Encoded) -> Vec<FieldWrite> {
+        let delta = DeltaBody::new(&self.bytes[encoded.body.range()]);
+        let field = |entry: DeltaEntry<'_>| -> Result<FieldWrite> {
+            let position = schema.fields().position_of(entry.id).expect("it was planned");
+            let kind = schema.fields().fields()[position].kind();
+            let value = entry.raw.map_or(Ok(Value::Null), |raw| kind.decode(raw))?;
+            Ok(self.read_out((schema, position), encoded.is_named, value, entry.expires_at_ms))
+        };
+        let fields: Result<Vec<FieldWrite>> =
+            delta.entries().and_then(|entries| entries.map(|entry| field(entry?)).collect());
+        fields.expect("a delta as it was encoded")
+    }
+
+    /// A field whose value was read out of a body.
+    fn read_out(
+        &self,
+        (schema, position): (&TableSchema, usize),
+        is_named: bool,
+        value: Value<'_>,
+        expires_at_ms: Option<u64>,
+    ) -> FieldWrite {
+        let field = &schema.fields().fields()[position];
+        let name = match is_named {
+            true => Name::Text(field.name().into()),
+            false => Name::Id(field.id()),
+        };
+        let span =
+            |part: &[u8]| Span { start: part.as_ptr().addr() - self.bytes.as_ptr().addr(), len: part.len() };
+        let value = match value {
+            Value::Bytes(bytes) => Held::Bytes(span(bytes)),
+            Value::Str(text) => Held::Str(span(text.as_bytes())),
+            plain => Held::plain(plain),
+        };
+        FieldWrite { name, value, expires_at_ms }
+    }
+
+    /// `fields` by their ids, in the order they were given. Their names have been learned.
+    pub(super) fn resolved<'f>(
+        &'f self,
+        schema: &TableSchema,
+        fields: &'f [FieldWrite],
+    ) -> Result<SmallVec<[(FieldId, Value<'f>); INLINE_FIELDS]>> {
+        let mut resolved = SmallVec::with_capacity(fields.len());
+        for FieldWrite { name, value, .. } in fields {
+            let id = match name {
+                Name::Id(id) => *id,
+                Name::Text(text) => {
+                    let found = FieldName::find(&**text, schema.fields());
+                    let position = found.ok_or_else(|| unknown_field(&**text))?;
+                    schema.fields().fields()[position].id()
+                }
+            };
+            resolved.push((id, value.value(&self.bytes)));
+        }
+        Ok(resolved)
+    }
+}
+
+impl Held {
+    /// A value that has no bytes elsewhere.
+    fn plain(value: Value<'_>) -> Held {
+        Held::Plain(match value {
+            Value::Bool(b) => Value::Bool(b),
+            Value::Int(n) => Value::Int(n),
+            Value::UInt(n) => Value::UInt(n),
+            Value::Float(x) => Value::Float(x),
+            Value::Timestamp(n) => Value::Timestamp(n),
+            Value::Null | Value::Bytes(_) | Value::Str(_) => Value::Null,
+        })
+    }
+
+    fn value<'b>(&self, bytes: &'b [u8]) -> Value<'b> {
+        match self {
+            Held::Plain(value) => *value,
+            Held::Bytes(span) => Value::Bytes(&bytes[span.range()]),
+            Held::Str(span) => {
+                Value::Str(std::str::from_utf8(&bytes[span.range()]).expect("taken from a string"))
+            }
+        }
+    }
+}
+
+/// Several writes to one row.
+impl Staged {
+    /// One write for each row: later writes folded into earlier ones, as of `now_ms`.
+    pub(super) fn folded(&self, now_ms: u64) -> Cow<'_, [Write]> {
+        if self.are_distinct() {
+            return Cow::Borrowed(&self.writes);
+        }
+        let mut at: HashMap<(usize, &[u8]), usize> = HashMap::with_capacity(self.writes.len());
+        let mut folded: Vec<Write> = Vec::with_capacity(self.writes.len());
+        for write in &self.writes {
+            let row = (Arc::as_ptr(self.table(write)).addr(), self.key(write));
+            match at.get(&row) {
+                None => {
+                    at.insert(row, folded.len());
+                    folded.push(write.clone());
+                }
+                Some(&i) => {
+                    let (earlier, mut later) = (&mut folded[i], write.clone());
+                    earlier.op.lapse(now_ms);
+                    self.give_fields(earlier);
+                    self.give_fields(&mut later);
+                    earlier.op.then(later.op);
+                }
+            }
+        }
+        Cow::Owned(folded)
+    }
+
+    /// Turns the fields of a write into fields one by one.
+    fn give_fields(&self, write: &mut Write) {
+        if let Op::Put(fields @ Fields::Encoded(_), _) | Op::Update(fields @ Fields::Encoded(_), _) =
+            &write.op
+        {
+            let given = self.fields(write, fields).into_owned();
+            if let Op::Put(fields, _) | Op::Update(fields, _) = &mut write.op {
+                *fields = Fields::Given(given);
+            }
+        }
+    }
+
+    /// Whether no two writes are to the same row, as far as the hashes of their keys tell. Keys that were chosen to collide
+    /// are compared, and no worse off than others that are the same.
+    fn are_distinct(&self) -> bool {
+        let mut seen = vec![0u64; (2 * self.writes.len()).next_power_of_two()];
+        let mask = seen.len() - 1;
+        let mut is_new = |write: &Write| {
+            let table = Arc::as_ptr(self.table(write)).addr() as u64;
+            // Not 0, which is where none is.
+            let hash = (names::hash(self.key(write)) ^ table.rotate_left(32)) | 1;
+            let mut places = (0..PROBES_MAX).map(|probe| ((hash >> 1) as usize + probe) & mask);
+            match places.find(|&at| seen[at] == 0 || seen[at] == hash).map(|at| &mut seen[at]) {
+                Some(free) if *free == 0 => {
+                    *free = hash;
+                    true
+                }
+                _ => false,
+            }
+        };
+        self.writes.len() < 2 || self.writes.iter().all(&mut is_new)
+    }
+}
+
+impl Op {
+    /// What leaves a row that has expired leaves none to whatever comes after it.
+    fn lapse(&mut self, now_ms: u64) {
+        let at_ms = match self {
+            Op::Put(_, at_ms) | Op::Expire(at_ms) => *at_ms,
+            Op::Update(_, expiry) => expiry.and_then(|expiry| expiry.at_ms),
+            Op::Delete => None,
+        };
+        if is_past(at_ms, now_ms) {
+            *self = Op::Delete;
+        }
+    }
+
+    /// Folds a later write of the same row into this. The fields of both are given one by one.
+    fn then(&mut self, later: Op) {
+        match (&mut *self, later) {
+            (
+                Op::Put(Fields::Given(fields), _) | Op::Update(Fields::Given(fields), _),
+                Op::Update(Fields::Given(more), _),
+            ) => fields.extend(more),
+            (Op::Delete, Op::Update(fields, _)) => *self = Op::Put(fields, None),
+            (Op::Expire(at_ms), Op::Update(fields, _)) => {
+                *self = Op::Update(fields, Some(NewExpiry { at_ms: *at_ms, of_new_row: false }));
+            }
+            (Op::Put(_, expires_at_ms), Op::Expire(at_ms)) => *expires_at_ms = at_ms,
+            (Op::Update(_, expiry), Op::Expire(at_ms)) => {
+                *expiry = Some(NewExpiry { at_ms, of_new_row: true });
+            }
+            (Op::Delete, Op::Expire(_)) => {}
+            (_, later) => *self = later,
+        }
+    }
+}
