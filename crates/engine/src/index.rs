@@ -302,17 +302,17 @@ fn try_get(view: View<'_>, key: &[u8]) -> Result<Option<Slot>, Retry> {
 
 #[inline]
 fn get_in_leaf(leaf: &Node, version: u64, key: &[u8]) -> Result<Option<Slot>, Retry> {
-    Ok(locate_in_leaf(leaf, version, key)?.0)
-}
-
-/// The slot of `key`, which entry it is or would go before, and whether it is there.
-#[inline(always)]
-fn locate_in_leaf(leaf: &Node, version: u64, key: &[u8]) -> Result<(Option<Slot>, usize, bool), Retry> {
     let meta = leaf.meta();
     let (at, equal) = leaf.search(meta, key, version)?;
-    let word = if equal { leaf.slot(meta, at) } else { 0 };
+    slot_at(leaf, version, at, equal)
+}
+
+/// The slot of entry `at` if that is the key's, once all that was read of the leaf is known to be consistent.
+#[inline(always)]
+fn slot_at(leaf: &Node, version: u64, at: usize, equal: bool) -> Result<Option<Slot>, Retry> {
+    let word = if equal { leaf.slot(leaf.meta(), at) } else { 0 };
     leaf.check(version)?;
-    Ok((Slot::from_raw(word), at, equal))
+    Ok(Slot::from_raw(word))
 }
 
 /// What a look-up found.
@@ -362,13 +362,14 @@ struct Descent<'g> {
 #[derive(Clone, Copy)]
 enum Loading {
     Heads,
+    /// So many heads are less than the key's.
     Entry(usize),
-    Suffix,
+    Suffix(usize),
 }
 
 impl<'g> Descent<'g> {
     /// Goes one level down, to a node that begins to be loaded; or gives the slot, if this is a leaf.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Located<'g>>, Retry> {
         if let Some(parent) = self.parent.take() {
             let version = self.node.stable();
@@ -381,9 +382,9 @@ impl<'g> Descent<'g> {
                 Loading::Heads => Loading::Entry(self.node.prefetch_entry(meta, key)),
                 Loading::Entry(at) => {
                     self.node.prefetch_suffix(meta, at);
-                    Loading::Suffix
+                    Loading::Suffix(at)
                 }
-                Loading::Suffix => return self.locate(view, key).map(Some),
+                Loading::Suffix(from) => return self.locate(view, key, from).map(Some),
             };
             return Ok(None);
         }
@@ -399,11 +400,12 @@ impl<'g> Descent<'g> {
         Ok(None)
     }
 
-    /// Finds the key in the leaf that was come to.
-    #[inline]
-    fn locate(&self, view: View<'g>, key: &[u8]) -> Result<Located<'g>, Retry> {
+    /// Finds the key in the leaf that was come to, where `from` heads are less than its.
+    #[inline(always)]
+    fn locate(&self, view: View<'g>, key: &[u8], from: usize) -> Result<Located<'g>, Retry> {
         let &Descent { node: leaf, version, .. } = self;
-        let (slot, at, equal) = locate_in_leaf(leaf, version, key)?;
+        let (at, equal) = leaf.search_from(leaf.meta(), from, key, version)?;
+        let slot = slot_at(leaf, version, at, equal)?;
         let at = LeafPosition { tree: view.tree, leaf, version, at: at as u16, equal };
         Ok(Located { slot, at: Some(at) })
     }

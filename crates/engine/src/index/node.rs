@@ -296,7 +296,8 @@ impl Node {
         }
     }
 
-    /// Starts loading what belongs to where `key` would be: its ext, and in a leaf its slot. Nothing is checked.
+    /// Starts loading what belongs to where `key` would be: its ext, and in a leaf its slot. Nothing is checked. Returns how
+    /// many heads are less than that of `key`.
     #[inline]
     pub(super) fn prefetch_entry(&self, meta: Meta, key: &[u8]) -> usize {
         let at = self.heads_below(meta.count(), head_of(key, meta.prefix()));
@@ -387,9 +388,20 @@ impl Node {
     /// Meaningful only if `version` still holds afterwards; `Retry` may come early.
     #[inline]
     pub(super) fn search(&self, meta: Meta, key: &[u8], version: u64) -> Result<(usize, bool), Retry> {
-        let count = meta.count();
-        let head = head_of(key, meta.prefix());
-        let from = self.heads_below(count, head);
+        let from = self.heads_below(meta.count(), head_of(key, meta.prefix()));
+        self.search_from(meta, from, key, version)
+    }
+
+    /// [`Node::search`] for who knows how many heads are less than that of `key`, by [`Node::prefetch_entry`].
+    #[inline(always)]
+    pub(super) fn search_from(
+        &self,
+        meta: Meta,
+        from: usize,
+        key: &[u8],
+        version: u64,
+    ) -> Result<(usize, bool), Retry> {
+        let (count, head) = (meta.count(), head_of(key, meta.prefix()));
         if from >= count || self.head(from) != head {
             return Ok((from, false));
         }
