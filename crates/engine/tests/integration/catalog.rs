@@ -374,7 +374,8 @@ fn a_store_of_an_older_build_is_taken_over() {
 #[test]
 fn a_store_that_was_not_closed_says_that_changes_are_in_its_log() {
     let (from, copy) = (Scratch::new("open"), Scratch::new("looked-at"));
-    let db = Db::open_with(&from.0, options(Durability::Process)).unwrap();
+    let older = Options { format_version: 2, ..options(Durability::Process) };
+    let db = Db::open_with(&from.0, older).unwrap();
     change_all(&db);
     copy_store(&from, &copy);
     let root = |of: &Scratch| std::fs::read(of.0.join(FAST_TIER_FILE)).unwrap()[..128].to_vec();
