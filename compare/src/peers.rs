@@ -212,7 +212,7 @@ mod tests {
     fn every_engine_gives_back_what_was_written() {
         let shape = RowShape::new(10, 100).unwrap();
         let home = std::env::temp_dir().join(format!("hedgerow-compare-{}", std::process::id()));
-        let mappings = [Mapping::Consolidated, Mapping::Scattered];
+        let mappings = [Mapping::Consolidated, Mapping::Scattered, Mapping::Hybrid];
         let with_mapping = PEERS.into_iter().flat_map(|peer| mappings.map(|mapping| (peer, Some(mapping))));
         let all: Vec<_> = std::iter::once((Engine::Hedgerow, None)).chain(with_mapping).collect();
         let ways = [

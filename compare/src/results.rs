@@ -81,6 +81,7 @@ fn mapping_name(engine: Engine, mapping: Option<Mapping>) -> &'static str {
         (_, None) => "fields",
         (_, Some(Mapping::Consolidated)) => "consolidated",
         (_, Some(Mapping::Scattered)) => "scattered",
+        (_, Some(Mapping::Hybrid)) => "hybrid",
     }
 }
 
@@ -90,6 +91,7 @@ pub(crate) fn name_of(engine: Engine, mapping: Option<Mapping>) -> String {
         None => engine.name().to_string(),
         Some(Mapping::Consolidated) => format!("{} con", engine.name()),
         Some(Mapping::Scattered) => format!("{} sct", engine.name()),
+        Some(Mapping::Hybrid) => format!("{} hyb", engine.name()),
     }
 }
 

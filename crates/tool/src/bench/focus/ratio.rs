@@ -54,8 +54,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
 }
 
 fn figure(finding: &Finding, settings: String) -> Figure {
-    let [rows, flat, scattered] = LAYOUTS.map(Layout::name);
-    let names = [rows, flat, scattered, VARIANTS[0].0, VARIANTS[1].0];
+    let names = || LAYOUTS.iter().map(|layout| layout.name()).chain(VARIANTS.map(|(name, _)| name));
     let chart = |title: &str, y_label: &str, unit, number: fn(&Measured) -> f64| {
         let line = |layout: &str| {
             let numbers = RATIOS.iter().map(|workload| finding.phase(layout, workload.name).map(number));
@@ -69,7 +68,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
             unit,
             scale: Scale::Linear,
             shape: Shape::Lines,
-            series: names.map(line).into(),
+            series: names().map(line).collect(),
             marks: vec![],
             width: 480,
             height: 260,

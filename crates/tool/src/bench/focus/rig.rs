@@ -42,8 +42,12 @@ pub(super) enum Layout {
 }
 
 /// All there are, the engine's own first.
-pub(super) const LAYOUTS: [Layout; 3] =
-    [Layout::Rows, Layout::Flat(Mapping::Consolidated), Layout::Flat(Mapping::Scattered)];
+pub(super) const LAYOUTS: [Layout; 4] = [
+    Layout::Rows,
+    Layout::Flat(Mapping::Consolidated),
+    Layout::Flat(Mapping::Scattered),
+    Layout::Flat(Mapping::Hybrid),
+];
 
 impl Layout {
     /// What it is called in figures.
@@ -52,6 +56,7 @@ impl Layout {
             Layout::Rows => "rows",
             Layout::Flat(Mapping::Consolidated) => "consolidated",
             Layout::Flat(Mapping::Scattered) => "scattered",
+            Layout::Flat(Mapping::Hybrid) => "hybrid",
         }
     }
 }

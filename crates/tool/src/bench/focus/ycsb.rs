@@ -1,4 +1,4 @@
-//! YCSB A to F on rows and on the two flat mappings (section VI-B, figure 9).
+//! YCSB A to F on rows and on the flat mappings (section VI-B, figure 9).
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
@@ -11,7 +11,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "ycsb",
     title: "YCSB A to F",
     paper: "Section VI-B, figure 9: FOCUS against the best of six baselines (Pmem-RocksDB, ListDB and others under both flat \
-            mappings). Here the baselines are both flat mappings over this engine's own tables, so that a factor shows what \
+            mappings). Here the baselines are three flat mappings over this engine's own tables, so that a factor shows what \
             the row layout is worth and nothing else.",
     run,
 };
@@ -30,13 +30,18 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         subject.remove()?;
     }
     for (name, paper) in WORKLOADS {
-        let [rows, consolidated, scattered] = LAYOUTS.map(|layout| finding.rate(layout.name(), name));
-        let what = format!("YCSB {}: rows against the better flat mapping", name.to_uppercase());
-        finding.factors.push(Factor::times(what, rows, consolidated.max(scattered), Some(paper)));
+        let [rows, flat @ ..] = LAYOUTS.map(|layout| finding.rate(layout.name(), name));
+        let what = format!("YCSB {}: rows against the best flat mapping", name.to_uppercase());
+        finding.factors.push(Factor::times(what, rows, best(&flat), Some(paper)));
     }
     let settings = rig.settings(SHAPE, "zipfian 0.99 (D: latest)");
     finding.figures = vec![throughput(&finding, &settings), latencies(&finding, &settings)];
     Ok(finding)
+}
+
+/// The highest of the flat mappings' rates.
+pub(super) fn best(rates: &[f64]) -> f64 {
+    rates.iter().copied().fold(0.0, f64::max)
 }
 
 /// Bars beside each other, each in terms of the consolidated mapping's, labelled with its own throughput.
@@ -71,7 +76,7 @@ fn throughput(finding: &Finding, settings: &str) -> Figure {
     chart.x_label = "workload (bars are labelled with operations/s)".into();
     Figure {
         title: "Throughput".into(),
-        see: "Rows should stand above both flat mappings wherever single fields are written (A, F) and not below the \
+        see: "Rows should stand above all flat mappings wherever single fields are written (A, F) and not below the \
               consolidated one where whole rows are read (B to E)."
             .into(),
         settings: settings.into(),

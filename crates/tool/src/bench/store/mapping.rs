@@ -1,8 +1,9 @@
 //! How rows are put into stores of flat values (FOCUS section III-A).
 //!
 //! Consolidated: one value per row, an offset per field and then the fields; changing a field reads and writes the row.
-//! Scattered: one value per field under the row's key and one byte more; reading a row walks its cells. Owns both
-//! encodings and what an operation becomes under each. Knows flat stores by a trait only.
+//! Scattered: one value per field under the row's key and one byte more; reading a row walks its cells. Hybrid: fields in
+//! groups, each as a consolidated row under a cell of its own. Owns the encodings and what an operation becomes under each.
+//! Knows flat stores by a trait only.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -20,6 +21,8 @@ pub enum Mapping {
     Consolidated,
     /// One value per field.
     Scattered,
+    /// One value per group of neighbouring fields, about as many groups as a group has fields: three of ten, ten of a hundred.
+    Hybrid,
 }
 
 /// A store of flat values.
@@ -117,6 +120,7 @@ impl<S: FlatStore> BenchStore for Mapped<S> {
         Ok(match self.mapping {
             Mapping::Consolidated => Box::new(Consolidated { flat, shape, value: Vec::new() }),
             Mapping::Scattered => Box::new(Scattered { flat, shape }),
+            Mapping::Hybrid => Box::new(Hybrid { flat, groups: Groups::of(shape), values: Vec::new() }),
         })
     }
 
@@ -132,6 +136,7 @@ impl<S: FlatStore> BenchStore for Mapped<S> {
         Ok(match self.mapping {
             Mapping::Consolidated => values,
             Mapping::Scattered => values / self.shape.fields as u64,
+            Mapping::Hybrid => values / Groups::of(self.shape).count() as u64,
         })
     }
 
@@ -166,6 +171,18 @@ fn field_range(shape: RowShape, value: &[u8], field: usize) -> std::ops::Range<u
     base + from..base + end(field)
 }
 
+/// The same without the value: fields are of one length.
+fn place_of(shape: RowShape, field: usize) -> usize {
+    2 * shape.fields + field * shape.field_bytes
+}
+
+fn consolidate(shape: RowShape, fields: &[u8], out: &mut Vec<u8>) {
+    for field in 1..=shape.fields {
+        out.extend_from_slice(&((field * shape.field_bytes) as u16).to_le_bytes());
+    }
+    out.extend_from_slice(fields);
+}
+
 fn set_field(shape: RowShape, value: &mut [u8], field: usize, new: &[u8]) {
     let range = field_range(shape, value, field);
     value[range].copy_from_slice(new);
@@ -185,11 +202,7 @@ fn deliver(shape: RowShape, value: &[u8], columns: Columns<'_>, sink: &mut RowSi
 impl<F: FlatSession> Session for Consolidated<F> {
     fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
         self.value.clear();
-        for field in 1..=self.shape.fields {
-            let end = (field * self.shape.field_bytes) as u16;
-            self.value.extend_from_slice(&end.to_le_bytes());
-        }
-        self.value.extend_from_slice(row);
+        consolidate(self.shape, row, &mut self.value);
         self.flat.put(key, &self.value)
     }
 
@@ -202,9 +215,7 @@ impl<F: FlatSession> Session for Consolidated<F> {
     }
 
     fn update(&mut self, key: &Key, field: usize, new: &[u8]) -> Result<(), String> {
-        // Fields are of one length, so that where one lies is known without its row.
-        let shape = self.shape;
-        self.flat.overwrite(key, 2 * shape.fields + field * shape.field_bytes, new)
+        self.flat.overwrite(key, place_of(self.shape, field), new)
     }
 
     fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
@@ -260,20 +271,9 @@ impl<F: FlatSession> Session for Scattered<F> {
 
     fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
         match columns {
-            Columns::All => {
-                let mut left = self.shape.fields;
-                self.flat.walk(&cell_of(key, 0), |cell, value| {
-                    if cell.len() != KEY_BYTES + 1 || cell[..KEY_BYTES] != *key {
-                        return false;
-                    }
-                    if sink.rows() == 0 {
-                        sink.begin_row(key);
-                    }
-                    sink.value(usize::from(cell[KEY_BYTES]), value);
-                    left -= 1;
-                    left > 0
-                })
-            }
+            Columns::All => walk_row(&mut self.flat, key, self.shape.fields, sink, |field, value, sink| {
+                sink.value(field, value);
+            }),
             Columns::Some(fields) => {
                 sink.begin_row(key);
                 for &field in fields {
@@ -295,21 +295,155 @@ impl<F: FlatSession> Session for Scattered<F> {
         columns: Columns<'_>,
         sink: &mut RowSink,
     ) -> Result<(), String> {
-        let (last, mut left) = (self.shape.fields - 1, rows);
-        self.flat.walk(&cell_of(start, 0), |cell, value| {
-            let Some((&field, key)) = cell.split_last() else { return false };
-            let field = usize::from(field);
-            if field == 0 {
-                sink.begin_row(key);
-            }
+        walk_rows(&mut self.flat, start, (rows, self.shape.fields), sink, |field, value, sink| {
             if match columns {
                 Columns::All => true,
                 Columns::Some(fields) => fields.contains(&field),
             } {
                 sink.value(field, value);
             }
-            left -= usize::from(field == last);
-            left > 0
+        })
+    }
+}
+
+/// Shows the `cells` cells of a row to `visit`, by their number, if it is there.
+fn walk_row(
+    flat: &mut impl FlatSession,
+    key: &Key,
+    cells: usize,
+    sink: &mut RowSink,
+    mut visit: impl FnMut(usize, &[u8], &mut RowSink),
+) -> Result<(), String> {
+    let mut left = cells;
+    flat.walk(&cell_of(key, 0), |cell, value| {
+        if cell.len() != KEY_BYTES + 1 || cell[..KEY_BYTES] != *key {
+            return false;
+        }
+        if sink.rows() == 0 {
+            sink.begin_row(key);
+        }
+        visit(usize::from(cell[KEY_BYTES]), value, sink);
+        left -= 1;
+        left > 0
+    })
+}
+
+/// The same for `rows` rows from `start` on.
+fn walk_rows(
+    flat: &mut impl FlatSession,
+    start: &Key,
+    (rows, cells): (usize, usize),
+    sink: &mut RowSink,
+    mut visit: impl FnMut(usize, &[u8], &mut RowSink),
+) -> Result<(), String> {
+    let mut left = rows;
+    flat.walk(&cell_of(start, 0), |cell, value| {
+        let Some((&at, key)) = cell.split_last() else { return false };
+        let at = usize::from(at);
+        if at == 0 {
+            sink.begin_row(key);
+        }
+        visit(at, value, sink);
+        left -= usize::from(at == cells - 1);
+        left > 0
+    })
+}
+
+/// The groups that the fields of rows are in.
+#[derive(Debug, Clone, Copy)]
+struct Groups {
+    shape: RowShape,
+    /// Fields in each but the last, which has what is left.
+    fields: usize,
+}
+
+impl Groups {
+    fn of(shape: RowShape) -> Groups {
+        Groups { shape, fields: shape.fields.isqrt().max(1) }
+    }
+
+    fn count(self) -> usize {
+        self.shape.fields.div_ceil(self.fields)
+    }
+
+    /// The field's group, and its place among that group's fields.
+    fn place(self, field: usize) -> (usize, usize) {
+        (field / self.fields, field % self.fields)
+    }
+
+    /// A group as a row of its own.
+    fn shape(self, group: usize) -> RowShape {
+        let fields = self.fields.min(self.shape.fields - group * self.fields);
+        RowShape { fields, ..self.shape }
+    }
+
+    /// Delivers what of the fields that are asked for is in a group's value.
+    fn deliver(self, group: usize, value: &[u8], columns: Columns<'_>, sink: &mut RowSink) {
+        let shape = self.shape(group);
+        let first = group * self.fields;
+        let mut show = |at: usize| sink.value(first + at, &value[field_range(shape, value, at)]);
+        match columns {
+            Columns::All => (0..shape.fields).for_each(show),
+            Columns::Some(fields) => {
+                let own = fields.iter().filter_map(|&field| field.checked_sub(first));
+                own.filter(|&at| at < shape.fields).for_each(&mut show);
+            }
+        }
+    }
+}
+
+struct Hybrid<F> {
+    flat: F,
+    groups: Groups,
+    /// Of the row that is written, group by group.
+    values: Vec<u8>,
+}
+
+impl<F: FlatSession> Session for Hybrid<F> {
+    fn insert(&mut self, key: &Key, row: &[u8]) -> Result<(), String> {
+        let (groups, mut ends) = (self.groups, Vec::with_capacity(self.groups.count()));
+        self.values.clear();
+        for (group, fields) in row.chunks(groups.fields * groups.shape.field_bytes).enumerate() {
+            consolidate(groups.shape(group), fields, &mut self.values);
+            ends.push(self.values.len());
+        }
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let values = starts.zip(&ends).map(|(start, &end)| &self.values[start..end]);
+        self.flat.put_all(values.enumerate().map(|(group, value)| (cell_of(key, group), value)))
+    }
+
+    fn read(&mut self, key: &Key, columns: Columns<'_>, sink: &mut RowSink) -> Result<(), String> {
+        let groups = self.groups;
+        let Columns::Some(fields) = columns else {
+            return walk_row(&mut self.flat, key, groups.count(), sink, |group, value, sink| {
+                groups.deliver(group, value, columns, sink);
+            });
+        };
+        sink.begin_row(key);
+        // Fields of one group that follow each other come out of one value.
+        for of_one in fields.chunk_by(|&one, &next| groups.place(one).0 == groups.place(next).0) {
+            let group = groups.place(of_one[0]).0;
+            let deliver = |value: &[u8]| groups.deliver(group, value, Columns::Some(of_one), sink);
+            self.flat.get(&cell_of(key, group), deliver)?;
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, key: &Key, field: usize, value: &[u8]) -> Result<(), String> {
+        let (group, at) = self.groups.place(field);
+        self.flat.overwrite(&cell_of(key, group), place_of(self.groups.shape(group), at), value)
+    }
+
+    fn scan(
+        &mut self,
+        start: &Key,
+        rows: usize,
+        columns: Columns<'_>,
+        sink: &mut RowSink,
+    ) -> Result<(), String> {
+        let groups = self.groups;
+        walk_rows(&mut self.flat, start, (rows, groups.count()), sink, |group, value, sink| {
+            groups.deliver(group, value, columns, sink);
         })
     }
 }
