@@ -14,7 +14,7 @@ use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
 use super::store::{Store, TableShared, index_full, index_full_error};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
-use crate::index::{Decision, Guard, LeafPosition, Located, Slot};
+use crate::index::{Decision, Guard, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Lane, NoSpace, Reservation};
@@ -271,10 +271,13 @@ impl Store {
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
         // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
-        let new = || parts.iter().filter(|part| !is_row(part.old));
-        if !self.arena.has_room(new().count(), new().map(|part| part.spec.key.len()).sum()) {
+        let is_new = |part: &Part<'_>| !is_row(part.old);
+        if !self.has_index_room(&parts, is_new) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
         }
+        // A tombstone kept apart is an entry of its own. Where there is no room for it, it stands in its row's place.
+        let is_buried = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone && is_row(part.old);
+        let buries = self.has_index_room(&parts, |part| is_new(part) || is_buried(part));
         let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
         let claim = match parts.iter().all(is_deletion) {
             true => Claim::Delete,
@@ -285,8 +288,14 @@ impl Store {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &made), &guard)?;
+        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &made), buries, &guard)?;
         Ok(Attempt::Done(sequence, bytes))
+    }
+
+    /// Whether each of these parts may be a new entry of the index.
+    fn has_index_room(&self, parts: &[Part<'_>], is_entry: impl Fn(&Part<'_>) -> bool) -> bool {
+        let entries = || parts.iter().filter(|part| is_entry(part));
+        self.arena.has_room(entries().count(), entries().map(|part| part.spec.key.len()).sum())
     }
 
     /// What the writes put into the log, and the bodies that were made for it. The keys of a group are looked up together, so
@@ -312,13 +321,17 @@ impl Store {
                 // After the slots, so that it knows the version of every record that they lead to.
                 let schema = table.schema.load();
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
+                    let old = found.slot.map(|slot| self.home(slot));
+                    if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
+                        self.check_at_hand(chain)?;
+                    }
                     let Some((draft, body)) = self.part(&schema, (staged, write), found.slot, &mut made)?
                     else {
                         continue;
                     };
                     let mut spec = draft.spec(id, key);
                     spec.flags |= FLAG_BATCHED;
-                    let (bytes, old) = (spec.record_bytes(), found.slot.map(|slot| self.home(slot)));
+                    let bytes = spec.record_bytes();
                     parts.push(Part { table, draft, spec, bytes, body, old, at: found.at });
                 }
             }
@@ -335,12 +348,13 @@ impl Store {
         }
     }
 
-    /// Writes the frame and the records under one sequence, and publishes them one after the other.
+    /// Writes the frame and the records under one sequence, and publishes them one after the other; `buries`: tombstones apart from rows.
     fn publish_batch(
         &self,
         lane: &mut Lane,
         reservation: Reservation,
         (parts, made): (&[Part<'_>], &[u8]),
+        buries: bool,
         guard: &Guard<'_>,
     ) -> Result<u64> {
         let Reservation { offset: start, incarnation, .. } = reservation;
@@ -359,7 +373,7 @@ impl Store {
         let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
         let mut offset = first;
         for part in parts {
-            let old = self.publish_at(part.table, (part.spec.key, part.at), guard, |old| {
+            let old = self.publish_at(part.table, (part.spec.key, part.at), buries, guard, |old| {
                 if seal_ahead {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
@@ -525,6 +539,11 @@ enum Attempt {
     /// Its sequence, and the bytes it wrote.
     Done(u64, usize),
     NoSpace(usize, NoSpace),
+}
+
+/// Whether a write goes over deltas without looking at them: to count their records as dead they are walked.
+fn replaces_chain(op: &Op, old: Slot) -> bool {
+    matches!(op, Op::Put(..) | Op::Delete) && old.tag() == Tag::Delta
 }
 
 fn frame_spec() -> RecordSpec<'static> {

@@ -109,20 +109,22 @@ impl Store {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.publish_at(table, (key, None), guard, decide)
+        self.publish_at(table, (key, None), true, guard, decide)
     }
 
-    /// [`Store::publish`] of a key that was looked up at this place in the index, under the same guard.
+    /// [`Store::publish`] of a key that was looked up at this place in the index, under the same guard. Unless it `buries`, a tombstone
+    /// stays among the rows, which needs no memory.
     #[inline]
     pub(super) fn publish_at<'g, R>(
         &self,
         table: &'g TableShared,
         (key, at): (&[u8], Option<LeafPosition<'g>>),
+        buries: bool,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         let mut replaced = None;
-        let apart = || self.snapshots.are_none();
+        let apart = || buries && self.snapshots.are_none();
         let result = table.index.upsert_at(key, at, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.home(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
@@ -314,7 +316,10 @@ impl Store {
             Medium::Dram => Some(false),
             Medium::PageCache => Some(
                 self.waits_for_disk.load(Ordering::Relaxed) > 0
-                    && is_better_than_pages(self.options.cache_bytes, tier.bytes(), memory_bytes()),
+                    && memory_bytes().is_some_and(|memory| {
+                        let used_bytes = self.log.bytes_used().0;
+                        is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
+                    }),
             ),
             _ => self.is_home_slow(books),
         };
@@ -639,8 +644,12 @@ impl Store {
 /// three rows that nobody asked for beside a hot one; but what is in the cache of rows is in the page cache as well until that
 /// forgets it, and what only that holds costs no disk access either. So a small cache of rows costs more hits than it brings: with
 /// memory for 0.4 of the rows it pays from about half of the memory on.
-fn is_better_than_pages(cache_bytes: u64, tier_bytes: u64, memory_bytes: Option<u64>) -> bool {
-    memory_bytes.is_some_and(|memory| tier_bytes > memory && cache_bytes >= memory / 2)
+///
+/// Not with so much that, with the index, hardly any is left for pages and the rest of the process.
+fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_bytes: u64, memory: u64) -> bool {
+    used_bytes > memory
+        && cache_bytes >= memory / 2
+        && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
 }
 
 /// Of a table's key; never 0.

@@ -126,7 +126,7 @@ pub struct Metrics {
     pub cache_bytes: u64,
     /// Bytes it may take.
     pub cache_bytes_max: u64,
-    /// Whether it is in use. Not while it stands aside because rows are read from their home about as fast.
+    /// Whether it is in use. Not while it stands aside because rows are read from their home about as fast, or home is the page cache.
     pub cache_active: bool,
     /// How many times longer a read of a row's home takes than one of DRAM, in percent, as last measured; 0 if never.
     pub cache_gain_percent: u64,

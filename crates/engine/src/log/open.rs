@@ -175,11 +175,6 @@ impl Log {
                 "segment_bytes is {unit_bytes}; it must be a power of two from 256 KiB to 1 GiB, or 0"
             )));
         }
-        check_limit(limit, unit_bytes, root_bytes)?;
-        tier.grow(root_bytes)?;
-        // What is not used of it takes no room; where a medium takes nothing back, it does.
-        tier.release(CATALOG_START, root_bytes - CATALOG_START);
-        let root_units = (root_bytes / unit_bytes) as u32;
         let placed = match options.format_version {
             VERSION_NEWEST => true,
             VERSION_OLDER => false,
@@ -189,6 +184,11 @@ impl Log {
                 )));
             }
         };
+        check_limit(limit, unit_bytes, root_bytes)?;
+        tier.grow(root_bytes)?;
+        // What is not used of it takes no room; where a medium takes nothing back, it does.
+        tier.release(CATALOG_START, root_bytes - CATALOG_START);
+        let root_units = (root_bytes / unit_bytes) as u32;
         let mut root = Root::new(unit_bytes, root_units, placed, (tier.new_id(), tier.boot_id()));
         root.make_room(tier)?;
         root.store(tier)?;

@@ -335,7 +335,7 @@ impl Log {
     }
 
     /// Bytes of the segments in use and the root, and how many there may be.
-    pub(super) fn bytes_used(&self) -> (u64, u64) {
+    pub(crate) fn bytes_used(&self) -> (u64, u64) {
         let pool = self.pool.lock();
         (u64::from(pool.units_used()) << self.unit_shift, u64::from(pool.units_max) << self.unit_shift)
     }

@@ -1,8 +1,8 @@
 //! What a batch holds of its writes until they are written.
 //!
 //! Owns the memory of keys and values, all in one piece, and what later writes of a row make of earlier ones. Promises: the
-//! fields of a write are encoded as it is added, under the schema of that moment, and only if that is the schema still when
-//! the batch is written are those bytes taken; else the values are read out of them and encoded anew. Must not know: the log,
+//! fields of a write are encoded as it is added, under the schema that its table had when the first of a run of writes to it was added,
+//! and only if that is the schema still when the batch is written are those bytes taken; else the values are read out of them and encoded anew. Must not know: the log,
 //! the index, what is in the store.
 
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! What a batch leaves to others, and how it folds writes whose values are bytes.
 
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
 use crate::db::fixture::options;
@@ -272,4 +272,40 @@ fn a_batch_leaves_what_its_writes_one_by_one_would() {
         }
     }
     db.check_counts().unwrap();
+}
+
+/// Tombstones are entries of a tree of their own, and were not reckoned with: the batch stopped half-way, its deletes done.
+#[test]
+fn a_batch_that_deletes_in_a_full_index_is_all_or_nothing() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (db, table) = open(&sim);
+    let store = std::sync::Arc::clone(table.store());
+    let left = || options().index_bytes_max - store.arena.bytes();
+    let key = |name: &str, bytes| format!("{name:x<bytes$}").into_bytes();
+    let row = [("n", Value::Int(1))];
+    let (a, b, new) = (key("a", 60_000), key("b", 60_000), key("new", 60_000));
+    table.put(&a, &row).unwrap();
+    table.put(&b, &row).unwrap();
+    for (step, until) in [(60_000, 400_000), (5_000, 140_000)] {
+        (0..)
+            .take_while(|_| left() > until)
+            .for_each(|n| table.put(&key(&format!("{step}-{n}-"), step), &row).unwrap());
+    }
+    let mut batch = Batch::new();
+    batch.delete(&table, &a).unwrap();
+    batch.delete(&table, &b).unwrap();
+    batch.put(&table, &new, &row).unwrap();
+    db.write(&batch).unwrap();
+    let there = |table: &Table| [&a, &b, &new].map(|key| table.get(key).unwrap().is_some());
+    assert_eq!(there(&table), [false, false, true]);
+    table.put(b"next", &row).unwrap();
+    db.check_counts().unwrap();
+    db.persist().unwrap();
+    drop((table, store));
+    drop(db);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let cut = CrashSim::from_image(&walk.image(Survivors::None, 1));
+    let db = Db::open_at(FastTier::simulated(&cut), options(), Clock::manual(1_000)).unwrap();
+    assert_eq!(there(&db.table("t").unwrap()), [false, false, true]);
 }
