@@ -434,6 +434,20 @@ impl<F: FlatSession> Session for Hybrid<F> {
         self.flat.overwrite(&cell_of(key, group), place_of(self.groups.shape(group), at), value)
     }
 
+    fn update_fields(&mut self, key: &Key, fields: &[usize], values: &[u8]) -> Result<(), String> {
+        let (groups, width) = (self.groups, self.groups.shape.field_bytes);
+        let mut values = values.chunks_exact(width);
+        for of_one in fields.chunk_by(|&one, &next| groups.place(one).0 == groups.place(next).0) {
+            let group = groups.place(of_one[0]).0;
+            self.flat.change(&cell_of(key, group), |value| {
+                for (&field, new) in of_one.iter().zip(&mut values) {
+                    set_field(groups.shape(group), value, groups.place(field).1, new);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     fn scan(
         &mut self,
         start: &Key,
