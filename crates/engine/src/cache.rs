@@ -355,7 +355,7 @@ impl Cache {
     }
 }
 
-pub(crate) use gain::{NOT_WORTH_IT, WORTH_IT};
+pub(crate) use gain::{NOT_WORTH_IT, WORTH_IT, is_better_than_pages};
 
 /// Of the home tier, and of the cache's last page, when the one is measured against the other.
 pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;

@@ -1,6 +1,6 @@
-//! Whether the cache is worth having: how long a row takes to arrive from its home, against DRAM.
+//! Whether the cache is worth having: how long a row takes to arrive from its home, against DRAM; on the page cache, how much memory there is.
 //!
-//! Owns one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
+//! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
 //! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
 //! well under a millisecond on memory. Must not know rows.
 
@@ -20,6 +20,18 @@ const LINE_BYTES: usize = 64;
 pub(crate) const WORTH_IT: f64 = 1.3;
 /// Where a cache that is in use no longer does.
 pub(crate) const NOT_WORTH_IT: f64 = 1.15;
+
+/// Whether a cache of rows serves better than the page cache that it takes its memory from, where readers wait for the disk. A page holds
+/// three rows that nobody asked for beside a hot one; but what is in the cache of rows is in the page cache as well until that
+/// forgets it, and what only that holds costs no disk access either. So a small cache of rows costs more hits than it brings: with
+/// memory for 0.4 of the rows it pays from about half of the memory on.
+///
+/// Not with so much that, with the index, hardly any is left for pages and the rest of the process.
+pub(crate) fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_bytes: u64, memory: u64) -> bool {
+    used_bytes > memory
+        && cache_bytes >= memory / 2
+        && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
+}
 
 /// How many times longer reads at `places` of `home` take than reads at `others` of `memory`.
 pub(crate) fn measure(
@@ -78,5 +90,15 @@ mod tests {
         // One of a few: a busy machine may spoil one.
         let alike = |_| measure(&home, &places, &memory, &others) < WORTH_IT;
         assert!((0..20).any(alike), "DRAM against DRAM");
+    }
+
+    #[test]
+    fn a_cache_of_rows_needs_most_of_the_memory_to_beat_pages() {
+        let (half, all, rows, index) = (250 << 20, 500 << 20, 1100 << 20, 40 << 20);
+        assert!(is_better_than_pages(half, rows, index, all));
+        assert!(!is_better_than_pages(half - 1, rows, index, all), "too small");
+        assert!(!is_better_than_pages(half, all, index, all), "all pages fit");
+        assert!(!is_better_than_pages(400 << 20, rows, index, all), "too little is left beside the index");
+        assert!(!is_better_than_pages(u64::MAX, rows, index, all), "more than there is");
     }
 }

@@ -28,7 +28,10 @@ use smallvec::SmallVec;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::store::{Pace, Store, TableShared};
-use crate::cache::{Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT};
+use crate::cache::{
+    Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT,
+    is_better_than_pages,
+};
 use crate::index::{Decision, Guard, IndexFull, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
@@ -638,18 +641,6 @@ impl Store {
         }
         moved
     }
-}
-
-/// Whether a cache of rows serves better than the page cache that it takes its memory from, where readers wait for the disk. A page holds
-/// three rows that nobody asked for beside a hot one; but what is in the cache of rows is in the page cache as well until that
-/// forgets it, and what only that holds costs no disk access either. So a small cache of rows costs more hits than it brings: with
-/// memory for 0.4 of the rows it pays from about half of the memory on.
-///
-/// Not with so much that, with the index, hardly any is left for pages and the rest of the process.
-fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_bytes: u64, memory: u64) -> bool {
-    used_bytes > memory
-        && cache_bytes >= memory / 2
-        && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
 }
 
 /// Of a table's key; never 0.

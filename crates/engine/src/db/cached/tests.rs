@@ -497,16 +497,6 @@ fn options_out_of_bounds_are_refused() {
     }
 }
 
-#[test]
-fn a_cache_of_rows_needs_most_of_the_memory_to_beat_pages() {
-    let (half, all, rows, index) = (250 << 20, 500 << 20, 1100 << 20, 40 << 20);
-    assert!(is_better_than_pages(half, rows, index, all));
-    assert!(!is_better_than_pages(half - 1, rows, index, all), "too small");
-    assert!(!is_better_than_pages(half, all, index, all), "all pages fit");
-    assert!(!is_better_than_pages(400 << 20, rows, index, all), "too little is left beside the index");
-    assert!(!is_better_than_pages(u64::MAX, rows, index, all), "more than there is");
-}
-
 /// Measured, the page cache came out slower than the cache's memory now and then, and writers paid for a cache that gained nothing.
 #[test]
 fn on_the_page_cache_it_stands_aside_without_a_measurement() {
