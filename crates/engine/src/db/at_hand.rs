@@ -254,6 +254,28 @@ mod tests {
         assert_eq!((table.get(&key(1)).unwrap().is_none(), table.len()), (true, ROWS - ROWS / 4 + ROWS / 4));
     }
 
+    /// What is written over deltas counts their records as dead, and reads them for it.
+    #[test]
+    fn a_batch_looks_for_the_deltas_it_replaces() {
+        let dir = Scratch::new("at-hand-batch");
+        let Some((db, table)) = cold_store(&dir) else { return };
+        let mut put_off = [0; 2];
+        for n in (0..ROWS).step_by(3) {
+            let is_put = n % 2 == 0;
+            let (_, times) = brought(&db, || {
+                let mut batch = Batch::new();
+                match is_put {
+                    true => batch.put(&table, &key(n), &row! { n: n })?,
+                    false => batch.delete(&table, &key(n))?,
+                }
+                db.write(batch)
+            });
+            put_off[usize::from(is_put)] += times;
+        }
+        assert!(put_off.iter().all(|&times| times > 0), "{put_off:?}");
+        db.check_counts().unwrap();
+    }
+
     /// What one thread said is nothing to another, and nothing once it is dropped.
     #[test]
     fn others_wait_as_ever() {

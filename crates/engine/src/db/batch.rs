@@ -270,7 +270,8 @@ impl Store {
         }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
-        // Publishing cannot stop half-way, so there must be room in the index for all new keys, whatever splits they cause.
+        // Publishing must not stop half-way, so there must be room in the index for all new keys, whatever splits they cause. Nothing is
+        // held back for them: what the collector takes meanwhile, of an index as good as full, is not reckoned with.
         let is_new = |part: &Part<'_>| !is_row(part.old);
         if !self.has_index_room(&parts, is_new) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));

@@ -119,6 +119,8 @@ fn versions_that_are_not_known_are_refused_by_name() {
             .map(drop)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let made = std::fs::metadata(scratch.0.join(FAST_TIER_FILE)).map_or(0, |file| file.len());
+        assert_eq!(made, 0, "refused, it left a file");
     }
     Db::open_with(&scratch.0, options()).unwrap().close().unwrap();
     let mut bytes = std::fs::read(scratch.0.join(FAST_TIER_FILE)).unwrap();
