@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
 //! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
-//! | `log` | where every row's bytes are written once: records, segments, lanes, the root |
+//! | `log` | where every row's bytes are written once: records, segments, appenders, the root |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |

@@ -1,18 +1,18 @@
 //! The log: every row's bytes are written here once. It is the write-ahead log and the store.
 //!
-//! Owns the fast tier's space: the root, segments, lanes, sequences, and the point up to which all is durable. Promises
+//! Owns the fast tier's space: the root, segments, appenders, sequences, and the point up to which all is durable. Promises
 //! that a record, once published, stays where it is until its segment is freed, and that after a crash what is left is
 //! everything that was durable plus a prefix of the rest. Must not know of tables, fields or the index.
 //!
-//! Writers do not meet: each thread appends in its own **lane**, which has an open segment for rows and one for deltas.
-//! A lane is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks
-//! each lane once ([`Log::barrier`]) knows that all sequences given out before are published.
+//! Writers do not meet: each thread appends in its own **appender**, which has an open segment for rows and one for deltas.
+//! An appender is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks
+//! each appender once ([`Log::barrier`]) knows that all sequences given out before are published.
 
 mod copy;
 mod due;
 mod extents;
 pub(crate) mod format;
-mod lane;
+mod appender;
 mod open;
 mod pool;
 mod replay;
@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 
 pub(crate) use copy::{Extract, SegmentToCopy};
 pub(crate) use extents::Extent;
-pub(crate) use lane::{Lane, NoSpace, Reservation, check_fits};
+pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
 use root::ExtentList;
@@ -48,7 +48,7 @@ use self::format::{END_BYTES, Place, Record};
 use crate::words::u32_at;
 use crate::{Error, ErrorKind, Result};
 
-const LANES_MAX: u32 = 16;
+const APPENDERS_MAX: u32 = 16;
 /// What is read from a file at the least. Where pages are larger, some are asked for twice.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Of a record that is about to be read, so much is fetched at once.
@@ -75,12 +75,12 @@ pub(crate) struct Log {
     pool: Mutex<Pool>,
     /// A unit was freed.
     space_freed: Condvar,
-    lanes: Box<[Padded<Mutex<Lane>>]>,
+    appenders: Box<[Padded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.
-    lanes_in_use: AtomicUsize,
-    /// The number of the thread that goes on in the first lane when all come into use.
+    appenders_in_use: AtomicUsize,
+    /// The number of the thread that goes on in the first appender when all come into use.
     first_writer: AtomicUsize,
-    collector_lane: Mutex<Lane>,
+    gc_appender: Mutex<Appender>,
     next_sequence: Padded<AtomicU64>,
     durable_sequence: AtomicU64,
     next_incarnation: AtomicU64,
@@ -93,7 +93,7 @@ pub(crate) struct Log {
     led: Mutex<bool>,
     lead_ended: Condvar,
     root: Mutex<Root>,
-    /// The log is being closed: no more segments. Set before the lanes are sealed, so that what is published after its
+    /// The log is being closed: no more segments. Set before the appenders are sealed, so that what is published after its
     /// last sync cannot be.
     closing: AtomicBool,
     /// The store was closed in order, and the root says so: no more writes.
@@ -281,38 +281,38 @@ impl Log {
         }
     }
 
-    /// The calling thread's lane, locked.
+    /// The calling thread's appender, locked.
     #[inline]
-    pub(crate) fn lane(&self) -> MutexGuard<'_, Lane> {
+    pub(crate) fn appender(&self) -> MutexGuard<'_, Appender> {
         let mine = thread_number().wrapping_sub(self.first_writer.load(Ordering::Relaxed));
-        self.lanes[mine % self.lanes_in_use.load(Ordering::Relaxed)].0.lock()
+        self.appenders[mine % self.appenders_in_use.load(Ordering::Relaxed)].0.lock()
     }
 
-    /// The collector's lane, locked.
-    pub(crate) fn collector_lane(&self) -> MutexGuard<'_, Lane> {
-        self.collector_lane.lock()
+    /// The collector's appender, locked.
+    pub(crate) fn gc_appender(&self) -> MutexGuard<'_, Appender> {
+        self.gc_appender.lock()
     }
 
-    /// All lanes, the collector's too.
-    pub(crate) fn every_lane(&self) -> (Vec<MutexGuard<'_, Lane>>, MutexGuard<'_, Lane>) {
-        (self.all_lanes(), self.collector_lane())
+    /// All appenders, the collector's too.
+    pub(crate) fn every_appender(&self) -> (Vec<MutexGuard<'_, Appender>>, MutexGuard<'_, Appender>) {
+        (self.all_appenders(), self.gc_appender())
     }
 
-    /// All writers' lanes, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
-    pub(crate) fn all_lanes(&self) -> Vec<MutexGuard<'_, Lane>> {
-        self.lanes.iter().map(|lane| lane.0.lock()).collect()
+    /// All writers' appenders, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
+    pub(crate) fn all_appenders(&self) -> Vec<MutexGuard<'_, Appender>> {
+        self.appenders.iter().map(|appender| appender.0.lock()).collect()
     }
 
     /// Returns when every sequence given out before the call is published, or given up. Returns the last one.
     pub(crate) fn barrier(&self) -> u64 {
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
-        for lane in &self.lanes {
-            drop(lane.0.lock());
+        for appender in &self.appenders {
+            drop(appender.0.lock());
         }
         last
     }
 
-    /// The next sequence. Call with the lane locked.
+    /// The next sequence. Call with the appender locked.
     #[inline]
     pub(crate) fn take_sequence(&self) -> u64 {
         self.next_sequence.0.fetch_add(1, Ordering::SeqCst)
@@ -447,10 +447,10 @@ impl Log {
         let note = note != Note::Nothing;
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
         let mut ends = Vec::new();
-        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
-            let lane = lane.lock();
+        for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
+            let appender = appender.lock();
             if note {
-                ends.extend(lane.ends());
+                ends.extend(appender.ends());
             }
         }
         if note {
@@ -486,11 +486,11 @@ impl Log {
 
     /// Lists the segments in use and how far they are written, for a root to name once that is durable.
     fn write_list(&self) -> Option<ExtentList> {
-        let every_lane = self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]);
-        let open: Vec<_> = every_lane.flat_map(|lane| lane.lock().ends().collect::<Vec<_>>()).collect();
+        let every_appender = self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]);
+        let open: Vec<_> = every_appender.flat_map(|appender| appender.lock().ends().collect::<Vec<_>>()).collect();
         let pool = self.pool.lock();
         let written_to = |unit: u32, segment: &Segment| {
-            // A segment may have been sealed since its lane was looked at: then it says how far it got.
+            // A segment may have been sealed since its appender was looked at: then it says how far it got.
             let open =
                 open.iter().find(|(u, incarnation, ..)| (*u, *incarnation) == (unit, segment.incarnation));
             open.map_or(segment.end, |(_, _, end, _)| segment.end.max(*end))
@@ -525,7 +525,7 @@ impl Log {
         }
     }
 
-    /// Seals all lanes, makes everything durable, and marks the store as closed in order. `has_changes` says, once no more
+    /// Seals all appenders, makes everything durable, and marks the store as closed in order. `has_changes` says, once no more
     /// can be written, whether the log holds changes of the catalog that the root's catalog does not.
     pub(crate) fn close(&self, has_changes: impl FnOnce() -> bool) -> Result<()> {
         if self.tier.is_read_only() {
@@ -533,8 +533,8 @@ impl Log {
         }
         let earlier = self.check_writable();
         self.closing.store(true, Ordering::Release);
-        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
-            lane.lock().seal_all(self);
+        for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
+            appender.lock().seal_all(self);
         }
         let has_changes = has_changes();
         let _checkpointing = self.checkpointing.lock();

@@ -1,8 +1,8 @@
 //! `Batch`: writes that happen together or not at all.
 //!
-//! All writers' lanes are locked while a batch is published, so that nobody takes a sequence between its parts: they share
+//! All writers' appenders are locked while a batch is published, so that nobody takes a sequence between its parts: they share
 //! one. Its records lie in one frame (`log/format.rs`), which counts only if it is whole. A snapshot, which waits for the
-//! lanes, sees all of a batch or nothing; a reader without one may see its first rows before its last.
+//! appenders, sees all of a batch or nothing; a reader without one may see its first rows before its last.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero
 use crate::index::{Decision, Guard, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
-use crate::log::{Lane, NoSpace, Reservation};
+use crate::log::{Appender, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
@@ -179,7 +179,7 @@ struct Part<'b> {
     /// Of the whole record.
     bytes: usize,
     body: Body<'b>,
-    /// What it goes over, a home slot. While all lanes are locked a row stays one, though the collector may move it.
+    /// What it goes over, a home slot. While all appenders are locked a row stays one, though the collector may move it.
     old: Option<Slot>,
     /// Where in the index it is.
     at: Option<LeafPosition<'b>>,
@@ -244,9 +244,9 @@ impl Store {
     }
 
     fn try_batch(&self, batch: &Batch, writes: &[Write]) -> Result<Attempt> {
-        let mut lanes = self.log.all_lanes();
+        let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
-        let _unmoved = self.persists_in_place().then(|| self.log.collector_lane());
+        let _unmoved = self.persists_in_place().then(|| self.log.gc_appender());
         for (table, key, version) in &batch.required {
             let now = self.read(table, key, None, None, |row| Ok(row.version()))?;
             if now != *version {
@@ -285,11 +285,11 @@ impl Store {
             false if parts.iter().all(|part| is_row(part.old)) => Claim::Overwrite,
             false => Claim::Write,
         };
-        let reservation = match lanes[0].reserve(&self.log, SegmentKind::Row, bytes, claim) {
+        let reservation = match appenders[0].reserve(&self.log, SegmentKind::Row, bytes, claim) {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut lanes[0], reservation, (&parts, &made), buries, &guard)?;
+        let sequence = self.publish_batch(&mut appenders[0], reservation, (&parts, &made), buries, &guard)?;
         Ok(Attempt::Done(sequence, bytes))
     }
 
@@ -352,7 +352,7 @@ impl Store {
     /// Writes the frame and the records under one sequence, and publishes them one after the other; `buries`: tombstones apart from rows.
     fn publish_batch(
         &self,
-        lane: &mut Lane,
+        appender: &mut Appender,
         reservation: Reservation,
         (parts, made): (&[Part<'_>], &[u8]),
         buries: bool,
@@ -387,9 +387,9 @@ impl Store {
             part.draft.note_expiry(&self.log, offset);
             offset += part.bytes as u64;
         }
-        lane.commit(reservation, sequence);
+        appender.commit(reservation, sequence);
         let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta);
-        deltas.for_each(|part| lane.count_delta(part.bytes));
+        deltas.for_each(|part| appender.count_delta(part.bytes));
         for (part, old) in parts.iter().zip(replaced) {
             part.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old);
@@ -429,7 +429,7 @@ impl Store {
         sequence
     }
 
-    /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All lanes are locked, so the
+    /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All appenders are locked, so the
     /// row in `slot` stays as it is (the collector may move it, no more).
     fn part<'b>(
         &self,

@@ -33,7 +33,7 @@ use super::store::{Store, TableShared};
 use crate::index::{Epoch, NodeArena, RowIndex};
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
-use crate::log::{Lane, Log, NoSpace};
+use crate::log::{Appender, Log, NoSpace};
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Error, Result, Schema};
 
@@ -88,18 +88,18 @@ enum Tried<R> {
     NoSpace(usize, NoSpace),
 }
 
-/// The lanes that are locked through a change.
+/// The appenders that are locked through a change.
 enum Locked<'l> {
     /// Nobody writes: rows go.
-    Every((Vec<MutexGuard<'l, Lane>>, MutexGuard<'l, Lane>)),
-    Mine(MutexGuard<'l, Lane>),
+    Every((Vec<MutexGuard<'l, Appender>>, MutexGuard<'l, Appender>)),
+    Mine(MutexGuard<'l, Appender>),
 }
 
 impl Locked<'_> {
-    fn lane(&mut self) -> &mut Lane {
+    fn appender(&mut self) -> &mut Appender {
         match self {
-            Locked::Every((lanes, _)) => &mut lanes[0],
-            Locked::Mine(lane) => lane,
+            Locked::Every((appenders, _)) => &mut appenders[0],
+            Locked::Mine(appender) => appender,
         }
     }
 }
@@ -338,10 +338,10 @@ impl Store {
         let body = plan.body();
         let claim = if plan.only_removes() { Claim::Delete } else { Claim::Write };
         let mut locked = match plan.removes_rows() {
-            true => Locked::Every(self.log.every_lane()),
-            false => Locked::Mine(self.log.lane()),
+            true => Locked::Every(self.log.every_appender()),
+            false => Locked::Mine(self.log.appender()),
         };
-        let (sequence, record_bytes) = match self.log_change(locked.lane(), &body, claim) {
+        let (sequence, record_bytes) = match self.log_change(locked.appender(), &body, claim) {
             Ok(logged) => logged,
             Err((bytes, no_space)) => return Ok(Tried::NoSpace(bytes, no_space)),
         };
@@ -361,20 +361,20 @@ impl Store {
     /// Writes the record of a change; returns its sequence and its length.
     fn log_change(
         &self,
-        lane: &mut Lane,
+        appender: &mut Appender,
         body: &[u8],
         claim: Claim,
     ) -> std::result::Result<(u64, usize), (usize, NoSpace)> {
         let spec = change_spec(body.len());
         let bytes = spec.record_bytes();
         let reservation =
-            lane.reserve(&self.log, SegmentKind::Row, bytes, claim).map_err(|no_space| (bytes, no_space))?;
+            appender.reserve(&self.log, SegmentKind::Row, bytes, claim).map_err(|no_space| (bytes, no_space))?;
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |out| {
             spec.encode(out, reservation.seed_at(reservation.offset), |out| out.copy_from_slice(body));
         });
         let sequence = self.seal_record(&spec, &reservation, None);
-        lane.commit(reservation, sequence);
+        appender.commit(reservation, sequence);
         self.count_change(reservation.offset, bytes as u64);
         Ok((sequence, bytes))
     }

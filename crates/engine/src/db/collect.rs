@@ -4,7 +4,7 @@
 //!
 //! 1. Choose the sealed segments that give the most for what emptying them writes (not the oldest: cold data is left in
 //!    peace).
-//! 2. Copy what is still live out of them, through the same index publication as any write, into a lane of its own, so
+//! 2. Copy what is still live out of them, through the same index publication as any write, into an appender of its own, so
 //!    that cold rows come to lie together. A row with deltas is merged on the way. What changes meanwhile stays changed:
 //!    the copy is published only over the slot it was made from.
 //! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint), and the catalog in the root.
@@ -414,8 +414,8 @@ impl Store {
         slot: Slot,
     ) -> Result<bool> {
         let guard = self.pin();
-        // Clearing the table locks all lanes before it counts the tombstones as gone.
-        let _lane = self.log.collector_lane();
+        // Clearing the table locks all appenders before it counts the tombstones as gone.
+        let _appender = self.log.gc_appender();
         let dropped = table.index.upsert(
             record.key(),
             &guard,
@@ -483,7 +483,7 @@ impl Store {
         Ok(done)
     }
 
-    /// Writes a copy in the collector's lane and publishes it over the slot it was made from, under a sequence that was
+    /// Writes a copy in the collector's appender and publishes it over the slot it was made from, under a sequence that was
     /// given out long ago.
     fn republish(
         &self,
@@ -495,8 +495,8 @@ impl Store {
         let key = copy.of.key();
         let spec = copy.draft.spec(copy.of.table(), key);
         let bytes = spec.record_bytes();
-        let mut lane = self.log.collector_lane();
-        let reservation = lane
+        let mut appender = self.log.gc_appender();
+        let reservation = appender
             .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
         let with_end = bytes + reservation.end_bytes;
@@ -527,7 +527,7 @@ impl Store {
         let stands = stands.map_err(index_full)?;
         if stands {
             copy.draft.note_expiry(&self.log, offset);
-            lane.commit(reservation, sequence);
+            appender.commit(reservation, sequence);
             self.collector.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         Ok(stands)

@@ -39,8 +39,8 @@ impl Store {
 
     fn set_apart(&self, table: &TableShared, key: &[u8], tombstone: Slot) {
         let guard = self.pin();
-        // Clearing the table locks all lanes before it drops the index.
-        let _lane = self.log.collector_lane();
+        // Clearing the table locks all appenders before it drops the index.
+        let _appender = self.log.gc_appender();
         let same = |now: Option<Slot>| match now == Some(tombstone) {
             true => (Decision::Store(tombstone), ()),
             false => (Decision::Keep, ()),

@@ -27,7 +27,7 @@ pub(super) struct TableExpiry {
 }
 
 impl TableExpiry {
-    /// Counts a slot that now says `expires` in the place of `old`. With a lane locked: clearing a table locks all lanes.
+    /// Counts a slot that now says `expires` in the place of `old`. With an appender locked: clearing a table locks all appenders.
     #[inline]
     pub(super) fn replaced(&self, old: Option<Slot>, expires: bool) {
         match (old.is_some_and(Slot::expires), expires) {

@@ -82,7 +82,7 @@ impl TableShared {
         }
     }
 
-    /// The table's id in the log, for a write. Call with a lane locked: clearing and dropping lock all lanes.
+    /// The table's id in the log, for a write. Call with an appender locked: clearing and dropping lock all appenders.
     #[inline]
     pub(super) fn id_for_write(&self) -> Result<u32> {
         self.check_there()?;
@@ -196,7 +196,7 @@ impl Store {
         self.arena.bytes() < before
     }
 
-    /// Does what the durability mode asks for, after a write of `sequence` was published and its lane let go.
+    /// Does what the durability mode asks for, after a write of `sequence` was published and its appender let go.
     #[inline]
     pub(super) fn make_durable(&self, sequence: u64) -> Result<()> {
         match self.options.durability {
@@ -291,7 +291,7 @@ impl Snapshots {
     }
 
     /// Whether there is none, and none in the making that would not see every sequence given out so far. For who holds a
-    /// lane, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that lane.
+    /// appender, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that appender.
     pub(super) fn are_none(&self) -> bool {
         self.held.load(Ordering::SeqCst) == 0
     }

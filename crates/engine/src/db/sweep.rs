@@ -24,7 +24,7 @@ use super::store::{Store, TableShared};
 use super::write::{Edit, Step, is_row};
 use crate::Result;
 use crate::index::{Decision, ScanBatch, Slot, Tag};
-use crate::log::Lane;
+use crate::log::Appender;
 use crate::log::format::Record;
 
 /// How often the sweeper looks.
@@ -135,12 +135,12 @@ impl Store {
             let guard = self.pin();
             table.index.rows().multi_get(&keys, &guard, &mut found);
             let slots = found.map(|slot| slot.map(|slot| self.home(slot)));
-            // A batch holds all lanes from its look at a row to its publication; a snapshot waits for them, too.
-            let lane = self.log.lane();
+            // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
+            let appender = self.log.appender();
             for (record, slot) in records.iter().zip(slots) {
                 let Some(slot) = slot.filter(|slot| slot.expires()) else { continue };
                 let newest = slot.tag() == Tag::Row && slot.offset() == record.offset();
-                if newest && self.drop_row(&lane, unit, &table, record.key(), slot) {
+                if newest && self.drop_row(&appender, unit, &table, record.key(), slot) {
                     removed += 1;
                 } else if newest || slot.tag() == Tag::Delta {
                     late.push((Arc::clone(&table), record.key().to_vec()));
@@ -150,9 +150,9 @@ impl Store {
         removed
     }
 
-    /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The lane
+    /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The appender
     /// is that of any writer.
-    fn drop_row(&self, _lane: &Lane, unit: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
+    fn drop_row(&self, _appender: &Appender, unit: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
         if slot.tag() != Tag::Row || slot.stale() > 0 || !self.snapshots.are_none() {
@@ -181,7 +181,7 @@ impl Store {
                 return Ok(Step::Done(false));
             };
             if let Some(unit) = self.log.segment_of(slot.offset())
-                && self.drop_row(&self.log.lane(), unit, table, key, slot)
+                && self.drop_row(&self.log.appender(), unit, table, key, slot)
             {
                 return Ok(Step::Done(true));
             }

@@ -223,13 +223,13 @@ impl Store {
             .stale_more(slot.depth())
             .with_expires(slot.expires());
         let guard = self.pin();
-        // Clearing the table locks all lanes before it drops the index.
-        let lane = self.log.collector_lane();
+        // Clearing the table locks all appenders before it drops the index.
+        let appender = self.log.gc_appender();
         let stands = table.index.rows().upsert(key, &guard, |now| match now == Some(slot) {
             true => (Decision::Store(merged), true),
             false => (Decision::Keep, false),
         });
-        drop(lane);
+        drop(appender);
         let stands = stands.map_err(index_full)?;
         if stands {
             chain.deltas()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));

@@ -231,7 +231,7 @@ impl Store {
         // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
         let (available, _) = self.log.space();
-        let begun = self.log.collector_lane().room(SegmentKind::Relocated);
+        let begun = self.log.gc_appender().room(SegmentKind::Relocated);
         let unit_bytes = self.log.unit_bytes();
         let room = u64::from(available.saturating_sub(Claim::Collector.reserve())) * unit_bytes + begun;
         let victims = fitting(&candidates, room, unit_bytes);

@@ -4,16 +4,16 @@
 //! of the key is switched to the new record.
 //!
 //! 1. **Plan** the body: resolve names, check types, know the length (`schema/plan.rs`).
-//! 2. **Lock** the thread's lane, **reserve** the record's bytes at the end of its open segment. No space: let go of the
-//!    lane, wait for the collector, try again; `Full` if it can free nothing.
+//! 2. **Lock** the thread's appender, **reserve** the record's bytes at the end of its open segment. No space: let go of the
+//!    appender, wait for the collector, try again; `Full` if it can free nothing.
 //! 3. **Encode** head, key, body and block checksums in place.
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
 //!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
-//! 5. Commit the reservation, let go of the lane, **count** the bytes that died, make **durable** as the mode asks, **pay**
+//! 5. Commit the reservation, let go of the appender, **count** the bytes that died, make **durable** as the mode asks, **pay**
 //!    back-pressure if space is low (`throttle.rs`).
 //!
-//! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. A lane's
+//! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. An appender's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
 //!
 //! A row changed by `update` grows a chain of deltas (FOCUS section V-B). At `delta_chain_max` it is written whole again.
@@ -32,7 +32,7 @@ use super::store::{Store, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::log::{Lane, Log, NoSpace, Reservation, check_fits};
+use crate::log::{Appender, Log, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
@@ -89,7 +89,7 @@ impl Draft {
         }
     }
 
-    /// Notes when the row of this record expires, for the sweeper. With the lane locked.
+    /// Notes when the row of this record expires, for the sweeper. With the appender locked.
     #[inline]
     pub(super) fn note_expiry(&self, log: &Log, offset: u64) {
         if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
@@ -169,12 +169,12 @@ impl Store {
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<Slot>) -> bool,
     ) -> Result<Outcome> {
-        let mut lane = self.log.lane();
+        let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
         let bytes = spec.record_bytes();
-        let reservation = match lane.reserve(&self.log, draft.segment(), bytes, draft.claim()) {
+        let reservation = match appender.reserve(&self.log, draft.segment(), bytes, draft.claim()) {
             Ok(reservation) => reservation,
-            Err(no_space) => match self.reserve_over(&mut lane, table, key, draft, (bytes, no_space)) {
+            Err(no_space) => match self.reserve_over(&mut appender, table, key, draft, (bytes, no_space)) {
                 Ok(reservation) => reservation,
                 Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
             },
@@ -200,9 +200,9 @@ impl Store {
             Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
         draft.note_expiry(&self.log, reservation.offset);
-        lane.commit(reservation, sequence);
+        appender.commit(reservation, sequence);
         table.expiry.replaced(old, draft.expires_over(old));
-        drop(lane);
+        drop(appender);
         self.count_replaced(draft.kind, old);
         drop(guard);
         self.note_write(table);
@@ -216,7 +216,7 @@ impl Store {
     #[cold]
     fn reserve_over(
         &self,
-        lane: &mut Lane,
+        appender: &mut Appender,
         table: &TableShared,
         key: &[u8],
         draft: &Draft,
@@ -224,7 +224,7 @@ impl Store {
     ) -> std::result::Result<Reservation, NoSpace> {
         match no_space {
             NoSpace::Full(Claim::Write) if is_row(table.index.rows().get(key, &self.pin())) => {
-                lane.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
+                appender.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
             }
             other => Err(other),
         }

@@ -5,7 +5,7 @@
 //! where the copy goes.
 //!
 //! A segment is copied to the place that it has, since records lead to one another by their places, and their checksums know them. Of what was written
-//! after the sequence nothing is copied: in a lane's segment it comes last, and is cut off; copies that the collector made of it lie
+//! after the sequence nothing is copied: in an appender's segment it comes last, and is cut off; copies that the collector made of it lie
 //! anywhere in the collector's segments, and are turned void, as recovery does after a power cut.
 
 use std::collections::HashMap;
@@ -65,8 +65,8 @@ impl Log {
     /// before the call returned is in them, if no segment is freed from before the barrier on.
     pub(crate) fn segments_to_copy(&self) -> Vec<SegmentToCopy> {
         let mut open: HashMap<(u32, u64), u64> = HashMap::new();
-        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
-            open.extend(lane.lock().ends().map(|(unit, incarnation, end, _)| ((unit, incarnation), end)));
+        for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
+            open.extend(appender.lock().ends().map(|(unit, incarnation, end, _)| ((unit, incarnation), end)));
         }
         let pool = self.pool.lock();
         let listed = pool.used.iter().filter_map(|(&unit, segment)| {

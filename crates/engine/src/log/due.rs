@@ -43,7 +43,7 @@ pub(crate) struct Sweeping<'a> {
 }
 
 impl Log {
-    /// Notes that by the record at `offset` its row expires at `at_ms`. With the lane locked that it was written in, before
+    /// Notes that by the record at `offset` its row expires at `at_ms`. With the appender locked that it was written in, before
     /// that is let go of.
     #[inline]
     pub(crate) fn note_expiry(&self, offset: u64, at_ms: u64) {
@@ -71,11 +71,11 @@ impl Log {
     /// pinned the epoch, and keeps out who changes records in place.
     pub(crate) fn begin_sweep(&self, unit: u32, now_ms: u64) -> Option<Sweeping<'_>> {
         let offset = self.unit_offset(unit);
-        for lane in self.lanes.iter().map(|Padded(lane)| lane).chain([&self.collector_lane]) {
-            let lane = lane.lock();
-            if let Some((first, incarnation, end)) = lane.written_at(offset) {
+        for appender in self.appenders.iter().map(|Padded(appender)| appender).chain([&self.gc_appender]) {
+            let appender = appender.lock();
+            if let Some((first, incarnation, end)) = appender.written_at(offset) {
                 let units = self.pool.lock().used.get(&first)?.units;
-                // Under the lane's lock: what is behind `end` will be noted after this.
+                // Under the appender's lock: what is behind `end` will be noted after this.
                 return self.sweeping((first, units), incarnation, end, now_ms);
             }
         }

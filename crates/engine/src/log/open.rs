@@ -12,14 +12,14 @@ use parking_lot::{Condvar, Mutex};
 
 use super::extents::Extent;
 use super::format::{END_BYTES, Record};
-use super::lane::Lane;
+use super::appender::Appender;
 use super::pool::Pool;
 use super::root::{CATALOG_START, ExtentList, ROOT_BYTES_MIN, UNIT_BYTES_MIN, VERSION_NEWEST, VERSION_OLDER};
 use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Units,
 };
 use super::space::KEPT_BYTES;
-use super::{Commit, Found, LANES_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
+use super::{Commit, Found, APPENDERS_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer units gets smaller ones.
@@ -32,8 +32,8 @@ const UNIT_BYTES_MAX: u64 = 1 << 30;
 const UNIT_BYTES_CHOSEN: u64 = 1 << 20;
 /// And the root so many.
 const LARGE_UNIT_BYTES: u64 = 8 << 20;
-/// For so many units writers may have a lane of their own: its open segments hold room that nobody else can use.
-const UNITS_PER_LANE: u32 = 40;
+/// For so many units writers may have an appender of their own: its open segments hold room that nobody else can use.
+const UNITS_PER_APPENDER: u32 = 40;
 /// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 1 MiB each.
 const UNITS_MAX: u32 = 1 << 20;
 
@@ -129,10 +129,10 @@ impl Log {
         let units_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).min(books_max);
         let units_max = if unlimited { units_max.max(grown) } else { units_max };
         let syncs_each_write = options.durability == Durability::Immediate;
-        let lanes = match syncs_each_write && !tier.flush_is_cheap() {
-            // Writers wait for a sync, not for the lane, and a sync of one place takes a third of one of eight.
+        let appenders = match syncs_each_write && !tier.flush_is_cheap() {
+            // Writers wait for a sync, not for the appender, and a sync of one place takes a third of one of eight.
             true => 1,
-            false => (units_max / UNITS_PER_LANE).clamp(1, LANES_MAX),
+            false => (units_max / UNITS_PER_APPENDER).clamp(1, APPENDERS_MAX),
         };
         let now = Duration::from_nanos(clock.monotonic_ns());
         Ok(Log {
@@ -142,10 +142,10 @@ impl Log {
             units: Units::new(units_max.max(grown)),
             pool: Mutex::new(Pool::new(root.root_units, grown, units_max, pieces(unit_bytes), now)),
             space_freed: Condvar::new(),
-            lanes_in_use: AtomicUsize::new(1),
+            appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
-            lanes: (0..lanes).map(|_| Padded(Mutex::new(Lane::default()))).collect(),
-            collector_lane: Mutex::new(Lane::default()),
+            appenders: (0..appenders).map(|_| Padded(Mutex::new(Appender::default()))).collect(),
+            gc_appender: Mutex::new(Appender::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_incarnation: AtomicU64::new(root.first_incarnation(root.opens + 1)),
@@ -312,7 +312,7 @@ impl Log {
             unit += header.units;
         }
         self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
-        self.use_lanes_for(pool.segment_units());
+        self.use_appenders_for(pool.segment_units());
         listed.next().map_or(Ok(segments), |extent| Err(self.missing(extent)))
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Pool {
     refusal: Option<Refusal>,
     /// Units that the disk has room for, as it said last.
     disk_units: u32,
-    /// How many units to keep ready; rises when a lane finds none.
+    /// How many units to keep ready; rises when an appender finds none.
     ready_target: usize,
     /// First units of segments that were sealed and are mapped still as they were written.
     to_remap: VecDeque<u32>,
@@ -337,7 +337,7 @@ impl Pool {
         if self.excess() > 0 {
             return None;
         }
-        // Ahead of the lanes, which would have to wait for it.
+        // Ahead of the appenders, which would have to wait for it.
         let ahead = (self.segment_units() / 8).min(self.ready_max());
         if let Some(short) = self.units_short(1 + ahead) {
             return Some(Err(NoUnit::Grow(short)));

@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// A lane writes in the order of sequences. Where a whole record comes after a younger one, the medium put a page in
+    /// An appender writes in the order of sequences. Where a whole record comes after a younger one, the medium put a page in
     /// the place of another of the same segment, and what was there is lost: in older stores checksums do not tell. Copies
     /// carry old sequences in any order.
     fn check_order(&mut self, record: &Record<'_>) -> Result<()> {

@@ -238,7 +238,7 @@ pub(crate) struct Segment {
     pub(crate) max_sequence: u64,
     /// Final once sealed.
     pub(crate) deltas: Deltas,
-    /// No lane writes to it any more.
+    /// No appender writes to it any more.
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
     pub(crate) noted: (u64, bool),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hedgerow_device::DeviceError;
 
-use super::lane::NoSpace;
+use super::appender::NoSpace;
 use super::pool::{NoUnit, Pool};
 use super::replay::Walk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
@@ -19,8 +19,8 @@ use crate::Result;
 /// What is kept of a unit that is given back: the page of its header.
 pub(super) const KEPT_BYTES: u64 = 4096;
 
-/// A lane may have so many units open, of rows and of deltas.
-const UNITS_OF_A_LANE: usize = 2;
+/// An appender may have so many units open, of rows and of deltas.
+const UNITS_OF_AN_APPENDER: usize = 2;
 
 /// What fills the segments, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,18 +90,18 @@ impl Log {
         }
         pool.used.insert(unit, segment);
         if kind != SegmentKind::Relocated {
-            self.use_lanes_for(pool.segment_units());
+            self.use_appenders_for(pool.segment_units());
         }
         Ok(unit)
     }
 
-    /// Lets writers have a lane each once `units` units of segments are worth it: each lane keeps room that nobody else can use.
-    pub(super) fn use_lanes_for(&self, units: u32) {
-        let few = self.lanes_in_use.load(Ordering::Relaxed) < self.lanes.len();
-        if few && units as usize >= self.lanes.len() * UNITS_OF_A_LANE {
-            // Who wrote alone goes on where it is: what is open in a lane that nobody comes back to stays open.
+    /// Lets writers have an appender each once `units` units of segments are worth it: each appender keeps room that nobody else can use.
+    pub(super) fn use_appenders_for(&self, units: u32) {
+        let few = self.appenders_in_use.load(Ordering::Relaxed) < self.appenders.len();
+        if few && units as usize >= self.appenders.len() * UNITS_OF_AN_APPENDER {
+            // Who wrote alone goes on where it is: what is open in an appender that nobody comes back to stays open.
             self.first_writer.store(thread_number(), Ordering::Relaxed);
-            self.lanes_in_use.store(self.lanes.len(), Ordering::Relaxed);
+            self.appenders_in_use.store(self.appenders.len(), Ordering::Relaxed);
         }
     }
 
@@ -208,7 +208,7 @@ impl Log {
         self.pool.lock().lacks(units, claim)
     }
 
-    /// Touches free units ahead of the lanes, so that writing them faults no page. Called by the housekeeper. False if there
+    /// Touches free units ahead of the appenders, so that writing them faults no page. Called by the housekeeper. False if there
     /// was none to touch.
     pub(crate) fn prepare_units(&self) -> bool {
         let mut prepared = false;
@@ -229,7 +229,7 @@ impl Log {
             prepared = true;
             let small = self.units.at(unit).small_pages;
             let anew = self.syncs_each_write && small.swap(1, Ordering::Relaxed) == 0;
-            // In steps, so that the pages of a lane's own segment are not kept waiting for the mapping's lock.
+            // In steps, so that the pages of an appender's own segment are not kept waiting for the mapping's lock.
             const STEP: u64 = 512 << 10;
             for step in 0..self.unit_bytes().div_ceil(STEP) {
                 let offset = self.unit_offset(unit) + step * STEP;
@@ -297,8 +297,8 @@ impl Log {
     /// ones, and what was left over when they were sealed.
     pub(crate) fn record_bytes(&self) -> (u64, u64, u64) {
         let mut ends = HashMap::new();
-        for lane in self.lanes.iter().map(|lane| &lane.0).chain([&self.collector_lane]) {
-            ends.extend(lane.lock().ends().map(|(unit, _, end, _)| (unit, end)));
+        for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
+            ends.extend(appender.lock().ends().map(|(unit, _, end, _)| (unit, end)));
         }
         let pool = self.pool.lock();
         pool.used.iter().fold((0, 0, 0), |(live, dead, unused), (&unit, s)| {
@@ -340,7 +340,7 @@ impl Log {
         (u64::from(pool.units_used()) << self.unit_shift, u64::from(pool.units_max) << self.unit_shift)
     }
 
-    /// A table is gone: there may be rows of it in any segment of today. Call with every lane locked.
+    /// A table is gone: there may be rows of it in any segment of today. Call with every appender locked.
     pub(crate) fn rows_vanished(&self) {
         self.pool.lock().used.values_mut().for_each(|segment| segment.miscounted = true);
     }

@@ -13,7 +13,7 @@ fn open(clock: &Clock) -> Log {
     let (log, found) = Log::open(Arc::new(FastTier::simulated(&sim)), &options, clock.clone()).unwrap();
     log.recovered(Vec::new(), found.watermark, &found, false, None).unwrap();
     // The first record takes a segment into use.
-    log.lane().reserve(&log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    log.appender().reserve(&log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
     log
 }
 
@@ -21,11 +21,11 @@ fn open(clock: &Clock) -> Log {
 fn notes(log: &Log) -> bool {
     let before = log.commit.lock().noted_at;
     let stores = log.tier().crash_sim().unwrap().ops();
-    let mut lane = log.lane();
-    let reservation = lane.reserve(log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    let mut appender = log.appender();
+    let reservation = appender.reserve(log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
     let sequence = log.take_sequence();
-    lane.commit(reservation, sequence);
-    drop(lane);
+    appender.commit(reservation, sequence);
+    drop(appender);
     log.persist_to(sequence).unwrap();
     let stores = log.tier().crash_sim().unwrap().ops() - stores;
     let noted = log.commit.lock().noted_at != before;

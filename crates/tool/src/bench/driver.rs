@@ -191,7 +191,7 @@ pub fn run_phase_by_window(
     let mut per_second = Vec::new();
     let neighbours = Neighbours::watch()?;
     let mut course = CacheCourse::new();
-    let lanes = phase.run(&mut per_second, &mut course, watch)?;
+    let results = phase.run(&mut per_second, &mut course, watch)?;
     let neighbours = neighbours.processors()?;
     let rest = Instant::now();
     if plan.workload.builds() {
@@ -204,13 +204,13 @@ pub fn run_phase_by_window(
     let settled = rest.elapsed();
     let after = Usage::now()?;
     let mut latencies = new_histogram()?;
-    for lane in &lanes {
-        latencies.add(&lane.latencies).map_err(|error| error.to_string())?;
+    for result in &results {
+        latencies.add(&result.latencies).map_err(|error| error.to_string())?;
     }
-    let first = lanes.iter().map(|lane| lane.start).min().ok_or("no threads")?;
-    let last = lanes.iter().map(|lane| lane.end).max().ok_or("no threads")?;
+    let first = results.iter().map(|result| result.start).min().ok_or("no threads")?;
+    let last = results.iter().map(|result| result.end).max().ok_or("no threads")?;
     Ok(Outcome {
-        operations: lanes.iter().map(|lane| lane.operations).sum(),
+        operations: results.iter().map(|result| result.operations).sum(),
         elapsed: last - first,
         latencies,
         cpu: after.cpu - before.cpu,
@@ -219,23 +219,23 @@ pub fn run_phase_by_window(
         settled,
         neighbours,
         per_second,
-        windows: window.map_or(Ok(Vec::new()), |length| windows(&lanes, &course, length, last - first))?,
+        windows: window.map_or(Ok(Vec::new()), |length| windows(&results, &course, length, last - first))?,
     })
 }
 
 /// Puts the threads' windows together. A last one shorter than half is left out.
 fn windows(
-    lanes: &[Lane],
+    results: &[ThreadResult],
     course: &CacheCourse,
     length: Duration,
     elapsed: Duration,
 ) -> Result<Vec<Window>, String> {
-    let count = lanes.iter().map(|lane| lane.windows.len()).max().unwrap_or(0);
+    let count = results.iter().map(|result| result.windows.len()).max().unwrap_or(0);
     let mut windows: Vec<Window> = Vec::with_capacity(count);
     let mut latencies = new_histogram()?;
     for at in 0..count {
         latencies.reset();
-        for (value, count) in lanes.iter().filter_map(|lane| lane.windows.get(at)).flatten() {
+        for (value, count) in results.iter().filter_map(|result| result.windows.get(at)).flatten() {
             latencies.saturating_record_n(*value, *count);
         }
         let from = length.as_secs_f64() * at as f64;
@@ -280,7 +280,7 @@ fn new_histogram() -> Result<Histogram<u64>, String> {
 }
 
 /// What one thread did.
-struct Lane {
+struct ThreadResult {
     operations: u64,
     latencies: Histogram<u64>,
     windows: Vec<Sparse>,
@@ -376,14 +376,14 @@ impl<'a> Phase<'a> {
         per_second: &mut Vec<u64>,
         course: &mut CacheCourse,
         watch: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Lane>, String> {
-        let lanes = std::thread::scope(|scope| {
+    ) -> Result<Vec<ThreadResult>, String> {
+        let results = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.plan.threads)
                 .map(|thread| {
                     scope.spawn(move || {
-                        let lane = self.lane(thread);
+                        let result = self.run_thread(thread);
                         self.finished.fetch_add(1, Ordering::Release);
-                        lane.map_err(|error| self.fail(error)).ok()
+                        result.map_err(|error| self.fail(error)).ok()
                     })
                 })
                 .collect();
@@ -395,8 +395,8 @@ impl<'a> Phase<'a> {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        let lanes: Option<Vec<_>> = lanes.into_iter().map(|lane| lane.ok().flatten()).collect();
-        lanes.ok_or_else(|| format!("a thread of {} panicked", self.plan.workload.name))
+        let results: Option<Vec<_>> = results.into_iter().map(|result| result.ok().flatten()).collect();
+        results.ok_or_else(|| format!("a thread of {} panicked", self.plan.workload.name))
     }
 
     fn fail(&self, error: String) {
@@ -450,7 +450,7 @@ impl<'a> Phase<'a> {
         }
     }
 
-    fn lane(&self, thread: usize) -> Result<Lane, String> {
+    fn run_thread(&self, thread: usize) -> Result<ThreadResult, String> {
         let prepared = self.prepare(thread);
         // All threads start together, the failed ones too: the others wait for them.
         self.barrier.wait();
@@ -489,7 +489,7 @@ impl<'a> Phase<'a> {
             Some(cutter) => cutter.finish(latencies)?,
             None => (Vec::new(), latencies),
         };
-        Ok(Lane { operations, latencies, windows, start, end: before })
+        Ok(ThreadResult { operations, latencies, windows, start, end: before })
     }
 
     fn prepare(&self, thread: usize) -> Result<(Actor<'a>, Histogram<u64>), String> {

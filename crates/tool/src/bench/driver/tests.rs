@@ -9,7 +9,7 @@ fn at_ms(start: Instant, ms: u64) -> Instant {
 }
 
 /// A thread whose operations end at these times after `start`, each one begun when the one before had ended.
-fn lane(start: Instant, ends_ms: impl Iterator<Item = u64>) -> Lane {
+fn result(start: Instant, ends_ms: impl Iterator<Item = u64>) -> ThreadResult {
     let mut cutter = Cutter::new(start, LENGTH).unwrap();
     let (mut latencies, mut operations, mut before) = (new_histogram().unwrap(), 0, start);
     for end in ends_ms.map(|ms| at_ms(start, ms)) {
@@ -20,7 +20,7 @@ fn lane(start: Instant, ends_ms: impl Iterator<Item = u64>) -> Lane {
         (before, operations) = (end, operations + 1);
     }
     let (windows, latencies) = cutter.finish(latencies).unwrap();
-    Lane { operations, latencies, windows, start, end: before }
+    ThreadResult { operations, latencies, windows, start, end: before }
 }
 
 /// How many operations each window holds.
@@ -36,14 +36,14 @@ fn counts(windows: &[Window], elapsed: Duration) -> Vec<u64> {
 fn windows_hold_every_operation() {
     let start = Instant::now();
     // One operation each ms; the second thread comes to a stop for longer than two windows.
-    let lanes = [lane(start, 1..=330), lane(start, (1..=90).chain(230..=330))];
+    let results = [result(start, 1..=330), result(start, (1..=90).chain(230..=330))];
     let elapsed = Duration::from_millis(330);
-    let windows = windows(&lanes, &CacheCourse::new(), LENGTH, elapsed).unwrap();
+    let windows = windows(&results, &CacheCourse::new(), LENGTH, elapsed).unwrap();
     // What ends just where a window does is part of the next one.
     let (alone, both) = ([49, 50, 50, 50, 50, 50, 31], [49, 41, 0, 0, 20, 50, 31]);
     let expected: Vec<u64> = alone.iter().zip(both).map(|(one, other)| one + other).collect();
     assert_eq!(counts(&windows, elapsed), expected);
-    assert_eq!(expected.iter().sum::<u64>(), lanes.iter().map(|lane| lane.operations).sum::<u64>());
+    assert_eq!(expected.iter().sum::<u64>(), results.iter().map(|result| result.operations).sum::<u64>());
     for (at, window) in windows.iter().enumerate() {
         assert!((window.from_s - 0.05 * at as f64).abs() < 1e-9, "{window:?}");
         assert!((999.0..1001.0).contains(&window.p50_us), "{window:?}");
@@ -52,7 +52,7 @@ fn windows_hold_every_operation() {
         assert!((window.max_us / longest - 1.0).abs() < 0.002, "{window:?}");
         assert!(window.p50_us <= window.p99_us && window.p99_us <= window.max_us, "{window:?}");
     }
-    let all: u64 = lanes.iter().map(|lane| lane.latencies.len()).sum();
+    let all: u64 = results.iter().map(|result| result.latencies.len()).sum();
     assert_eq!(all, 330 + 191);
 }
 
@@ -60,9 +60,9 @@ fn windows_hold_every_operation() {
 fn a_last_window_of_less_than_half_is_left_out() {
     let start = Instant::now();
     for (end, count, last) in [(324, 6, 50), (326, 7, 27), (20, 1, 20)] {
-        let lanes = [lane(start, 1..=end)];
+        let results = [result(start, 1..=end)];
         let elapsed = Duration::from_millis(end);
-        let windows = windows(&lanes, &CacheCourse::new(), LENGTH, elapsed).unwrap();
+        let windows = windows(&results, &CacheCourse::new(), LENGTH, elapsed).unwrap();
         let counts = counts(&windows, elapsed);
         assert_eq!((counts.len(), counts.last()), (count, Some(&last)), "{end} ms");
     }
@@ -71,8 +71,8 @@ fn a_last_window_of_less_than_half_is_left_out() {
 #[test]
 fn windows_in_which_nobody_did_anything_are_empty() {
     let start = Instant::now();
-    let lanes = [lane(start, [10, 120].into_iter())];
-    let windows = windows(&lanes, &CacheCourse::new(), LENGTH, Duration::from_millis(150)).unwrap();
+    let results = [result(start, [10, 120].into_iter())];
+    let windows = windows(&results, &CacheCourse::new(), LENGTH, Duration::from_millis(150)).unwrap();
     assert_eq!(windows[1].ops_per_s, 0.0);
     assert_eq!((windows[1].p50_us, windows[1].max_us), (0.0, 0.0));
 }

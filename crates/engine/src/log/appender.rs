@@ -1,4 +1,4 @@
-//! A lane: where one thread appends.
+//! An appender: where one thread appends.
 
 use super::Log;
 use super::format::{END_BYTES, Seed};
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// A thread's open segments, one for each kind it writes.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct Appender {
     open: [Option<Open>; 3],
 }
 
@@ -32,7 +32,7 @@ impl Open {
     }
 }
 
-/// Space in an open segment. It counts only once it is [committed](Lane::commit); until then the next reservation of
+/// Space in an open segment. It counts only once it is [committed](Appender::commit); until then the next reservation of
 /// the kind gets the same bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reservation {
@@ -54,13 +54,13 @@ impl Reservation {
 /// Why a reservation was refused.
 #[derive(Debug)]
 pub(crate) enum NoSpace {
-    /// No free segment now. Let go of the lane, wait for the collector, try again.
+    /// No free segment now. Let go of the appender, wait for the collector, try again.
     Full(Claim),
     /// Nothing the collector could help with; `Full` if what is full is not the log.
     Failed(Error),
 }
 
-impl Lane {
+impl Appender {
     /// Reserves `bytes` (a multiple of 8) at the end of the open segment of `kind`, opening a new one if they do not fit.
     #[inline]
     pub(crate) fn reserve(
