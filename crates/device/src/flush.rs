@@ -5,7 +5,7 @@
 //! memory that is.
 #![allow(unsafe_code)]
 
-/// Bytes of a cache line, the unit that is written back.
+/// Bytes of a cache line, the granule that is written back.
 pub(crate) const LINE_BYTES: u64 = 64;
 
 /// Whether this processor can write a line back to persistent memory.

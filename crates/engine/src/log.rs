@@ -10,7 +10,7 @@
 
 mod copy;
 mod due;
-mod extents;
+mod segment_list;
 pub(crate) mod format;
 mod appender;
 mod open;
@@ -32,15 +32,15 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 pub(crate) use copy::{Extract, SegmentToCopy};
-pub(crate) use extents::Extent;
+pub(crate) use segment_list::SegmentEntry;
 pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
-use root::ExtentList;
+use root::SegmentList;
 pub(crate) use root::Root;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
-    Deltas, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Unit, Units,
+    Deltas, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extent, Extents,
     add_dead,
 };
 
@@ -66,14 +66,14 @@ struct Padded<T>(T);
 #[derive(Debug)]
 pub(crate) struct Log {
     tier: Arc<FastTier>,
-    /// The store's: paces the upkeep of headers and of free units.
+    /// The store's: paces the upkeep of headers and of free extents.
     clock: Clock,
-    unit_shift: u32,
-    /// Units that the root takes.
-    root_units: u32,
-    units: Units,
+    extent_shift: u32,
+    /// Extents that the root takes.
+    root_extents: u32,
+    extents: Extents,
     pool: Mutex<Pool>,
-    /// A unit was freed.
+    /// An extent was freed.
     space_freed: Condvar,
     appenders: Box<[Padded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.
@@ -136,13 +136,13 @@ struct Synced {
     /// All sequences up to this one.
     last: u64,
     /// The list of segments as of then, if it was asked for and there is room for one.
-    list: Option<ExtentList>,
+    list: Option<SegmentList>,
 }
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// First units of the segments in use.
+    /// First extents of the segments in use.
     pub(crate) segments: Vec<u32>,
     /// The machine went down, and not only the process: stores after the last sync may be missing in any order.
     pub(crate) power_cut: bool,
@@ -157,7 +157,7 @@ pub(crate) struct Found {
 /// Where a segment's records were found to end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentEnd {
-    pub(crate) unit: u32,
+    pub(crate) extent: u32,
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
     pub(crate) deltas: Deltas,
@@ -181,16 +181,16 @@ impl Drop for Lead<'_> {
 }
 
 impl Log {
-    pub(crate) fn unit_bytes(&self) -> u64 {
-        1 << self.unit_shift
+    pub(crate) fn extent_bytes(&self) -> u64 {
+        1 << self.extent_shift
     }
 
-    fn unit_offset(&self, unit: u32) -> u64 {
-        u64::from(unit) << self.unit_shift
+    fn extent_offset(&self, extent: u32) -> u64 {
+        u64::from(extent) << self.extent_shift
     }
 
-    fn unit_of(&self, offset: u64) -> Unit<'_> {
-        self.units.at((offset >> self.unit_shift) as u32)
+    fn extent_of(&self, offset: u64) -> Extent<'_> {
+        self.extents.at((offset >> self.extent_shift) as u32)
     }
 
     pub(crate) fn tier(&self) -> &FastTier {
@@ -217,10 +217,10 @@ impl Log {
     #[inline]
     pub(crate) fn place(&self, offset: u64) -> Result<Place<'_>> {
         // A place that is not verified may be anywhere.
-        let Some(unit) = self.units.get(offset >> self.unit_shift) else {
+        let Some(extent) = self.extents.get(offset >> self.extent_shift) else {
             return Err(not_a_record(offset));
         };
-        let incarnation = unit.incarnation.load(Ordering::Relaxed);
+        let incarnation = extent.incarnation.load(Ordering::Relaxed);
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32_at(head, 4) as usize;
         // Who looks into the record is charged for the blocks it looks at.
@@ -334,19 +334,19 @@ impl Log {
     /// Counts `bytes` at `offset` as no longer needed.
     #[inline]
     pub(crate) fn died(&self, offset: u64, bytes: u64) {
-        add_dead(self.unit_of(offset), bytes);
+        add_dead(self.extent_of(offset), bytes);
     }
 
     /// Notes that the row at `offset` got its first delta.
     #[inline]
     pub(crate) fn chain_begun(&self, offset: u64) {
-        self.unit_of(offset).chains.fetch_add(1, Ordering::Relaxed);
+        self.extent_of(offset).chains.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that the row at `offset` and the deltas over it were replaced, or merged.
     #[inline]
     pub(crate) fn chain_ended(&self, offset: u64) {
-        self.unit_of(offset).chains.fetch_sub(1, Ordering::Relaxed);
+        self.extent_of(offset).chains.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// `Err` once a sync has failed, or the store was closed. The tier itself remembers the failure, and refuses every later
@@ -456,10 +456,10 @@ impl Log {
         if note {
             let pool = self.pool.lock();
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
-            ends.extend(sealed.map(|(&unit, s)| (unit, s.incarnation, s.end, s.max_sequence)));
+            ends.extend(sealed.map(|(&extent, s)| (extent, s.incarnation, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
-        let units = (self.tier.bytes() >> self.unit_shift) as u32;
+        let extents = (self.tier.bytes() >> self.extent_shift) as u32;
         if let Some(unsettled) = &commit.unsettled {
             // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
             unsettled
@@ -471,7 +471,7 @@ impl Log {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         {
             let mut root = self.root.lock();
-            root.units = root.units.max(units);
+            root.extents = root.extents.max(extents);
         }
         if let Some(unsettled) = commit.unsettled.take() {
             self.settle(&unsettled.ends, last, list)?;
@@ -485,31 +485,31 @@ impl Log {
     }
 
     /// Lists the segments in use and how far they are written, for a root to name once that is durable.
-    fn write_list(&self) -> Option<ExtentList> {
+    fn write_list(&self) -> Option<SegmentList> {
         let every_appender = self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]);
         let open: Vec<_> = every_appender.flat_map(|appender| appender.lock().ends().collect::<Vec<_>>()).collect();
         let pool = self.pool.lock();
-        let written_to = |unit: u32, segment: &Segment| {
+        let written_to = |extent: u32, segment: &Segment| {
             // A segment may have been sealed since its appender was looked at: then it says how far it got.
             let open =
-                open.iter().find(|(u, incarnation, ..)| (*u, *incarnation) == (unit, segment.incarnation));
+                open.iter().find(|(u, incarnation, ..)| (*u, *incarnation) == (extent, segment.incarnation));
             open.map_or(segment.end, |(_, _, end, _)| segment.end.max(*end))
         };
-        let extent = |(&unit, segment): (&u32, &Segment)| Extent {
-            unit,
+        let entry = |(&extent, segment): (&u32, &Segment)| SegmentEntry {
+            extent,
             incarnation: segment.incarnation,
-            end: written_to(unit, segment),
+            end: written_to(extent, segment),
         };
-        let extents = pool.used.iter().map(extent).collect();
+        let entries = pool.used.iter().map(entry).collect();
         drop(pool);
-        self.root.lock().write_list(&self.tier, extents)
+        self.root.lock().write_list(&self.tier, entries)
     }
 
     /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
     fn note_ends(&self, ends: &[(u32, u64, u64, u64)]) {
         let mut pool = self.pool.lock();
-        for &(unit, incarnation, end, max_sequence) in ends {
-            let Some(segment) = pool.used.get_mut(&unit) else { continue };
+        for &(extent, incarnation, end, max_sequence) in ends {
+            let Some(segment) = pool.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
             if segment.incarnation != incarnation || segment.in_collection || segment.noted == (end, sealed) {
                 continue;
@@ -520,7 +520,7 @@ impl Log {
             header.durable_end = end;
             header.max_sequence = max_sequence;
             // PERSIST: only one copy changes between two syncs, so a torn one leaves the other.
-            self.write_header_copy(unit, segment.next_copy, &header);
+            self.write_header_copy(extent, segment.next_copy, &header);
             segment.next_copy ^= 1;
         }
     }
@@ -542,14 +542,14 @@ impl Log {
         earlier.and_then(|()| self.check_writable())?;
         let synced = self.sync(&mut commit, Note::Root)?;
         let mut pool = self.pool.lock();
-        let units: Vec<u32> = pool.used.keys().copied().collect();
-        for unit in units {
-            let Some(segment) = pool.used.get_mut(&unit) else { continue };
+        let extents: Vec<u32> = pool.used.keys().copied().collect();
+        for extent in extents {
+            let Some(segment) = pool.used.get_mut(&extent) else { continue };
             // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
             if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
-                self.write_header(unit, first, &header)?;
+                self.write_header(extent, first, &header)?;
             }
         }
         let mut root = self.root.lock();
@@ -589,24 +589,24 @@ impl Log {
     }
 
     /// Marks the log of a segment as empty, before any store that follows.
-    fn write_end(&self, unit: u32) {
-        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+    fn write_end(&self, extent: u32) {
+        let start = self.extent_offset(extent) + SEGMENT_HEADER_BYTES;
         self.tier.write(start, END_BYTES, |out| out.fill(0));
         compiler_fence(Ordering::Release);
     }
 
-    fn write_header_copy(&self, unit: u32, copy: u8, header: &SegmentHeader) {
-        let unit_offset = self.unit_offset(unit);
-        let bytes = header.encode(unit_offset);
-        self.tier.write_apart(unit_offset + u64::from(copy) * HEADER_COPY_BYTES as u64, &bytes);
+    fn write_header_copy(&self, extent: u32, copy: u8, header: &SegmentHeader) {
+        let extent_offset = self.extent_offset(extent);
+        let bytes = header.encode(extent_offset);
+        self.tier.write_apart(extent_offset + u64::from(copy) * HEADER_COPY_BYTES as u64, &bytes);
     }
 
     /// Writes both copies, each durable before the next step; first the one that does not count.
-    fn write_header(&self, unit: u32, first: u8, header: &SegmentHeader) -> Result<()> {
+    fn write_header(&self, extent: u32, first: u8, header: &SegmentHeader) -> Result<()> {
         for pass in 0..2 {
-            self.write_header_copy(unit, first ^ pass, header);
+            self.write_header_copy(extent, first ^ pass, header);
             // PERSIST: one copy is whole at any moment.
-            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+            self.tier.persist(self.extent_offset(extent), SEGMENT_HEADER_BYTES)?;
         }
         Ok(())
     }
@@ -629,10 +629,10 @@ impl Log {
         self.root.lock().clone()
     }
 
-    /// All segments in use, by place: first unit, segment, dead bytes as counted so far.
+    /// All segments in use, by place: first extent, segment, dead bytes as counted so far.
     pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        pool.used.iter().map(|(&unit, s)| (unit, s.clone(), self.dead_bytes(unit, s))).collect()
+        pool.used.iter().map(|(&extent, s)| (extent, s.clone(), self.dead_bytes(extent, s))).collect()
     }
 
     /// Where the catalog is spoiled, if its copy serves. No crash leaves that.
@@ -645,21 +645,21 @@ impl Log {
         let mut spoiled = Root::spoiled_copies(&self.tier);
         let used = self.segments();
         let mut used = used.iter().peekable();
-        // Units below were part of a segment that was freed, and may hold the middle of a record.
-        let (mut unit, mut freed_until) = (self.root_units, 0);
-        while let offset = self.unit_offset(unit)
+        // Extents below were part of a segment that was freed, and may hold the middle of a record.
+        let (mut extent, mut freed_until) = (self.root_extents, 0);
+        while let offset = self.extent_offset(extent)
             && let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize)
         {
             let decoded = SegmentHeader::decode(bytes, offset);
-            if unit >= freed_until {
+            if extent >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(decoded.spoiled);
                 spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));
             }
             if let Some(freed) = decoded.header.filter(|h| h.state == SegmentState::Free) {
-                freed_until = freed_until.max(unit.saturating_add(freed.units));
+                freed_until = freed_until.max(extent.saturating_add(freed.extents));
             }
-            unit += match used.next_if(|(first, ..)| *first == unit) {
-                Some((_, segment, _)) => segment.units,
+            extent += match used.next_if(|(first, ..)| *first == extent) {
+                Some((_, segment, _)) => segment.extents,
                 None => 1,
             };
         }
@@ -684,7 +684,7 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
     SegmentHeader {
         state,
         kind: segment.kind,
-        units: segment.units,
+        extents: segment.extents,
         incarnation: segment.incarnation,
         durable_end: segment.end,
         max_sequence: segment.max_sequence,

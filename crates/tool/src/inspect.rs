@@ -191,7 +191,7 @@ fn segments(view: &View, known: bool) -> String {
     let segments = view.segments();
     let mut text = format!("segments: {}\n", segments.len());
     let (mut live, mut dead) = (0, 0);
-    text.push_str("  number units kind      state       bytes   dead  youngest sequence\n");
+    text.push_str("  number extents kind      state       bytes   dead  youngest sequence\n");
     for s in segments {
         let state = if s.sealed { "sealed" } else { "open" };
         let share = match known {
@@ -200,8 +200,8 @@ fn segments(view: &View, known: bool) -> String {
         };
         let _ = writeln!(
             text,
-            "  {:>6} {:>5} {:<9} {state:<6} {:>10} {share:>6}  {}",
-            s.number, s.units, s.kind, s.durable_bytes, s.max_sequence
+            "  {:>6} {:>7} {:<9} {state:<6} {:>10} {share:>6}  {}",
+            s.number, s.extents, s.kind, s.durable_bytes, s.max_sequence
         );
         dead += s.dead_bytes;
         live += s.durable_bytes - s.dead_bytes.min(s.durable_bytes);

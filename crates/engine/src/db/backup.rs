@@ -93,7 +93,7 @@ enum Pinned {
     Nothing,
     /// All: a backup is about to begin.
     Everything,
-    /// By first unit, the segments that are still to be copied.
+    /// By first extent, the segments that are still to be copied.
     Segments(BTreeMap<u32, SegmentToCopy>),
 }
 
@@ -110,12 +110,12 @@ impl BackupPins {
         self.active.load(Ordering::SeqCst)
     }
 
-    /// Whether the segment at `unit` must not be freed yet.
-    pub(super) fn holds(&self, unit: u32) -> bool {
+    /// Whether the segment at `extent` must not be freed yet.
+    pub(super) fn holds(&self, extent: u32) -> bool {
         match &*self.pinned.lock() {
             Pinned::Nothing => false,
             Pinned::Everything => true,
-            Pinned::Segments(segments) => segments.contains_key(&unit),
+            Pinned::Segments(segments) => segments.contains_key(&extent),
         }
     }
 
@@ -133,20 +133,20 @@ struct Pinning<'p>(&'p BackupPins);
 
 impl Pinning<'_> {
     fn narrow(&self, segments: &[SegmentToCopy]) {
-        *self.0.pinned.lock() = Pinned::Segments(segments.iter().map(|s| (s.unit, *s)).collect());
+        *self.0.pinned.lock() = Pinned::Segments(segments.iter().map(|s| (s.extent, *s)).collect());
     }
 
     /// The segment to be copied next: one of those that are waited for, or the first.
     fn next(&self, waited_for: &[u32]) -> Option<SegmentToCopy> {
         let pinned = self.0.pinned.lock();
         let Pinned::Segments(segments) = &*pinned else { return None };
-        let urgent = waited_for.iter().find_map(|unit| segments.get(unit));
+        let urgent = waited_for.iter().find_map(|extent| segments.get(extent));
         urgent.or_else(|| segments.values().next()).copied()
     }
 
-    fn copied(&self, unit: u32) {
+    fn copied(&self, extent: u32) {
         if let Pinned::Segments(segments) = &mut *self.0.pinned.lock() {
-            segments.remove(&unit);
+            segments.remove(&extent);
         }
     }
 }
@@ -222,7 +222,7 @@ fn back_up(
     while let Some(segment) = pinning.next(&store.collector.waiting_to_free()) {
         progress(copying.progress())?;
         copying.count(&segment, target.add(&store.log, &segment, moment.sequence)?);
-        pinning.copied(segment.unit);
+        pinning.copied(segment.extent);
     }
     progress(copying.progress())?;
     drop(pinning);

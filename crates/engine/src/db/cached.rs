@@ -342,10 +342,10 @@ impl Store {
     /// Where in a random segment to look how slow home is.
     fn sampled_place(&self, books: &mut Books) -> Option<u64> {
         let segments = self.log.segments();
-        let (unit, segment, _) = segments.get(books.random.below(segments.len().max(1) as u64) as usize)?;
-        let bytes = u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES;
+        let (extent, segment, _) = segments.get(books.random.below(segments.len().max(1) as u64) as usize)?;
+        let bytes = u64::from(segment.extents) * self.log.extent_bytes() - SEGMENT_HEADER_BYTES;
         let within = books.random.below(bytes - SAMPLED_BYTES) / 64 * 64;
-        Some(u64::from(*unit) * self.log.unit_bytes() + SEGMENT_HEADER_BYTES + within)
+        Some(u64::from(*extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)
     }
 }
 

@@ -12,7 +12,7 @@
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
 //!    more: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
 //!    in the log, it must be in the count of whatever is written over it.
-//! 6. Give the units back.
+//! 6. Give the extents back.
 //!
 //! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
 //! is left out from then on, and holds up none of the others. So it is with any other error that one record has.
@@ -67,7 +67,7 @@ pub(crate) struct Collector {
 /// A victim with nothing live in it.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
-    unit: u32,
+    extent: u32,
     /// Snapshots older than this may need it.
     sequence: u64,
     epoch: u64,
@@ -109,19 +109,19 @@ impl Collector {
         self.rounds() % 2 == 1
     }
 
-    /// First units of victims that are not freed yet.
+    /// First extents of victims that are not freed yet.
     pub(super) fn waiting_to_free(&self) -> Vec<u32> {
-        self.pending.lock().iter().map(|victim| victim.unit).collect()
+        self.pending.lock().iter().map(|victim| victim.extent).collect()
     }
 
-    /// Notes that the record at `offset`, in the segment `unit`, has left the index and no other took its place.
-    pub(super) fn note_dropped(&self, unit: u32, offset: u64) {
-        self.dropped.lock().entry(unit).or_default().push(offset);
+    /// Notes that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
+    pub(super) fn note_dropped(&self, extent: u32, offset: u64) {
+        self.dropped.lock().entry(extent).or_default().push(offset);
     }
 
     /// The records in a segment that left the index, by offset.
-    pub(super) fn dropped_in(&self, unit: u32) -> Vec<u64> {
-        self.dropped.lock().get(&unit).cloned().unwrap_or_default()
+    pub(super) fn dropped_in(&self, extent: u32) -> Vec<u64> {
+        self.dropped.lock().get(&extent).cloned().unwrap_or_default()
     }
 
     /// Whether the last round emptied no victim.
@@ -176,7 +176,7 @@ impl Store {
         drop(self.collect(need));
         let done = self.collector.done() - before;
         let room = self.room();
-        self.collector.throttle.adjust(room, done, self.log.unit_bytes(), self.clock.monotonic_ns());
+        self.collector.throttle.adjust(room, done, self.log.extent_bytes(), self.clock.monotonic_ns());
         self.collector.rounds.fetch_add(1, Ordering::SeqCst);
         done.is_anything() && room.is_low()
     }
@@ -225,7 +225,7 @@ impl Store {
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
         self.checkpoint_catalog()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
-        let pending = emptied.into_iter().map(|unit| Pending { unit, sequence, epoch });
+        let pending = emptied.into_iter().map(|extent| Pending { extent, sequence, epoch });
         self.collector.pending.lock().extend(pending);
         let freed = freed + self.free_pending()?;
         failure.map_or(Ok(freed), Err)
@@ -236,29 +236,29 @@ impl Store {
     fn empty_all(&self, chosen: &Chosen) -> (Vec<u32>, Option<Error>) {
         let (mut emptied, mut failure) = (Vec::new(), None);
         let copied = self.collector.totals().1;
-        for &unit in &chosen.victims {
-            if !self.log.begin_collection(unit) {
+        for &extent in &chosen.victims {
+            if !self.log.begin_collection(extent) {
                 continue;
             }
-            let Err(error) = self.empty_segment(unit, chosen.claim) else {
-                emptied.push(unit);
+            let Err(error) = self.empty_segment(extent, chosen.claim) else {
+                emptied.push(extent);
                 continue;
             };
             if let Err(closed) = self.log.check_writable() {
-                self.log.abandon_collection(unit);
+                self.log.abandon_collection(extent);
                 return (emptied, Some(closed));
             }
             match error.kind() {
                 // Out of room half-way: what was copied is obsolete here now, and the next round goes on from there. But a
                 // record that did not fit though nothing was written yet will not fit the next time either.
                 ErrorKind::Full if self.collector.totals().1 > copied => {}
-                ErrorKind::Full => self.log.put_aside(unit, self.collector.rounds() + ASIDE_ROUNDS),
+                ErrorKind::Full => self.log.put_aside(extent, self.collector.rounds() + ASIDE_ROUNDS),
                 _ => {
-                    self.log.leave_out(unit);
+                    self.log.leave_out(extent);
                     failure = failure.or(Some(error));
                 }
             }
-            self.log.abandon_collection(unit);
+            self.log.abandon_collection(extent);
         }
         (emptied, failure)
     }
@@ -285,7 +285,7 @@ impl Store {
             pending.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
         let of_readers = pending.len() - of_snapshots;
         drop(pending);
-        let bytes = |segments: u64| segments * self.log.unit_bytes();
+        let bytes = |segments: u64| segments * self.log.extent_bytes();
         let mut pins = Vec::new();
         if let Some(since_ms) = self.snapshots.oldest_since_ms() {
             let age_ms = self.clock.now_ms().saturating_sub(since_ms);
@@ -311,9 +311,9 @@ impl Store {
     }
 
     /// Step 2, for one segment.
-    fn empty_segment(&self, unit: u32, claim: Claim) -> Result<()> {
-        self.each_record(unit, Fetched::Chains, |table, record| {
-            while !self.relocate(table, unit, record, claim)? {}
+    fn empty_segment(&self, extent: u32, claim: Claim) -> Result<()> {
+        self.each_record(extent, Fetched::Chains, |table, record| {
+            while !self.relocate(table, extent, record, claim)? {}
             Ok(())
         })
     }
@@ -322,11 +322,11 @@ impl Store {
     /// not parse ends it. A group at a time is fetched ahead: each look-up alone would be a row of misses, one after the other.
     fn each_record(
         &self,
-        unit: u32,
+        extent: u32,
         fetched: Fetched,
         mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
+        let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
         let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
         loop {
             let end = loop {
@@ -369,7 +369,7 @@ impl Store {
     }
 
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
-    fn relocate(&self, table: &TableShared, unit: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
+    fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.index.find(record.key(), &guard) else { return Ok(true) };
         let slot = self.home(slot);
@@ -380,7 +380,7 @@ impl Store {
             return Ok(true);
         }
         if hides_nothing(slot) {
-            return self.drop_tombstone(table, unit, record, slot);
+            return self.drop_tombstone(table, extent, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
         let not_wanted = if self.swims() { 0 } else { FLAG_MERGEABLE };
@@ -409,7 +409,7 @@ impl Store {
     fn drop_tombstone(
         &self,
         table: &TableShared,
-        unit: u32,
+        extent: u32,
         record: &Record<'_>,
         slot: Slot,
     ) -> Result<bool> {
@@ -427,7 +427,7 @@ impl Store {
         );
         let dropped = dropped.map_err(index_full)?;
         if dropped {
-            self.collector.note_dropped(unit, record.offset());
+            self.collector.note_dropped(extent, record.offset());
         }
         Ok(dropped)
     }
@@ -540,17 +540,17 @@ impl Store {
         for _ in 0..waiting {
             let Some(victim) = self.collector.pending.lock().pop_front() else { break };
             let needed = self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence);
-            let needed = needed || self.backups.holds(victim.unit);
+            let needed = needed || self.backups.holds(victim.extent);
             if needed || !self.epoch.is_quiescent_since(victim.epoch) {
                 self.collector.pending.lock().push_back(victim);
                 continue;
             }
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
-            self.log.free_segment(victim.unit)?;
+            self.log.free_segment(victim.extent)?;
             // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
             // the segment is live.
-            drop(self.uncount(victim.unit));
-            self.log.reuse(victim.unit)?;
+            drop(self.uncount(victim.extent));
+            self.log.reuse(victim.extent)?;
             self.collector.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;
         }
@@ -558,10 +558,10 @@ impl Store {
     }
 
     /// Step 5.
-    fn uncount(&self, unit: u32) -> Result<()> {
-        let mut dropped = self.collector.dropped.lock().remove(&unit).unwrap_or_default();
+    fn uncount(&self, extent: u32) -> Result<()> {
+        let mut dropped = self.collector.dropped.lock().remove(&extent).unwrap_or_default();
         dropped.sort_unstable();
-        self.each_record(unit, Fetched::Slots, |table, record| {
+        self.each_record(extent, Fetched::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
                 return Ok(());
             }
@@ -593,27 +593,27 @@ impl Store {
     /// Counts the rows of tables that are gone as dead, each once: in the segments that were sealed when the table went,
     /// and in the others when they have been.
     fn recount(&self) {
-        for unit in self.log.miscounted() {
-            let Some((filled, dead, counted)) = self.log.begin_recount(unit) else { continue };
-            match self.vanished_bytes(unit) {
+        for extent in self.log.miscounted() {
+            let Some((filled, dead, counted)) = self.log.begin_recount(extent) else { continue };
+            match self.vanished_bytes(extent) {
                 Ok(vanished) => {
                     let new = vanished.saturating_sub(counted);
                     // Some of them were written over before the table went, and counted then. How many is not known: as
                     // many, it is taken, as of all that is not counted yet.
                     let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
                     let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
-                    self.log.died(u64::from(unit) * self.log.unit_bytes(), newly_dead);
-                    self.log.note_vanished(unit, new);
+                    self.log.died(u64::from(extent) * self.log.extent_bytes(), newly_dead);
+                    self.log.note_vanished(extent, new);
                 }
-                Err(_) => self.log.leave_out(unit),
+                Err(_) => self.log.leave_out(extent),
             }
-            self.log.abandon_collection(unit);
+            self.log.abandon_collection(extent);
         }
     }
 
     /// Bytes in a segment of tables that are gone, and of what changed the catalog.
-    fn vanished_bytes(&self, unit: u32) -> Result<u64> {
-        let (mut walk, mut bytes) = (self.log.walk(unit), 0);
+    fn vanished_bytes(&self, extent: u32) -> Result<u64> {
+        let (mut walk, mut bytes) = (self.log.walk(extent), 0);
         while let Some(record) = walk.as_mut().map_or(Ok(None), Walk::next_record)? {
             if self.catalog.by_id(record.table()).is_none() {
                 bytes += record.record_bytes() as u64;

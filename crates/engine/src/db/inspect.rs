@@ -67,7 +67,7 @@ pub struct RootInfo {
     pub format_version: u32,
     /// Counts how often the root was written.
     pub generation: u64,
-    /// Bytes in a segment of one unit.
+    /// Bytes in a segment of one extent.
     pub segment_bytes: u64,
     /// Bytes of the whole fast tier.
     pub fast_tier_bytes: u64,
@@ -98,17 +98,17 @@ pub enum Left {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentInfo {
-    /// Its first unit: its place in the tier, in units of [`RootInfo::segment_bytes`].
+    /// Its first extent: its place in the tier, in extents of [`RootInfo::segment_bytes`].
     pub number: u32,
     /// Its place in the tier, in bytes.
     pub offset: u64,
-    /// Units it takes.
-    pub units: u32,
+    /// Extents it takes.
+    pub extents: u32,
     /// `row`, `delta` or `relocated`.
     pub kind: &'static str,
     /// Nothing is appended any more.
     pub sealed: bool,
-    /// Tells this life of the segment's units from all others.
+    /// Tells this life of the segment's extents from all others.
     pub incarnation: u64,
     /// Bytes from its start up to which all is known to be durable; its end, if sealed.
     pub durable_bytes: u64,
@@ -275,7 +275,7 @@ impl View {
             store_id: root.store_id,
             format_version: root.version(),
             generation: root.generation,
-            segment_bytes: root.unit_bytes,
+            segment_bytes: root.extent_bytes,
             fast_tier_bytes: self.store.log.tier().bytes(),
             opens: root.opens,
             watermark: root.watermark,
@@ -287,10 +287,10 @@ impl View {
 
     /// The segments in use, by place.
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let info = |(unit, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
-            number: unit,
-            offset: u64::from(unit) * self.store.log.unit_bytes(),
-            units: segment.units,
+        let info = |(extent, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
+            number: extent,
+            offset: u64::from(extent) * self.store.log.extent_bytes(),
+            extents: segment.extents,
             kind: match segment.kind {
                 SegmentKind::Row => "row",
                 SegmentKind::Delta => "delta",
@@ -412,7 +412,7 @@ impl View {
     /// Verifies every record of every segment.
     pub(super) fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
         let segments = self.segments();
-        let bytes = |s: &SegmentInfo| u64::from(s.units) * self.store.log.unit_bytes();
+        let bytes = |s: &SegmentInfo| u64::from(s.extents) * self.store.log.extent_bytes();
         let total = segments.iter().map(bytes).sum();
         let mut done = 0;
         for segment in &segments {

@@ -152,7 +152,7 @@ impl Store {
             tables: tables.len() as u64,
             index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
             fast_tier_bytes,
-            segment_bytes: self.log.unit_bytes(),
+            segment_bytes: self.log.extent_bytes(),
             fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),
             fast_tier_bytes_max,
             live_bytes,

@@ -127,7 +127,7 @@ struct Walked {
     /// By table; one run from each thread, sorted.
     runs: HashMap<u32, Vec<Vec<Note>>>,
     ends: Vec<SegmentEnd>,
-    /// Records above the watermark: sequence, unit, where the record (or its batch) starts in the segment, relocated.
+    /// Records above the watermark: sequence, extent, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
     /// Changes of the catalog.
     changes: Vec<LoggedChange>,
@@ -141,7 +141,7 @@ struct Walked {
 #[derive(Debug, Clone, Copy)]
 struct Above {
     sequence: u64,
-    unit: u32,
+    extent: u32,
     start: u64,
     offset: u64,
     relocated: bool,
@@ -204,13 +204,13 @@ impl Store {
         for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
-                let mut by_unit: HashMap<u32, u64> = HashMap::new();
+                let mut by_extent: HashMap<u32, u64> = HashMap::new();
                 for slot in runs.iter().flatten().map(|note| note.slot) {
                     self.log.died(slot.offset(), slot.bytes());
-                    *by_unit.entry((slot.offset() / self.log.unit_bytes()) as u32).or_default() +=
+                    *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() +=
                         slot.bytes();
                 }
-                by_unit.into_iter().for_each(|(unit, bytes)| self.log.note_vanished(unit, bytes));
+                by_extent.into_iter().for_each(|(extent, bytes)| self.log.note_vanished(extent, bytes));
                 continue;
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
@@ -230,11 +230,11 @@ impl Store {
             let (mut mine, mut notes) = (Walked::default(), Notes::new());
             let outcome = loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&unit) = found.segments.get(i) else { break Ok(()) };
+                let Some(&extent) = found.segments.get(i) else { break Ok(()) };
                 if let Some(&later) = found.segments.get(i + SEGMENTS_AHEAD) {
                     self.log.will_walk(later);
                 }
-                if let Err(error) = self.walk_segment(unit, found, prefixes, &mut mine, &mut notes) {
+                if let Err(error) = self.walk_segment(extent, found, prefixes, &mut mine, &mut notes) {
                     break Err(error);
                 }
             };
@@ -258,13 +258,13 @@ impl Store {
 
     fn walk_segment(
         &self,
-        unit: u32,
+        extent: u32,
         found: &Found,
         prefixes: Option<&Prefixes>,
         walked: &mut Walked,
         noted: &mut Notes,
     ) -> Result<()> {
-        let Some(mut walk) = self.log.walk(unit) else { return Ok(()) };
+        let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
         let (mut max_sequence, mut deltas) = (0, Deltas::default());
         let mut current: Option<NotedTable<'_>> = None;
         while let Some(record) = walk.next_record()? {
@@ -275,8 +275,8 @@ impl Store {
             if record.sequence() > found.watermark {
                 walked.above.push(Above {
                     sequence: record.sequence(),
-                    unit,
-                    start: walk.unit_start(),
+                    extent,
+                    start: walk.write_start(),
                     offset: record.offset(),
                     relocated: record.flags() & FLAG_RELOCATED != 0,
                     below: Slot::from_raw(record.previous())
@@ -311,7 +311,7 @@ impl Store {
         noted.extend(current.map(|of_table| (of_table.id, of_table.notes)));
         let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
-        walked.ends.push(SegmentEnd { unit, end: end.end, max_sequence, deltas });
+        walked.ends.push(SegmentEnd { extent, end: end.end, max_sequence, deltas });
         Ok(())
     }
 
@@ -350,11 +350,11 @@ impl Store {
         let first_missing = gap.map_or(watermark + sequences.len() as u64 + 1, |(_, expected)| expected);
         let first_missing = self.first_baseless(walked).unwrap_or(u64::MAX).min(first_missing);
         let mut ends: HashMap<u32, &mut SegmentEnd> =
-            walked.ends.iter_mut().map(|end| (end.unit, end)).collect();
+            walked.ends.iter_mut().map(|end| (end.extent, end)).collect();
         for above in walked.above.iter().filter(|a| a.sequence >= first_missing) {
             if above.relocated {
                 self.log.make_void(above.offset);
-            } else if let Some(end) = ends.get_mut(&above.unit) {
+            } else if let Some(end) = ends.get_mut(&above.extent) {
                 end.end = end.end.min(above.start);
                 end.max_sequence = end.max_sequence.min(first_missing - 1);
             }
@@ -370,7 +370,7 @@ impl Store {
     /// lost. What was copied is all there under its own sequences, but the delta does not say so. It was never
     /// acknowledged as durable: the sync that would have made it so would have made the copy durable, too.
     fn first_baseless(&self, walked: &Walked) -> Option<u64> {
-        let start = |end: &SegmentEnd| u64::from(end.unit) * self.log.unit_bytes();
+        let start = |end: &SegmentEnd| u64::from(end.extent) * self.log.extent_bytes();
         let walked_to: BTreeMap<u64, u64> =
             walked.ends.iter().map(|e| (start(e), start(e) + e.end)).collect();
         let is_lost = |place: u64| walked_to.range(..=place).next_back().is_none_or(|(_, &end)| place >= end);
@@ -556,8 +556,8 @@ pub(super) fn slot_of(record: &Record<'_>) -> Slot {
 /// Looks at a few records of every segment.
 fn sample_prefixes(log: &Log, segments: &[u32]) -> Result<Prefixes> {
     let mut prefixes = Prefixes::new();
-    for &unit in segments {
-        let Some(mut walk) = log.walk(unit) else { continue };
+    for &extent in segments {
+        let Some(mut walk) = log.walk(extent) else { continue };
         for _ in 0..8 {
             let Some(record) = walk.next_record()? else { break };
             let key = record.key();

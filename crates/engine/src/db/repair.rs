@@ -86,7 +86,7 @@ pub fn repair(
     let options = Options {
         durability: Durability::Process,
         // A root longer than a segment is that of a store which chose for itself.
-        segment_bytes: if root.root_units > 1 { 0 } else { root.unit_bytes },
+        segment_bytes: if root.root_extents > 1 { 0 } else { root.extent_bytes },
         ..Options::default()
     };
     let target = Db::open_with(to, options)?;

@@ -68,8 +68,8 @@ impl Store {
         let lacks_changes = found.lacks_segments;
         let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
         let (mut versions, mut lost) = (Vec::new(), HashMap::new());
-        for &unit in &found.segments {
-            store.salvage_segment(unit, &found, &mut versions, &mut lost, &mut salvage);
+        for &extent in &found.segments {
+            store.salvage_segment(extent, &found, &mut versions, &mut lost, &mut salvage);
         }
         store.salvage_catalog(&mut salvage);
         if found.lacks_segments || !store.catalog.is_whole() {
@@ -107,13 +107,13 @@ impl Store {
 
     fn salvage_segment(
         &self,
-        unit: u32,
+        extent: u32,
         found: &Found,
         versions: &mut Vec<Version>,
         lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
         salvage: &mut Salvage,
     ) {
-        let Some(segment) = self.log.salvage_segment(unit, found.power_cut) else { return };
+        let Some(segment) = self.log.salvage_segment(extent, found.power_cut) else { return };
         for record in &segment.records {
             let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
             let is_whole = torn.is_none();

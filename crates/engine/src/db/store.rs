@@ -339,7 +339,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Starts the threads of an open store: preparing units and index memory, collecting, merging, sweeping, syncing. If one
+    /// Starts the threads of an open store: preparing extents and index memory, collecting, merging, sweeping, syncing. If one
     /// cannot be started, those before it go on until [`Housekeeping::stop`].
     pub(super) fn start(store: &Arc<Store>) -> Result<()> {
         Housekeeping::start_by(store, hedgerow_device::spawn)
@@ -421,7 +421,7 @@ impl Store {
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
             // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
             let garbage = self.epoch.collect() > 0;
-            worked = self.log.prepare_units() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
+            worked = self.log.prepare_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             worked |= self.log.remap_sealed();
             self.log.give_back();
         }

@@ -71,7 +71,7 @@ impl Store {
         let mut owed = Duration::ZERO;
         for due in self.log.due(self.clock.now_ms()) {
             let began_ns = self.clock.monotonic_ns();
-            let swept = self.sweep_segment(due.unit);
+            let swept = self.sweep_segment(due.extent);
             let rests = if swept.removed * WORTH_SHARE >= swept.records { 1 } else { RESTS_FOR_FEW };
             owed += Duration::from_nanos(self.clock.monotonic_ns() - began_ns) * rests;
             if owed >= PIECE {
@@ -83,15 +83,15 @@ impl Store {
         }
     }
 
-    /// Removes what has expired in the segment that `unit` is part of.
-    pub(super) fn sweep_segment(&self, unit: u32) -> Swept {
+    /// Removes what has expired in the segment that `extent` is part of.
+    pub(super) fn sweep_segment(&self, extent: u32) -> Swept {
         let (mut swept, mut late, mut left) = (Swept::default(), Vec::new(), Vec::new());
         // Taken before the first row is removed, which may be under way for a while.
         let now_ms = self.clock.now_ms();
         let walking = self.collector.walking.read();
         let guard = self.pin();
-        let Some(mut sweeping) = self.log.begin_sweep(unit, now_ms) else { return swept };
-        let (unit, after_ms) = (sweeping.unit, sweeping.after_ms);
+        let Some(mut sweeping) = self.log.begin_sweep(extent, now_ms) else { return swept };
+        let (extent, after_ms) = (sweeping.extent, sweeping.after_ms);
         let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
         // What lies behind a record that does not parse is left to the walks over the index.
         while let Ok(Some(record)) = sweeping.walk.next_record() {
@@ -102,11 +102,11 @@ impl Store {
                 _ => {}
             }
             if group.len() == GROUP {
-                swept.removed += self.sweep_group(unit, &group, &mut late);
+                swept.removed += self.sweep_group(extent, &group, &mut late);
                 group.clear();
             }
         }
-        swept.removed += self.sweep_group(unit, &group, &mut late);
+        swept.removed += self.sweep_group(extent, &group, &mut late);
         self.log.end_sweep(&sweeping, &mut left);
         // Who writes a tombstone may have to wait for space, and must not hold up those who free some.
         drop((guard, walking));
@@ -126,7 +126,7 @@ impl Store {
 
     /// Takes out of the index what it can of a segment's records that have expired, as far as they still are their keys'
     /// newest. The others that are go into `late`.
-    fn sweep_group(&self, unit: u32, group: &[Record<'_>], late: &mut Vec<Late>) -> usize {
+    fn sweep_group(&self, extent: u32, group: &[Record<'_>], late: &mut Vec<Late>) -> usize {
         let mut removed = 0;
         for records in group.chunk_by(|one, next| one.table() == next.table()) {
             let Some(table) = self.catalog.by_id(records[0].table()) else { continue };
@@ -140,7 +140,7 @@ impl Store {
             for (record, slot) in records.iter().zip(slots) {
                 let Some(slot) = slot.filter(|slot| slot.expires()) else { continue };
                 let newest = slot.tag() == Tag::Row && slot.offset() == record.offset();
-                if newest && self.drop_row(&appender, unit, &table, record.key(), slot) {
+                if newest && self.drop_row(&appender, extent, &table, record.key(), slot) {
                     removed += 1;
                 } else if newest || slot.tag() == Tag::Delta {
                     late.push((Arc::clone(&table), record.key().to_vec()));
@@ -152,7 +152,7 @@ impl Store {
 
     /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The appender
     /// is that of any writer.
-    fn drop_row(&self, _appender: &Appender, unit: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
+    fn drop_row(&self, _appender: &Appender, extent: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
         if slot.tag() != Tag::Row || slot.stale() > 0 || !self.snapshots.are_none() {
@@ -165,7 +165,7 @@ impl Store {
         });
         let dropped = dropped.is_ok_and(|dropped| dropped);
         if dropped {
-            self.collector.note_dropped(unit, slot.offset());
+            self.collector.note_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
             self.count_dead(slot);
             self.counters.add(Count::Expired);
@@ -180,8 +180,8 @@ impl Store {
             let Some(slot) = at.slot.filter(|&slot| at.row.is_none() && is_row(Some(slot))) else {
                 return Ok(Step::Done(false));
             };
-            if let Some(unit) = self.log.segment_of(slot.offset())
-                && self.drop_row(&self.log.appender(), unit, table, key, slot)
+            if let Some(extent) = self.log.segment_of(slot.offset())
+                && self.drop_row(&self.log.appender(), extent, table, key, slot)
             {
                 return Ok(Step::Done(true));
             }

@@ -33,7 +33,7 @@ use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
 
-/// Bytes of a line, the unit of flushing.
+/// Bytes of a line, the granule of flushing.
 const LINE_BYTES: u64 = 64;
 
 /// Bytes of a row's body and what takes their place.

@@ -8,12 +8,12 @@
 //! There are two ways to run out of room, and a rate for each; the lower counts.
 //!
 //! **Deltas.** Merging a row makes the deltas over it obsolete, but no segment free: those deltas lie in segments with others,
-//! which a whole pass over the rows makes obsolete nearly all at once. A throttle that looks at free units alone sees nothing come of
+//! which a whole pass over the rows makes obsolete nearly all at once. A throttle that looks at free extents alone sees nothing come of
 //! its delays for seconds, stops the writers, and then lets them fill all that came at once. So live deltas are held at the
 //! level that passes can keep up with: writers may write as many bytes as merging makes obsolete, more below that level, less above.
 //!
-//! **Units.** Whatever else takes room gives it back at once when a segment is emptied. Writers may write as many bytes as were
-//! freed beyond what was copied, on the mean of a pass; more while many units are left, less while few are.
+//! **Extents.** Whatever else takes room gives it back at once when a segment is emptied. Writers may write as many bytes as were
+//! freed beyond what was copied, on the mean of a pass; more while many extents are left, less while few are.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,14 +112,14 @@ impl Throttle {
     }
 
     /// Sets the pace after a round that did `work` and left `room`.
-    pub(super) fn adjust(&self, room: Room, work: Work, unit_bytes: u64, now_ns: u64) {
+    pub(super) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
         let mut pace = self.pace.lock();
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.
             pace.noted_ns = 0;
             return self.ns_per_kib.store(0, Ordering::Relaxed);
         }
-        pace.note(room, work, unit_bytes, now_ns);
+        pace.note(room, work, extent_bytes, now_ns);
         let ns_per_kib = match work.is_anything() {
             true => pace.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
             // Nothing is to be had by waiting.
@@ -130,7 +130,7 @@ impl Throttle {
 }
 
 impl Pace {
-    fn note(&mut self, room: Room, work: Work, unit_bytes: u64, now_ns: u64) {
+    fn note(&mut self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
         let before_ns = std::mem::replace(&mut self.noted_ns, now_ns);
         if before_ns == 0 || before_ns >= now_ns {
             return;
@@ -143,20 +143,20 @@ impl Pace {
         let pass = over((room.live as f64 / self.copied.max(1.0)).clamp(PASS_SECONDS[0], PASS_SECONDS[1]));
         blend(&mut self.gained, work.gained as f64, brief);
         blend(&mut self.copied, work.copied as f64, brief);
-        blend(&mut self.freed, (work.segments * unit_bytes) as f64 - work.copied as f64, pass);
+        blend(&mut self.freed, (work.segments * extent_bytes) as f64 - work.copied as f64, pass);
     }
 
     /// Bytes a second that all writers together may write; `None`: as many as they like.
     fn rate(&self, room: Room) -> Option<f64> {
         let deltas = room.deltas as f64 / room.deltas_even.max(1) as f64;
-        let units = f64::from(room.available) / f64::from(room.low);
+        let extents = f64::from(room.available) / f64::from(room.low);
         // One at the level to be held, nothing where no room is left, without bound where there is enough.
         let by_deltas =
             (deltas > 0.5).then(|| self.gained * ((2.0 - deltas).max(0.0) / (2.0 * deltas - 1.0)));
         // The mean of a pass is not known before its end. So much is gained if it is as bad as it may be.
         let freed = self.freed.max(self.copied / 16.0);
-        let by_units = (units < 1.0).then(|| freed * (3.0 * units / (1.0 - units)));
-        [by_deltas, by_units].into_iter().flatten().reduce(f64::min)
+        let by_extents = (extents < 1.0).then(|| freed * (3.0 * extents / (1.0 - extents)));
+        [by_deltas, by_extents].into_iter().flatten().reduce(f64::min)
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_written_at_the_pace_at_which_they_are_freed() {
+    fn extents_are_written_at_the_pace_at_which_they_are_freed() {
         let at = |available| paced(&Throttle::default(), room(available, 0));
         assert!(is_about(at(5), 50 * MIB), "{}", at(5));
         assert!(is_about(at(10), 150 * MIB), "{}", at(10));

@@ -44,8 +44,8 @@ const EARLY_PERCENT: u64 = 60;
 /// No record is smaller.
 const RECORD_BYTES_MIN: u64 = 40;
 
-/// With fewer units to be had than this, space is low.
-fn low_units(all: u32) -> u32 {
+/// With fewer extents to be had than this, space is low.
+fn low_extents(all: u32) -> u32 {
     (all / 8).clamp(8, 64)
 }
 
@@ -63,7 +63,7 @@ pub(super) enum Need {
 /// The room there is for writers, and how much of it is spoken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Units that writers may have, and how few of them are few.
+    /// Extents that writers may have, and how few of them are few.
     pub(super) available: u32,
     pub(super) low: u32,
     /// Bytes of live deltas, or half of those that there are, and of how many live ones can be kept up with.
@@ -83,9 +83,9 @@ impl Room {
 
     /// How much is left before nothing is, from one to zero.
     fn left(self) -> f64 {
-        let units = f64::from(self.available) / f64::from(self.low.max(1));
+        let extents = f64::from(self.available) / f64::from(self.low.max(1));
         let deltas = 2.0 - 2.0 * self.deltas as f64 / self.deltas_even.max(1) as f64;
-        units.min(deltas).clamp(0.0, 1.0)
+        extents.min(deltas).clamp(0.0, 1.0)
     }
 }
 
@@ -122,7 +122,7 @@ struct Facts {
 /// A segment worth collecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidate {
-    unit: u32,
+    extent: u32,
     /// Bytes that become free in the end.
     gain: u64,
     /// Bytes that emptying writes, about.
@@ -160,14 +160,14 @@ impl Facts {
 
 /// Those of `candidates` whose copies fit into `room` bytes together, from the first on. What is not certain must leave
 /// room for a segment of rows, whatever it comes to.
-fn fitting(candidates: &[Candidate], mut room: u64, unit_bytes: u64) -> Vec<u32> {
+fn fitting(candidates: &[Candidate], mut room: u64, extent_bytes: u64) -> Vec<u32> {
     let fits = |candidate: &&Candidate| {
-        let spared = if candidate.certain { 0 } else { unit_bytes };
+        let spared = if candidate.certain { 0 } else { extent_bytes };
         let fits = candidate.cost == 0 || candidate.cost + spared <= room;
         room -= if fits { candidate.cost } else { 0 };
         fits
     };
-    candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.unit).collect()
+    candidates.iter().filter(fits).take(VICTIMS_MAX).map(|candidate| candidate.extent).collect()
 }
 
 /// The best first: the most gained for a byte written.
@@ -197,11 +197,11 @@ impl Store {
     /// The room there is.
     pub(super) fn room(&self) -> Room {
         let (available, all) = self.log.space();
-        let low = low_units(all);
+        let low = low_extents(all);
         let filling = self.log.filling();
-        let kept = u64::from(Claim::Write.reserve() + low / 4) * self.log.unit_bytes();
+        let kept = u64::from(Claim::Write.reserve() + low / 4) * self.log.extent_bytes();
         let rows = filling.live() - filling.live_deltas;
-        let for_deltas = (u64::from(all) * self.log.unit_bytes()).saturating_sub(rows + kept);
+        let for_deltas = (u64::from(all) * self.log.extent_bytes()).saturating_sub(rows + kept);
         // What writers may not have is not there for them.
         let available = available.saturating_sub(Claim::Write.reserve());
         // Where some rows change far more often than others, the more of it is obsolete.
@@ -232,16 +232,16 @@ impl Store {
         // the last victims are given up.
         let (available, _) = self.log.space();
         let begun = self.log.gc_appender().room(SegmentKind::Relocated);
-        let unit_bytes = self.log.unit_bytes();
-        let room = u64::from(available.saturating_sub(Claim::Collector.reserve())) * unit_bytes + begun;
-        let victims = fitting(&candidates, room, unit_bytes);
+        let extent_bytes = self.log.extent_bytes();
+        let room = u64::from(available.saturating_sub(Claim::Collector.reserve())) * extent_bytes + begun;
+        let victims = fitting(&candidates, room, extent_bytes);
         let enough = !victims.is_empty() && !self.collector.is_stuck();
         if enough || available != 1 || self.snapshots.oldest().is_some() || self.backups.is_active() {
             return Chosen { victims, claim: Claim::Collector };
         }
         // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
         candidates.retain(|candidate| candidate.certain);
-        Chosen { victims: fitting(&candidates, unit_bytes / 4 * 3, 0), claim: Claim::LastUnit }
+        Chosen { victims: fitting(&candidates, extent_bytes / 4 * 3, 0), claim: Claim::LastExtent }
     }
 
     /// Segments that cost nothing to empty, if they come to enough of the bytes `used`: rows that expire leave them behind in
@@ -264,7 +264,7 @@ impl Store {
             .iter()
             .map(|(_, segment, obsolete)| segment.of_live(segment.deltas.bytes, *obsolete))
             .sum();
-        let chains: u64 = segments.iter().map(|(unit, segment, _)| self.log.chains(*unit, segment)).sum();
+        let chains: u64 = segments.iter().map(|(extent, segment, _)| self.log.chains(*extent, segment)).sum();
         let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
         let means = Means {
             row: live_in_all.saturating_sub(live_deltas) / rows.max(1),
@@ -272,29 +272,29 @@ impl Store {
         };
         let round = self.collector.rounds();
         let mut candidates = Vec::new();
-        for (unit, segment, obsolete) in segments {
-            let facts = self.facts(unit, &segment, obsolete);
+        for (extent, segment, obsolete) in segments {
+            let facts = self.facts(extent, &segment, obsolete);
             let (gain, cost) = facts.price(means);
             let worth_it = match need {
                 Need::Idle => facts.free() * 100 >= facts.bytes * IDLE_OBSOLETE_PERCENT,
                 _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
             };
             if worth_it && segment.aside_until <= round {
-                candidates.push(Candidate { unit, gain, cost, certain: cost == 0 || facts.deltas == 0 });
+                candidates.push(Candidate { extent, gain, cost, certain: cost == 0 || facts.deltas == 0 });
             }
         }
         candidates
     }
 
-    fn facts(&self, unit: u32, segment: &Segment, obsolete: u64) -> Facts {
+    fn facts(&self, extent: u32, segment: &Segment, obsolete: u64) -> Facts {
         Facts {
             kind: segment.kind,
-            bytes: u64::from(segment.units) * self.log.unit_bytes() - SEGMENT_HEADER_BYTES,
+            bytes: u64::from(segment.extents) * self.log.extent_bytes() - SEGMENT_HEADER_BYTES,
             filled: segment.end - SEGMENT_HEADER_BYTES,
             obsolete,
             deltas: segment.of_live(segment.deltas.count.into(), obsolete),
             delta_bytes: segment.of_live(segment.deltas.bytes, obsolete),
-            chains: self.log.chains(unit, segment),
+            chains: self.log.chains(extent, segment),
         }
     }
 }
@@ -341,14 +341,14 @@ mod tests {
     #[test]
     fn what_fits_is_taken_in_the_order_of_benefit() {
         let all = [
-            Candidate { unit: 1, gain: MIB / 5, cost: MIB, certain: true },
-            Candidate { unit: 2, gain: 2 * MIB, cost: 7 * MIB, certain: false },
-            Candidate { unit: 3, gain: MIB, cost: 0, certain: true },
-            Candidate { unit: 4, gain: MIB, cost: MIB / 2, certain: false },
+            Candidate { extent: 1, gain: MIB / 5, cost: MIB, certain: true },
+            Candidate { extent: 2, gain: 2 * MIB, cost: 7 * MIB, certain: false },
+            Candidate { extent: 3, gain: MIB, cost: 0, certain: true },
+            Candidate { extent: 4, gain: MIB, cost: MIB / 2, certain: false },
         ];
         let mut sorted = all;
         sorted.sort_by_key(by_benefit);
-        assert_eq!(sorted.map(|candidate| candidate.unit), [3, 4, 2, 1]);
+        assert_eq!(sorted.map(|candidate| candidate.extent), [3, 4, 2, 1]);
         assert_eq!(fitting(&sorted, 0, MIB), [3]);
         assert_eq!(fitting(&sorted, MIB, MIB), [3, 1]);
         assert_eq!(fitting(&sorted, 2 * MIB, MIB), [3, 4, 1]);

@@ -328,10 +328,10 @@ impl Store {
             NoSpace::Failed(error) => return Err(error),
             NoSpace::Full(claim) => claim,
         };
-        let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.unit_bytes()) as u32;
+        let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
         // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
         let rounds = self.collector.rounds();
-        let nothing_to_gain = !self.may_gain_space() && self.log.lacks(units, claim);
+        let nothing_to_gain = !self.may_gain_space() && self.log.lacks(extents, claim);
         let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(self.full(no_space));

@@ -13,7 +13,7 @@ pub(crate) struct Appender {
 
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    unit: u32,
+    extent: u32,
     incarnation: u64,
     /// Absolute offsets in the tier.
     start: u64,
@@ -89,16 +89,16 @@ impl Appender {
         claim: Claim,
     ) -> std::result::Result<Reservation, NoSpace> {
         log.check_open().map_err(NoSpace::Failed)?;
-        let units = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(log.unit_bytes()) as u32;
-        let unit = log.open_segment(units, kind, claim)?;
+        let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(log.extent_bytes()) as u32;
+        let extent = log.open_segment(extents, kind, claim)?;
         self.seal(log, kind);
-        let start = log.unit_offset(unit);
+        let start = log.extent_offset(extent);
         let open = Open {
-            unit,
-            incarnation: log.unit_of(start).incarnation.load(std::sync::atomic::Ordering::Relaxed),
+            extent,
+            incarnation: log.extent_of(start).incarnation.load(std::sync::atomic::Ordering::Relaxed),
             start,
             cursor: start + SEGMENT_HEADER_BYTES,
-            limit: start + u64::from(units) * log.unit_bytes(),
+            limit: start + u64::from(extents) * log.extent_bytes(),
             max_sequence: 0,
             deltas: Deltas::default(),
         };
@@ -134,7 +134,7 @@ impl Appender {
 
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
-        log.pool.lock().seal(open.unit, open.cursor - open.start, open.max_sequence, open.deltas);
+        log.pool.lock().seal(open.extent, open.cursor - open.start, open.max_sequence, open.deltas);
     }
 
     /// Seals all open segments.
@@ -144,15 +144,15 @@ impl Appender {
         }
     }
 
-    /// If `unit` is part of an open segment: its first unit, its incarnation, and where its records end.
-    pub(super) fn written_at(&self, unit_offset: u64) -> Option<(u32, u64, u64)> {
-        let holds = |open: &&Open| (open.start..open.limit).contains(&unit_offset);
-        self.open.iter().flatten().find(holds).map(|o| (o.unit, o.incarnation, o.cursor - o.start))
+    /// If `extent` is part of an open segment: its first extent, its incarnation, and where its records end.
+    pub(super) fn written_at(&self, extent_offset: u64) -> Option<(u32, u64, u64)> {
+        let holds = |open: &&Open| (open.start..open.limit).contains(&extent_offset);
+        self.open.iter().flatten().find(holds).map(|o| (o.extent, o.incarnation, o.cursor - o.start))
     }
 
-    /// Of every open segment: unit, incarnation, bytes used, last sequence.
+    /// Of every open segment: extent, incarnation, bytes used, last sequence.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64, u64, u64)> {
-        self.open.iter().flatten().map(|o| (o.unit, o.incarnation, o.cursor - o.start, o.max_sequence))
+        self.open.iter().flatten().map(|o| (o.extent, o.incarnation, o.cursor - o.start, o.max_sequence))
     }
 }
 
@@ -184,7 +184,7 @@ impl NoSpace {
 /// Refuses what can never fit.
 pub(crate) fn check_fits(log: &Log, bytes: usize) -> Result<()> {
     let (_, bytes_max) = log.tier_bytes();
-    let limit = bytes_max.saturating_sub(u64::from(5 + log.root_units) * log.unit_bytes());
+    let limit = bytes_max.saturating_sub(u64::from(5 + log.root_extents) * log.extent_bytes());
     if bytes as u64 + SEGMENT_HEADER_BYTES > limit {
         return Err(Error::invalid(format!(
             "the write takes {bytes} bytes at once; a fast tier of {bytes_max} bytes takes at most {limit}"

@@ -18,9 +18,9 @@ use crate::Result;
 /// A segment to be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentToCopy {
-    /// Its first unit.
-    pub(crate) unit: u32,
-    pub(crate) units: u32,
+    /// Its first extent.
+    pub(crate) extent: u32,
+    pub(crate) extents: u32,
     pub(crate) kind: SegmentKind,
     pub(crate) incarnation: u64,
     /// Bytes from its start to where the records end that were committed when it was listed.
@@ -47,7 +47,7 @@ impl SegmentToCopy {
         let header = SegmentHeader {
             state: SegmentState::Sealed,
             kind: self.kind,
-            units: self.units,
+            extents: self.extents,
             incarnation: self.incarnation,
             durable_end: extract.end,
             max_sequence: extract.max_sequence,
@@ -66,17 +66,17 @@ impl Log {
     pub(crate) fn segments_to_copy(&self) -> Vec<SegmentToCopy> {
         let mut open: HashMap<(u32, u64), u64> = HashMap::new();
         for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
-            open.extend(appender.lock().ends().map(|(unit, incarnation, end, _)| ((unit, incarnation), end)));
+            open.extend(appender.lock().ends().map(|(extent, incarnation, end, _)| ((extent, incarnation), end)));
         }
         let pool = self.pool.lock();
-        let listed = pool.used.iter().filter_map(|(&unit, segment)| {
+        let listed = pool.used.iter().filter_map(|(&extent, segment)| {
             // One that is neither sealed nor known was begun since: all in it is younger, or a copy of what is listed.
             let end = match segment.sealed {
                 true => segment.end,
-                false => *open.get(&(unit, segment.incarnation))?,
+                false => *open.get(&(extent, segment.incarnation))?,
             };
-            let (units, kind, incarnation) = (segment.units, segment.kind, segment.incarnation);
-            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { unit, units, kind, incarnation, end })
+            let (extents, kind, incarnation) = (segment.extents, segment.kind, segment.incarnation);
+            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { extent, extents, kind, incarnation, end })
         });
         listed.collect()
     }
@@ -88,7 +88,7 @@ impl Log {
 
     /// The bytes of a segment up to its end.
     pub(crate) fn segment_bytes(&self, segment: &SegmentToCopy) -> Result<&[u8]> {
-        let start = self.unit_offset(segment.unit);
+        let start = self.extent_offset(segment.extent);
         self.tier.will_need(start, segment.end);
         let bytes = self.tier.try_read(start, segment.end as usize);
         bytes.ok_or_else(|| super::not_a_record(start))
@@ -96,7 +96,7 @@ impl Log {
 
     /// Verifies every record of a segment to its last byte, and says what of it belongs to the state at `sequence`.
     pub(crate) fn examine(&self, segment: &SegmentToCopy, sequence: u64) -> Result<Extract> {
-        let (bytes, start) = (self.segment_bytes(segment)?, self.unit_offset(segment.unit));
+        let (bytes, start) = (self.segment_bytes(segment)?, self.extent_offset(segment.extent));
         let mut walk = Walk::new(bytes, start, segment.incarnation, segment.end, true, 0);
         let mut extract =
             Extract { end: segment.end, max_sequence: 0, records: 0, voided: Vec::new(), is_final: true };
@@ -112,7 +112,7 @@ impl Log {
             }
             extract.is_final = false;
             if record.flags() & FLAG_RELOCATED == 0 {
-                extract.end = walk.unit_start();
+                extract.end = walk.write_start();
                 return Ok(extract);
             }
             let word = self.tier.load_u64(record.offset());

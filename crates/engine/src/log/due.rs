@@ -1,7 +1,7 @@
 //! Which segments hold what has expired: the log as its own timer.
 //!
 //! Rows lie in the log in the order in which they were written, and so nearly in that in which they expire. What a timer
-//! would keep of every row, three words keep here of every unit: when the first thing in it expires that no sweep has come
+//! would keep of every row, three words keep here of every extent: when the first thing in it expires that no sweep has come
 //! to, up to when one has come to all, and when the next is worth its while. A sweep walks the segment and looks up the
 //! keys of those records that have expired since the last.
 //!
@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::replay::Walk;
-use super::segment::Unit;
+use super::segment::Extent;
 use super::{Log, Padded};
 
 /// A segment is looked at for the first time when its first row has expired for so long: the others have followed.
@@ -28,15 +28,15 @@ pub(crate) struct Due {
     pub(crate) few: bool,
     /// When the first of them expired.
     pub(crate) since_ms: u64,
-    /// A unit of the segment.
-    pub(crate) unit: u32,
+    /// An extent of the segment.
+    pub(crate) extent: u32,
 }
 
 /// A segment being swept.
 #[derive(Debug)]
 pub(crate) struct Sweeping<'a> {
-    pub(crate) unit: u32,
-    units: u32,
+    pub(crate) extent: u32,
+    extents: u32,
     /// What expired up to then was looked at by earlier sweeps.
     pub(crate) after_ms: u64,
     pub(crate) walk: Walk<'a>,
@@ -47,7 +47,7 @@ impl Log {
     /// that is let go of.
     #[inline]
     pub(crate) fn note_expiry(&self, offset: u64, at_ms: u64) {
-        let expiry = self.unit_of(offset).expiry;
+        let expiry = self.extent_of(offset).expiry;
         let urgency = u64::MAX - at_ms;
         if expiry.urgency.load(Relaxed) < urgency {
             expiry.urgency.fetch_max(urgency, Relaxed);
@@ -62,57 +62,57 @@ impl Log {
     pub(crate) fn due(&self, now_ms: u64) -> Vec<Due> {
         let grown = self.pool.lock().grown;
         let mut due: Vec<Due> =
-            (0..grown).filter_map(|unit| due_at(self.units.at(unit), unit, now_ms)).collect();
+            (0..grown).filter_map(|extent| due_at(self.extents.at(extent), extent, now_ms)).collect();
         due.sort_unstable();
         due
     }
 
-    /// Begins to sweep the segment that `unit` is part of: `None` if the collector has it, or it is gone. The caller has
+    /// Begins to sweep the segment that `extent` is part of: `None` if the collector has it, or it is gone. The caller has
     /// pinned the epoch, and keeps out who changes records in place.
-    pub(crate) fn begin_sweep(&self, unit: u32, now_ms: u64) -> Option<Sweeping<'_>> {
-        let offset = self.unit_offset(unit);
+    pub(crate) fn begin_sweep(&self, extent: u32, now_ms: u64) -> Option<Sweeping<'_>> {
+        let offset = self.extent_offset(extent);
         for appender in self.appenders.iter().map(|Padded(appender)| appender).chain([&self.gc_appender]) {
             let appender = appender.lock();
             if let Some((first, incarnation, end)) = appender.written_at(offset) {
-                let units = self.pool.lock().used.get(&first)?.units;
+                let extents = self.pool.lock().used.get(&first)?.extents;
                 // Under the appender's lock: what is behind `end` will be noted after this.
-                return self.sweeping((first, units), incarnation, end, now_ms);
+                return self.sweeping((first, extents), incarnation, end, now_ms);
             }
         }
         let pool = self.pool.lock();
-        let (&first, segment) = pool.used.range(..=unit).next_back()?;
-        if !segment.sealed || segment.in_collection || unit >= first + segment.units {
+        let (&first, segment) = pool.used.range(..=extent).next_back()?;
+        if !segment.sealed || segment.in_collection || extent >= first + segment.extents {
             return None;
         }
-        self.sweeping((first, segment.units), segment.incarnation, segment.end, now_ms)
+        self.sweeping((first, segment.extents), segment.incarnation, segment.end, now_ms)
     }
 
     /// Takes the notes of what will have been looked at.
     fn sweeping(
         &self,
-        (unit, units): (u32, u32),
+        (extent, extents): (u32, u32),
         incarnation: u64,
         end: u64,
         now_ms: u64,
     ) -> Option<Sweeping<'_>> {
-        let start = self.unit_offset(unit);
+        let start = self.extent_offset(extent);
         self.tier.will_need(start, end);
         let bytes = self.tier.try_view(start, end as usize)?;
         let mut after_ms = u64::MAX;
-        for expiry in (unit..unit + units).map(|u| self.units.at(u).expiry) {
+        for expiry in (extent..extent + extents).map(|u| self.extents.at(u).expiry) {
             expiry.urgency.store(0, Relaxed);
             after_ms = after_ms.min(expiry.swept_ms.fetch_max(now_ms, Relaxed));
         }
         let walk = Walk::new(bytes, start, incarnation, end, true, self.torn_through.load(Relaxed));
-        Some(Sweeping { unit, units, after_ms, walk })
+        Some(Sweeping { extent, extents, after_ms, walk })
     }
 
     /// Ends a sweep that left what expires at the times in `left`. Under the guard it was begun under.
     pub(crate) fn end_sweep(&self, sweeping: &Sweeping<'_>, left: &mut [u64]) {
-        let first = self.units.at(sweeping.unit).expiry;
+        let first = self.extents.at(sweeping.extent).expiry;
         let worth_at = left.len() / WORTH_SHARE;
         let worth_ms = if left.is_empty() { 0 } else { *left.select_nth_unstable(worth_at).1 };
-        for expiry in (sweeping.unit..sweeping.unit + sweeping.units).map(|u| self.units.at(u).expiry) {
+        for expiry in (sweeping.extent..sweeping.extent + sweeping.extents).map(|u| self.extents.at(u).expiry) {
             expiry.worth_ms.store(worth_ms, Relaxed);
         }
         if let Some(earliest) = left.iter().min() {
@@ -122,20 +122,20 @@ impl Log {
 
     /// Ends a sweep that could not do all it had to: the next one begins where this did, at `at_ms` or later.
     pub(crate) fn sweep_again(&self, sweeping: &Sweeping<'_>, at_ms: u64) {
-        self.units.at(sweeping.unit).expiry.urgency.fetch_max(u64::MAX - at_ms, Relaxed);
-        for unit in sweeping.unit..sweeping.unit + sweeping.units {
-            self.units.at(unit).expiry.swept_ms.fetch_min(sweeping.after_ms, Relaxed);
+        self.extents.at(sweeping.extent).expiry.urgency.fetch_max(u64::MAX - at_ms, Relaxed);
+        for extent in sweeping.extent..sweeping.extent + sweeping.extents {
+            self.extents.at(extent).expiry.swept_ms.fetch_min(sweeping.after_ms, Relaxed);
         }
     }
 
-    /// The first unit of the segment that holds `offset`.
+    /// The first extent of the segment that holds `offset`.
     pub(crate) fn segment_of(&self, offset: u64) -> Option<u32> {
-        let unit = (offset >> self.unit_shift) as u32;
-        self.pool.lock().used.range(..=unit).next_back().map(|(&first, _)| first)
+        let extent = (offset >> self.extent_shift) as u32;
+        self.pool.lock().used.range(..=extent).next_back().map(|(&first, _)| first)
     }
 }
 
-fn due_at(of: Unit<'_>, unit: u32, now_ms: u64) -> Option<Due> {
+fn due_at(of: Extent<'_>, extent: u32, now_ms: u64) -> Option<Due> {
     let urgency = of.expiry.urgency.load(Relaxed);
     let since_ms = u64::MAX - urgency;
     if urgency == 0 || since_ms > now_ms {
@@ -148,5 +148,5 @@ fn due_at(of: Unit<'_>, unit: u32, now_ms: u64) -> Option<Due> {
         _ if few => REST_MS,
         _ => 0,
     };
-    (rested_ms >= rest_ms).then_some(Due { few, since_ms, unit })
+    (rested_ms >= rest_ms).then_some(Due { few, since_ms, extent })
 }

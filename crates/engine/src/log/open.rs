@@ -10,55 +10,55 @@ use std::time::Duration;
 use hedgerow_device::{Clock, FastTier};
 use parking_lot::{Condvar, Mutex};
 
-use super::extents::Extent;
+use super::segment_list::SegmentEntry;
 use super::format::{END_BYTES, Record};
 use super::appender::Appender;
 use super::pool::Pool;
-use super::root::{CATALOG_START, ExtentList, ROOT_BYTES_MIN, UNIT_BYTES_MIN, VERSION_NEWEST, VERSION_OLDER};
+use super::root::{CATALOG_START, SegmentList, ROOT_BYTES_MIN, EXTENT_BYTES_MIN, VERSION_NEWEST, VERSION_OLDER};
 use super::segment::{
-    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Units,
+    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extents,
 };
 use super::space::KEPT_BYTES;
 use super::{Commit, Found, APPENDERS_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
-/// A tier with fewer units gets smaller ones.
-const SMALL_TIER_UNITS: u64 = 128;
+/// A tier with fewer extents gets smaller ones.
+const SMALL_TIER_EXTENTS: u64 = 128;
 /// No tier has room for fewer: those kept back, and some to write to.
 const SEGMENTS_MIN: u64 = 7;
-/// Units are no larger, nor is the root.
-const UNIT_BYTES_MAX: u64 = 1 << 30;
-/// Where nothing speaks for less a unit has so many: a store of few rows takes a few of them.
-const UNIT_BYTES_CHOSEN: u64 = 1 << 20;
+/// Extents are no larger, nor is the root.
+const EXTENT_BYTES_MAX: u64 = 1 << 30;
+/// Where nothing speaks for less an extent has so many: a store of few rows takes a few of them.
+const EXTENT_BYTES_CHOSEN: u64 = 1 << 20;
 /// And the root so many.
-const LARGE_UNIT_BYTES: u64 = 8 << 20;
-/// For so many units writers may have an appender of their own: its open segments hold room that nobody else can use.
-const UNITS_PER_APPENDER: u32 = 40;
-/// Without a limit a tier has no more units, for which there are books in memory: 1 TiB of 1 MiB each.
-const UNITS_MAX: u32 = 1 << 20;
+const LARGE_EXTENT_BYTES: u64 = 8 << 20;
+/// For so many extents writers may have an appender of their own: its open segments hold room that nobody else can use.
+const EXTENTS_PER_APPENDER: u32 = 40;
+/// Without a limit a tier has no more extents, for which there are books in memory: 1 TiB of 1 MiB each.
+const EXTENTS_MAX: u32 = 1 << 20;
 
-/// Whether a unit may have so many bytes.
-fn is_unit(bytes: u64) -> bool {
-    bytes.is_power_of_two() && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&bytes)
+/// Whether an extent may have so many bytes.
+fn is_extent(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&bytes)
 }
 
-/// How many pieces of a large unit's length a unit is: what should be ready, or left, in bytes, is so many times as many units.
-fn pieces(unit_bytes: u64) -> u32 {
-    (LARGE_UNIT_BYTES / unit_bytes).clamp(1, 8) as u32
+/// How many pieces of a large extent's length an extent is: what should be ready, or left, in bytes, is so many times as many extents.
+fn pieces(extent_bytes: u64) -> u32 {
+    (LARGE_EXTENT_BYTES / extent_bytes).clamp(1, 8) as u32
 }
 
-/// Bytes of a unit and of the root in a store that may take `room` bytes.
+/// Bytes of an extent and of the root in a store that may take `room` bytes.
 fn sizes_for(room: u64) -> (u64, u64) {
-    let share = 1 << (room / SMALL_TIER_UNITS).max(1).ilog2();
-    (share.clamp(UNIT_BYTES_MIN, UNIT_BYTES_CHOSEN), share.clamp(ROOT_BYTES_MIN, LARGE_UNIT_BYTES))
+    let share = 1 << (room / SMALL_TIER_EXTENTS).max(1).ilog2();
+    (share.clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_CHOSEN), share.clamp(ROOT_BYTES_MIN, LARGE_EXTENT_BYTES))
 }
 
 /// Refuses a limit that leaves no room beside the root and what is kept back.
-fn check_limit(limit: u64, unit_bytes: u64, root_bytes: u64) -> Result<()> {
-    let limit_min = root_bytes + SEGMENTS_MIN * unit_bytes;
+fn check_limit(limit: u64, extent_bytes: u64, root_bytes: u64) -> Result<()> {
+    let limit_min = root_bytes + SEGMENTS_MIN * extent_bytes;
     if limit < limit_min {
         return Err(Error::invalid(format!(
-            "the fast tier may take {limit} bytes; it needs at least {limit_min}: seven segments of {unit_bytes} and the root"
+            "the fast tier may take {limit} bytes; it needs at least {limit_min}: seven segments of {extent_bytes} and the root"
         )));
     }
     Ok(())
@@ -70,7 +70,7 @@ impl Log {
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
-                    check_limit(options.fast_tier_bytes_max, root.unit_bytes, root.bytes())?;
+                    check_limit(options.fast_tier_bytes_max, root.extent_bytes, root.bytes())?;
                 }
                 root
             }
@@ -82,7 +82,7 @@ impl Log {
                 ));
             }
         };
-        let grown = (tier.bytes() / root.unit_bytes.max(1)) as u32;
+        let grown = (tier.bytes() / root.extent_bytes.max(1)) as u32;
         let log = Log::over(tier, options, clock, root, grown)?;
         log.allocate_headers(grown)?;
         let listed = log.root.lock().load_list(&log.tier)?;
@@ -108,7 +108,7 @@ impl Log {
         !root.clean && root.boot_id != self.tier.boot_id()
     }
 
-    /// A log over a tier of `grown` units, before it is known which segments there are.
+    /// A log over a tier of `grown` extents, before it is known which segments there are.
     pub(super) fn over(
         tier: Arc<FastTier>,
         options: &Options,
@@ -116,31 +116,31 @@ impl Log {
         root: Root,
         grown: u32,
     ) -> Result<Log> {
-        let unit_bytes = root.unit_bytes;
-        if !is_unit(unit_bytes) || !(ROOT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&root.bytes()) {
+        let extent_bytes = root.extent_bytes;
+        if !is_extent(extent_bytes) || !(ROOT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&root.bytes()) {
             return Err(Error::corrupted(format!(
-                "the root says that a segment has {unit_bytes} bytes, and it itself {}",
+                "the root says that a segment has {extent_bytes} bytes, and it itself {}",
                 root.bytes()
             )));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let unlimited = options.fast_tier_bytes_max == u64::MAX;
-        let books_max = if unlimited { UNITS_MAX } else { u32::MAX };
-        let units_max = u32::try_from(limit / unit_bytes).unwrap_or(u32::MAX).min(books_max);
-        let units_max = if unlimited { units_max.max(grown) } else { units_max };
+        let books_max = if unlimited { EXTENTS_MAX } else { u32::MAX };
+        let extents_max = u32::try_from(limit / extent_bytes).unwrap_or(u32::MAX).min(books_max);
+        let extents_max = if unlimited { extents_max.max(grown) } else { extents_max };
         let syncs_each_write = options.durability == Durability::Immediate;
         let appenders = match syncs_each_write && !tier.flush_is_cheap() {
             // Writers wait for a sync, not for the appender, and a sync of one place takes a third of one of eight.
             true => 1,
-            false => (units_max / UNITS_PER_APPENDER).clamp(1, APPENDERS_MAX),
+            false => (extents_max / EXTENTS_PER_APPENDER).clamp(1, APPENDERS_MAX),
         };
         let now = Duration::from_nanos(clock.monotonic_ns());
         Ok(Log {
             clock,
-            unit_shift: unit_bytes.trailing_zeros(),
-            root_units: root.root_units,
-            units: Units::new(units_max.max(grown)),
-            pool: Mutex::new(Pool::new(root.root_units, grown, units_max, pieces(unit_bytes), now)),
+            extent_shift: extent_bytes.trailing_zeros(),
+            root_extents: root.root_extents,
+            extents: Extents::new(extents_max.max(grown)),
+            pool: Mutex::new(Pool::new(root.root_extents, grown, extents_max, pieces(extent_bytes), now)),
             space_freed: Condvar::new(),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
@@ -166,13 +166,13 @@ impl Log {
 
     fn create(tier: &FastTier, options: &Options) -> Result<Root> {
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
-        let (unit_bytes, root_bytes) = match options.segment_bytes {
+        let (extent_bytes, root_bytes) = match options.segment_bytes {
             0 => sizes_for(limit.min(tier.disk_bytes().unwrap_or(u64::MAX))),
-            unit_bytes => (unit_bytes, unit_bytes.max(ROOT_BYTES_MIN)),
+            extent_bytes => (extent_bytes, extent_bytes.max(ROOT_BYTES_MIN)),
         };
-        if !is_unit(unit_bytes) {
+        if !is_extent(extent_bytes) {
             return Err(Error::invalid(format!(
-                "segment_bytes is {unit_bytes}; it must be a power of two from 256 KiB to 1 GiB, or 0"
+                "segment_bytes is {extent_bytes}; it must be a power of two from 256 KiB to 1 GiB, or 0"
             )));
         }
         let placed = match options.format_version {
@@ -184,12 +184,12 @@ impl Log {
                 )));
             }
         };
-        check_limit(limit, unit_bytes, root_bytes)?;
+        check_limit(limit, extent_bytes, root_bytes)?;
         tier.grow(root_bytes)?;
         // What is not used of it takes no room; where a medium takes nothing back, it does.
         tier.release(CATALOG_START, root_bytes - CATALOG_START);
-        let root_units = (root_bytes / unit_bytes) as u32;
-        let mut root = Root::new(unit_bytes, root_units, placed, (tier.new_id(), tier.boot_id()));
+        let root_extents = (root_bytes / extent_bytes) as u32;
+        let mut root = Root::new(extent_bytes, root_extents, placed, (tier.new_id(), tier.boot_id()));
         root.make_room(tier)?;
         root.store(tier)?;
         Ok(root)
@@ -213,8 +213,8 @@ impl Log {
         self.tier.rewrite(0, CATALOG_START);
         self.tier.rewrite(catalog.0, catalog.1);
         self.tier.rewrite(list.0, list.1);
-        (self.root_units..grown)
-            .for_each(|unit| self.tier.rewrite(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
+        (self.root_extents..grown)
+            .for_each(|extent| self.tier.rewrite(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
     }
 
     /// A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS; on a file system in memory
@@ -231,172 +231,172 @@ impl Log {
             Err(full) if full.kind() == ErrorKind::Full => {}
             answer => answer?,
         }
-        (self.root_units..grown)
-            .try_for_each(|unit| Ok(self.tier.allocate(self.unit_offset(unit), KEPT_BYTES)?))
+        (self.root_extents..grown)
+            .try_for_each(|extent| Ok(self.tier.allocate(self.extent_offset(extent), KEPT_BYTES)?))
     }
 
-    /// The same for all of the units in use, and for what is to be held back.
+    /// The same for all of the extents in use, and for what is to be held back.
     fn allocate_used(&self) -> Result<()> {
         if self.tier.is_read_only() {
             return Ok(());
         }
         let mut pool = self.pool.lock();
         let (mut from, mut to) = (0, 0);
-        for (&unit, segment) in &pool.used {
+        for (&extent, segment) in &pool.used {
             // Neighbours at one stroke.
-            if unit != to {
-                self.tier.allocate(self.unit_offset(from), self.unit_offset(to - from))?;
-                from = unit;
+            if extent != to {
+                self.tier.allocate(self.extent_offset(from), self.extent_offset(to - from))?;
+                from = extent;
             }
-            to = unit + segment.units;
+            to = extent + segment.extents;
         }
-        self.tier.allocate(self.unit_offset(from), self.unit_offset(to - from))?;
+        self.tier.allocate(self.extent_offset(from), self.extent_offset(to - from))?;
         self.hold_back(&mut pool)?;
-        if pool.grown > pool.units_max {
+        if pool.grown > pool.extents_max {
             // Above the limit what is free is not kept for later.
-            pool.all_bare().into_iter().for_each(|unit| {
-                self.release_free(unit);
+            pool.all_bare().into_iter().for_each(|extent| {
+                self.release_free(extent);
             });
         }
         Ok(())
     }
 
-    /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first units of
+    /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first extents of
     /// used segments.
-    fn load_segments(&self, grown: u32, power_cut: bool, listed: &[Extent]) -> Result<Vec<u32>> {
+    fn load_segments(&self, grown: u32, power_cut: bool, listed: &[SegmentEntry]) -> Result<Vec<u32>> {
         let mut pool = self.pool.lock();
-        let mut unit = pool.root_units;
+        let mut extent = pool.root_extents;
         let mut segments = Vec::new();
         let mut last_incarnation = 0;
         let mut listed = listed.iter().copied().peekable();
-        (unit..grown).for_each(|unit| self.tier.will_need(self.unit_offset(unit), SEGMENT_HEADER_BYTES));
-        while unit < grown {
-            let offset = self.unit_offset(unit);
+        (extent..grown).for_each(|extent| self.tier.will_need(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
+        while extent < grown {
+            let offset = self.extent_offset(extent);
             let decoded =
                 SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize), offset);
             last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
             let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
-                if !self.may_be_free(unit, &decoded, power_cut) {
+                if !self.may_be_free(extent, &decoded, power_cut) {
                     return Err(Error::corrupted(format!(
                         "the segment header at byte {offset} of the fast tier is corrupted: its checksum does not match"
                     )));
                 }
-                let units = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                let extents = decoded.header.map_or(1, |h| h.extents).clamp(1, grown - extent);
                 let incarnation = decoded.header.map_or(0, |h| h.incarnation);
-                while let Some(extent) = listed.next_if(|extent| extent.unit < unit + units) {
-                    if incarnation < extent.incarnation {
-                        return Err(self.missing(extent));
+                while let Some(entry) = listed.next_if(|entry| entry.extent < extent + extents) {
+                    if incarnation < entry.incarnation {
+                        return Err(self.missing(entry));
                     }
                 }
-                self.tidy_free(unit, units, &decoded)?;
-                (unit..unit + units).for_each(|u| pool.add_bare(u));
-                unit += units;
+                self.tidy_free(extent, extents, &decoded)?;
+                (extent..extent + extents).for_each(|u| pool.add_bare(u));
+                extent += extents;
                 continue;
             };
-            if header.units == 0 || header.units > grown - unit {
+            if header.extents == 0 || header.extents > grown - extent {
                 return Err(Error::corrupted(format!(
-                    "the segment at byte {offset} of the fast tier says it has {} units, more than the tier",
-                    header.units
+                    "the segment at byte {offset} of the fast tier says it has {} extents, more than the tier",
+                    header.extents
                 )));
             }
-            for u in unit..unit + header.units {
-                self.units.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
+            for u in extent..extent + header.extents {
+                self.extents.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
             }
             let mut durable_end = header.durable_end;
-            while let Some(extent) = listed.next_if(|extent| extent.unit < unit + header.units) {
-                durable_end = durable_end.max(self.listed_end(unit, &header, extent)?);
+            while let Some(entry) = listed.next_if(|entry| entry.extent < extent + header.extents) {
+                durable_end = durable_end.max(self.listed_end(extent, &header, entry)?);
             }
             let next_copy = decoded.copy ^ 1;
-            pool.used.insert(unit, Segment { durable_end, next_copy, ..Segment::of(&header) });
-            segments.push(unit);
-            unit += header.units;
+            pool.used.insert(extent, Segment { durable_end, next_copy, ..Segment::of(&header) });
+            segments.push(extent);
+            extent += header.extents;
         }
         self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
-        self.use_appenders_for(pool.segment_units());
-        listed.next().map_or(Ok(segments), |extent| Err(self.missing(extent)))
+        self.use_appenders_for(pool.segment_extents());
+        listed.next().map_or(Ok(segments), |entry| Err(self.missing(entry)))
     }
 
-    /// How far the segment at `unit` was durable by a list that has `extent` in its place; 0 if that was another, freed since.
-    fn listed_end(&self, unit: u32, header: &SegmentHeader, extent: Extent) -> Result<u64> {
-        let is_same = (extent.unit, extent.incarnation) == (unit, header.incarnation);
-        let is_older = header.state == SegmentState::Sealed && header.durable_end < extent.end;
+    /// How far the segment at `extent` was durable by a list that has `entry` in its place; 0 if that was another, freed since.
+    fn listed_end(&self, extent: u32, header: &SegmentHeader, entry: SegmentEntry) -> Result<u64> {
+        let is_same = (entry.extent, entry.incarnation) == (extent, header.incarnation);
+        let is_older = header.state == SegmentState::Sealed && header.durable_end < entry.end;
         match is_same {
-            true if !is_older => Ok(extent.end),
-            false if extent.incarnation < header.incarnation => Ok(0),
-            _ => Err(self.missing(extent)),
+            true if !is_older => Ok(entry.end),
+            false if entry.incarnation < header.incarnation => Ok(0),
+            _ => Err(self.missing(entry)),
         }
     }
 
     #[cold]
-    pub(super) fn missing(&self, extent: Extent) -> Error {
+    pub(super) fn missing(&self, entry: SegmentEntry) -> Error {
         Error::corrupted(format!(
             "the segment at byte {} of the fast tier, which the root lists with {} bytes of durable records, is missing: its header is lost, or older than the list",
-            self.unit_offset(extent.unit),
-            extent.end - SEGMENT_HEADER_BYTES
+            self.extent_offset(entry.extent),
+            entry.end - SEGMENT_HEADER_BYTES
         ))
     }
 
-    /// Whether a unit whose header does not say that it is in use is free, given that copies of the header are spoiled.
+    /// Whether an extent whose header does not say that it is in use is free, given that copies of the header are spoiled.
     ///
     /// A copy is written only while the other is whole, so a crash spoils one, and never both:
     /// * the first while the second is nothing or "free": on its way into use, with no record in it yet, or, of that same
     ///   incarnation, on its way out of it;
     /// * the second while the first is "free": on its way out.
     ///
-    /// After a power cut a unit on its way into use may hold records whose header was never durable; nor were they.
-    fn may_be_free(&self, unit: u32, decoded: &Decoded, power_cut: bool) -> bool {
+    /// After a power cut an extent on its way into use may hold records whose header was never durable; nor were they.
+    fn may_be_free(&self, extent: u32, decoded: &Decoded, power_cut: bool) -> bool {
         match (decoded.spoiled, decoded.header) {
             ([false, false], _) => true,
             ([true, true], _) => false,
             ([false, true], header) => header.is_some(),
-            ([true, false], header) => power_cut || self.holds_nothing_since(unit, header),
+            ([true, false], header) => power_cut || self.holds_nothing_since(extent, header),
         }
     }
 
-    /// Whether the log of the segment at `unit` is empty, or of the incarnation that `freed` says is free.
-    fn holds_nothing_since(&self, unit: u32, freed: Option<SegmentHeader>) -> bool {
-        let start = self.unit_offset(unit) + SEGMENT_HEADER_BYTES;
+    /// Whether the log of the segment at `extent` is empty, or of the incarnation that `freed` says is free.
+    fn holds_nothing_since(&self, extent: u32, freed: Option<SegmentHeader>) -> bool {
+        let start = self.extent_offset(extent) + SEGMENT_HEADER_BYTES;
         if self.tier.try_read(start, END_BYTES).is_some_and(|mark| mark == [0; END_BYTES]) {
             return true;
         }
         let Some(freed) = freed else { return false };
-        // The record may be bigger than a unit, and `freed` say so no more: as far as the tier goes.
+        // The record may be bigger than an extent, and `freed` say so no more: as far as the tier goes.
         let room = self.tier.bytes().saturating_sub(start);
         let bytes = self.tier.try_read(start, room as usize).unwrap_or_default();
         Record::parse(bytes, start, freed.incarnation, true).is_ok()
     }
 
-    /// Finishes what a crash left undone of freeing a unit: afterwards no copy says that it is in use, and those of its
+    /// Finishes what a crash left undone of freeing an extent: afterwards no copy says that it is in use, and those of its
     /// segment that follow have no header.
-    fn tidy_free(&self, unit: u32, units: u32, decoded: &Decoded) -> Result<()> {
+    fn tidy_free(&self, extent: u32, extents: u32, decoded: &Decoded) -> Result<()> {
         if self.tier.is_read_only() {
             return Ok(());
         }
-        if decoded.spoiled != [false; 2] || decoded.other_is_used || units > 1 {
+        if decoded.spoiled != [false; 2] || decoded.other_is_used || extents > 1 {
             // PERSIST: the copy that counts, before the other is touched: a killed process may not have got so far.
-            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+            self.tier.persist(self.extent_offset(extent), SEGMENT_HEADER_BYTES)?;
         }
         for copy in [0u8, 1].into_iter().filter(|&copy| decoded.spoiled[usize::from(copy)]) {
-            let offset = self.unit_offset(unit) + u64::from(copy) * HEADER_COPY_BYTES as u64;
+            let offset = self.extent_offset(extent) + u64::from(copy) * HEADER_COPY_BYTES as u64;
             self.tier.write(offset, HEADER_COPY_BYTES, |out| out.fill(0));
         }
         let Some(freed) = decoded.header else { return Ok(()) };
         if decoded.other_is_used {
-            // PERSIST: or a crash that spoils this copy, when the unit is next taken into use, brings the segment back.
-            self.write_header_copy(unit, decoded.copy ^ 1, &freed);
-            self.tier.persist(self.unit_offset(unit), SEGMENT_HEADER_BYTES)?;
+            // PERSIST: or a crash that spoils this copy, when the extent is next taken into use, brings the segment back.
+            self.write_header_copy(extent, decoded.copy ^ 1, &freed);
+            self.tier.persist(self.extent_offset(extent), SEGMENT_HEADER_BYTES)?;
         }
-        if units > 1 { self.part(unit, units, decoded.copy ^ 1, freed) } else { Ok(()) }
+        if extents > 1 { self.part(extent, extents, decoded.copy ^ 1, freed) } else { Ok(()) }
     }
 
-    /// Parts the units of a freed segment: from now on each is free for itself.
-    pub(super) fn part(&self, unit: u32, units: u32, first: u8, freed: SegmentHeader) -> Result<()> {
-        for inner in unit + 1..unit + units {
-            self.tier.write(self.unit_offset(inner), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
+    /// Parts the extents of a freed segment: from now on each is free for itself.
+    pub(super) fn part(&self, extent: u32, extents: u32, first: u8, freed: SegmentHeader) -> Result<()> {
+        for inner in extent + 1..extent + extents {
+            self.tier.write(self.extent_offset(inner), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
             // PERSIST: what a record left there must not be taken for a header once it is looked at as one.
-            self.tier.persist(self.unit_offset(inner), SEGMENT_HEADER_BYTES)?;
+            self.tier.persist(self.extent_offset(inner), SEGMENT_HEADER_BYTES)?;
         }
-        self.write_header(unit, first, &SegmentHeader { units: 1, ..freed })
+        self.write_header(extent, first, &SegmentHeader { extents: 1, ..freed })
     }
 
     /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
@@ -415,12 +415,12 @@ impl Log {
         let mut doubtful = Vec::new();
         let mut pool = self.pool.lock();
         for end in &ends {
-            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
             segment.deltas = end.deltas;
             // Up to what the header says all was durable, whatever became of the header itself.
             if is_doubtful && segment.noted.0 < end.end {
-                let start = self.unit_offset(end.unit);
+                let start = self.extent_offset(end.extent);
                 doubtful.push(start + segment.noted.0..start + end.end);
             }
         }
@@ -462,21 +462,21 @@ impl Log {
     /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
     /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
     /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
-    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64, list: Option<ExtentList>) -> Result<()> {
+    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64, list: Option<SegmentList>) -> Result<()> {
         let mut pool = self.pool.lock();
         let mut changed = Vec::new();
         for end in ends {
-            let Some(segment) = pool.used.get_mut(&end.unit) else { continue };
+            let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
             if segment.noted != (segment.end, true) && !segment.in_collection {
                 segment.noted = (segment.end, true);
-                changed.push((end.unit, segment.next_copy, header_of(segment, SegmentState::Sealed)));
+                changed.push((end.extent, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }
         }
         drop(pool);
         for pass in 0..2 {
             changed
                 .iter()
-                .for_each(|(unit, first, header)| self.write_header_copy(*unit, first ^ pass, header));
+                .for_each(|(extent, first, header)| self.write_header_copy(*extent, first ^ pass, header));
             // PERSIST: one copy of each header is whole at any moment.
             if !changed.is_empty() {
                 self.tier.persist_all()?;

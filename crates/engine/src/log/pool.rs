@@ -1,6 +1,6 @@
-//! The pool: which units of the fast tier are used and which are free.
+//! The pool: which extents of the fast tier are used and which are free.
 //!
-//! Owns the books of the fast tier's units and the rule how many are kept back from whom. Promises that what a claim may
+//! Owns the books of the fast tier's extents and the rule how many are kept back from whom. Promises that what a claim may
 //! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow, and gives back to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,40 +8,40 @@ use std::time::Duration;
 
 use super::segment::{Claim, Deltas, Segment};
 
-/// Which units are used and which are free.
+/// Which extents are used and which are free.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// By first unit.
+    /// By first extent.
     pub(crate) used: BTreeMap<u32, Segment>,
     /// Allocated: they may be stored to.
     free: BTreeSet<u32>,
     /// Free, but all of them except the page of the header was given back to the disk: to be allocated before they are used.
     bare: BTreeSet<u32>,
-    /// Units that are being given back.
+    /// Extents that are being given back.
     releasing: u32,
-    /// The fewest units that were free since `watched_since`.
+    /// The fewest extents that were free since `watched_since`.
     fewest_free: u32,
     /// By the log's clock, as all moments here.
     watched_since: Duration,
     /// Free, and touched already, so that writing them faults no page.
     ready: VecDeque<u32>,
-    /// Units that are being touched: neither free nor ready, but soon to be had.
+    /// Extents that are being touched: neither free nor ready, but soon to be had.
     preparing: u32,
     /// The first of them are the root's.
-    pub(crate) root_units: u32,
-    /// What a large unit is made of: what is to be ready, kept or left over comes to as many bytes in small ones.
+    pub(crate) root_extents: u32,
+    /// What a large extent is made of: what is to be ready, kept or left over comes to as many bytes in small ones.
     pieces: u32,
-    /// Units the tier has been grown to, those of the root included.
+    /// Extents the tier has been grown to, those of the root included.
     pub(crate) grown: u32,
     /// How many may be in use. A tier that had a larger limit once is longer.
-    pub(crate) units_max: u32,
+    pub(crate) extents_max: u32,
     /// Set while the medium does not grow, though it might.
     refusal: Option<Refusal>,
-    /// Units that the disk has room for, as it said last.
-    disk_units: u32,
-    /// How many units to keep ready; rises when an appender finds none.
+    /// Extents that the disk has room for, as it said last.
+    disk_extents: u32,
+    /// How many extents to keep ready; rises when an appender finds none.
     ready_target: usize,
-    /// First units of segments that were sealed and are mapped still as they were written.
+    /// First extents of segments that were sealed and are mapped still as they were written.
     to_remap: VecDeque<u32>,
 }
 
@@ -55,22 +55,22 @@ struct Refusal {
 /// How long a medium that refused to grow is left in peace: others may have freed some of the disk by then.
 const REFUSAL_RESTS: Duration = Duration::from_secs(1);
 
-/// Units that new rows leave to others on a disk that fills, at most. This, and the others here, for large units.
+/// Extents that new rows leave to others on a disk that fills, at most. This, and the others here, for large extents.
 const SLACK_MAX: u32 = 64;
 
-/// How long units are free before they are given back.
+/// How long extents are free before they are given back.
 const FREE_RESTS: Duration = Duration::from_secs(1);
-/// Free units that are kept beside those held back, at most, and a quarter of those used.
+/// Free extents that are kept beside those held back, at most, and a quarter of those used.
 const KEPT_MAX: u32 = 16;
 
 /// Segments that wait to be mapped anew; more are left as they are.
 const TO_REMAP_MAX: usize = 256;
 
-/// Units made ready ahead, at most; fewer where less is in use: a sync that comes before they are used writes them for nothing.
+/// Extents made ready ahead, at most; fewer where less is in use: a sync that comes before they are used writes them for nothing.
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(root_units: u32, grown: u32, units_max: u32, pieces: u32, now: Duration) -> Pool {
+    pub(crate) fn new(root_extents: u32, grown: u32, extents_max: u32, pieces: u32, now: Duration) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -80,89 +80,89 @@ impl Pool {
             watched_since: now,
             ready: VecDeque::new(),
             preparing: 0,
-            root_units,
+            root_extents,
             pieces,
             grown,
-            units_max,
+            extents_max,
             refusal: None,
-            disk_units: u32::MAX,
+            disk_extents: u32::MAX,
             ready_target: 1,
             to_remap: VecDeque::with_capacity(TO_REMAP_MAX),
         }
     }
 
     /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds such deltas.
-    pub(crate) fn seal(&mut self, unit: u32, end: u64, max_sequence: u64, deltas: Deltas) {
-        let Some(segment) = self.used.get_mut(&unit) else { return };
+    pub(crate) fn seal(&mut self, extent: u32, end: u64, max_sequence: u64, deltas: Deltas) {
+        let Some(segment) = self.used.get_mut(&extent) else { return };
         (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
         segment.deltas = deltas;
         if self.to_remap.len() < TO_REMAP_MAX {
-            self.to_remap.push_back(unit);
+            self.to_remap.push_back(extent);
         }
     }
 
-    /// A sealed segment to be mapped anew: its first unit and how many it has.
+    /// A sealed segment to be mapped anew: its first extent and how many it has.
     pub(crate) fn next_to_remap(&mut self) -> Option<(u32, u32)> {
-        while let Some(unit) = self.to_remap.pop_front() {
-            if let Some(segment) = self.used.get(&unit).filter(|segment| segment.sealed) {
-                return Some((unit, segment.units));
+        while let Some(extent) = self.to_remap.pop_front() {
+            if let Some(segment) = self.used.get(&extent).filter(|segment| segment.sealed) {
+                return Some((extent, segment.extents));
             }
         }
         None
     }
 
-    /// Units that are there and free.
-    fn free_units(&self) -> u32 {
+    /// Extents that are there and free.
+    fn free_extents(&self) -> u32 {
         (self.free.len() + self.ready.len()) as u32
     }
 
-    /// Units that would be had if the disk gave its blocks.
+    /// Extents that would be had if the disk gave its blocks.
     fn without_blocks(&self) -> u32 {
-        self.units_max.saturating_sub(self.grown - self.bare.len() as u32)
+        self.extents_max.saturating_sub(self.grown - self.bare.len() as u32)
     }
 
-    /// Units that may still be allocated, as far as is known.
+    /// Extents that may still be allocated, as far as is known.
     fn growable(&self) -> u32 {
         if self.refusal.is_some() { 0 } else { self.without_blocks() }
     }
 
-    /// Units of segments, and the root's.
-    pub(super) fn units_used(&self) -> u32 {
-        self.grown - self.free_units() - self.preparing - self.releasing - self.bare.len() as u32
+    /// Extents of segments, and the root's.
+    pub(super) fn extents_used(&self) -> u32 {
+        self.grown - self.free_extents() - self.preparing - self.releasing - self.bare.len() as u32
     }
 
-    /// Units of segments.
-    pub(super) fn segment_units(&self) -> u32 {
-        self.units_used().saturating_sub(self.root_units)
+    /// Extents of segments.
+    pub(super) fn segment_extents(&self) -> u32 {
+        self.extents_used().saturating_sub(self.root_extents)
     }
 
-    /// The most units to make ready ahead.
+    /// The most extents to make ready ahead.
     fn ready_max(&self) -> u32 {
-        (self.segment_units() / 8).clamp(READY_MAX as u32, READY_MAX as u32 * self.pieces)
+        (self.segment_extents() / 8).clamp(READY_MAX as u32, READY_MAX as u32 * self.pieces)
     }
 
-    /// Units that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
+    /// Extents that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
     /// has no room for.
     pub(crate) fn space(&self) -> (u32, u32) {
-        let growable = self.growable().min(self.disk_units);
-        let there = self.free_units() + self.preparing;
-        let used = self.units_used();
+        let growable = self.growable().min(self.disk_extents);
+        let there = self.free_extents() + self.preparing;
+        let used = self.extents_used();
         // Above the limit what is kept back is there all the same, or nobody could work towards it.
-        let allowed = self.units_max.saturating_sub(used).max(there.min(Claim::Write.reserve()));
+        let allowed = self.extents_max.saturating_sub(used).max(there.min(Claim::Write.reserve()));
         let available = (there + growable).min(allowed);
         (available, used + available)
     }
 
-    pub(crate) fn add_free(&mut self, unit: u32) {
-        self.free.insert(unit);
+    pub(crate) fn add_free(&mut self, extent: u32) {
+        self.free.insert(extent);
     }
 
-    /// A free unit whose blocks may have been given back.
-    pub(crate) fn add_bare(&mut self, unit: u32) {
-        self.bare.insert(unit);
+    /// A free extent whose blocks may have been given back.
+    pub(crate) fn add_bare(&mut self, extent: u32) {
+        self.bare.insert(extent);
     }
 
-    /// The next free unit to allocate that was given back.
+    /// The next free extent to allocate that was given back.
     pub(crate) fn first_bare(&self) -> Option<u32> {
         self.bare.first().copied()
     }
@@ -172,25 +172,25 @@ impl Pool {
         self.bare.iter().copied().collect()
     }
 
-    /// A unit that was given back is allocated again.
-    pub(crate) fn has_allocated(&mut self, unit: u32) {
-        self.bare.remove(&unit);
-        self.free.insert(unit);
-        self.disk_units = self.disk_units.saturating_sub(1);
+    /// An extent that was given back is allocated again.
+    pub(crate) fn has_allocated(&mut self, extent: u32) {
+        self.bare.remove(&extent);
+        self.free.insert(extent);
+        self.disk_extents = self.disk_extents.saturating_sub(1);
         self.refusal = None;
     }
 
     /// Whether what is to be held back is there, and one to write to.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.free_units() > Claim::Write.reserve()
+        self.free_extents() > Claim::Write.reserve()
     }
 
-    /// Units with blocks beyond the limit.
+    /// Extents with blocks beyond the limit.
     fn excess(&self) -> u32 {
-        (self.grown - self.bare.len() as u32).saturating_sub(self.units_max)
+        (self.grown - self.bare.len() as u32).saturating_sub(self.extents_max)
     }
 
-    /// How many units to give back: those that were free for all of the time that is watched, but for some that are kept,
+    /// How many extents to give back: those that were free for all of the time that is watched, but for some that are kept,
     /// so that what comes and goes is not allocated anew each time. Above the limit all but what is kept back, at once.
     pub(crate) fn surplus(&mut self, now: Duration) -> u32 {
         if self.excess() > 0 {
@@ -202,29 +202,29 @@ impl Pool {
         }
         let kept = Claim::Write.reserve()
             + self.ready_max()
-            + (self.segment_units() / 4).min(KEPT_MAX * self.pieces);
+            + (self.segment_extents() / 4).min(KEPT_MAX * self.pieces);
         let surplus = self.fewest_free.saturating_sub(kept);
-        (self.watched_since, self.fewest_free) = (now, self.free_units());
+        (self.watched_since, self.fewest_free) = (now, self.free_extents());
         surplus
     }
 
-    /// A free unit to be given back, taken out of the books until [`Pool::has_released`]; the low ones stay.
+    /// A free extent to be given back, taken out of the books until [`Pool::has_released`]; the low ones stay.
     pub(crate) fn next_to_release(&mut self) -> Option<u32> {
-        let unit = self.free.pop_last()?;
+        let extent = self.free.pop_last()?;
         self.releasing += 1;
-        Some(unit)
+        Some(extent)
     }
 
-    /// The unit was given back, or stays allocated.
-    pub(crate) fn has_released(&mut self, unit: u32, released: bool) {
+    /// The extent was given back, or stays allocated.
+    pub(crate) fn has_released(&mut self, extent: u32, released: bool) {
         self.releasing -= 1;
         let into = if released { &mut self.bare } else { &mut self.free };
-        into.insert(unit);
+        into.insert(extent);
     }
 
-    /// The disk has room for `units` more, as it says; `None`: nobody knows.
-    pub(crate) fn set_disk_units(&mut self, units: Option<u32>) {
-        self.disk_units = units.unwrap_or(u32::MAX);
+    /// The disk has room for `extents` more, as it says; `None`: nobody knows.
+    pub(crate) fn set_disk_extents(&mut self, extents: Option<u32>) {
+        self.disk_extents = extents.unwrap_or(u32::MAX);
     }
 
     /// The medium refused to grow, for the reason `why`. For a while it is not asked again.
@@ -239,29 +239,29 @@ impl Pool {
 
     /// It is the disk that ends growth, and not the limit.
     pub(crate) fn is_limited_by_disk(&self) -> bool {
-        self.refusal.is_some() || self.disk_units < self.without_blocks()
+        self.refusal.is_some() || self.disk_extents < self.without_blocks()
     }
 
-    /// Units that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
+    /// Extents that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
     /// to those that go over others: with a sixteenth of what is used, the collector keeps up with them.
     fn held_back(&self, claim: Claim) -> u32 {
         let slack = if self.is_limited_by_disk() {
-            (self.units_used() / 16 + 1).min(SLACK_MAX * self.pieces)
+            (self.extents_used() / 16 + 1).min(SLACK_MAX * self.pieces)
         } else {
             0
         };
         claim.reserve() + if claim == Claim::Write { slack } else { 0 }
     }
 
-    /// Whether there is no room for `units` now, growth included.
-    pub(crate) fn lacks(&self, units: u32, claim: Claim) -> bool {
-        self.space().0 < units + self.held_back(claim)
+    /// Whether there is no room for `extents` now, growth included.
+    pub(crate) fn lacks(&self, extents: u32, claim: Claim) -> bool {
+        self.space().0 < extents + self.held_back(claim)
     }
 
-    /// By how many units the tier must grow, if it can, so that `units` can be taken and what is held back is left.
-    fn units_short(&self, units: u32) -> Option<u32> {
+    /// By how many extents the tier must grow, if it can, so that `extents` can be taken and what is held back is left.
+    fn extents_short(&self, extents: u32) -> Option<u32> {
         let growable = self.growable();
-        let short = (units + Claim::Write.reserve()).saturating_sub(self.free_units()).min(growable);
+        let short = (extents + Claim::Write.reserve()).saturating_sub(self.free_extents()).min(growable);
         (short > 0).then_some(short)
     }
 
@@ -272,46 +272,46 @@ impl Pool {
         }
     }
 
-    /// Takes `units` adjoining free units, or says by how many units the tier must grow first.
+    /// Takes `extents` adjoining free extents, or says by how many extents the tier must grow first.
     ///
     /// What is held back is there before anyone needs it: growth that is still to come is nothing to rely on, for the disk
     /// may be full by then.
-    pub(crate) fn take(&mut self, units: u32, claim: Claim, now: Duration) -> Result<u32, NoUnit> {
+    pub(crate) fn take(&mut self, extents: u32, claim: Claim, now: Duration) -> Result<u32, NoExtent> {
         self.forget_refusal(now);
-        if claim == Claim::Write && self.lacks(units, claim) {
-            return Err(NoUnit::Full);
+        if claim == Claim::Write && self.lacks(extents, claim) {
+            return Err(NoExtent::Full);
         }
-        if let Some(short) = self.units_short(units) {
-            return Err(NoUnit::Grow(short));
+        if let Some(short) = self.extents_short(extents) {
+            return Err(NoExtent::Grow(short));
         }
-        if self.free_units() < units + claim.reserve() {
-            return Err(NoUnit::Full);
+        if self.free_extents() < extents + claim.reserve() {
+            return Err(NoExtent::Full);
         }
-        let taken = if units == 1 { self.take_one() } else { self.take_run(units) };
-        self.fewest_free = self.fewest_free.min(self.free_units());
+        let taken = if extents == 1 { self.take_one() } else { self.take_run(extents) };
+        self.fewest_free = self.fewest_free.min(self.free_extents());
         taken
     }
 
-    fn take_one(&mut self) -> Result<u32, NoUnit> {
-        if let Some(unit) = self.ready.pop_front() {
-            return Ok(unit);
+    fn take_one(&mut self) -> Result<u32, NoExtent> {
+        if let Some(extent) = self.ready.pop_front() {
+            return Ok(extent);
         }
         self.ready_target = (self.ready_target * 2).min(self.ready_max() as usize);
-        self.free.pop_first().ok_or(NoUnit::Full)
+        self.free.pop_first().ok_or(NoExtent::Full)
     }
 
-    fn take_run(&mut self, units: u32) -> Result<u32, NoUnit> {
+    fn take_run(&mut self, extents: u32) -> Result<u32, NoExtent> {
         self.free.extend(self.ready.drain(..));
         let mut run: Option<(u32, u32)> = None;
-        for &unit in &self.free {
+        for &extent in &self.free {
             run = match run {
-                Some((first, count)) if first + count == unit => Some((first, count + 1)),
-                _ => Some((unit, 1)),
+                Some((first, count)) if first + count == extent => Some((first, count + 1)),
+                _ => Some((extent, 1)),
             };
             if let Some((first, count)) = run
-                && count == units
+                && count == extents
             {
-                (first..first + units).for_each(|u| {
+                (first..first + extents).for_each(|u| {
                     self.free.remove(&u);
                 });
                 return Ok(first);
@@ -319,47 +319,47 @@ impl Pool {
         }
         // The run at the end of the tier, if it is free, is a start for the new one.
         let tail = run.filter(|&(first, count)| first + count == self.grown).map_or(0, |(_, count)| count);
-        let missing = units - tail;
-        if missing > self.growable() { Err(NoUnit::Full) } else { Err(NoUnit::Grow(missing)) }
+        let missing = extents - tail;
+        if missing > self.growable() { Err(NoExtent::Full) } else { Err(NoExtent::Grow(missing)) }
     }
 
-    /// The tier has been grown by `units`.
-    pub(crate) fn has_grown(&mut self, units: u32) {
-        self.free.extend(self.grown..self.grown + units);
-        self.grown += units;
-        self.disk_units = self.disk_units.saturating_sub(units);
+    /// The tier has been grown by `extents`.
+    pub(crate) fn has_grown(&mut self, extents: u32) {
+        self.free.extend(self.grown..self.grown + extents);
+        self.grown += extents;
+        self.disk_extents = self.disk_extents.saturating_sub(extents);
         self.refusal = None;
     }
 
-    /// A unit to make ready, if more are wanted: a free one, or `Grow`.
-    pub(crate) fn next_to_prepare(&mut self, now: Duration) -> Option<Result<u32, NoUnit>> {
+    /// An extent to make ready, if more are wanted: a free one, or `Grow`.
+    pub(crate) fn next_to_prepare(&mut self, now: Duration) -> Option<Result<u32, NoExtent>> {
         self.forget_refusal(now);
         if self.excess() > 0 {
             return None;
         }
         // Ahead of the appenders, which would have to wait for it.
-        let ahead = (self.segment_units() / 8).min(self.ready_max());
-        if let Some(short) = self.units_short(1 + ahead) {
-            return Some(Err(NoUnit::Grow(short)));
+        let ahead = (self.segment_extents() / 8).min(self.ready_max());
+        if let Some(short) = self.extents_short(1 + ahead) {
+            return Some(Err(NoExtent::Grow(short)));
         }
         if self.ready.len() >= self.ready_target {
             return None;
         }
-        let unit = self.free.pop_first()?;
+        let extent = self.free.pop_first()?;
         self.preparing += 1;
-        Some(Ok(unit))
+        Some(Ok(extent))
     }
 
-    pub(crate) fn add_ready(&mut self, unit: u32) {
+    pub(crate) fn add_ready(&mut self, extent: u32) {
         self.preparing -= 1;
-        self.ready.push_back(unit);
+        self.ready.push_back(extent);
     }
 }
 
-/// Why there is no unit to take.
+/// Why there is no extent to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoUnit {
-    /// The tier must grow by so many units.
+pub(crate) enum NoExtent {
+    /// The tier must grow by so many extents.
     Grow(u32),
     /// There is no room, and growing is not allowed.
     Full,
@@ -376,13 +376,13 @@ mod tests {
         let open = Segment::of(&SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Row,
-            units: 2,
+            extents: 2,
             incarnation: 1,
             durable_end: SEGMENT_HEADER_BYTES,
             max_sequence: 0,
         });
-        for unit in [1, 3, 5] {
-            pool.used.insert(unit, open.clone());
+        for extent in [1, 3, 5] {
+            pool.used.insert(extent, open.clone());
         }
         pool.seal(1, 4096, 7, Deltas::default());
         let two = Deltas { count: 2, bytes: 300 };
@@ -399,21 +399,21 @@ mod tests {
     fn runs_are_found_and_the_reserve_is_kept() {
         let mut pool = Pool::new(1, 1, 12, 1, Duration::ZERO);
         let now = Duration::ZERO;
-        let take = |pool: &mut Pool, units, claim| pool.take(units, claim, now);
+        let take = |pool: &mut Pool, extents, claim| pool.take(extents, claim, now);
         pool.has_grown(11);
         assert_eq!(take(&mut pool, 1, Claim::Write), Ok(1));
         assert_eq!(take(&mut pool, 3, Claim::Write), Ok(2));
         pool.add_free(3);
         assert_eq!(take(&mut pool, 2, Claim::Write), Ok(5));
-        assert_eq!(take(&mut pool, 3, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 3, Claim::Write), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 2, Claim::Write), Ok(7));
-        assert_eq!(take(&mut pool, 1, Claim::Write), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 1, Claim::Write), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 1, Claim::Overwrite), Ok(3));
-        assert_eq!(take(&mut pool, 1, Claim::Overwrite), Err(NoUnit::Full));
-        assert_eq!(take(&mut pool, 3, Claim::Collector), Err(NoUnit::Full));
+        assert_eq!(take(&mut pool, 1, Claim::Overwrite), Err(NoExtent::Full));
+        assert_eq!(take(&mut pool, 3, Claim::Collector), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 2, Claim::Collector), Ok(9));
-        assert_eq!(take(&mut pool, 1, Claim::Collector), Err(NoUnit::Full));
-        assert_eq!(take(&mut pool, 1, Claim::LastUnit), Ok(11));
+        assert_eq!(take(&mut pool, 1, Claim::Collector), Err(NoExtent::Full));
+        assert_eq!(take(&mut pool, 1, Claim::LastExtent), Ok(11));
     }
 
     #[test]
@@ -421,10 +421,10 @@ mod tests {
         let mut pool = Pool::new(1, 1, 20, 1, Duration::ZERO);
         let now = Duration::ZERO;
         pool.has_grown(2);
-        assert_eq!(pool.take(5, Claim::Write, now), Err(NoUnit::Grow(7)), "and four to hold back");
+        assert_eq!(pool.take(5, Claim::Write, now), Err(NoExtent::Grow(7)), "and four to hold back");
         pool.has_grown(7);
         assert_eq!(pool.take(5, Claim::Write, now), Ok(1));
-        assert_eq!(pool.take(8, Claim::Write, now), Err(NoUnit::Grow(8)));
+        assert_eq!(pool.take(8, Claim::Write, now), Err(NoExtent::Grow(8)));
         pool.has_grown(8);
         pool.take(1, Claim::Write, now).unwrap();
     }
@@ -434,34 +434,34 @@ mod tests {
     fn a_medium_that_refuses_to_grow_leaves_what_was_held_back() {
         let mut pool = Pool::new(1, 1, 1 << 17, 1, Duration::ZERO);
         let now = Duration::ZERO;
-        assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Grow(5)));
+        assert_eq!(pool.take(1, Claim::Write, now), Err(NoExtent::Grow(5)));
         pool.has_grown(4);
         assert_eq!(pool.space(), ((1 << 17) - 1, 1 << 17));
-        pool.set_disk_units(Some(3));
+        pool.set_disk_extents(Some(3));
         assert_eq!(pool.space(), (7, 8), "as much as the disk says");
         pool.refused("full".into(), now);
         assert_eq!(pool.refusal(), Some("full"));
         assert_eq!(pool.space(), (4, 5), "and no more than it gives");
-        assert_eq!(pool.take(1, Claim::Write, now), Err(NoUnit::Full));
+        assert_eq!(pool.take(1, Claim::Write, now), Err(NoExtent::Full));
         assert!(pool.lacks(1, Claim::Write) && !pool.lacks(1, Claim::Overwrite));
         assert!(pool.next_to_prepare(now).is_some(), "what is there is made ready");
         pool.add_ready(1);
         assert_eq!(pool.take(1, Claim::Delete, now), Ok(1));
-        assert_eq!(pool.take(2, Claim::Write, now), Err(NoUnit::Full));
+        assert_eq!(pool.take(2, Claim::Write, now), Err(NoExtent::Full));
         let later = now + REFUSAL_RESTS;
-        assert_eq!(pool.take(1, Claim::Write, later), Err(NoUnit::Grow(2)), "it is asked again");
+        assert_eq!(pool.take(1, Claim::Write, later), Err(NoExtent::Grow(2)), "it is asked again");
         pool.has_grown(2);
         assert_eq!(pool.refusal(), None);
         assert_eq!(pool.take(1, Claim::Write, later), Ok(2));
-        assert_eq!(pool.take(1, Claim::Write, later), Err(NoUnit::Full));
+        assert_eq!(pool.take(1, Claim::Write, later), Err(NoExtent::Full));
         assert_eq!(
             pool.take(1, Claim::Overwrite, later),
-            Err(NoUnit::Grow(1)),
+            Err(NoExtent::Grow(1)),
             "the disk has one more, for it"
         );
     }
 
-    /// Units come and go; only what nobody wanted for a while is given back.
+    /// Extents come and go; only what nobody wanted for a while is given back.
     #[test]
     fn what_is_free_for_long_is_given_back() {
         let start = Duration::ZERO;
@@ -471,19 +471,19 @@ mod tests {
         assert_eq!(pool.surplus(start), 0);
         assert_eq!(pool.surplus(at(1)), 0, "it was not there all the time");
         (0..8).for_each(|_| assert!(pool.take(1, Claim::Write, at(1)).is_ok()));
-        (1..5).for_each(|unit| pool.add_free(unit));
+        (1..5).for_each(|extent| pool.add_free(extent));
         assert_eq!(pool.surplus(at(2)), 32 - 4 - 2 - 1);
-        let (space, unit) = (pool.space(), pool.next_to_release().unwrap());
-        assert_eq!(unit, 40);
-        pool.has_released(unit, true);
+        let (space, extent) = (pool.space(), pool.next_to_release().unwrap());
+        assert_eq!(extent, 40);
+        pool.has_released(extent, true);
         assert_eq!(pool.space(), space, "it may be allocated again");
         pool.refused("full".into(), at(2));
         assert_eq!(pool.space(), (35, 40), "unless the disk refuses");
         assert_eq!(pool.first_bare(), Some(40));
         pool.has_allocated(40);
         assert_eq!((pool.space(), pool.first_bare()), (space, None));
-        let unit = pool.next_to_release().unwrap();
-        pool.has_released(unit, false);
+        let extent = pool.next_to_release().unwrap();
+        pool.has_released(extent, false);
         assert_eq!((pool.space(), pool.first_bare()), (space, None), "where a medium takes nothing back");
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Walk<'a> {
     sealed: bool,
     position: usize,
     /// Where the record last returned, or the batch it is part of, starts.
-    unit_start: usize,
+    write_start: usize,
     /// Records before this position belong to a batch that was found whole.
     batch_end: usize,
     /// Where in that batch the first record lies that is not whole.
@@ -59,7 +59,7 @@ impl<'a> Walk<'a> {
             torn_through,
             sealed,
             position,
-            unit_start: position,
+            write_start: position,
             batch_end: position,
             torn_at: 0,
             torn_batch_end: position,
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
             }
             self.check_order(&record)?;
             if self.position >= self.batch_end {
-                self.unit_start = self.position;
+                self.write_start = self.position;
             }
             self.position += record.record_bytes();
             if record.kind() == RecordKind::Batch {
@@ -103,8 +103,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Bytes from the segment's start to the record last returned, or to the frame of its batch.
-    pub(crate) fn unit_start(&self) -> u64 {
-        self.unit_start as u64
+    pub(crate) fn write_start(&self) -> u64 {
+        self.write_start as u64
     }
 
     /// The record at `position`, verified to its last byte; `None` at the end of the log.

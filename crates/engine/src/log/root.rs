@@ -1,21 +1,22 @@
-//! The root: the first units of the fast tier, which say what the rest is.
+//! The root: the first extents of the fast tier, which say what the rest is.
 //!
 //! They hold the root record twice (at 0 and at 4096), two areas for the catalog (tables and schemas) from 64 KiB on, and
-//! in their last quarter two areas for the list of segments (`log/extents.rs`):
+//! in their last quarter two areas for the list of segments (`log/segment_list.rs`):
 //!
 //! ```text
 //!  0        8       12  16         24         32          48        64      72         80
 //!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
-//!  | magic  |version| n |generation|unit bytes| store id  | boot id | opens |watermark |
+//!  | magic  |version| n |generation|extent    | store id  | boot id | opens |watermark |
+//!  |        |       |   |          | bytes    |           |         |       |          |
 //!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
-//!  80      81     82  84        88       96       104   108   112 120         124  128
-//!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
-//!  | clean | list | 0 | listed  |catalog |catalog |crc  |units| 0 | crc of    |crc |
-//!  |       | area |   |segments | offset | bytes  |     |     |   | the list  |    |
-//!  +-------+------+---+---------+--------+--------+-----+-----+---+-----------+----+
+//!  80      81     82  84        88       96       104   108     112 120         124  128
+//!  +-------+------+---+---------+--------+--------+-----+-------+---+-----------+----+
+//!  | clean | list | 0 | listed  |catalog |catalog |crc  |extents| 0 | crc of    |crc |
+//!  |       | area |   |segments | offset | bytes  |     |       |   | the list  |    |
+//!  +-------+------+---+---------+--------+--------+-----+-------+---+-----------+----+
 //! ```
 //!
-//! * `n`: how many units the root takes, in versions 2 and 3. In version 1 it is 0, and the root takes one.
+//! * `n`: how many extents the root takes, in versions 2 and 3. In version 1 it is 0, and the root takes one.
 //! * In version 3 the checksums of segment headers and records know the place they belong to (`log/format.rs`). A store keeps
 //!   the version that it was made with.
 //! * Of the root's bytes beyond the first 64 KiB only those have disk blocks that something was written to.
@@ -28,7 +29,7 @@
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
 //! * A change of the catalog that is durable is followed by a copy of it into the other area: if one rots, the other serves.
-//! * `units`: the tier has had at least so many, durably. A shorter one was cut short.
+//! * `extents`: the tier has had at least so many, durably. A shorter one was cut short.
 //! * `list area`: 0 for none (older builds write none), else 1 or 2. Every record with a sequence up to the watermark lies
 //!   below the listed end of a listed segment, unless that was freed since: then its header has that incarnation or a
 //!   younger one, or a younger segment covers it. A list is durable before the root that names it, and it is written into
@@ -38,27 +39,27 @@
 
 use hedgerow_device::{FastTier, crc32c};
 
-use super::extents::{self, EXTENT_BYTES, Extent};
+use super::segment_list::{self, ENTRY_BYTES, SegmentEntry};
 use super::format::PLACED;
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::words::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
-/// Of a root that takes one unit; of one that takes several; of a store whose checksums know their place, whatever its root
+/// Of a root that takes one extent; of one that takes several; of a store whose checksums know their place, whatever its root
 /// takes.
 const VERSIONS: [u32; 3] = [1, 2, 3];
 /// Stores are made with this version, if no other is asked for.
 pub(super) const VERSION_NEWEST: u32 = 3;
-/// Or with this, for builds that know no newer one; it is 1 where the root takes one unit.
+/// Or with this, for builds that know no newer one; it is 1 where the root takes one extent.
 pub(super) const VERSION_OLDER: u32 = 2;
 /// In the version: the log may hold changes of the catalog that the catalog here does not.
 const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
-/// Units are no smaller, and their sizes are multiples of it.
-pub(super) const UNIT_BYTES_MIN: u64 = 256 << 10;
+/// Extents are no smaller, and their sizes are multiples of it.
+pub(super) const EXTENT_BYTES_MIN: u64 = 256 << 10;
 /// The root takes no less.
 pub(super) const ROOT_BYTES_MIN: u64 = 1 << 20;
 /// Blocks for catalogs and lists are had by so many bytes.
@@ -68,7 +69,7 @@ pub(super) const CATALOG_START: u64 = 64 << 10;
 
 /// Where a list of segments lies, and what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExtentList {
+pub(crate) struct SegmentList {
     /// 0 or 1.
     area: u8,
     count: u32,
@@ -79,9 +80,9 @@ pub(crate) struct ExtentList {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) generation: u64,
-    pub(crate) unit_bytes: u64,
-    /// Units that the root takes.
-    pub(crate) root_units: u32,
+    pub(crate) extent_bytes: u64,
+    /// Extents that the root takes.
+    pub(crate) root_extents: u32,
     /// Checksums know their place: version 3.
     placed: bool,
     pub(crate) store_id: u128,
@@ -94,9 +95,9 @@ pub(crate) struct Root {
     pub(crate) catalog_offset: u64,
     pub(crate) catalog_bytes: u64,
     pub(crate) catalog_crc: u32,
-    pub(crate) units: u32,
+    pub(crate) extents: u32,
     /// The list of segments, if one was written.
-    pub(crate) list: Option<ExtentList>,
+    pub(crate) list: Option<SegmentList>,
     /// Which copy on the medium is whole for sure. Not persisted.
     whole_copy: usize,
     /// Each of the two areas for catalogs has disk blocks for so many bytes. Not persisted.
@@ -105,15 +106,15 @@ pub(crate) struct Root {
 
 impl Root {
     pub(crate) fn new(
-        unit_bytes: u64,
-        root_units: u32,
+        extent_bytes: u64,
+        root_extents: u32,
         placed: bool,
         (store_id, boot_id): (u128, u128),
     ) -> Root {
         Root {
             generation: 0,
-            unit_bytes,
-            root_units,
+            extent_bytes,
+            root_extents,
             placed,
             store_id,
             boot_id,
@@ -124,7 +125,7 @@ impl Root {
             catalog_offset: CATALOG_START,
             catalog_bytes: 0,
             catalog_crc: crc32c(0, &[]),
-            units: root_units,
+            extents: root_extents,
             list: None,
             whole_copy: 1,
             catalog_room: 0,
@@ -132,7 +133,7 @@ impl Root {
     }
 
     /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`, whole as of then.
-    pub(crate) fn of_copy(&self, store_id: u128, sequence: u64, units: u32, catalog: &[u8]) -> Root {
+    pub(crate) fn of_copy(&self, store_id: u128, sequence: u64, extents: u32, catalog: &[u8]) -> Root {
         Root {
             generation: self.generation + 1,
             store_id,
@@ -142,20 +143,20 @@ impl Root {
             catalog_offset: CATALOG_START,
             catalog_bytes: catalog.len() as u64,
             catalog_crc: crc32c(0, catalog),
-            units,
+            extents,
             list: None,
             ..self.clone()
         }
     }
 
     /// Names a list of the segments of a copy, and says where in it that belongs.
-    pub(crate) fn list_copied(&mut self, extents: Vec<Extent>) -> (u64, Vec<u8>) {
+    pub(crate) fn list_copied(&mut self, entries: Vec<SegmentEntry>) -> (u64, Vec<u8>) {
         if self.catalog_bytes > self.catalog_bytes_beside_lists() {
             return (self.list_offset(0), Vec::new());
         }
-        let bytes = extents::encode(extents, self.list_bytes_max() as usize);
-        let count = (bytes.len() / EXTENT_BYTES) as u32;
-        self.list = Some(ExtentList { area: 0, count, crc: crc32c(0, &bytes) });
+        let bytes = segment_list::encode(entries, self.list_bytes_max() as usize);
+        let count = (bytes.len() / ENTRY_BYTES) as u32;
+        self.list = Some(SegmentList { area: 0, count, crc: crc32c(0, &bytes) });
         (self.list_offset(0), bytes)
     }
 
@@ -169,10 +170,10 @@ impl Root {
         bytes[0..8].copy_from_slice(MAGIC);
         let changes = if self.changes_in_log { CHANGES_IN_LOG } else { 0 };
         bytes[8..12].copy_from_slice(&(self.version() | changes).to_le_bytes());
-        let root_units = if self.version() == 1 { 0 } else { self.root_units };
-        bytes[12..16].copy_from_slice(&root_units.to_le_bytes());
+        let root_extents = if self.version() == 1 { 0 } else { self.root_extents };
+        bytes[12..16].copy_from_slice(&root_extents.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.unit_bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.extent_bytes.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.store_id.to_le_bytes());
         bytes[48..64].copy_from_slice(&self.boot_id.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.opens.to_le_bytes());
@@ -186,7 +187,7 @@ impl Root {
         bytes[88..96].copy_from_slice(&self.catalog_offset.to_le_bytes());
         bytes[96..104].copy_from_slice(&self.catalog_bytes.to_le_bytes());
         bytes[104..108].copy_from_slice(&self.catalog_crc.to_le_bytes());
-        bytes[108..112].copy_from_slice(&self.units.to_le_bytes());
+        bytes[108..112].copy_from_slice(&self.extents.to_le_bytes());
         let crc = crc32c(0, &bytes[..124]);
         bytes[124..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -198,8 +199,8 @@ impl Root {
         }
         let root = Root {
             generation: u64_at(bytes, 16),
-            unit_bytes: u64_at(bytes, 24),
-            root_units: u32_at(bytes, 12).max(1),
+            extent_bytes: u64_at(bytes, 24),
+            root_extents: u32_at(bytes, 12).max(1),
             placed: u32_at(bytes, 8) & !CHANGES_IN_LOG == 3,
             store_id: u128_at(bytes, 32),
             boot_id: u128_at(bytes, 48),
@@ -210,8 +211,8 @@ impl Root {
             catalog_offset: u64_at(bytes, 88),
             catalog_bytes: u64_at(bytes, 96),
             catalog_crc: u32_at(bytes, 104),
-            units: u32_at(bytes, 108),
-            list: matches!(bytes[81], 1 | 2).then(|| ExtentList {
+            extents: u32_at(bytes, 108),
+            list: matches!(bytes[81], 1 | 2).then(|| SegmentList {
                 area: bytes[81] - 1,
                 count: u32_at(bytes, 84),
                 crc: u32_at(bytes, 120),
@@ -236,7 +237,7 @@ impl Root {
         let best = decoded.max_by_key(|(_, root)| root.generation);
         match best {
             Some((version, root)) if VERSIONS.contains(&version) => {
-                let bytes = u64::from(root.units).saturating_mul(root.unit_bytes);
+                let bytes = u64::from(root.extents).saturating_mul(root.extent_bytes);
                 if tier.bytes() < bytes { Err(cut_short(tier.bytes(), bytes)) } else { Ok(Some(root)) }
             }
             Some((version, _)) => Err(Error::new(
@@ -253,7 +254,7 @@ impl Root {
     }
 
     /// The root of a tier that may be damaged, and what is wrong with it: the copy that verifies, however short the tier
-    /// is; or where none does one that says no more than how long a unit is, which the segments' headers tell.
+    /// is; or where none does one that says no more than how long an extent is, which the segments' headers tell.
     pub(crate) fn salvage(tier: &FastTier) -> Result<(Root, Vec<Error>)> {
         let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
         let best = copies.into_iter().enumerate().filter_map(|(copy, root)| Some((copy, root?)));
@@ -263,11 +264,11 @@ impl Root {
             }
             let mut damage: Vec<Error> =
                 Root::spoiled_copies(tier).into_iter().map(super::salvage::spoiled_copy).collect();
-            let bytes = u64::from(root.units).saturating_mul(root.unit_bytes);
+            let bytes = u64::from(root.extents).saturating_mul(root.extent_bytes);
             damage.extend((tier.bytes() < bytes).then(|| cut_short(tier.bytes(), bytes)));
             return Ok((Root { whole_copy: copy, ..root }, damage));
         }
-        let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+        let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(EXTENT_BYTES_MIN as usize);
         let begins = |start: u64| {
             let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
             header.and_then(|header| Some((start, SegmentHeader::decode(header, start).header?)))
@@ -282,14 +283,14 @@ impl Root {
                 "both copies of the root are lost, and there is no segment: nothing of a store can be found",
             ));
         }
-        let unit_bytes = 1 << together.trailing_zeros().min(30);
-        // The lowest free unit is taken first.
-        let root_units = (first / unit_bytes) as u32;
+        let extent_bytes = 1 << together.trailing_zeros().min(30);
+        // The lowest free extent is taken first.
+        let root_extents = (first / extent_bytes) as u32;
         let damage = Error::corrupted(format!(
-            "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {unit_bytes} bytes"
+            "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {extent_bytes} bytes"
         ));
         let placed = incarnations & PLACED != 0;
-        let root = Root::new(unit_bytes, root_units, placed, (0, tier.boot_id()));
+        let root = Root::new(extent_bytes, root_extents, placed, (0, tier.boot_id()));
         Ok((Root { clean: false, ..root }, vec![damage]))
     }
 
@@ -329,16 +330,16 @@ impl Root {
     /// The same of the list of segments.
     pub(super) fn list_place(&self) -> (u64, u64) {
         self.list
-            .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * EXTENT_BYTES as u64))
+            .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * ENTRY_BYTES as u64))
     }
 
     /// Bytes that the root takes, what it names included.
     pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.root_units).saturating_mul(self.unit_bytes)
+        u64::from(self.root_extents).saturating_mul(self.extent_bytes)
     }
 
     pub(crate) fn version(&self) -> u32 {
-        match (self.placed, self.root_units) {
+        match (self.placed, self.root_extents) {
             (true, _) => 3,
             (false, 1) => 1,
             (false, _) => 2,
@@ -369,24 +370,24 @@ impl Root {
     }
 
     /// Writes a list of segments into the area that is not in use; not durable by itself. `None` where there is no room.
-    pub(crate) fn write_list(&self, tier: &FastTier, extents: Vec<Extent>) -> Option<ExtentList> {
+    pub(crate) fn write_list(&self, tier: &FastTier, entries: Vec<SegmentEntry>) -> Option<SegmentList> {
         if self.catalog_bytes > self.catalog_bytes_beside_lists() {
             return None;
         }
-        let bytes = extents::encode(extents, self.list_bytes_max() as usize);
+        let bytes = segment_list::encode(entries, self.list_bytes_max() as usize);
         let area = self.list.map_or(0, |list| list.area ^ 1);
         tier.allocate(self.list_offset(area), bytes.len() as u64).ok()?;
         tier.write(self.list_offset(area), bytes.len(), |out| out.copy_from_slice(&bytes));
-        Some(ExtentList { area, count: (bytes.len() / EXTENT_BYTES) as u32, crc: crc32c(0, &bytes) })
+        Some(SegmentList { area, count: (bytes.len() / ENTRY_BYTES) as u32, crc: crc32c(0, &bytes) })
     }
 
     /// The list that counts; empty where none was written.
-    pub(crate) fn load_list(&self, tier: &FastTier) -> Result<Vec<Extent>> {
+    pub(crate) fn load_list(&self, tier: &FastTier) -> Result<Vec<SegmentEntry>> {
         let Some(list) = self.list else { return Ok(Vec::new()) };
-        let (offset, bytes) = (self.list_offset(list.area), list.count as usize * EXTENT_BYTES);
+        let (offset, bytes) = (self.list_offset(list.area), list.count as usize * ENTRY_BYTES);
         let fits = bytes as u64 <= self.list_bytes_max();
         match tier.try_read(offset, bytes).filter(|bytes| fits && crc32c(0, bytes) == list.crc) {
-            Some(bytes) => Ok(extents::decode(bytes)),
+            Some(bytes) => Ok(segment_list::decode(bytes)),
             None => Err(Error::corrupted(format!(
                 "the list of segments at byte {offset} of the fast tier ({bytes} bytes) is corrupted: its checksum does not match"
             ))),
@@ -395,7 +396,7 @@ impl Root {
 
     /// Makes `list`, which is durable, the one that the next [`Root::store`] names. Not one that a large catalog was
     /// written over since.
-    pub(crate) fn name_list(&mut self, tier: &FastTier, list: Option<ExtentList>) {
+    pub(crate) fn name_list(&mut self, tier: &FastTier, list: Option<SegmentList>) {
         let named = Root { list, ..self.clone() };
         self.list = list.filter(|_| named.load_list(tier).is_ok());
     }
@@ -521,7 +522,7 @@ fn check_catalog_bytes(bytes: u64, limit: u64) -> Result<()> {
 
 /// Whether anything is written where the root may end and segments begin.
 fn holds_segments(tier: &FastTier) -> bool {
-    let mut starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(UNIT_BYTES_MIN as usize);
+    let mut starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(EXTENT_BYTES_MIN as usize);
     let is_used = |start| {
         let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
         header.is_some_and(|header| header.iter().any(|&b| b != 0))
@@ -561,8 +562,8 @@ mod tests {
             clean: false,
             catalog_bytes: 11,
             catalog_crc: 0x1234_5678,
-            units: 5,
-            list: Some(ExtentList { area: 1, count: 4, crc: 0x9ABC_DEF0 }),
+            extents: 5,
+            list: Some(SegmentList { area: 1, count: 4, crc: 0x9ABC_DEF0 }),
             ..Root::new(1 << 20, 1, false, (0x0102_0304, 0x0506_0708))
         }
     }
@@ -600,10 +601,10 @@ mod tests {
         }
     }
 
-    /// Version 2: only the version and the number of units differ, and the checksum.
+    /// Version 2: only the version and the number of extents differ, and the checksum.
     #[test]
-    fn golden_bytes_of_a_root_of_several_units() {
-        let several = Root { root_units: 4, ..root() };
+    fn golden_bytes_of_a_root_of_several_extents() {
+        let several = Root { root_extents: 4, ..root() };
         let (one, bytes) = (root().encode(), several.encode());
         assert_eq!(bytes[8..16], [2, 0, 0, 0, 4, 0, 0, 0]);
         assert_eq!((&bytes[..8], &bytes[16..124]), (&one[..8], &one[16..124]));
@@ -611,13 +612,13 @@ mod tests {
         assert_eq!(Root::decode(&bytes), Some((2, Root { whole_copy: 0, ..several })));
     }
 
-    /// Version 3: the same, and the number of units even where it is 1.
+    /// Version 3: the same, and the number of extents even where it is 1.
     #[test]
     fn golden_bytes_of_a_placed_root() {
-        for (root_units, crc) in [(1, 0x929C_0208), (4, 0x1321_6EF8)] {
-            let placed = Root { root_units, placed: true, ..root() };
+        for (root_extents, crc) in [(1, 0x929C_0208), (4, 0x1321_6EF8)] {
+            let placed = Root { root_extents, placed: true, ..root() };
             let (older, bytes) = (root().encode(), placed.encode());
-            assert_eq!(bytes[8..16], [3, 0, 0, 0, root_units as u8, 0, 0, 0]);
+            assert_eq!(bytes[8..16], [3, 0, 0, 0, root_extents as u8, 0, 0, 0]);
             assert_eq!((&bytes[..8], &bytes[16..124]), (&older[..8], &older[16..124]));
             assert_eq!(u32_at(&bytes, 124), crc);
             assert_eq!(Root::decode(&bytes), Some((3, Root { whole_copy: 0, ..placed })));

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use hedgerow_device::{Clock, FastTier};
 
-use super::extents::Extent;
+use super::segment_list::SegmentEntry;
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
 use super::root::Root;
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
@@ -60,7 +60,7 @@ impl Log {
         clock: Clock,
     ) -> Result<(Log, Found, Vec<Error>)> {
         let (root, mut damage) = Root::salvage(&tier)?;
-        let grown = tier.bytes().div_ceil(root.unit_bytes.max(1)) as u32;
+        let grown = tier.bytes().div_ceil(root.extent_bytes.max(1)) as u32;
         let log = Log::over(tier, options, clock, root, grown)?;
         let root = log.root();
         let listed = root.load_list(&log.tier).unwrap_or_else(|error| {
@@ -69,7 +69,7 @@ impl Log {
         });
         // What a store that was closed in order lists is all there was.
         let is_all_listed = root.clean && !listed.is_empty();
-        let mut lacks = !is_all_listed && grown < root.units;
+        let mut lacks = !is_all_listed && grown < root.extents;
         let segments = log.find_segments(grown, (&listed, is_all_listed), &mut damage, &mut lacks);
         let found = Found { lacks_segments: lacks, ..log.found(segments) };
         Ok((log, found, damage))
@@ -79,73 +79,73 @@ impl Log {
     fn find_segments(
         &self,
         grown: u32,
-        (listed, is_all_listed): (&[Extent], bool),
+        (listed, is_all_listed): (&[SegmentEntry], bool),
         damage: &mut Vec<Error>,
         lacks: &mut bool,
     ) -> Vec<u32> {
-        let youngest = listed.iter().map(|extent| extent.incarnation).max().unwrap_or(0);
-        let listed: BTreeMap<u32, Extent> = listed.iter().map(|extent| (extent.unit, *extent)).collect();
-        damage.extend(listed.range(grown..).map(|(_, extent)| self.missing(*extent)));
+        let youngest = listed.iter().map(|entry| entry.incarnation).max().unwrap_or(0);
+        let listed: BTreeMap<u32, SegmentEntry> = listed.iter().map(|entry| (entry.extent, *entry)).collect();
+        damage.extend(listed.range(grown..).map(|(_, entry)| self.missing(*entry)));
         *lacks |= listed.range(grown..).next().is_some();
-        let (mut segments, mut unit) = (Vec::new(), self.root_units);
-        while unit < grown {
-            let offset = self.unit_offset(unit);
+        let (mut segments, mut extent) = (Vec::new(), self.root_extents);
+        while extent < grown {
+            let offset = self.extent_offset(extent);
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
             let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]), offset);
-            let extent = listed.get(&unit).copied();
-            let older = |extent: &Extent| decoded.header.is_none_or(|h| h.incarnation < extent.incarnation);
-            let header = match (decoded.header, extent) {
-                (_, Some(extent)) if older(&extent) => {
-                    damage.push(self.missing(extent));
-                    Some(self.header_from(extent))
+            let entry = listed.get(&extent).copied();
+            let older = |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.incarnation < entry.incarnation);
+            let header = match (decoded.header, entry) {
+                (_, Some(entry)) if older(&entry) => {
+                    damage.push(self.missing(entry));
+                    Some(self.header_from(entry))
                 }
                 (Some(header), _) if header.state != SegmentState::Free => Some(header),
                 _ if decoded.spoiled == [false; 2] => None,
                 _ => {
-                    let guessed = self.guess_header(unit, &decoded, youngest, damage);
+                    let guessed = self.guess_header(extent, &decoded, youngest, damage);
                     *lacks |= guessed.is_none() && !is_all_listed;
                     guessed
                 }
             };
             let Some(header) = header else {
-                let skipped = decoded.header.map_or(1, |h| h.units).clamp(1, grown - unit);
+                let skipped = decoded.header.map_or(1, |h| h.extents).clamp(1, grown - extent);
                 // What is listed in there is younger than what was freed, and looked at for itself.
-                unit =
-                    listed.range(unit + 1..unit + skipped).next().map_or(unit + skipped, |(&next, _)| next);
+                extent =
+                    listed.range(extent + 1..extent + skipped).next().map_or(extent + skipped, |(&next, _)| next);
                 continue;
             };
-            let units = header.units.clamp(1, grown - unit);
-            let same = extent.filter(|extent| extent.incarnation == header.incarnation);
-            self.use_segment(unit, units, &header, same.map_or(0, |extent| extent.end));
-            segments.push(unit);
-            unit += units;
+            let extents = header.extents.clamp(1, grown - extent);
+            let same = entry.filter(|entry| entry.incarnation == header.incarnation);
+            self.use_segment(extent, extents, &header, same.map_or(0, |entry| entry.end));
+            segments.push(extent);
+            extent += extents;
         }
         segments
     }
 
-    fn use_segment(&self, unit: u32, units: u32, header: &SegmentHeader, listed_end: u64) {
-        for u in unit..unit + units {
-            self.units.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
+    fn use_segment(&self, extent: u32, extents: u32, header: &SegmentHeader, listed_end: u64) {
+        for u in extent..extent + extents {
+            self.extents.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
         }
         let sealed = header.state == SegmentState::Sealed && listed_end <= header.durable_end;
         let segment = Segment {
-            units,
+            extents,
             sealed,
             noted: (header.durable_end, sealed),
             durable_end: header.durable_end.max(listed_end),
             ..Segment::of(header)
         };
-        self.pool.lock().used.insert(unit, segment);
+        self.pool.lock().used.insert(extent, segment);
     }
 
     /// What the header of a listed segment said, as far as it matters here.
-    fn header_from(&self, extent: Extent) -> SegmentHeader {
+    fn header_from(&self, entry: SegmentEntry) -> SegmentHeader {
         SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Relocated,
-            units: extent.end.div_ceil(self.unit_bytes()).max(1) as u32,
-            incarnation: extent.incarnation,
-            durable_end: extent.end,
+            extents: entry.end.div_ceil(self.extent_bytes()).max(1) as u32,
+            incarnation: entry.incarnation,
+            durable_end: entry.end,
             max_sequence: u64::MAX,
         }
     }
@@ -154,13 +154,13 @@ impl Log {
     /// list names all there were, so what is not in it is younger, or free.
     fn guess_header(
         &self,
-        unit: u32,
+        extent: u32,
         decoded: &Decoded,
         youngest_listed: u64,
         damage: &mut Vec<Error>,
     ) -> Option<SegmentHeader> {
-        let offset = self.unit_offset(unit);
-        let bytes = self.tier.try_read(offset, self.unit_bytes().min(self.tier.bytes() - offset) as usize)?;
+        let offset = self.extent_offset(extent);
+        let bytes = self.tier.try_read(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
         let above = decoded.header.map_or(0, |h| h.incarnation).max(youngest_listed);
         let looks = |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, 0, false).is_ok();
         let starts: Vec<usize> = (SEGMENT_HEADER_BYTES as usize..bytes.len().min(64 << 10) - HEADER_BYTES)
@@ -188,7 +188,7 @@ impl Log {
         let header = SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Relocated,
-            units: 1,
+            extents: 1,
             incarnation: 0,
             durable_end: SEGMENT_HEADER_BYTES,
             max_sequence: u64::MAX,
@@ -197,10 +197,10 @@ impl Log {
     }
 
     /// All that verifies of a segment, and what does not.
-    pub(crate) fn salvage_segment(&self, unit: u32, power_cut: bool) -> Option<Salvaged<'_>> {
-        let segment = self.pool.lock().used.get(&unit)?.clone();
-        let start = self.unit_offset(unit);
-        let room = (u64::from(segment.units) << self.unit_shift).min(self.tier.bytes().checked_sub(start)?);
+    pub(crate) fn salvage_segment(&self, extent: u32, power_cut: bool) -> Option<Salvaged<'_>> {
+        let segment = self.pool.lock().used.get(&extent)?.clone();
+        let start = self.extent_offset(extent);
+        let room = (u64::from(segment.extents) << self.extent_shift).min(self.tier.bytes().checked_sub(start)?);
         let limit = if segment.sealed { segment.end.min(room) } else { room };
         let bytes = self.tier.try_read(start, limit as usize)?;
         let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };

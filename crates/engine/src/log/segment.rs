@@ -1,28 +1,29 @@
-//! Segments: fixed units of the fast tier that the log is written into, and their headers.
+//! Segments: fixed extents of the fast tier that the log is written into, and their headers.
 //!
-//! A segment is one unit, or several in a row when one record is bigger than a unit. Every unit that begins a segment,
-//! and every unit that once did, starts with a header, kept twice (at 0 and 64) so that a torn write spoils one copy:
+//! A segment is one extent, or several in a row when one record is bigger than an extent. Every extent that begins a segment,
+//! and every extent that once did, starts with a header, kept twice (at 0 and 64) so that a torn write spoils one copy:
 //!
 //! ```text
-//!  0        8             16            24            32      36    37    38           60    64
-//!  +--------+-------------+-------------+-------------+-------+-----+-----+------------+-----+
-//!  | magic  | incarnation | durable end | max sequence| units |state|kind | 0          | crc |
-//!  +--------+-------------+-------------+-------------+-------+-----+-----+------------+-----+
+//!  0        8             16            24            32        36    37    38           60    64
+//!  +--------+-------------+-------------+-------------+---------+-----+-----+------------+-----+
+//!  | magic  | segment     | durable end | max sequence| extents |state|kind | 0          | crc |
+//!  |        | number      |             |             |         |     |     |            |     |
+//!  +--------+-------------+-------------+-------------+---------+-----+-----+------------+-----+
 //! ```
 //!
 //! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60, seeded
-//!   (`log/format.rs`) with the incarnation and the place of the unit in the tier; in stores of versions 1 and 2 not seeded.
+//!   (`log/format.rs`) with the incarnation and the place of the extent in the tier; in stores of versions 1 and 2 not seeded.
 //! * `incarnation` is unique in the life of the store and seeds the checksums of the segment's records. Its highest bit
 //!   (`PLACED`) is set in stores of version 3, and in no others: so whoever finds a header knows how it is seeded.
 //! * Below `durable end` (bytes from the segment's start) everything was known to be durable when the header was
 //!   written: what does not parse there is corruption. In an open segment the log may go on above it, up to a torn end;
 //!   a sealed segment ends there.
-//! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. A unit is taken into use by
-//!   writing the first copy; the second says "used" only after a sync. A unit is freed by writing both, each durable
+//! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. An extent is taken into use by
+//!   writing the first copy; the second says "used" only after a sync. An extent is freed by writing both, each durable
 //!   before the next step. In between, updates go to the two copies in turn, a sync apart. So whatever ends the process,
 //!   at most one copy is torn. `Log::may_be_free` says which tears are legal; both copies spoiled are corruption.
-//! * Only a segment's first unit has a header; it is durable before the others are written. When such a segment is freed,
-//!   all of `units` are free at first; then the others' first bytes are made zero, durably, and `units` 1.
+//! * Only a segment's first extent has a header; it is durable before the others are written. When such a segment is freed,
+//!   all of `extents` are free at first; then the others' first bytes are made zero, durably, and `extents` 1.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,21 +62,21 @@ pub(crate) enum SegmentState {
 pub(crate) struct SegmentHeader {
     pub(crate) state: SegmentState,
     pub(crate) kind: SegmentKind,
-    pub(crate) units: u32,
+    pub(crate) extents: u32,
     pub(crate) incarnation: u64,
     pub(crate) durable_end: u64,
     pub(crate) max_sequence: u64,
 }
 
 impl SegmentHeader {
-    /// Either copy of the header of the unit that begins `offset` bytes into the tier.
+    /// Either copy of the header of the extent that begins `offset` bytes into the tier.
     pub(crate) fn encode(&self, offset: u64) -> [u8; HEADER_COPY_BYTES] {
         let mut bytes = [0; HEADER_COPY_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
         bytes[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.durable_end.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.max_sequence.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.units.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.extents.to_le_bytes());
         bytes[36] = self.state as u8;
         bytes[37] = self.kind as u8;
         let crc = crc32c(Seed::of_header(self.incarnation, offset), &bytes[..60]);
@@ -103,14 +104,14 @@ impl SegmentHeader {
         Some(SegmentHeader {
             state,
             kind,
-            units: u32_at(bytes, 32),
+            extents: u32_at(bytes, 32),
             incarnation: u64_at(bytes, 8),
             durable_end: u64_at(bytes, 16),
             max_sequence: u64_at(bytes, 24),
         })
     }
 
-    /// Reads a header from the first 128 bytes of the unit that begins `offset` bytes into the tier.
+    /// Reads a header from the first 128 bytes of the extent that begins `offset` bytes into the tier.
     pub(crate) fn decode(bytes: &[u8], offset: u64) -> Decoded {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
         let copies = [first, second].map(|copy| SegmentHeader::decode_copy(copy, offset));
@@ -131,10 +132,10 @@ impl SegmentHeader {
     }
 }
 
-/// What the first bytes of a unit say.
+/// What the first bytes of an extent say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decoded {
-    /// `None`: the unit never began a segment, or (if a copy is spoiled) nothing can be told.
+    /// `None`: the extent never began a segment, or (if a copy is spoiled) nothing can be told.
     pub(crate) header: Option<SegmentHeader>,
     /// Which copy that is.
     pub(crate) copy: u8,
@@ -144,26 +145,26 @@ pub(crate) struct Decoded {
     pub(crate) other_is_used: bool,
 }
 
-/// What is kept in DRAM for every unit, read and written without locks.
+/// What is kept in DRAM for every extent, read and written without locks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unit<'a> {
-    /// Of the segment that the unit is part of.
+pub(crate) struct Extent<'a> {
+    /// Of the segment that the extent is part of.
     pub(crate) incarnation: &'a AtomicU64,
-    /// Bytes of records in this unit that no reader needs any more (estimated from size classes).
+    /// Bytes of records in this extent that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: &'a AtomicU64,
-    /// Rows in this unit that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
+    /// Rows in this extent that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
     /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment: a signed
     /// number.
     pub(crate) chains: &'a AtomicU64,
     /// 1: its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
     pub(crate) small_pages: &'a AtomicU64,
     /// See `log/due.rs`.
-    pub(super) expiry: UnitExpiry<'a>,
+    pub(super) expiry: ExtentExpiry<'a>,
 }
 
-/// What in a unit expires, and when. Zero where nothing does, or nobody has looked.
+/// What in an extent expires, and when. Zero where nothing does, or nobody has looked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct UnitExpiry<'a> {
+pub(super) struct ExtentExpiry<'a> {
     /// `u64::MAX` less the earliest time at which something expires that no sweep has come to.
     pub(super) urgency: &'a AtomicU64,
     /// What expired up to this time, a sweep has come to.
@@ -172,41 +173,41 @@ pub(super) struct UnitExpiry<'a> {
     pub(super) worth_ms: &'a AtomicU64,
 }
 
-impl UnitExpiry<'_> {
+impl ExtentExpiry<'_> {
     /// For a new segment.
     pub(super) fn reset(self) {
         [self.urgency, self.swept_ms, self.worth_ms].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
-/// Those of all units there may ever be. They take memory as they come into use.
+/// Those of all extents there may ever be. They take memory as they come into use.
 #[derive(Debug)]
-pub(crate) struct Units(Box<[AtomicU64]>);
+pub(crate) struct Extents(Box<[AtomicU64]>);
 
-impl Units {
+impl Extents {
     const WORDS: usize = 7;
 
-    pub(crate) fn new(count: u32) -> Units {
-        Units(zeroed_words(count as usize * Units::WORDS))
+    pub(crate) fn new(count: u32) -> Extents {
+        Extents(zeroed_words(count as usize * Extents::WORDS))
     }
 
     #[inline]
-    pub(crate) fn get(&self, unit: u64) -> Option<Unit<'_>> {
-        let first = (unit as usize).checked_mul(Units::WORDS)?;
+    pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
+        let first = (extent as usize).checked_mul(Extents::WORDS)?;
         let [incarnation, dead_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
-            self.0.get(first..first.checked_add(Units::WORDS)?)?
+            self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
-        let expiry = UnitExpiry { urgency, swept_ms, worth_ms };
-        Some(Unit { incarnation, dead_bytes, chains, small_pages, expiry })
+        let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
+        Some(Extent { incarnation, dead_bytes, chains, small_pages, expiry })
     }
 
     /// # Panics
-    /// There is such a unit.
+    /// There is such an extent.
     #[inline]
-    pub(crate) fn at(&self, unit: u32) -> Unit<'_> {
-        self.get(unit.into()).expect("a unit of the tier")
+    pub(crate) fn at(&self, extent: u32) -> Extent<'_> {
+        self.get(extent.into()).expect("an extent of the tier")
     }
 }
 
@@ -230,7 +231,7 @@ impl Deltas {
 /// A used segment.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
-    pub(crate) units: u32,
+    pub(crate) extents: u32,
     pub(crate) kind: SegmentKind,
     pub(crate) incarnation: u64,
     /// Bytes from the segment's start to the end of its last record; final once sealed.
@@ -263,7 +264,7 @@ impl Segment {
     pub(crate) fn of(header: &SegmentHeader) -> Segment {
         let sealed = header.state == SegmentState::Sealed;
         Segment {
-            units: header.units,
+            extents: header.extents,
             kind: header.kind,
             incarnation: header.incarnation,
             end: header.durable_end.max(SEGMENT_HEADER_BYTES),
@@ -304,13 +305,13 @@ pub(crate) enum Claim {
     Merge,
     Delete,
     Collector,
-    /// The collector's, for what surely fits one unit and frees one at least: it must not be without any when the process
+    /// The collector's, for what surely fits one extent and frees one at least: it must not be without any when the process
     /// ends, for what is open then is closed for good.
-    LastUnit,
+    LastExtent,
 }
 
 impl Claim {
-    /// Units that must be left after the claim is served.
+    /// Extents that must be left after the claim is served.
     pub(crate) fn reserve(self) -> u32 {
         match self {
             Claim::Write => 4,
@@ -318,14 +319,14 @@ impl Claim {
             Claim::Merge => 2,
             Claim::Delete => 2,
             Claim::Collector => 1,
-            Claim::LastUnit => 0,
+            Claim::LastExtent => 0,
         }
     }
 }
 
-/// Adds to a unit's dead bytes.
-pub(crate) fn add_dead(unit: Unit<'_>, bytes: u64) {
-    unit.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
+/// Adds to an extent's dead bytes.
+pub(crate) fn add_dead(extent: Extent<'_>, bytes: u64) {
+    extent.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -337,7 +338,7 @@ mod tests {
         SegmentHeader {
             state: SegmentState::Open,
             kind: SegmentKind::Delta,
-            units: 3,
+            extents: 3,
             incarnation: 77,
             durable_end: 4096,
             max_sequence: 12,
@@ -373,14 +374,14 @@ mod tests {
         assert_eq!(u32_at(&bytes, 60), 0x76A9_E9DE);
     }
 
-    /// A header that the medium put where another unit begins: it would say that what is there is free, or another segment.
+    /// A header that the medium put where another extent begins: it would say that what is there is free, or another segment.
     #[test]
-    fn a_header_of_another_unit_does_not_count() {
+    fn a_header_of_another_extent_does_not_count() {
         let both = [placed().encode(OFFSET), placed().encode(OFFSET)].concat();
         assert_eq!(SegmentHeader::decode(&both, OFFSET).header, Some(placed()));
-        for unit in (0..4096u64).filter(|unit| unit << 18 != OFFSET) {
-            let decoded = SegmentHeader::decode(&both, unit << 18);
-            assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]), "unit {unit}");
+        for extent in (0..4096u64).filter(|extent| extent << 18 != OFFSET) {
+            let decoded = SegmentHeader::decode(&both, extent << 18);
+            assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]), "extent {extent}");
         }
     }
 

@@ -99,7 +99,7 @@ fn a_killed_store_cut_short_after_it_was_persisted() {
     let db = saved(&scratch);
     let whole = std::fs::metadata(scratch.fast()).unwrap().len() as usize;
     let lengths =
-        (1..whole / SEGMENT).map(|unit| unit * SEGMENT).chain([SEGMENT / 2, whole - 1, whole - 4096]);
+        (1..whole / SEGMENT).map(|extent| extent * SEGMENT).chain([SEGMENT / 2, whole - 1, whole - 4096]);
     for length in lengths {
         let cut = Scratch::killed("cut-copy", &scratch.0, |bytes| bytes.truncate(length));
         assert!(is_refused(&cut), "cut to {length} bytes of {whole}");
@@ -123,10 +123,10 @@ fn pages_and_segments_zeroed_after_it_was_persisted() {
         missed += u32::from(is_refused(&zeroed));
     }
     assert!(missed > 10, "{missed}");
-    for unit in 1..whole.len() / SEGMENT {
-        let range = unit * SEGMENT..(unit + 1) * SEGMENT;
+    for extent in 1..whole.len() / SEGMENT {
+        let range = extent * SEGMENT..(extent + 1) * SEGMENT;
         let zeroed = Scratch::killed("zeros-copy", &scratch.0, |bytes| bytes[range.clone()].fill(0));
-        assert_eq!(is_refused(&zeroed), whole[range.start] != 0, "unit {unit}");
+        assert_eq!(is_refused(&zeroed), whole[range.start] != 0, "extent {extent}");
     }
     drop(db);
 }
@@ -137,10 +137,10 @@ fn headers_zeroed_in_a_closed_store() {
     let scratch = Scratch::new("closed");
     saved(&scratch).close().unwrap();
     let whole = std::fs::read(scratch.fast()).unwrap();
-    for unit in (1..whole.len() / SEGMENT).filter(|unit| whole[unit * SEGMENT] != 0) {
+    for extent in (1..whole.len() / SEGMENT).filter(|extent| whole[extent * SEGMENT] != 0) {
         let zeroed =
-            Scratch::killed("closed-copy", &scratch.0, |bytes| bytes[unit * SEGMENT..][..4096].fill(0));
-        assert!(is_refused(&zeroed), "unit {unit}");
+            Scratch::killed("closed-copy", &scratch.0, |bytes| bytes[extent * SEGMENT..][..4096].fill(0));
+        assert!(is_refused(&zeroed), "extent {extent}");
     }
 }
 

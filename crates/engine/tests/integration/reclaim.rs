@@ -286,7 +286,7 @@ fn a_segment_freed_by_one_copy_stays_free() {
     let db = open(&second).unwrap();
     let flat = db.table("flat").unwrap();
     empty(&flat, 2);
-    // The first segment's unit is in use again. The power goes in the middle of its header's first copy.
+    // The first segment's extent is in use again. The power goes in the middle of its header's first copy.
     let cut = torn(&second).unwrap();
     assert!(cut.table("flat").unwrap().get(b"key").unwrap().is_none(), "a deleted row is back");
     cut.check_counts().unwrap();
@@ -318,7 +318,7 @@ fn a_row_with_a_forged_header_inside() {
         let db = open(&sim).unwrap();
         let flat = db.create_table("flat", Schema::flat()).unwrap();
         flat.put(b"kept", &bytes(b"kept")).unwrap();
-        // One header after the other: with one of the shifts a unit begins with one.
+        // One header after the other: with one of the shifts an extent begins with one.
         let value: Vec<u8> = forged_header().into_iter().cycle().take(2_500_000).collect();
         let mut hits = 0;
         for shift in 0..64 {
@@ -326,8 +326,8 @@ fn a_row_with_a_forged_header_inside() {
             let shifted = &value[shift..];
             flat.put(b"big", &bytes(shifted)).unwrap();
             let image = sim.process_kill();
-            let unit_begins = |unit: u64| image.read(unit * SEGMENT, 64) == forged_header();
-            if !(1..image.bytes() / SEGMENT).any(unit_begins) {
+            let extent_begins = |extent: u64| image.read(extent * SEGMENT, 64) == forged_header();
+            if !(1..image.bytes() / SEGMENT).any(extent_begins) {
                 sim.limit_log(0);
                 flat.put(b"big", &bytes(b"small")).unwrap();
                 db.collect().unwrap();
@@ -353,7 +353,7 @@ fn a_row_with_a_forged_header_inside() {
                 }
             }
         }
-        assert!(hits > 0, "no shift puts a header where a unit begins");
+        assert!(hits > 0, "no shift puts a header where an extent begins");
     }
 }
 

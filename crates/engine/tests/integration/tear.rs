@@ -26,7 +26,7 @@ fn fill(flat: &Table, bytes: usize) {
     (0..9u8).for_each(|i| put(flat, &[b'f', i], bytes));
 }
 
-/// Segments are opened, noted, sealed, freed, used again; one of several units among them; nothing is left unsettled.
+/// Segments are opened, noted, sealed, freed, used again; one of several extents among them; nothing is left unsettled.
 fn first_life(sim: &CrashSim) -> Db {
     let db = open(sim).unwrap();
     let flat = db.create_table("flat", Schema::flat()).unwrap();
@@ -66,7 +66,7 @@ fn rows(db: &Db) -> Option<Rows> {
 
 /// The copies of headers and of the root in a tier of so many bytes: place and length.
 fn copies(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
-    let headers = (1..bytes / SEGMENT).flat_map(|unit| [(unit * SEGMENT, 64), (unit * SEGMENT + 64, 64)]);
+    let headers = (1..bytes / SEGMENT).flat_map(|extent| [(extent * SEGMENT, 64), (extent * SEGMENT + 64, 64)]);
     ROOT_COPIES.into_iter().map(|offset| (offset, 128)).chain(headers)
 }
 
@@ -122,7 +122,7 @@ fn tear_all(sim: &CrashSim) -> (u32, u32) {
     while walk.next_op() {
         let after = walk.image(Survivors::ProcessKill, 0);
         let changed = |&(offset, len): &(u64, usize)| before.read(offset, len) != after.read(offset, len);
-        // What is not a header is a record in a unit that is not a segment's first.
+        // What is not a header is a record in an extent that is not a segment's first.
         let is_header = |&(offset, _): &(u64, usize)| {
             offset < SEGMENT || [&b"HDGSEG01"[..], &[0; 8]].contains(&&after.read(offset, 8)[..])
         };
@@ -162,8 +162,8 @@ fn both_copies_spoiled_are_corruption() {
     let db = first_life(&sim);
     let used: Vec<u64> = {
         let image = sim.process_kill();
-        let is_used = |unit: &u64| {
-            let [first, second] = [0, 64].map(|at| image.read(unit * SEGMENT + at, 64));
+        let is_used = |extent: &u64| {
+            let [first, second] = [0, 64].map(|at| image.read(extent * SEGMENT + at, 64));
             first[..8] == *b"HDGSEG01" && first[36] != 0 && (second[36] != 0 || second[8..16] < first[8..16])
         };
         (1..image.bytes() / SEGMENT).filter(is_used).collect()
@@ -172,12 +172,12 @@ fn both_copies_spoiled_are_corruption() {
     let mut walk = sim.walk();
     walk.seek(u64::MAX);
     for kind in [Survivors::ProcessKill, Survivors::All] {
-        for unit in &used {
+        for extent in &used {
             let mut image = walk.image(kind, 0);
-            image.corrupt(unit * SEGMENT + 20, 1);
-            image.corrupt(unit * SEGMENT + 64 + 20, 1);
+            image.corrupt(extent * SEGMENT + 20, 1);
+            image.corrupt(extent * SEGMENT + 64 + 20, 1);
             let error = open(&CrashSim::from_image(&image)).map(drop).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupted, "{kind:?}, unit {unit}");
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "{kind:?}, extent {extent}");
         }
     }
     drop(db);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! hedgerow-backup 1                              CRC
-//! source STORE-ID UNIT-BYTES                     CRC
-//! segment UNIT UNITS INCARNATION END TAIL-CRC    CRC     one for each segment that a later backup need not copy again
+//! source STORE-ID EXTENT-BYTES                     CRC
+//! segment EXTENT EXTENTS INCARNATION END TAIL-CRC    CRC     one for each segment that a later backup need not copy again
 //! image STORE-ID GENERATION SEQUENCE             CRC     last, of a finished backup: what its root says
 //! ```
 //!
@@ -29,8 +29,8 @@ const HEADING: &str = "hedgerow-backup 1";
 pub(super) struct Manifest {
     /// Id of the store that was backed up.
     pub(super) source: u128,
-    pub(super) unit_bytes: u64,
-    /// By first unit.
+    pub(super) extent_bytes: u64,
+    /// By first extent.
     pub(super) segments: BTreeMap<u32, Kept>,
     /// Of a finished backup.
     pub(super) image: Option<ImageId>,
@@ -39,7 +39,7 @@ pub(super) struct Manifest {
 /// A segment that is in the backup, whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
-    pub(super) units: u32,
+    pub(super) extents: u32,
     pub(super) incarnation: u64,
     pub(super) end: u64,
     pub(super) tail_crc: u32,
@@ -54,14 +54,14 @@ pub(super) struct ImageId {
 }
 
 impl Manifest {
-    pub(super) fn new(source: u128, unit_bytes: u64) -> Manifest {
-        Manifest { source, unit_bytes, segments: BTreeMap::new(), image: None }
+    pub(super) fn new(source: u128, extent_bytes: u64) -> Manifest {
+        Manifest { source, extent_bytes, segments: BTreeMap::new(), image: None }
     }
 
     pub(super) fn encode(&self) -> String {
         let mut text = line(HEADING);
-        text += &line(&format!("source {:032x} {}", self.source, self.unit_bytes));
-        self.segments.iter().for_each(|(&unit, kept)| text += &Manifest::segment_line(unit, kept));
+        text += &line(&format!("source {:032x} {}", self.source, self.extent_bytes));
+        self.segments.iter().for_each(|(&extent, kept)| text += &Manifest::segment_line(extent, kept));
         if let Some(image) = &self.image {
             text += &line(&format!("image {:032x} {} {}", image.store_id, image.generation, image.sequence));
         }
@@ -69,9 +69,9 @@ impl Manifest {
     }
 
     /// What is appended when a segment has become durable.
-    pub(super) fn segment_line(unit: u32, kept: &Kept) -> String {
-        let Kept { units, incarnation, end, tail_crc } = kept;
-        line(&format!("segment {unit} {units} {incarnation} {end} {tail_crc:08x}"))
+    pub(super) fn segment_line(extent: u32, kept: &Kept) -> String {
+        let Kept { extents, incarnation, end, tail_crc } = kept;
+        line(&format!("segment {extent} {extents} {incarnation} {end} {tail_crc:08x}"))
     }
 
     /// Reads a manifest as far as it is whole; `None` if not even the first two lines are.
@@ -96,11 +96,11 @@ impl Manifest {
         let mut words = line.split(' ');
         match words.next()? {
             "segment" => {
-                let unit = words.next()?.parse().ok()?;
-                let (units, incarnation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                let extent = words.next()?.parse().ok()?;
+                let (extents, incarnation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 let end = words.next()?.parse().ok()?;
                 let tail_crc = u32::from_str_radix(words.next()?, 16).ok()?;
-                self.segments.insert(unit, Kept { units, incarnation, end, tail_crc });
+                self.segments.insert(extent, Kept { extents, incarnation, end, tail_crc });
             }
             "image" => {
                 let store_id = u128::from_str_radix(words.next()?, 16).ok()?;
@@ -131,10 +131,10 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        let kept = |n: u32| Kept { units: n, incarnation: 1 << 32 | 5, end: 4096, tail_crc: 0xabc };
+        let kept = |n: u32| Kept { extents: n, incarnation: 1 << 32 | 5, end: 4096, tail_crc: 0xabc };
         Manifest {
             source: 0x1234,
-            unit_bytes: 1 << 20,
+            extent_bytes: 1 << 20,
             segments: [(1, kept(1)), (7, kept(2))].into(),
             image: Some(ImageId { store_id: 0x77, generation: 9, sequence: 12 }),
         }

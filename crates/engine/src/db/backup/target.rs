@@ -25,7 +25,7 @@ use super::{MANIFEST_FILE, PARTIAL_FILE};
 use crate::db::FAST_TIER_FILE;
 use crate::db::inspect::{Progress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{Extent, Extract, Log, Root, SegmentToCopy};
+use crate::log::{SegmentEntry, Extract, Log, Root, SegmentToCopy};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.
@@ -79,11 +79,11 @@ impl Target {
                 ));
             }
         }
-        let fits = known.as_ref().filter(|m| m.source == root.store_id && m.unit_bytes == root.unit_bytes);
+        let fits = known.as_ref().filter(|m| m.source == root.store_id && m.extent_bytes == root.extent_bytes);
         if known.is_some() && fits.is_none() {
             return Err(taken(directory, "holds a backup of another store"));
         }
-        let mut kept = fits.cloned().unwrap_or_else(|| Manifest::new(root.store_id, root.unit_bytes));
+        let mut kept = fits.cloned().unwrap_or_else(|| Manifest::new(root.store_id, root.extent_bytes));
         kept.image = None;
         if has(FAST_TIER_FILE) {
             // PERSIST: no store is here any more before the first byte of it changes.
@@ -103,24 +103,24 @@ impl Target {
 
     /// Forgets what is not to be in this backup as it stands, before anything is written over it.
     pub(super) fn begin(&mut self, log: &Log, segments: &[SegmentToCopy]) -> Result<()> {
-        let root_units = log.root().root_units;
+        let root_extents = log.root().root_extents;
         let found = std::mem::take(&mut self.manifest.segments);
         for segment in segments {
-            let Some(kept) = found.get(&segment.unit) else { continue };
+            let Some(kept) = found.get(&segment.extent) else { continue };
             if *kept == kept_as(log, segment, segment.end)? {
-                self.manifest.segments.insert(segment.unit, *kept);
+                self.manifest.segments.insert(segment.extent, *kept);
             }
         }
         // PERSIST: durable on return.
         replace_small_file(&self.directory.join(MANIFEST_FILE), self.manifest.encode().as_bytes())?;
-        let units = segments.iter().map(|segment| segment.unit + segment.units).max().unwrap_or(root_units);
-        Ok(self.file.set_bytes(u64::from(units) * self.manifest.unit_bytes)?)
+        let extents = segments.iter().map(|segment| segment.extent + segment.extents).max().unwrap_or(root_extents);
+        Ok(self.file.set_bytes(u64::from(extents) * self.manifest.extent_bytes)?)
     }
 
     /// Adds of a segment what belongs to the state at `sequence`.
     pub(super) fn add(&mut self, log: &Log, segment: &SegmentToCopy, sequence: u64) -> Result<Added> {
-        if self.manifest.segments.contains_key(&segment.unit) {
-            self.expected.push((segment.unit, segment.incarnation, segment.end));
+        if self.manifest.segments.contains_key(&segment.extent) {
+            self.expected.push((segment.extent, segment.incarnation, segment.end));
             return Ok(Added::Kept);
         }
         let extract = log.examine(segment, sequence)?;
@@ -128,9 +128,9 @@ impl Target {
             return Ok(Added::Nothing);
         }
         self.write(log, segment, &extract)?;
-        self.expected.push((segment.unit, segment.incarnation, extract.end));
+        self.expected.push((segment.extent, segment.incarnation, extract.end));
         if extract.is_final {
-            self.unsynced.push((segment.unit, kept_as(log, segment, extract.end)?));
+            self.unsynced.push((segment.extent, kept_as(log, segment, extract.end)?));
         }
         self.unsynced_bytes += extract.end;
         if self.unsynced_bytes >= SYNC_STEP_BYTES {
@@ -141,7 +141,7 @@ impl Target {
 
     fn write(&self, log: &Log, segment: &SegmentToCopy, extract: &Extract) -> Result<()> {
         const STEP: usize = 4 << 20;
-        let start = u64::from(segment.unit) * self.manifest.unit_bytes;
+        let start = u64::from(segment.extent) * self.manifest.extent_bytes;
         let bytes = &log.segment_bytes(segment)?[..extract.end as usize];
         let records = &bytes[SEGMENT_HEADER_BYTES as usize..];
         for (step, part) in records.chunks(STEP).enumerate() {
@@ -162,9 +162,9 @@ impl Target {
         self.file.sync()?;
         self.file.let_go();
         let mut lines = String::new();
-        for (unit, kept) in self.unsynced.drain(..) {
-            lines += &Manifest::segment_line(unit, &kept);
-            self.manifest.segments.insert(unit, kept);
+        for (extent, kept) in self.unsynced.drain(..) {
+            lines += &Manifest::segment_line(extent, &kept);
+            self.manifest.segments.insert(extent, kept);
         }
         self.unsynced_bytes = 0;
         Ok(append_to_file(&self.directory.join(MANIFEST_FILE), lines.as_bytes())?)
@@ -178,15 +178,15 @@ impl Target {
         sequence: u64,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Finished> {
-        self.clear_free_units(source.root_units)?;
+        self.clear_free_extents(source.root_extents)?;
         self.sync()?;
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-        let units = (self.file.bytes()? / self.manifest.unit_bytes) as u32;
-        let mut root = source.of_copy(store_id, sequence, units, catalog);
+        let extents = (self.file.bytes()? / self.manifest.extent_bytes) as u32;
+        let mut root = source.of_copy(store_id, sequence, extents, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
-        let extent = |&(unit, incarnation, end): &(u32, u64, u64)| Extent { unit, incarnation, end };
-        let (list_offset, list) = root.list_copied(self.expected.iter().map(extent).collect());
+        let entry = |&(extent, incarnation, end): &(u32, u64, u64)| SegmentEntry { extent, incarnation, end };
+        let (list_offset, list) = root.list_copied(self.expected.iter().map(entry).collect());
         self.file.write_at(list_offset, &list)?;
         // PERSIST: all that the root leads to, before the root.
         self.file.sync()?;
@@ -211,22 +211,22 @@ impl Target {
     }
 
     /// Takes away the headers of segments of an earlier backup where there is none now.
-    fn clear_free_units(&self, root_units: u32) -> Result<()> {
-        let unit_bytes = self.manifest.unit_bytes;
-        let units = self.file.bytes()? / unit_bytes;
+    fn clear_free_extents(&self, root_extents: u32) -> Result<()> {
+        let extent_bytes = self.manifest.extent_bytes;
+        let extents = self.file.bytes()? / extent_bytes;
         let ends: BTreeMap<u64, u64> =
-            self.expected.iter().map(|&(unit, _, end)| (unit.into(), end)).collect();
-        for unit in u64::from(root_units)..units {
-            // Units inside a segment have no header of their own.
-            let below = ends.range(..=unit).next_back();
-            if below.is_some_and(|(first, end)| unit < first + end.div_ceil(unit_bytes)) {
+            self.expected.iter().map(|&(extent, _, end)| (extent.into(), end)).collect();
+        for extent in u64::from(root_extents)..extents {
+            // Extents inside a segment have no header of their own.
+            let below = ends.range(..=extent).next_back();
+            if below.is_some_and(|(first, end)| extent < first + end.div_ceil(extent_bytes)) {
                 continue;
             }
             let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-            self.file.read_at(unit * unit_bytes, &mut header)?;
+            self.file.read_at(extent * extent_bytes, &mut header)?;
             if header.iter().any(|&byte| byte != 0) {
-                self.file.write_at(unit * unit_bytes, &[0; SEGMENT_HEADER_BYTES as usize])?;
-                self.file.punch_hole(unit * unit_bytes, unit_bytes);
+                self.file.write_at(extent * extent_bytes, &[0; SEGMENT_HEADER_BYTES as usize])?;
+                self.file.punch_hole(extent * extent_bytes, extent_bytes);
             }
         }
         Ok(())
@@ -271,7 +271,7 @@ pub(super) struct Finished {
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
     let bytes = &log.segment_bytes(segment)?[..end as usize];
     let tail = &bytes[bytes.len() - bytes.len().min(TAIL_BYTES)..];
-    Ok(Kept { units: segment.units, incarnation: segment.incarnation, end, tail_crc: crc32c(0, tail) })
+    Ok(Kept { extents: segment.extents, incarnation: segment.incarnation, end, tail_crc: crc32c(0, tail) })
 }
 
 /// Whether the root is the one that the backup was finished with. What cannot be read was not.

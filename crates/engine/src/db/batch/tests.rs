@@ -199,7 +199,7 @@ fn a_batch_is_written_again_and_cleared_for_another() {
     assert_eq!(table.len(), 1);
 }
 
-/// Its frame and records take a segment of several units.
+/// Its frame and records take a segment of several extents.
 #[test]
 fn a_batch_larger_than_a_segment_is_there_again_after_a_kill() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);

@@ -3,7 +3,7 @@
 //! Owns both. Promises that decoding what encoding gave is the same, and that decoding anything else is `Corrupted` or
 //! `Version`. Must not know where they lie: checksums are those of the root and of the record.
 //!
-//! The catalog in the root unit, a checkpoint:
+//! The catalog in the root extent, a checkpoint:
 //!
 //! ```text
 //!  0         4        8

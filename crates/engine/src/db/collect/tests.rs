@@ -66,9 +66,9 @@ fn a_close_does_not_bring_freed_segments_back() {
     let store = flat.store();
     let victims = store.choose(Need::Now).victims;
     assert_eq!(victims.len(), 2);
-    for &unit in &victims {
-        assert!(store.log.begin_collection(unit));
-        store.empty_segment(unit, Claim::Collector).unwrap();
+    for &extent in &victims {
+        assert!(store.log.begin_collection(extent));
+        store.empty_segment(extent, Claim::Collector).unwrap();
     }
     store.log.checkpoint().unwrap();
     store.log.free_segment(victims[0]).unwrap();
@@ -78,8 +78,8 @@ fn a_close_does_not_bring_freed_segments_back() {
     drop(flat);
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let flat = db.table("flat").unwrap();
-    assert!(flat.store().log.segments().iter().all(|(unit, ..)| *unit != victims[0]), "it is in use again");
-    assert!(flat.store().log.segments().iter().any(|(unit, ..)| *unit == victims[1]));
+    assert!(flat.store().log.segments().iter().all(|(extent, ..)| *extent != victims[0]), "it is in use again");
+    assert!(flat.store().log.segments().iter().any(|(extent, ..)| *extent == victims[1]));
     assert_eq!(flat.len(), 132);
     db.check_counts().unwrap();
 }
@@ -123,7 +123,7 @@ fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
     db.collect().unwrap();
     let metrics = db.metrics();
     assert_eq!(metrics.segments_unreadable, 1);
-    assert!(flat.store().log.segments().iter().any(|(unit, ..)| *unit == (offset >> 20) as u32));
+    assert!(flat.store().log.segments().iter().any(|(extent, ..)| *extent == (offset >> 20) as u32));
 }
 
 /// What rots after a segment was emptied takes nothing with it: the space comes back.
@@ -147,7 +147,7 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
 
 /// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.
 fn dead_and_vanished(store: &Store) -> Vec<(u64, u64)> {
-    let both = |(unit, _, dead)| (dead, store.vanished_bytes(unit).unwrap());
+    let both = |(extent, _, dead)| (dead, store.vanished_bytes(extent).unwrap());
     store.log.candidates().into_iter().map(both).collect()
 }
 
@@ -252,7 +252,7 @@ fn a_store_that_is_killed_while_full_takes_deletes() {
     // Something newer, so that the snapshot needs what is emptied from now on.
     assert!(table.delete(b"large 0").unwrap());
     (0..20).for_each(|_| drop(db.collect()));
-    assert!(table.store().log.space().0 >= 1, "the last unit is gone");
+    assert!(table.store().log.space().0 >= 1, "the last extent is gone");
     drop(snapshot);
     let killed = CrashSim::from_image(&sim.process_kill());
     let db = open(&killed);
@@ -328,12 +328,12 @@ fn rows_copied_out_of_a_victim_are_dead_in_it() {
     fill(&flat, 1);
     fill(&flat, 2);
     let store = flat.store();
-    let (unit, segment, dead) = store.log.candidates().remove(0);
+    let (extent, segment, dead) = store.log.candidates().remove(0);
     assert!(dead < 200, "the record that made the table: {dead}");
-    assert!(store.log.begin_collection(unit));
-    store.empty_segment(unit, Claim::Collector).unwrap();
-    store.log.abandon_collection(unit);
-    let now = store.log.candidates().into_iter().find(|(other, ..)| *other == unit).unwrap();
+    assert!(store.log.begin_collection(extent));
+    store.empty_segment(extent, Claim::Collector).unwrap();
+    store.log.abandon_collection(extent);
+    let now = store.log.candidates().into_iter().find(|(other, ..)| *other == extent).unwrap();
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
     assert_eq!(db.collect().unwrap(), 1);
     db.check_counts().unwrap();

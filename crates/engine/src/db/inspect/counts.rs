@@ -44,9 +44,9 @@ impl Db {
 impl Store {
     fn held(&self) -> Result<Held> {
         let mut held = Held::default();
-        for (unit, ..) in self.log.segments() {
-            let dropped = self.collector.dropped_in(unit);
-            let Some(mut walk) = self.log.walk(unit) else { continue };
+        for (extent, ..) in self.log.segments() {
+            let dropped = self.collector.dropped_in(extent);
+            let Some(mut walk) = self.log.walk(extent) else { continue };
             while let Some(record) = walk.next_record()? {
                 held.places.insert(record.offset());
                 if !dropped.contains(&record.offset()) {

@@ -30,7 +30,7 @@ fn sweep_by_time(table: &Table, clock: &Clock) -> usize {
     const LONG_MS: u64 = 10_000;
     let store = table.store();
     let due = store.log.due(clock.now_ms() + LONG_MS);
-    due.iter().map(|due| store.sweep_segment(due.unit).removed).sum()
+    due.iter().map(|due| store.sweep_segment(due.extent).removed).sum()
 }
 
 /// Rows, tombstones among them, and tombstones elsewhere.
