@@ -60,9 +60,9 @@ use ring::Ring;
 
 /// Bytes of an entry before its record.
 const ENTRY_HEADER_BYTES: u64 = 16;
-/// Seeds the checksums of cached records, in place of a segment's incarnation. Not [`PLACED`](format::PLACED): they are moved
+/// Seeds the checksums of cached records, in place of a segment's number. Not [`PLACED`](format::PLACED): they are moved
 /// about as they are, and DRAM puts nothing in another place.
-const INCARNATION: u64 = u64::MAX >> 1;
+const SEGMENT_NUMBER: u64 = u64::MAX >> 1;
 /// Requests that can wait.
 const RING_CAPACITY: usize = 2048;
 /// Of a cached row, so much is fetched at once.
@@ -219,7 +219,7 @@ impl Cache {
         let head = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
         let bytes = u32_at(head, 4) as usize;
         let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
-        Ok(Place { bytes, offset: CACHED_OFFSET | place, incarnation: INCARNATION })
+        Ok(Place { bytes, offset: CACHED_OFFSET | place, segment_number: SEGMENT_NUMBER })
     }
 
     fn unverified(&self, place: u64) -> Result<Record<'_>> {
@@ -311,7 +311,7 @@ impl Cache {
             let (head, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
             head[..8].copy_from_slice(&home.raw().to_le_bytes());
             head[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
-            let seed = Seed::new(INCARNATION, CACHED_OFFSET | place);
+            let seed = Seed::new(SEGMENT_NUMBER, CACHED_OFFSET | place);
             spec.encode(record, seed, body);
             format::seal(&mut record[..spec.head_bytes()], seed, sequence, 0);
         });

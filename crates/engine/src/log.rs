@@ -83,7 +83,7 @@ pub(crate) struct Log {
     gc_appender: Mutex<Appender>,
     next_sequence: Padded<AtomicU64>,
     durable_sequence: AtomicU64,
-    next_incarnation: AtomicU64,
+    next_segment_number: AtomicU64,
     commit: Mutex<Commit>,
     /// Held through a checkpoint, from the writing of its list of segments to the root that names it.
     checkpointing: Mutex<()>,
@@ -220,12 +220,12 @@ impl Log {
         let Some(extent) = self.extents.get(offset >> self.extent_shift) else {
             return Err(not_a_record(offset));
         };
-        let incarnation = extent.incarnation.load(Ordering::Relaxed);
+        let segment_number = extent.segment_number.load(Ordering::Relaxed);
         let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32_at(head, 4) as usize;
         // Who looks into the record is charged for the blocks it looks at.
         let Some(bytes) = self.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
-        Ok(Place { bytes, offset, incarnation })
+        Ok(Place { bytes, offset, segment_number })
     }
 
     /// Whether reads verify checksums.
@@ -456,7 +456,7 @@ impl Log {
         if note {
             let pool = self.pool.lock();
             let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
-            ends.extend(sealed.map(|(&extent, s)| (extent, s.incarnation, s.end, s.max_sequence)));
+            ends.extend(sealed.map(|(&extent, s)| (extent, s.segment_number, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
         let extents = (self.tier.bytes() >> self.extent_shift) as u32;
@@ -492,12 +492,12 @@ impl Log {
         let written_to = |extent: u32, segment: &Segment| {
             // A segment may have been sealed since its appender was looked at: then it says how far it got.
             let open =
-                open.iter().find(|(u, incarnation, ..)| (*u, *incarnation) == (extent, segment.incarnation));
+                open.iter().find(|(u, segment_number, ..)| (*u, *segment_number) == (extent, segment.segment_number));
             open.map_or(segment.end, |(_, _, end, _)| segment.end.max(*end))
         };
         let entry = |(&extent, segment): (&u32, &Segment)| SegmentEntry {
             extent,
-            incarnation: segment.incarnation,
+            segment_number: segment.segment_number,
             end: written_to(extent, segment),
         };
         let entries = pool.used.iter().map(entry).collect();
@@ -508,10 +508,10 @@ impl Log {
     /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
     fn note_ends(&self, ends: &[(u32, u64, u64, u64)]) {
         let mut pool = self.pool.lock();
-        for &(extent, incarnation, end, max_sequence) in ends {
+        for &(extent, segment_number, end, max_sequence) in ends {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
-            if segment.incarnation != incarnation || segment.in_collection || segment.noted == (end, sealed) {
+            if segment.segment_number != segment_number || segment.in_collection || segment.noted == (end, sealed) {
                 continue;
             }
             segment.noted = (end, sealed);
@@ -685,7 +685,7 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
         state,
         kind: segment.kind,
         extents: segment.extents,
-        incarnation: segment.incarnation,
+        segment_number: segment.segment_number,
         durable_end: segment.end,
         max_sequence: segment.max_sequence,
     }

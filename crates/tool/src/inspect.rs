@@ -27,7 +27,7 @@ enum Part {
     Log {
         /// The store's directory.
         dir: PathBuf,
-        /// The segment's number, as `hedgerow inspect DIR` lists it.
+        /// The first extent of the segment, as `hedgerow inspect DIR` lists it.
         #[arg(long)]
         segment: u32,
         /// The most records to list.
@@ -191,7 +191,7 @@ fn segments(view: &View, known: bool) -> String {
     let segments = view.segments();
     let mut text = format!("segments: {}\n", segments.len());
     let (mut live, mut dead) = (0, 0);
-    text.push_str("  number extents kind      state       bytes   dead  youngest sequence\n");
+    text.push_str("  extent extents kind      state       bytes   dead  youngest sequence\n");
     for s in segments {
         let state = if s.sealed { "sealed" } else { "open" };
         let share = match known {
@@ -201,7 +201,7 @@ fn segments(view: &View, known: bool) -> String {
         let _ = writeln!(
             text,
             "  {:>6} {:>7} {:<9} {state:<6} {:>10} {share:>6}  {}",
-            s.number, s.extents, s.kind, s.durable_bytes, s.max_sequence
+            s.extent, s.extents, s.kind, s.durable_bytes, s.max_sequence
         );
         dead += s.dead_bytes;
         live += s.durable_bytes - s.dead_bytes.min(s.durable_bytes);
@@ -298,16 +298,16 @@ mod tests {
         assert!(text.contains("99 rows") && text.contains("String"), "{text}");
         // Which threads wrote first, and so what the first segment holds, is chance.
         let view = View::open(&dir).unwrap();
-        let records = |number| {
+        let records = |extent| {
             let mut records = 0;
-            view.records(number, |_| (records += 1, true).1).unwrap();
+            view.records(extent, |_| (records += 1, true).1).unwrap();
             records
         };
-        let number =
-            view.segments().iter().map(|segment| segment.number).max_by_key(|&n| records(n)).unwrap();
+        let extent =
+            view.segments().iter().map(|segment| segment.extent).max_by_key(|&n| records(n)).unwrap();
         drop(view);
         let mut out = Vec::new();
-        log(&dir, number, 3, &mut out).unwrap();
+        log(&dir, extent, 3, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 4);
         assert!(before == std::fs::read(&file).unwrap(), "inspecting changed the store");
         std::fs::remove_dir_all(dir).unwrap();
@@ -320,7 +320,7 @@ mod tests {
         let view = View::open(&dir).unwrap();
         let mut places = Vec::new();
         for segment in view.segments() {
-            view.records(segment.number, |r| {
+            view.records(segment.extent, |r| {
                 places.push((r.offset, r.bytes));
                 true
             })
@@ -359,7 +359,7 @@ mod tests {
                 place = place.or((r.key == 42u32.to_be_bytes()).then_some(r.offset));
                 true
             };
-            view.records(segment.number, visit).unwrap();
+            view.records(segment.extent, visit).unwrap();
         }
         drop(view);
         // A byte of the table's id, in the record of row 42: its key is still told.

@@ -358,14 +358,14 @@ impl Store {
         buries: bool,
         guard: &Guard<'_>,
     ) -> Result<u64> {
-        let Reservation { offset: start, incarnation, .. } = reservation;
+        let Reservation { offset: start, segment_number, .. } = reservation;
         let sequence = self.write_frame_and_records(&reservation, (parts, made));
         let first = start + frame_spec().record_bytes() as u64;
         let seal_ahead = self.persists_in_place();
         if seal_ahead {
             let mut offset = first;
             for part in parts {
-                self.seal_with(&part.spec, offset, incarnation, sequence, part.old);
+                self.seal_with(&part.spec, offset, segment_number, sequence, part.old);
                 offset += part.bytes as u64;
             }
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
@@ -379,7 +379,7 @@ impl Store {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
                 } else {
-                    self.seal_with(&part.spec, offset, incarnation, sequence, old);
+                    self.seal_with(&part.spec, offset, segment_number, sequence, old);
                 }
                 (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
             });
@@ -405,7 +405,7 @@ impl Store {
 
     /// Writes a batch, all but the seals of its records; returns its sequence.
     fn write_frame_and_records(&self, reservation: &Reservation, (parts, made): (&[Part<'_>], &[u8])) -> u64 {
-        let Reservation { offset: start, incarnation, bytes, end_bytes, .. } = *reservation;
+        let Reservation { offset: start, segment_number, bytes, end_bytes, .. } = *reservation;
         let end = start + (bytes + end_bytes) as u64;
         // Each record is written with an end mark behind it, which the next one writes over.
         let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
@@ -417,7 +417,7 @@ impl Store {
                 .encode(out, reservation.seed_at(start), |body| body.copy_from_slice(&records.to_le_bytes()));
         });
         let sequence = self.log.take_sequence();
-        self.seal_with(&frame, start, incarnation, sequence, None);
+        self.seal_with(&frame, start, segment_number, sequence, None);
         let mut offset = start + frame.record_bytes() as u64;
         for part in parts {
             tier.write(offset, with_end(offset, part.bytes), |out| {

@@ -500,7 +500,7 @@ impl Store {
             .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
         let with_end = bytes + reservation.end_bytes;
-        let (offset, incarnation) = (reservation.offset, reservation.incarnation);
+        let (offset, segment_number) = (reservation.offset, reservation.segment_number);
         let seed = reservation.seed_at(offset);
         self.log.tier().write(offset, with_end, |out| spec.encode(out, seed, fill));
         if copy.draft.flags & FLAG_MERGEABLE != 0 {
@@ -516,7 +516,7 @@ impl Store {
                 return (Decision::Keep, false);
             }
             // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
-            self.seal_with(&spec, offset, incarnation, sequence, copy.previous);
+            self.seal_with(&spec, offset, segment_number, sequence, copy.previous);
             if self.persists_in_place() {
                 // PERSIST: the copy is durable before a durable delta can refer to it.
                 self.log.persist_range(offset, bytes as u64);

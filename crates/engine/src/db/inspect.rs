@@ -99,7 +99,7 @@ pub enum Left {
 #[non_exhaustive]
 pub struct SegmentInfo {
     /// Its first extent: its place in the tier, in extents of [`RootInfo::segment_bytes`].
-    pub number: u32,
+    pub extent: u32,
     /// Its place in the tier, in bytes.
     pub offset: u64,
     /// Extents it takes.
@@ -108,8 +108,8 @@ pub struct SegmentInfo {
     pub kind: &'static str,
     /// Nothing is appended any more.
     pub sealed: bool,
-    /// Tells this life of the segment's extents from all others.
-    pub incarnation: u64,
+    /// Its number, unique in the life of the store: later segments in the same extents have others.
+    pub number: u64,
     /// Bytes from its start up to which all is known to be durable; its end, if sealed.
     pub durable_bytes: u64,
     /// The youngest record, as its header says.
@@ -288,7 +288,7 @@ impl View {
     /// The segments in use, by place.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let info = |(extent, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
-            number: extent,
+            extent,
             offset: u64::from(extent) * self.store.log.extent_bytes(),
             extents: segment.extents,
             kind: match segment.kind {
@@ -297,7 +297,7 @@ impl View {
                 SegmentKind::Relocated => "relocated",
             },
             sealed: segment.sealed,
-            incarnation: segment.incarnation,
+            number: segment.segment_number,
             durable_bytes: segment.end,
             max_sequence: segment.max_sequence,
             dead_bytes,
@@ -325,7 +325,7 @@ impl View {
     /// Calls `visit` with each whole record of a segment, in the order they were written, until it says false.
     ///
     /// # Errors
-    /// `NotFound` if the number is not of a segment in use; `Corrupted` where a record is not what was written.
+    /// `NotFound` if no segment in use begins at `extent`; `Corrupted` where a record is not what was written.
     pub fn records(&self, segment: u32, mut visit: impl FnMut(RecordInfo<'_>) -> bool) -> Result<()> {
         let Some(mut walk) = self.store.log.walk(segment) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no segment {segment} in use")));
@@ -417,7 +417,7 @@ impl View {
         let mut done = 0;
         for segment in &segments {
             progress(Progress::Log(done, total));
-            let walked = self.records(segment.number, |record| {
+            let walked = self.records(segment.extent, |record| {
                 report.records += 1;
                 report.record_bytes += record.bytes as u64;
                 true

@@ -259,7 +259,7 @@ impl Store {
         old: Option<Slot>,
     ) -> u64 {
         let sequence = self.log.take_sequence();
-        self.seal_with(spec, reservation.offset, reservation.incarnation, sequence, old);
+        self.seal_with(spec, reservation.offset, reservation.segment_number, sequence, old);
         if self.persists_in_place() {
             // PERSIST: the record is durable before anyone can see it. A failure closes the log for writing.
             self.log.persist_range(reservation.offset, reservation.bytes as u64);
@@ -273,13 +273,13 @@ impl Store {
         &self,
         spec: &RecordSpec<'_>,
         offset: u64,
-        incarnation: u64,
+        segment_number: u64,
         sequence: u64,
         old: Option<Slot>,
     ) {
         debug_assert!(old.is_none_or(|old| !old.is_cached()), "a place in DRAM in the log: {old:?}");
         self.log.tier().write(offset, spec.head_bytes(), |head| {
-            seal(head, Seed::new(incarnation, offset), sequence, old.map_or(0, Slot::raw));
+            seal(head, Seed::new(segment_number, offset), sequence, old.map_or(0, Slot::raw));
         });
     }
 

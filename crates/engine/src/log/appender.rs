@@ -14,7 +14,7 @@ pub(crate) struct Appender {
 #[derive(Debug, Clone, Copy)]
 struct Open {
     extent: u32,
-    incarnation: u64,
+    segment_number: u64,
     /// Absolute offsets in the tier.
     start: u64,
     cursor: u64,
@@ -26,9 +26,9 @@ struct Open {
 impl Open {
     #[inline]
     fn reservation(&self, kind: SegmentKind, bytes: usize) -> Reservation {
-        let Open { cursor: offset, incarnation, limit, .. } = *self;
+        let Open { cursor: offset, segment_number, limit, .. } = *self;
         let end_bytes = if limit - offset > bytes as u64 { END_BYTES } else { 0 };
-        Reservation { offset, bytes, incarnation, end_bytes, kind }
+        Reservation { offset, bytes, segment_number, end_bytes, kind }
     }
 }
 
@@ -38,7 +38,7 @@ impl Open {
 pub(crate) struct Reservation {
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
     /// Room behind it for the mark of the log's end (`log/format.rs`): all of it, or nothing.
     pub(crate) end_bytes: usize,
     kind: SegmentKind,
@@ -47,7 +47,7 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// What the checksums of a record are seeded with that lies at `offset`, which is in the reservation.
     pub(crate) fn seed_at(&self, offset: u64) -> Seed {
-        Seed::new(self.incarnation, offset)
+        Seed::new(self.segment_number, offset)
     }
 }
 
@@ -95,7 +95,7 @@ impl Appender {
         let start = log.extent_offset(extent);
         let open = Open {
             extent,
-            incarnation: log.extent_of(start).incarnation.load(std::sync::atomic::Ordering::Relaxed),
+            segment_number: log.extent_of(start).segment_number.load(std::sync::atomic::Ordering::Relaxed),
             start,
             cursor: start + SEGMENT_HEADER_BYTES,
             limit: start + u64::from(extents) * log.extent_bytes(),
@@ -144,15 +144,15 @@ impl Appender {
         }
     }
 
-    /// If `extent` is part of an open segment: its first extent, its incarnation, and where its records end.
+    /// If `extent` is part of an open segment: its first extent, its segment number, and where its records end.
     pub(super) fn written_at(&self, extent_offset: u64) -> Option<(u32, u64, u64)> {
         let holds = |open: &&Open| (open.start..open.limit).contains(&extent_offset);
-        self.open.iter().flatten().find(holds).map(|o| (o.extent, o.incarnation, o.cursor - o.start))
+        self.open.iter().flatten().find(holds).map(|o| (o.extent, o.segment_number, o.cursor - o.start))
     }
 
-    /// Of every open segment: extent, incarnation, bytes used, last sequence.
+    /// Of every open segment: extent, segment number, bytes used, last sequence.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64, u64, u64)> {
-        self.open.iter().flatten().map(|o| (o.extent, o.incarnation, o.cursor - o.start, o.max_sequence))
+        self.open.iter().flatten().map(|o| (o.extent, o.segment_number, o.cursor - o.start, o.max_sequence))
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct SegmentToCopy {
     pub(crate) extent: u32,
     pub(crate) extents: u32,
     pub(crate) kind: SegmentKind,
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
     /// Bytes from its start to where the records end that were committed when it was listed.
     pub(crate) end: u64,
 }
@@ -48,7 +48,7 @@ impl SegmentToCopy {
             state: SegmentState::Sealed,
             kind: self.kind,
             extents: self.extents,
-            incarnation: self.incarnation,
+            segment_number: self.segment_number,
             durable_end: extract.end,
             max_sequence: extract.max_sequence,
         };
@@ -66,17 +66,17 @@ impl Log {
     pub(crate) fn segments_to_copy(&self) -> Vec<SegmentToCopy> {
         let mut open: HashMap<(u32, u64), u64> = HashMap::new();
         for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
-            open.extend(appender.lock().ends().map(|(extent, incarnation, end, _)| ((extent, incarnation), end)));
+            open.extend(appender.lock().ends().map(|(extent, segment_number, end, _)| ((extent, segment_number), end)));
         }
         let pool = self.pool.lock();
         let listed = pool.used.iter().filter_map(|(&extent, segment)| {
             // One that is neither sealed nor known was begun since: all in it is younger, or a copy of what is listed.
             let end = match segment.sealed {
                 true => segment.end,
-                false => *open.get(&(extent, segment.incarnation))?,
+                false => *open.get(&(extent, segment.segment_number))?,
             };
-            let (extents, kind, incarnation) = (segment.extents, segment.kind, segment.incarnation);
-            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { extent, extents, kind, incarnation, end })
+            let (extents, kind, segment_number) = (segment.extents, segment.kind, segment.segment_number);
+            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { extent, extents, kind, segment_number, end })
         });
         listed.collect()
     }
@@ -97,7 +97,7 @@ impl Log {
     /// Verifies every record of a segment to its last byte, and says what of it belongs to the state at `sequence`.
     pub(crate) fn examine(&self, segment: &SegmentToCopy, sequence: u64) -> Result<Extract> {
         let (bytes, start) = (self.segment_bytes(segment)?, self.extent_offset(segment.extent));
-        let mut walk = Walk::new(bytes, start, segment.incarnation, segment.end, true, 0);
+        let mut walk = Walk::new(bytes, start, segment.segment_number, segment.end, true, 0);
         let mut extract =
             Extract { end: segment.end, max_sequence: 0, records: 0, voided: Vec::new(), is_final: true };
         while let Some(record) = walk.next_record()? {

@@ -73,10 +73,10 @@ impl Log {
         let offset = self.extent_offset(extent);
         for appender in self.appenders.iter().map(|Padded(appender)| appender).chain([&self.gc_appender]) {
             let appender = appender.lock();
-            if let Some((first, incarnation, end)) = appender.written_at(offset) {
+            if let Some((first, segment_number, end)) = appender.written_at(offset) {
                 let extents = self.pool.lock().used.get(&first)?.extents;
                 // Under the appender's lock: what is behind `end` will be noted after this.
-                return self.sweeping((first, extents), incarnation, end, now_ms);
+                return self.sweeping((first, extents), segment_number, end, now_ms);
             }
         }
         let pool = self.pool.lock();
@@ -84,14 +84,14 @@ impl Log {
         if !segment.sealed || segment.in_collection || extent >= first + segment.extents {
             return None;
         }
-        self.sweeping((first, segment.extents), segment.incarnation, segment.end, now_ms)
+        self.sweeping((first, segment.extents), segment.segment_number, segment.end, now_ms)
     }
 
     /// Takes the notes of what will have been looked at.
     fn sweeping(
         &self,
         (extent, extents): (u32, u32),
-        incarnation: u64,
+        segment_number: u64,
         end: u64,
         now_ms: u64,
     ) -> Option<Sweeping<'_>> {
@@ -103,7 +103,7 @@ impl Log {
             expiry.urgency.store(0, Relaxed);
             after_ms = after_ms.min(expiry.swept_ms.fetch_max(now_ms, Relaxed));
         }
-        let walk = Walk::new(bytes, start, incarnation, end, true, self.torn_through.load(Relaxed));
+        let walk = Walk::new(bytes, start, segment_number, end, true, self.torn_through.load(Relaxed));
         Some(Sweeping { extent, extents, after_ms, walk })
     }
 

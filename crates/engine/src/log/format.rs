@@ -16,7 +16,7 @@
 //! ```
 //!
 //! * All integers are little-endian. `record bytes` counts everything and is a multiple of 8.
-//! * `header crc` is the crc32c of bytes 4 up to the body, seeded (see `Seed`) with the incarnation of the segment, so that a
+//! * `header crc` is the crc32c of bytes 4 up to the body, seeded (see `Seed`) with the number of the segment, so that a
 //!   record of the segment's earlier life is never taken for a live one, and with the place of the record in the tier, so that
 //!   one which the medium put in the place of another is not either. In stores of versions 1 and 2 the place is left out.
 //!   The complement of the crc marks a **void** record: whole, but not to be replayed. One 8-byte store turns a record void.
@@ -73,7 +73,7 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
-/// Set in the incarnations of all segments of a store whose checksums know their place, and of no other store's.
+/// Set in the numbers of all segments of a store whose checksums know their place, and of no other store's.
 pub(crate) const PLACED: u64 = 1 << 63;
 
 /// The table of records that change the catalog, and of the frames of batches.
@@ -262,16 +262,16 @@ fn merged_word(sequence: u64, seed: Seed) -> u64 {
 pub(crate) struct Seed(u32);
 
 impl Seed {
-    /// Of what lies `offset` bytes into the tier, in a segment of `incarnation`.
+    /// Of what lies `offset` bytes into the tier, in the segment with the number `segment_number`.
     ///
-    /// Spreads both over 32 bits (splitmix64). The halves of an incarnation count openings and segments; folding them by XOR
+    /// Spreads both over 32 bits (splitmix64). The halves of a segment number count openings and segments; folding them by XOR
     /// would give segment 3 of opening 2 the seed of segment 0 of opening 1, and stale records a second life. Places are
-    /// spread before they meet it: they would cancel what two incarnations differ by. No two places share the product.
+    /// spread before they meet it: they would cancel what two numbers differ by. No two places share the product.
     #[inline(always)]
-    pub(crate) fn new(incarnation: u64, offset: u64) -> Seed {
+    pub(crate) fn new(segment_number: u64, offset: u64) -> Seed {
         // All ones with `PLACED`: readers pass here, and no branch is theirs.
-        let placed = (incarnation as i64 >> 63) as u64;
-        let mixed = incarnation ^ (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) & placed);
+        let placed = (segment_number as i64 >> 63) as u64;
+        let mixed = segment_number ^ (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) & placed);
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         Seed((mixed ^ mixed >> 31) as u32)
@@ -279,8 +279,8 @@ impl Seed {
 
     /// Of what lies at `offset` under its own checksum, such as a header: 0 where the place is left out, since of which
     /// segment it is it says itself.
-    pub(super) fn of_header(incarnation: u64, offset: u64) -> u32 {
-        if incarnation & PLACED == 0 { 0 } else { Seed::new(incarnation, offset).0 }
+    pub(super) fn of_header(segment_number: u64, offset: u64) -> u32 {
+        if segment_number & PLACED == 0 { 0 } else { Seed::new(segment_number, offset).0 }
     }
 }
 
@@ -312,7 +312,7 @@ pub(crate) struct Place<'a> {
     /// Where they lie: in the tier, or with [`CACHED_OFFSET`] in the cache.
     pub(crate) offset: u64,
     /// Of the segment they lie in.
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
 }
 
 impl<'a> Place<'a> {
@@ -321,7 +321,7 @@ impl<'a> Place<'a> {
     // whole stalls for longer than its parsing takes.
     #[inline(always)]
     pub(crate) fn record(self, verify: bool) -> std::result::Result<Record<'a>, NotARecord> {
-        Record::parse(self.bytes, self.offset, self.incarnation, verify)
+        Record::parse(self.bytes, self.offset, self.segment_number, verify)
     }
 }
 
@@ -342,7 +342,7 @@ impl<'a> Record<'a> {
     pub(crate) fn parse(
         bytes: &'a [u8],
         offset: u64,
-        incarnation: u64,
+        segment_number: u64,
         verify: bool,
     ) -> std::result::Result<Record<'a>, NotARecord> {
         if bytes.len() < HEADER_BYTES {
@@ -358,7 +358,7 @@ impl<'a> Record<'a> {
         if parts.record != record_bytes {
             return Err(NotARecord::Lengths);
         }
-        let seed = Seed::new(incarnation, offset);
+        let seed = Seed::new(segment_number, offset);
         let mut void = false;
         if verify {
             touch(&bytes[..parts.body]);
@@ -829,9 +829,9 @@ mod tests {
     fn seeds_differ() {
         let mut seeds = std::collections::HashSet::new();
         let mut doubled = 0;
-        for incarnation in (1..4u64).flat_map(|open| (0..8).map(move |n| PLACED | open << 32 | n)) {
+        for segment_number in (1..4u64).flat_map(|open| (0..8).map(move |n| PLACED | open << 32 | n)) {
             for offset in (1 << 20..5 << 20).step_by(512) {
-                doubled += u32::from(!seeds.insert(Seed::new(incarnation, offset).0));
+                doubled += u32::from(!seeds.insert(Seed::new(segment_number, offset).0));
             }
         }
         // Of 196,608 random numbers of 32 bits four or five are expected.
@@ -839,7 +839,7 @@ mod tests {
     }
 
     #[test]
-    fn void_and_foreign_incarnations() {
+    fn void_and_foreign_segment_numbers() {
         let mut bytes = sample(b"x", None);
         assert_eq!(Record::parse(&bytes, 0, 10, true).unwrap_err(), NotARecord::Checksum);
         let word = void_word(u64_at(&bytes, 0));

@@ -148,7 +148,7 @@ impl Log {
             gc_appender: Mutex::new(Appender::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
-            next_incarnation: AtomicU64::new(root.first_incarnation(root.opens + 1)),
+            next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
             commit: Mutex::new(Commit { noted_at: now, unsettled: None }),
             checkpointing: Mutex::new(()),
             syncs_each_write,
@@ -267,14 +267,14 @@ impl Log {
         let mut pool = self.pool.lock();
         let mut extent = pool.root_extents;
         let mut segments = Vec::new();
-        let mut last_incarnation = 0;
+        let mut last_segment_number = 0;
         let mut listed = listed.iter().copied().peekable();
         (extent..grown).for_each(|extent| self.tier.will_need(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
         while extent < grown {
             let offset = self.extent_offset(extent);
             let decoded =
                 SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize), offset);
-            last_incarnation = last_incarnation.max(decoded.header.map_or(0, |h| h.incarnation));
+            last_segment_number = last_segment_number.max(decoded.header.map_or(0, |h| h.segment_number));
             let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
                 if !self.may_be_free(extent, &decoded, power_cut) {
                     return Err(Error::corrupted(format!(
@@ -282,9 +282,9 @@ impl Log {
                     )));
                 }
                 let extents = decoded.header.map_or(1, |h| h.extents).clamp(1, grown - extent);
-                let incarnation = decoded.header.map_or(0, |h| h.incarnation);
+                let segment_number = decoded.header.map_or(0, |h| h.segment_number);
                 while let Some(entry) = listed.next_if(|entry| entry.extent < extent + extents) {
-                    if incarnation < entry.incarnation {
+                    if segment_number < entry.segment_number {
                         return Err(self.missing(entry));
                     }
                 }
@@ -300,7 +300,7 @@ impl Log {
                 )));
             }
             for u in extent..extent + header.extents {
-                self.extents.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
+                self.extents.at(u).segment_number.store(header.segment_number, Ordering::Relaxed);
             }
             let mut durable_end = header.durable_end;
             while let Some(entry) = listed.next_if(|entry| entry.extent < extent + header.extents) {
@@ -311,18 +311,18 @@ impl Log {
             segments.push(extent);
             extent += header.extents;
         }
-        self.next_incarnation.fetch_max(last_incarnation + 1, Ordering::Relaxed);
+        self.next_segment_number.fetch_max(last_segment_number + 1, Ordering::Relaxed);
         self.use_appenders_for(pool.segment_extents());
         listed.next().map_or(Ok(segments), |entry| Err(self.missing(entry)))
     }
 
     /// How far the segment at `extent` was durable by a list that has `entry` in its place; 0 if that was another, freed since.
     fn listed_end(&self, extent: u32, header: &SegmentHeader, entry: SegmentEntry) -> Result<u64> {
-        let is_same = (entry.extent, entry.incarnation) == (extent, header.incarnation);
+        let is_same = (entry.extent, entry.segment_number) == (extent, header.segment_number);
         let is_older = header.state == SegmentState::Sealed && header.durable_end < entry.end;
         match is_same {
             true if !is_older => Ok(entry.end),
-            false if entry.incarnation < header.incarnation => Ok(0),
+            false if entry.segment_number < header.segment_number => Ok(0),
             _ => Err(self.missing(entry)),
         }
     }
@@ -340,7 +340,7 @@ impl Log {
     ///
     /// A copy is written only while the other is whole, so a crash spoils one, and never both:
     /// * the first while the second is nothing or "free": on its way into use, with no record in it yet, or, of that same
-    ///   incarnation, on its way out of it;
+    ///   segment number, on its way out of it;
     /// * the second while the first is "free": on its way out.
     ///
     /// After a power cut an extent on its way into use may hold records whose header was never durable; nor were they.
@@ -353,7 +353,7 @@ impl Log {
         }
     }
 
-    /// Whether the log of the segment at `extent` is empty, or of the incarnation that `freed` says is free.
+    /// Whether the log of the segment at `extent` is empty, or of the segment number that `freed` says is free.
     fn holds_nothing_since(&self, extent: u32, freed: Option<SegmentHeader>) -> bool {
         let start = self.extent_offset(extent) + SEGMENT_HEADER_BYTES;
         if self.tier.try_read(start, END_BYTES).is_some_and(|mark| mark == [0; END_BYTES]) {
@@ -363,7 +363,7 @@ impl Log {
         // The record may be bigger than an extent, and `freed` say so no more: as far as the tier goes.
         let room = self.tier.bytes().saturating_sub(start);
         let bytes = self.tier.try_read(start, room as usize).unwrap_or_default();
-        Record::parse(bytes, start, freed.incarnation, true).is_ok()
+        Record::parse(bytes, start, freed.segment_number, true).is_ok()
     }
 
     /// Finishes what a crash left undone of freeing an extent: afterwards no copy says that it is in use, and those of its
@@ -444,7 +444,7 @@ impl Log {
         if found.power_cut || found.clean || settle {
             return self.sync(&mut commit, Note::Nothing).map(|_| ());
         }
-        // PERSIST: the incarnations of this opening are taken before a segment is begun, or records that a power cut
+        // PERSIST: the segment numbers of this opening are taken before a segment is begun, or records that a power cut
         // leaves of it without their header would be taken for those of the next opening.
         let mut root = self.root.lock();
         root.opens += 1;

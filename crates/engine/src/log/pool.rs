@@ -377,7 +377,7 @@ mod tests {
             state: SegmentState::Open,
             kind: SegmentKind::Row,
             extents: 2,
-            incarnation: 1,
+            segment_number: 1,
             durable_end: SEGMENT_HEADER_BYTES,
             max_sequence: 0,
         });

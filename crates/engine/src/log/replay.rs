@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub(crate) struct Walk<'a> {
     bytes: &'a [u8],
     start: u64,
-    incarnation: u64,
+    segment_number: u64,
     durable_end: usize,
     /// Rows with sequences up to this one may have been torn by a merge in place: they are passed on unverified.
     torn_through: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Walk<'a> {
 pub(crate) struct WalkEnd {
     /// Bytes from the segment's start.
     pub(crate) end: u64,
-    /// There are whole records of this incarnation after the end (and after the batch that stands there, if it is not
+    /// There are whole records of this segment number after the end (and after the batch that stands there, if it is not
     /// whole).
     pub(crate) beyond: bool,
     /// At the end stands a checksum. After a killed process that is a record which was whole.
@@ -45,7 +45,7 @@ impl<'a> Walk<'a> {
     pub(super) fn new(
         bytes: &'a [u8],
         start: u64,
-        incarnation: u64,
+        segment_number: u64,
         durable_end: u64,
         sealed: bool,
         torn_through: u64,
@@ -54,7 +54,7 @@ impl<'a> Walk<'a> {
         Walk {
             bytes,
             start,
-            incarnation,
+            segment_number,
             durable_end: durable_end as usize,
             torn_through,
             sealed,
@@ -114,7 +114,7 @@ impl<'a> Walk<'a> {
         let parsed = if at_end {
             Err(NotARecord::Lengths)
         } else {
-            Record::parse(rest, self.start + position as u64, self.incarnation, true)
+            Record::parse(rest, self.start + position as u64, self.segment_number, true)
         };
         let whole = match parsed {
             Ok(record) => match record.verify_all() {
@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
             let rest = &self.bytes[position..];
             let offset = self.start + position as u64;
             if rest[..8] != [0; 8]
-                && let Ok(record) = Record::parse(rest, offset, self.incarnation, true)
+                && let Ok(record) = Record::parse(rest, offset, self.segment_number, true)
             {
                 found.beyond = true;
                 if record.flags() & FLAG_RELOCATED == 0 {

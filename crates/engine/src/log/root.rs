@@ -31,11 +31,11 @@
 //! * A change of the catalog that is durable is followed by a copy of it into the other area: if one rots, the other serves.
 //! * `extents`: the tier has had at least so many, durably. A shorter one was cut short.
 //! * `list area`: 0 for none (older builds write none), else 1 or 2. Every record with a sequence up to the watermark lies
-//!   below the listed end of a listed segment, unless that was freed since: then its header has that incarnation or a
+//!   below the listed end of a listed segment, unless that was freed since: then its header has that segment number or a
 //!   younger one, or a younger segment covers it. A list is durable before the root that names it, and it is written into
 //!   the area that the root on the medium does not name. Where the catalog takes more than is left before the lists, there
 //!   is none.
-//! * `opens` counts openings and is the high half of every segment incarnation of that opening (less the highest bit, `log/segment.rs`).
+//! * `opens` counts openings and is the high half of every segment number of that opening (less the highest bit, `log/segment.rs`).
 
 use hedgerow_device::{FastTier, crc32c};
 
@@ -273,10 +273,10 @@ impl Root {
             let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
             header.and_then(|header| Some((start, SegmentHeader::decode(header, start).header?)))
         };
-        let (mut first, mut together, mut incarnations) = (u64::MAX, 0, 0);
+        let (mut first, mut together, mut segment_numbers) = (u64::MAX, 0, 0);
         for (start, header) in starts.filter_map(begins) {
             (first, together) = (first.min(start), together | start);
-            incarnations |= header.incarnation;
+            segment_numbers |= header.segment_number;
         }
         if together == 0 {
             return Err(Error::corrupted(
@@ -289,7 +289,7 @@ impl Root {
         let damage = Error::corrupted(format!(
             "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {extent_bytes} bytes"
         ));
-        let placed = incarnations & PLACED != 0;
+        let placed = segment_numbers & PLACED != 0;
         let root = Root::new(extent_bytes, root_extents, placed, (0, tier.boot_id()));
         Ok((Root { clean: false, ..root }, vec![damage]))
     }
@@ -347,7 +347,7 @@ impl Root {
     }
 
     /// Of the segments that opening number `opening` begins.
-    pub(super) fn first_incarnation(&self, opening: u64) -> u64 {
+    pub(super) fn first_segment_number(&self, opening: u64) -> u64 {
         opening << 32 | if self.placed { PLACED } else { 0 }
     }
 

@@ -83,7 +83,7 @@ impl Log {
         damage: &mut Vec<Error>,
         lacks: &mut bool,
     ) -> Vec<u32> {
-        let youngest = listed.iter().map(|entry| entry.incarnation).max().unwrap_or(0);
+        let youngest = listed.iter().map(|entry| entry.segment_number).max().unwrap_or(0);
         let listed: BTreeMap<u32, SegmentEntry> = listed.iter().map(|entry| (entry.extent, *entry)).collect();
         damage.extend(listed.range(grown..).map(|(_, entry)| self.missing(*entry)));
         *lacks |= listed.range(grown..).next().is_some();
@@ -93,7 +93,7 @@ impl Log {
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
             let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]), offset);
             let entry = listed.get(&extent).copied();
-            let older = |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.incarnation < entry.incarnation);
+            let older = |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.segment_number < entry.segment_number);
             let header = match (decoded.header, entry) {
                 (_, Some(entry)) if older(&entry) => {
                     damage.push(self.missing(entry));
@@ -115,7 +115,7 @@ impl Log {
                 continue;
             };
             let extents = header.extents.clamp(1, grown - extent);
-            let same = entry.filter(|entry| entry.incarnation == header.incarnation);
+            let same = entry.filter(|entry| entry.segment_number == header.segment_number);
             self.use_segment(extent, extents, &header, same.map_or(0, |entry| entry.end));
             segments.push(extent);
             extent += extents;
@@ -125,7 +125,7 @@ impl Log {
 
     fn use_segment(&self, extent: u32, extents: u32, header: &SegmentHeader, listed_end: u64) {
         for u in extent..extent + extents {
-            self.extents.at(u).incarnation.store(header.incarnation, Ordering::Relaxed);
+            self.extents.at(u).segment_number.store(header.segment_number, Ordering::Relaxed);
         }
         let sealed = header.state == SegmentState::Sealed && listed_end <= header.durable_end;
         let segment = Segment {
@@ -144,7 +144,7 @@ impl Log {
             state: SegmentState::Open,
             kind: SegmentKind::Relocated,
             extents: entry.end.div_ceil(self.extent_bytes()).max(1) as u32,
-            incarnation: entry.incarnation,
+            segment_number: entry.segment_number,
             durable_end: entry.end,
             max_sequence: u64::MAX,
         }
@@ -161,7 +161,7 @@ impl Log {
     ) -> Option<SegmentHeader> {
         let offset = self.extent_offset(extent);
         let bytes = self.tier.try_read(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
-        let above = decoded.header.map_or(0, |h| h.incarnation).max(youngest_listed);
+        let above = decoded.header.map_or(0, |h| h.segment_number).max(youngest_listed);
         let looks = |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, 0, false).is_ok();
         let starts: Vec<usize> = (SEGMENT_HEADER_BYTES as usize..bytes.len().min(64 << 10) - HEADER_BYTES)
             .step_by(8)
@@ -171,16 +171,16 @@ impl Log {
         let root = self.root.lock().clone();
         let opens = root.opens + 1;
         let each = (GUESSES_MAX / opens.max(1)).clamp(64, 1 << 16);
-        let numbers = (1..=opens).rev().flat_map(|open| (root.first_incarnation(open)..).take(each as usize));
-        let fits = |incarnation: &u64| {
+        let numbers = (1..=opens).rev().flat_map(|open| (root.first_segment_number(open)..).take(each as usize));
+        let fits = |segment_number: &u64| {
             let verifies =
-                |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *incarnation, true).is_ok();
-            *incarnation > above && starts.iter().any(verifies)
+                |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *segment_number, true).is_ok();
+            *segment_number > above && starts.iter().any(verifies)
         };
-        let incarnation = numbers.take_while(|_| !starts.is_empty()).find(fits);
+        let segment_number = numbers.take_while(|_| !starts.is_empty()).find(fits);
         damage.push(Error::corrupted(format!(
             "the segment header at byte {offset} of the fast tier is corrupted: {}",
-            match incarnation {
+            match segment_number {
                 Some(_) => "its records say which segment it was",
                 None => "it was free, or nothing can be told of what it held",
             }
@@ -189,11 +189,11 @@ impl Log {
             state: SegmentState::Open,
             kind: SegmentKind::Relocated,
             extents: 1,
-            incarnation: 0,
+            segment_number: 0,
             durable_end: SEGMENT_HEADER_BYTES,
             max_sequence: u64::MAX,
         };
-        incarnation.map(|incarnation| SegmentHeader { incarnation, ..header })
+        segment_number.map(|segment_number| SegmentHeader { segment_number, ..header })
     }
 
     /// All that verifies of a segment, and what does not.
@@ -232,7 +232,7 @@ struct Search<'a, 's> {
 impl<'a> Search<'a, '_> {
     fn parse(&self, at: usize) -> Option<Record<'a>> {
         let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
-        Record::parse(rest, self.start + at as u64, self.segment.incarnation, true).ok()
+        Record::parse(rest, self.start + at as u64, self.segment.segment_number, true).ok()
     }
 
     /// Where the next record lies that verifies, from `at` on.
@@ -320,7 +320,7 @@ impl<'a> Search<'a, '_> {
             for xor in 1..=255 {
                 copy[i] ^= xor;
                 if let Ok(record) =
-                    Record::parse(&copy, self.start + at as u64, self.segment.incarnation, true)
+                    Record::parse(&copy, self.start + at as u64, self.segment.segment_number, true)
                     && !record.is_void()
                 {
                     // The frame of a batch has no row, and its table is 0: no table.

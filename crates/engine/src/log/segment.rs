@@ -12,13 +12,13 @@
 //! ```
 //!
 //! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60, seeded
-//!   (`log/format.rs`) with the incarnation and the place of the extent in the tier; in stores of versions 1 and 2 not seeded.
-//! * `incarnation` is unique in the life of the store and seeds the checksums of the segment's records. Its highest bit
+//!   (`log/format.rs`) with the segment number and the place of the extent in the tier; in stores of versions 1 and 2 not seeded.
+//! * `segment number` is unique in the life of the store and seeds the checksums of the segment's records. Its highest bit
 //!   (`PLACED`) is set in stores of version 3, and in no others: so whoever finds a header knows how it is seeded.
 //! * Below `durable end` (bytes from the segment's start) everything was known to be durable when the header was
 //!   written: what does not parse there is corruption. In an open segment the log may go on above it, up to a torn end;
 //!   a sealed segment ends there.
-//! * Of two valid copies the one later in the order (incarnation, free, durable end) counts. An extent is taken into use by
+//! * Of two valid copies the one later in the order (segment number, free, durable end) counts. An extent is taken into use by
 //!   writing the first copy; the second says "used" only after a sync. An extent is freed by writing both, each durable
 //!   before the next step. In between, updates go to the two copies in turn, a sync apart. So whatever ends the process,
 //!   at most one copy is torn. `Log::may_be_free` says which tears are legal; both copies spoiled are corruption.
@@ -63,7 +63,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) state: SegmentState,
     pub(crate) kind: SegmentKind,
     pub(crate) extents: u32,
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
     pub(crate) durable_end: u64,
     pub(crate) max_sequence: u64,
 }
@@ -73,13 +73,13 @@ impl SegmentHeader {
     pub(crate) fn encode(&self, offset: u64) -> [u8; HEADER_COPY_BYTES] {
         let mut bytes = [0; HEADER_COPY_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
-        bytes[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.segment_number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.durable_end.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.max_sequence.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.extents.to_le_bytes());
         bytes[36] = self.state as u8;
         bytes[37] = self.kind as u8;
-        let crc = crc32c(Seed::of_header(self.incarnation, offset), &bytes[..60]);
+        let crc = crc32c(Seed::of_header(self.segment_number, offset), &bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -105,7 +105,7 @@ impl SegmentHeader {
             state,
             kind,
             extents: u32_at(bytes, 32),
-            incarnation: u64_at(bytes, 8),
+            segment_number: u64_at(bytes, 8),
             durable_end: u64_at(bytes, 16),
             max_sequence: u64_at(bytes, 24),
         })
@@ -115,7 +115,7 @@ impl SegmentHeader {
     pub(crate) fn decode(bytes: &[u8], offset: u64) -> Decoded {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
         let copies = [first, second].map(|copy| SegmentHeader::decode_copy(copy, offset));
-        let order = |h: &SegmentHeader| (h.incarnation, h.state == SegmentState::Free, h.durable_end);
+        let order = |h: &SegmentHeader| (h.segment_number, h.state == SegmentState::Free, h.durable_end);
         let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
         let [header, other] = [counts, counts ^ 1].map(|copy| copies[usize::from(copy)]);
         let other_is_used = other.is_some_and(|other| other.state != SegmentState::Free);
@@ -149,7 +149,7 @@ pub(crate) struct Decoded {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent<'a> {
     /// Of the segment that the extent is part of.
-    pub(crate) incarnation: &'a AtomicU64,
+    pub(crate) segment_number: &'a AtomicU64,
     /// Bytes of records in this extent that no reader needs any more (estimated from size classes).
     pub(crate) dead_bytes: &'a AtomicU64,
     /// Rows in this extent that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
@@ -194,13 +194,13 @@ impl Extents {
     #[inline]
     pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
         let first = (extent as usize).checked_mul(Extents::WORDS)?;
-        let [incarnation, dead_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
+        let [segment_number, dead_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
         let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
-        Some(Extent { incarnation, dead_bytes, chains, small_pages, expiry })
+        Some(Extent { segment_number, dead_bytes, chains, small_pages, expiry })
     }
 
     /// # Panics
@@ -233,7 +233,7 @@ impl Deltas {
 pub(crate) struct Segment {
     pub(crate) extents: u32,
     pub(crate) kind: SegmentKind,
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
     /// Bytes from the segment's start to the end of its last record; final once sealed.
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
@@ -266,7 +266,7 @@ impl Segment {
         Segment {
             extents: header.extents,
             kind: header.kind,
-            incarnation: header.incarnation,
+            segment_number: header.segment_number,
             end: header.durable_end.max(SEGMENT_HEADER_BYTES),
             max_sequence: header.max_sequence,
             deltas: Deltas::default(),
@@ -339,7 +339,7 @@ mod tests {
             state: SegmentState::Open,
             kind: SegmentKind::Delta,
             extents: 3,
-            incarnation: 77,
+            segment_number: 77,
             durable_end: 4096,
             max_sequence: 12,
         }
@@ -350,7 +350,7 @@ mod tests {
 
     /// That of a store whose checksums know their place.
     fn placed() -> SegmentHeader {
-        SegmentHeader { incarnation: PLACED | 77, ..header() }
+        SegmentHeader { segment_number: PLACED | 77, ..header() }
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
         );
     }
 
-    /// Version 3: only the highest bit of the incarnation differs, and the checksum.
+    /// Version 3: only the highest bit of the segment number differs, and the checksum.
     #[test]
     fn golden_bytes_of_a_placed_header() {
         let (older, bytes) = (header().encode(OFFSET), placed().encode(OFFSET));
@@ -410,7 +410,7 @@ mod tests {
     fn the_later_copy_counts() {
         let open = header();
         let freed = SegmentHeader { state: SegmentState::Free, ..open };
-        let reused = SegmentHeader { incarnation: 78, durable_end: 0, ..open };
+        let reused = SegmentHeader { segment_number: 78, durable_end: 0, ..open };
         let pick = |a: SegmentHeader, b: SegmentHeader| {
             let both = [a.encode(OFFSET), b.encode(OFFSET)].concat();
             SegmentHeader::decode(&both, OFFSET).header.unwrap()

@@ -25,7 +25,7 @@ pub(crate) const ENTRY_BYTES: usize = 16;
 pub(crate) struct SegmentEntry {
     /// Its first extent.
     pub(crate) extent: u32,
-    pub(crate) incarnation: u64,
+    pub(crate) segment_number: u64,
     /// Bytes from its start up to which its records were durable; a multiple of 8.
     pub(crate) end: u64,
 }
@@ -34,7 +34,7 @@ pub(crate) struct SegmentEntry {
 pub(crate) fn encode(mut entries: Vec<SegmentEntry>, bytes_max: usize) -> Vec<u8> {
     let most = bytes_max / ENTRY_BYTES;
     if entries.len() > most {
-        entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.incarnation));
+        entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.segment_number));
         entries.truncate(most);
     }
     entries.sort_unstable_by_key(|entry| entry.extent);
@@ -42,7 +42,7 @@ pub(crate) fn encode(mut entries: Vec<SegmentEntry>, bytes_max: usize) -> Vec<u8
     for entry in entries {
         bytes.extend(entry.extent.to_le_bytes());
         bytes.extend(((entry.end / 8) as u32).to_le_bytes());
-        bytes.extend(entry.incarnation.to_le_bytes());
+        bytes.extend(entry.segment_number.to_le_bytes());
     }
     bytes
 }
@@ -52,7 +52,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<SegmentEntry> {
     let entry = |bytes: &[u8]| SegmentEntry {
         extent: u32_at(bytes, 0),
         end: u64::from(u32_at(bytes, 4)) * 8,
-        incarnation: u64_at(bytes, 8),
+        segment_number: u64_at(bytes, 8),
     };
     bytes.chunks_exact(ENTRY_BYTES).map(entry).collect()
 }
@@ -63,9 +63,9 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let entries = [(9, 3, 4096), (2, 1 << 32 | 5, 136)].map(|(extent, incarnation, end)| SegmentEntry {
+        let entries = [(9, 3, 4096), (2, 1 << 32 | 5, 136)].map(|(extent, segment_number, end)| SegmentEntry {
             extent,
-            incarnation,
+            segment_number,
             end,
         });
         let bytes = encode(entries.to_vec(), 1 << 10);
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_the_oldest() {
         let entries: Vec<SegmentEntry> =
-            (0..10).map(|extent| SegmentEntry { extent, incarnation: 100 - u64::from(extent), end: 128 }).collect();
+            (0..10).map(|extent| SegmentEntry { extent, segment_number: 100 - u64::from(extent), end: 128 }).collect();
         let kept = decode(&encode(entries.clone(), 4 * ENTRY_BYTES + 15));
         assert_eq!(kept, entries[..4]);
     }

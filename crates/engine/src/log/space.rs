@@ -58,10 +58,10 @@ impl Log {
                 Err(NoExtent::Full) => return Err(NoSpace::Full(claim)),
             }
         };
-        let incarnation = self.next_incarnation.fetch_add(1, Ordering::Relaxed);
+        let segment_number = self.next_segment_number.fetch_add(1, Ordering::Relaxed);
         for u in extent..extent + extents {
             let extent = self.extents.at(u);
-            extent.incarnation.store(incarnation, Ordering::Relaxed);
+            extent.segment_number.store(segment_number, Ordering::Relaxed);
             extent.dead_bytes.store(0, Ordering::Relaxed);
             extent.chains.store(0, Ordering::Relaxed);
             extent.expiry.reset();
@@ -70,7 +70,7 @@ impl Log {
             state: SegmentState::Open,
             kind,
             extents,
-            incarnation,
+            segment_number,
             durable_end: SEGMENT_HEADER_BYTES,
             max_sequence: 0,
         };
@@ -460,6 +460,6 @@ impl Log {
         // Whoever sealed it knows where its records end, whether or not its header does.
         let whole_end = if segment.sealed { segment.end } else { segment.durable_end };
         let torn_through = self.torn_through.load(Ordering::Relaxed);
-        Some(Walk::new(bytes, start, segment.incarnation, whole_end, segment.sealed, torn_through))
+        Some(Walk::new(bytes, start, segment.segment_number, whole_end, segment.sealed, torn_through))
     }
 }

@@ -29,7 +29,7 @@ fn version_of(directory: &Path) -> (u32, bool) {
     let view = View::open(directory).unwrap();
     let report = view.check(|_| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
-    let bits: Vec<bool> = view.segments().iter().map(|segment| segment.incarnation >> 63 == 1).collect();
+    let bits: Vec<bool> = view.segments().iter().map(|segment| segment.number >> 63 == 1).collect();
     assert!(!bits.is_empty() && bits.iter().all(|bit| *bit == bits[0]), "segments of two kinds: {bits:?}");
     (view.root().format_version, bits[0])
 }

@@ -161,9 +161,9 @@ fn a_spoiled_record_does_not_end_a_collection() {
     }
 }
 
-/// An opening after a killed process that ends in a power cut must not lend its incarnations to the next.
+/// An opening after a killed process that ends in a power cut must not lend its segment numbers to the next.
 #[test]
-fn incarnations_of_an_unsettled_opening_are_not_used_again() {
+fn segment_numbers_of_an_unsettled_opening_are_not_used_again() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let db = open(&sim).unwrap();
     let flat = db.create_table("flat", Schema::flat()).unwrap();

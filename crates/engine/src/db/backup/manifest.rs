@@ -3,7 +3,7 @@
 //! ```text
 //! hedgerow-backup 1                              CRC
 //! source STORE-ID EXTENT-BYTES                     CRC
-//! segment EXTENT EXTENTS INCARNATION END TAIL-CRC    CRC     one for each segment that a later backup need not copy again
+//! segment EXTENT EXTENTS SEGMENT-NUMBER END TAIL-CRC    CRC     one for each segment that a later backup need not copy again
 //! image STORE-ID GENERATION SEQUENCE             CRC     last, of a finished backup: what its root says
 //! ```
 //!
@@ -40,7 +40,7 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) extents: u32,
-    pub(super) incarnation: u64,
+    pub(super) segment_number: u64,
     pub(super) end: u64,
     pub(super) tail_crc: u32,
 }
@@ -70,8 +70,8 @@ impl Manifest {
 
     /// What is appended when a segment has become durable.
     pub(super) fn segment_line(extent: u32, kept: &Kept) -> String {
-        let Kept { extents, incarnation, end, tail_crc } = kept;
-        line(&format!("segment {extent} {extents} {incarnation} {end} {tail_crc:08x}"))
+        let Kept { extents, segment_number, end, tail_crc } = kept;
+        line(&format!("segment {extent} {extents} {segment_number} {end} {tail_crc:08x}"))
     }
 
     /// Reads a manifest as far as it is whole; `None` if not even the first two lines are.
@@ -97,10 +97,10 @@ impl Manifest {
         match words.next()? {
             "segment" => {
                 let extent = words.next()?.parse().ok()?;
-                let (extents, incarnation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                let (extents, segment_number) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 let end = words.next()?.parse().ok()?;
                 let tail_crc = u32::from_str_radix(words.next()?, 16).ok()?;
-                self.segments.insert(extent, Kept { extents, incarnation, end, tail_crc });
+                self.segments.insert(extent, Kept { extents, segment_number, end, tail_crc });
             }
             "image" => {
                 let store_id = u128::from_str_radix(words.next()?, 16).ok()?;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        let kept = |n: u32| Kept { extents: n, incarnation: 1 << 32 | 5, end: 4096, tail_crc: 0xabc };
+        let kept = |n: u32| Kept { extents: n, segment_number: 1 << 32 | 5, end: 4096, tail_crc: 0xabc };
         Manifest {
             source: 0x1234,
             extent_bytes: 1 << 20,

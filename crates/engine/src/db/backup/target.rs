@@ -120,7 +120,7 @@ impl Target {
     /// Adds of a segment what belongs to the state at `sequence`.
     pub(super) fn add(&mut self, log: &Log, segment: &SegmentToCopy, sequence: u64) -> Result<Added> {
         if self.manifest.segments.contains_key(&segment.extent) {
-            self.expected.push((segment.extent, segment.incarnation, segment.end));
+            self.expected.push((segment.extent, segment.segment_number, segment.end));
             return Ok(Added::Kept);
         }
         let extract = log.examine(segment, sequence)?;
@@ -128,7 +128,7 @@ impl Target {
             return Ok(Added::Nothing);
         }
         self.write(log, segment, &extract)?;
-        self.expected.push((segment.extent, segment.incarnation, extract.end));
+        self.expected.push((segment.extent, segment.segment_number, extract.end));
         if extract.is_final {
             self.unsynced.push((segment.extent, kept_as(log, segment, extract.end)?));
         }
@@ -185,7 +185,7 @@ impl Target {
         let extents = (self.file.bytes()? / self.manifest.extent_bytes) as u32;
         let mut root = source.of_copy(store_id, sequence, extents, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
-        let entry = |&(extent, incarnation, end): &(u32, u64, u64)| SegmentEntry { extent, incarnation, end };
+        let entry = |&(extent, segment_number, end): &(u32, u64, u64)| SegmentEntry { extent, segment_number, end };
         let (list_offset, list) = root.list_copied(self.expected.iter().map(entry).collect());
         self.file.write_at(list_offset, &list)?;
         // PERSIST: all that the root leads to, before the root.
@@ -249,7 +249,7 @@ impl Target {
             )));
         }
         let found: Vec<_> =
-            view.segments().iter().map(|s| (s.number, s.incarnation, s.durable_bytes)).collect();
+            view.segments().iter().map(|s| (s.extent, s.number, s.durable_bytes)).collect();
         let mut expected = self.expected.clone();
         expected.sort_unstable();
         if found != expected {
@@ -271,7 +271,7 @@ pub(super) struct Finished {
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
     let bytes = &log.segment_bytes(segment)?[..end as usize];
     let tail = &bytes[bytes.len() - bytes.len().min(TAIL_BYTES)..];
-    Ok(Kept { extents: segment.extents, incarnation: segment.incarnation, end, tail_crc: crc32c(0, tail) })
+    Ok(Kept { extents: segment.extents, segment_number: segment.segment_number, end, tail_crc: crc32c(0, tail) })
 }
 
 /// Whether the root is the one that the backup was finished with. What cannot be read was not.
