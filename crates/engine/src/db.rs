@@ -7,7 +7,7 @@
 //! | `db/fetch.rs` | what of a row is fetched ahead |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
-//! | `db/collect.rs` | freeing segments |
+//! | `db/gc.rs` | freeing segments |
 //! | `db/sweep.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
 //! | `db/merge.rs` | rows in pieces made whole |
@@ -27,7 +27,7 @@ mod batch;
 mod cached;
 mod catalog;
 mod cluster;
-mod collect;
+mod gc;
 mod deleted;
 mod expiring;
 mod fetch;
@@ -239,7 +239,7 @@ impl Db {
         self.store.write_batch(batch.borrow())
     }
 
-    /// Keeps the rows that [`Table::find`] finds under it where they are. While it lives the collector gives nothing back: it
+    /// Keeps the rows that [`Table::find`] finds under it where they are. While it lives gc gives nothing back: it
     /// should live for microseconds, and nobody who holds it may wait for space.
     #[inline]
     pub fn pin(&self) -> Pin<'_> {
@@ -270,7 +270,7 @@ impl Db {
         self.store.log.persist_to(self.store.log.last_sequence())
     }
 
-    /// Frees what dead records take, as far as it can be done now, without waiting for the background collector. Returns
+    /// Frees what dead records take, as far as it can be done now, without waiting for the background thread. Returns
     /// the segments freed.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl Db {
     /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.log.check_writable()?;
-        self.store.collect_now()
+        self.store.run_gc_now()
     }
 
     /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.
@@ -287,10 +287,10 @@ impl Db {
         self.store.tend_cache();
     }
 
-    /// Waits until the collector has made room, at most `timeout`; then repeat what failed with `Busy`. False if
+    /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. False if
     /// nothing happened meanwhile: a caller for whom that is so for a second in all may take the store for full.
     pub fn wait_for_space(&self, timeout: Duration) -> bool {
-        self.store.await_round(timeout)
+        self.store.await_gc_cycle(timeout)
     }
 
     /// The sync that failed, if one did: from then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.

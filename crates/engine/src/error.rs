@@ -22,7 +22,7 @@ pub enum ErrorKind {
     Conflict,
     /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
     Full,
-    /// There is no room at this moment, but the collector may make some. Only with [`Options::wait_for_space`] off: wait
+    /// There is no room at this moment, but gc may make some. Only with [`Options::wait_for_space`] off: wait
     /// with [`Db::wait_for_space`], then repeat the call.
     ///
     /// [`Options::wait_for_space`]: crate::Options::wait_for_space

@@ -288,12 +288,12 @@ impl Log {
         self.appenders[mine % self.appenders_in_use.load(Ordering::Relaxed)].0.lock()
     }
 
-    /// The collector's appender, locked.
+    /// Gc's appender, locked.
     pub(crate) fn gc_appender(&self) -> MutexGuard<'_, Appender> {
         self.gc_appender.lock()
     }
 
-    /// All appenders, the collector's too.
+    /// All appenders, gc's too.
     pub(crate) fn every_appender(&self) -> (Vec<MutexGuard<'_, Appender>>, MutexGuard<'_, Appender>) {
         (self.all_appenders(), self.gc_appender())
     }
@@ -511,7 +511,7 @@ impl Log {
         for &(extent, segment_number, end, max_sequence) in ends {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
-            if segment.segment_number != segment_number || segment.in_collection || segment.noted == (end, sealed) {
+            if segment.segment_number != segment_number || segment.in_gc || segment.noted == (end, sealed) {
                 continue;
             }
             segment.noted = (end, sealed);
@@ -546,7 +546,7 @@ impl Log {
         for extent in extents {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
-            if segment.noted != (segment.end, true) && !segment.in_collection {
+            if segment.noted != (segment.end, true) && !segment.in_gc {
                 segment.noted = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
                 self.write_header(extent, first, &header)?;

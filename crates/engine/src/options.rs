@@ -106,7 +106,7 @@ pub struct Options {
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)
     /// collects and merges by hand, and a full store says so at once.
     pub background: bool,
-    /// Whether a write that finds no room waits while the collector may make some (about a second at most without
+    /// Whether a write that finds no room waits while gc may make some (about a second at most without
     /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once
     /// with [`Busy`](crate::ErrorKind::Busy), for a program whose threads must not sleep.
     pub wait_for_space: bool,

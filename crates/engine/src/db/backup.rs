@@ -14,7 +14,7 @@
 //! 3. From now on only these segments stay, each until it has been copied.
 //! 4. PERSIST: everything durable. What the backup holds the store does not lose, so a segment of the same number and
 //!    length is the same the next time.
-//! 5. One segment after the other is verified and copied; first those that the collector waits for, so that a store with
+//! 5. One segment after the other is verified and copied; first those that gc waits for, so that a store with
 //!    little room goes on. What is younger than the sequence is left out.
 //! 6. The root, all of it verified once more, and the name that makes it a store.
 //!
@@ -191,8 +191,8 @@ impl Db {
 /// Steps 1 to 4 of the module.
 fn begin<'s>(store: &'s Arc<Store>) -> Result<(Pinning<'s>, Moment)> {
     let pinning = store.backups.take()?;
-    // Rounds of the collector share it, and who merges in place has it alone: those that had not seen the pins have ended.
-    drop(store.collector.walking.write());
+    // Gc cycles share it, and who merges in place has it alone: those that had not seen the pins have ended.
+    drop(store.gc.lock.write());
     // No schema changes before the segments are listed: a copy of an old row under a newer one would be in them.
     let moment = store.at_catalog_barrier(|sequence, catalog| {
         let segments = store.log.segments_to_copy();
@@ -219,7 +219,7 @@ fn back_up(
     let (pinning, moment) = begin(store)?;
     target.begin(&store.log, &moment.segments)?;
     let mut copying = Copying::new(&moment);
-    while let Some(segment) = pinning.next(&store.collector.waiting_to_free()) {
+    while let Some(segment) = pinning.next(&store.gc.waiting_to_free()) {
         progress(copying.progress())?;
         copying.count(&segment, target.add(&store.log, &segment, moment.sequence)?);
         pinning.copied(segment.extent);

@@ -179,7 +179,7 @@ struct Part<'b> {
     /// Of the whole record.
     bytes: usize,
     body: Body<'b>,
-    /// What it goes over, a home slot. While all appenders are locked a row stays one, though the collector may move it.
+    /// What it goes over, a home slot. While all appenders are locked a row stays one, though gc may move it.
     old: Option<Slot>,
     /// Where in the index it is.
     at: Option<LeafPosition<'b>>,
@@ -271,7 +271,7 @@ impl Store {
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
         // Publishing must not stop half-way, so there must be room in the index for all new keys, whatever splits they cause. Nothing is
-        // held back for them: what the collector takes meanwhile, of an index as good as full, is not reckoned with.
+        // held back for them: what gc takes meanwhile, of an index as good as full, is not reckoned with.
         let is_new = |part: &Part<'_>| !is_row(part.old);
         if !self.has_index_room(&parts, is_new) {
             return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
@@ -430,7 +430,7 @@ impl Store {
     }
 
     /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All appenders are locked, so the
-    /// row in `slot` stays as it is (the collector may move it, no more).
+    /// row in `slot` stays as it is (gc may move it, no more).
     fn part<'b>(
         &self,
         schema: &Arc<TableSchema>,

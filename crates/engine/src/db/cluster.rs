@@ -7,7 +7,7 @@
 //! keys pays a random access for each: several times what the same rows cost one after the other, in DRAM too, and far more where
 //! they come from a disk. So a scan looks at the slots it was given, which costs it nothing more, and where a quarter of the rows or more lie apart
 //! it leaves the range's first key behind. The merger's thread then copies the rows of the range into the log in the order of
-//! their keys, and the collector frees what they leave.
+//! their keys, and gc frees what they leave.
 //!
 //! A copy pays only if the range is scanned again. One row in 16, chosen by its place so that all scans choose the same, is
 //! remembered in a bitmap by each scan that meets it, and a range is noted only where a scan meets one that was remembered. A
@@ -169,14 +169,14 @@ impl Store {
         !ranges.is_empty()
     }
 
-    /// Originals lie dead until the collector has freed them. Where half of the log is dead it is at that, and where space is
+    /// Originals lie dead until gc has freed them. Where half of the log is dead it is at that, and where space is
     /// short it belongs to the writers.
     fn has_room_to_cluster(&self) -> bool {
         let filling = self.log.filling();
         let (available, all) = self.log.space();
         filling.obsolete * 2 < filling.used
             && u64::from(available) * 4 > u64::from(all)
-            && !self.collector.throttle.is_on()
+            && !self.gc.throttle.is_on()
     }
 
     fn cluster(&self, range: &Scattered) {

@@ -144,7 +144,7 @@ pub struct RecordInfo<'a> {
     pub bytes: usize,
     /// `row`, `delta` or `tombstone`; or `catalog`, which says how tables and fields change.
     pub kind: &'static str,
-    /// The collector wrote it.
+    /// Gc wrote it.
     pub relocated: bool,
     /// Part of a batch.
     pub batched: bool,

@@ -2,7 +2,7 @@
 //!
 //! A read of a row with deltas costs a miss more for each of them, and the update that finds the chain full must read it
 //! all. Both leave the row's key in a queue: a reader when it meets deltas, a writer when it has filled a chain. A thread
-//! of its own takes the keys out, merges each chain and publishes the whole row over it, as the collector does. It looks
+//! of its own takes the keys out, merges each chain and publishes the whole row over it, as gc does. It looks
 //! at many rows at a time, so that their misses overlap: to a caller they would come one after the other. So rows that
 //! are read become cheap to read, rows that are only written keep their cheap deltas, and a scan leaves its rows behind
 //! next to one another.
@@ -30,7 +30,7 @@ use crate::log::segment::{Claim, SegmentKind};
 
 /// Keys that can wait.
 const WAITING_MAX: usize = 4096;
-/// Rows with longer keys are left to the writers and the collector.
+/// Rows with longer keys are left to the writers and gc.
 const KEY_BYTES_MAX: usize = 58;
 const PACE: Duration = Duration::from_millis(4);
 /// What readers find is merged while there are at least this many reads for an update.
@@ -184,7 +184,7 @@ impl Store {
             self.age(noted);
             return count;
         }
-        if !self.collector.throttle.is_on() {
+        if !self.gc.throttle.is_on() {
             noted.chunks(GROUP).for_each(|group| self.merge_group(group, None));
         }
         noted.clear();
@@ -241,9 +241,9 @@ impl Store {
             found.into_iter().flatten().filter_map(|slot| Some((slot, self.whole_chain(slot).ok()?))),
         );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
-        // A collector is walking: then it will be the copy.
+        // While a gc cycle runs, the row is copied instead.
         if let Some(through) = through
-            && let Some(_alone) = self.collector.walking.try_write()
+            && let Some(_alone) = self.gc.lock.try_write()
             // What is being copied must stand still.
             && !self.backups.is_active()
         {
@@ -254,7 +254,7 @@ impl Store {
             self.merging.in_place.fetch_add(count, Ordering::Relaxed);
             self.merging.merged.fetch_add(count, Ordering::Relaxed);
         }
-        if self.collector.throttle.is_on() {
+        if self.gc.throttle.is_on() {
             return;
         }
         // A chain that grew while it aged will be noted again, unless it can grow no more.

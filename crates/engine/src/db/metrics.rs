@@ -104,7 +104,7 @@ pub struct Metrics {
     /// Segments left out of collection because it met corruption, in them or under a delta in them. They keep their space;
     /// reading what is corrupted says where it is.
     pub segments_unreadable: u64,
-    /// Bytes of live records copied by the collector.
+    /// Bytes of live records copied by gc.
     pub bytes_collected: u64,
     /// Rows made whole in the background: those that reads met with deltas, and those whose chain a write filled.
     pub chains_merged: u64,
@@ -143,7 +143,7 @@ impl Store {
         let tables = self.catalog.all();
         let (live_bytes, dead_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
-        let (segments_collected, bytes_collected) = self.collector.totals();
+        let (segments_collected, bytes_collected) = self.gc.totals();
         let (chains_merged, chains_merged_in_place) = self.merging.merged();
         let of_cache = &self.cache.numbers;
         Metrics {

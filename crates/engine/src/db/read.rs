@@ -13,7 +13,7 @@
 //!
 //! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
 //! row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to records that
-//! the collector keeps for it (`collect.rs`).
+//! gc keeps for it (`gc.rs`).
 
 use std::cell::OnceCell;
 use std::ops::Range;

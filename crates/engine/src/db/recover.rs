@@ -456,7 +456,7 @@ impl Store {
         let mut expires = newest.expires();
         match newest.tag() {
             Tag::Delta => expires = self.chain_below(&mut chain)?.is_some(),
-            // Nothing older is left for it to hide. The collector drops it with its record.
+            // Nothing older is left for it to hide. Gc drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
         }

@@ -14,7 +14,7 @@ use super::backup::BackupPins;
 use super::cached::check_options;
 use super::catalog::Catalog;
 use super::cluster::Clustering;
-use super::collect::Collector;
+use super::gc::Gc;
 use super::expiring::TableExpiry;
 use super::merge::Merging;
 use super::metrics::Counters;
@@ -48,7 +48,7 @@ pub(crate) struct Store {
     pub(super) reads_ahead: AtomicBool,
     pub(super) snapshots: Snapshots,
     pub(super) backups: BackupPins,
-    pub(super) collector: Collector,
+    pub(super) gc: Gc,
     pub(super) merging: Merging,
     pub(super) clustering: Clustering,
     pub(super) cache: Cache,
@@ -173,7 +173,7 @@ impl Store {
             reads_ahead: AtomicBool::new(true),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
-            collector: Collector::default(),
+            gc: Gc::default(),
             merging,
             clustering,
             cache,
@@ -353,7 +353,7 @@ impl Housekeeping {
         let syncs = !store.persists_in_place();
         let all: [(&str, bool, Run); 6] = [
             ("prepare", true, Store::keep_prepared),
-            ("collect", true, Store::keep_collecting),
+            ("gc", true, Store::gc_loop),
             ("merge", store.options.merge, Store::keep_merged),
             ("cache", store.cache.exists(), Store::keep_cached),
             ("sweep", true, Store::keep_swept),

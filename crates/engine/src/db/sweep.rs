@@ -88,7 +88,7 @@ impl Store {
         let (mut swept, mut late, mut left) = (Swept::default(), Vec::new(), Vec::new());
         // Taken before the first row is removed, which may be under way for a while.
         let now_ms = self.clock.now_ms();
-        let walking = self.collector.walking.read();
+        let cycle = self.gc.lock.read();
         let guard = self.pin();
         let Some(mut sweeping) = self.log.begin_sweep(extent, now_ms) else { return swept };
         let (extent, after_ms) = (sweeping.extent, sweeping.after_ms);
@@ -109,7 +109,7 @@ impl Store {
         swept.removed += self.sweep_group(extent, &group, &mut late);
         self.log.end_sweep(&sweeping, &mut left);
         // Who writes a tombstone may have to wait for space, and must not hold up those who free some.
-        drop((guard, walking));
+        drop((guard, cycle));
         for (table, key) in late {
             match self.remove_expired(&table, &key) {
                 Ok(removed) => swept.removed += usize::from(removed),
@@ -165,7 +165,7 @@ impl Store {
         });
         let dropped = dropped.is_ok_and(|dropped| dropped);
         if dropped {
-            self.collector.note_dropped(extent, slot.offset());
+            self.gc.note_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
             self.count_dead(slot);
             self.counters.add(Count::Expired);

@@ -6,7 +6,7 @@
 //! - every delta of its chain is durable, and the root's watermark says so;
 //! - every reader that may have seen the row without all of them has let go (epochs), and no snapshot is older;
 //! - they set fixed fields that the row has, so that no bit and no place but theirs changes;
-//! - no collector walks meanwhile.
+//! - no gc cycle runs meanwhile.
 //!
 //! Then, for a group of rows at once, in the order of their addresses, each line flushed once (Algorithm 1):
 //!
@@ -122,7 +122,7 @@ impl Store {
 
     /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to
     /// `through` are known durable, every guard of the time before they were visible has gone, and no snapshot is older.
-    /// While collectors are kept from walking.
+    /// While no gc cycle runs.
     pub(super) fn merge_in_place(
         &self,
         table: &TableShared,

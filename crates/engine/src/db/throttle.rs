@@ -1,7 +1,7 @@
-//! The write throttle: while room is short, writers are held to the pace at which the collector makes room, a little each, so
-//! that none has to wait for a round of it.
+//! The write throttle: while room is short, writers are held to the pace at which gc makes room, a little each, so
+//! that none has to wait for a cycle of it.
 //!
-//! Owns the rate at which all writers together may write. Promises that it follows what the collector gets done, that there
+//! Owns the rate at which all writers together may write. Promises that it follows what gc gets done, that there
 //! is none while room is not short or nothing can be gained by waiting, and that no single delay is longer than
 //! [`SLEEP_MAX_NS`]. Must not know how room is made.
 //!
@@ -36,7 +36,7 @@ const RATE_MIN: f64 = 262_144.0;
 const GAIN_SECONDS: f64 = 0.5;
 const PASS_SECONDS: [f64; 2] = [0.5, 60.0];
 
-/// What the collector has done: since it was opened, or in a round.
+/// What gc has done: since the store was opened, or in a cycle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Work {
     /// Segments given back, and bytes copied out of them before.
@@ -64,18 +64,18 @@ impl Work {
     }
 }
 
-/// What the collector and the writers share.
+/// What gc and the writers share.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// What writing 1 KiB takes of the time of all writers. Zero while they are not held.
     ns_per_kib: AtomicU64,
     /// Until when the time of all writers is taken, on the monotonic clock.
     taken_until_ns: AtomicU64,
-    /// The collector's own.
+    /// Gc's own.
     pace: Mutex<Pace>,
 }
 
-/// How fast the collector is: means in bytes a second.
+/// How fast gc is: means in bytes a second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
     noted_ns: u64,
@@ -111,7 +111,7 @@ impl Throttle {
         }
     }
 
-    /// Sets the pace after a round that did `work` and left `room`.
+    /// Sets the pace after a cycle that did `work` and left `room`.
     pub(super) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
         let mut pace = self.pace.lock();
         if !room.is_low() {

@@ -1,4 +1,4 @@
-//! Which segments the collector empties next.
+//! Which segments gc empties next.
 //!
 //! Owns the price of emptying a segment, what is gained by it, and the order that follows. Promises that what is chosen
 //! fits into the room there is, and that a store whose rows are under deltas always has something worth emptying. Must not
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use super::store::Store;
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
-/// Victims of one round, at most.
+/// Victims of one cycle, at most.
 const VICTIMS_MAX: usize = 8;
 /// Without need of space, a segment is worth collecting from this share of obsolete bytes on, in percent.
 const IDLE_OBSOLETE_PERCENT: u64 = 50;
@@ -49,14 +49,14 @@ fn low_extents(all: u32) -> u32 {
     (all / 8).clamp(8, 64)
 }
 
-/// What a round is for.
+/// What a cycle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// Nobody is short of space.
     Idle,
     /// Somebody will be.
     Low(Room),
-    /// Somebody waits for space, or asked for a round.
+    /// Somebody waits for space, or asked for a cycle.
     Now,
 }
 
@@ -89,7 +89,7 @@ impl Room {
     }
 }
 
-/// The victims of a round.
+/// The victims of a cycle.
 pub(super) struct Chosen {
     pub(super) victims: Vec<u32>,
     /// For the space that their copies take.
@@ -137,7 +137,7 @@ impl Facts {
     }
 
     /// What is free once the live records are elsewhere. A tail that was never written is as good as obsolete. But not the
-    /// collector's own, unless it was cut short by a closing: the next record of its kind did not fit, and would not the
+    /// gc's own, unless it was cut short by a closing: the next record of its kind did not fit, and would not the
     /// next time either.
     fn free(&self) -> u64 {
         let packed = self.kind == SegmentKind::Relocated && self.filled * 2 >= self.bytes;
@@ -209,7 +209,7 @@ impl Store {
         Room { available, low, deltas, deltas_even: for_deltas / 2, live: filling.live() }
     }
 
-    /// What the present space asks of a round.
+    /// What the present space asks of a cycle.
     pub(super) fn need(&self) -> Need {
         let room = self.room();
         if room.is_low() { Need::Low(room) } else { Need::Idle }
@@ -224,20 +224,20 @@ impl Store {
         let is_tolerable = obsolete_in_all < IDLE_OBSOLETE_BYTES || obsolete_in_all * 2 < used;
         if need == Need::Idle && is_tolerable && !is_mostly_obsolete {
             let victims = self.wholly_obsolete(used, obsolete_in_all);
-            return Chosen { victims, claim: Claim::Collector };
+            return Chosen { victims, claim: Claim::Gc };
         }
         let mut candidates = self.worth_collecting(need, filling.live());
         candidates.sort_by_key(by_benefit);
-        // What is copied must fit where the collector may write, with a segment to spare. Odd lengths may need more: then
+        // What is copied must fit where gc may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
         let (available, _) = self.log.space();
         let begun = self.log.gc_appender().room(SegmentKind::Relocated);
         let extent_bytes = self.log.extent_bytes();
-        let room = u64::from(available.saturating_sub(Claim::Collector.reserve())) * extent_bytes + begun;
+        let room = u64::from(available.saturating_sub(Claim::Gc.reserve())) * extent_bytes + begun;
         let victims = fitting(&candidates, room, extent_bytes);
-        let enough = !victims.is_empty() && !self.collector.is_stuck();
+        let enough = !victims.is_empty() && !self.gc.made_no_progress();
         if enough || available != 1 || self.snapshots.oldest().is_some() || self.backups.is_active() {
-            return Chosen { victims, claim: Claim::Collector };
+            return Chosen { victims, claim: Claim::Gc };
         }
         // What was spared is for victims that are freed at once and whose rows fit it, those with deltas included.
         candidates.retain(|candidate| candidate.certain);
@@ -249,7 +249,7 @@ impl Store {
     fn wholly_obsolete(&self, used: u64, obsolete: u64) -> Vec<u32> {
         let is_enough = |bytes: u64| bytes * 100 >= used * IDLE_EMPTY_PERCENT;
         let rests_for =
-            self.clock.monotonic_ns().abs_diff(self.collector.gave_back_ns.load(Ordering::Relaxed));
+            self.clock.monotonic_ns().abs_diff(self.gc.gave_back_ns.load(Ordering::Relaxed));
         if !is_enough(obsolete) || rests_for < IDLE_RESTS_NS {
             return Vec::new();
         }
@@ -270,7 +270,7 @@ impl Store {
             row: live_in_all.saturating_sub(live_deltas) / rows.max(1),
             chain: live_deltas / chains.max(1),
         };
-        let round = self.collector.rounds();
+        let cycle = self.gc.cycles();
         let mut candidates = Vec::new();
         for (extent, segment, obsolete) in segments {
             let facts = self.facts(extent, &segment, obsolete);
@@ -279,7 +279,7 @@ impl Store {
                 Need::Idle => facts.free() * 100 >= facts.bytes * IDLE_OBSOLETE_PERCENT,
                 _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
             };
-            if worth_it && segment.aside_until <= round {
+            if worth_it && segment.skipped_until <= cycle {
                 candidates.push(Candidate { extent, gain, cost, certain: cost == 0 || facts.deltas == 0 });
             }
         }

@@ -5,7 +5,7 @@
 //!
 //! 1. **Plan** the body: resolve names, check types, know the length (`schema/plan.rs`).
 //! 2. **Lock** the thread's appender, **reserve** the record's bytes at the end of its open segment. No space: let go of the
-//!    appender, wait for the collector, try again; `Full` if it can free nothing.
+//!    appender, wait for gc, try again; `Full` if it can free nothing.
 //! 3. **Encode** head, key, body and block checksums in place.
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
 //!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::collect::hides_nothing;
+use super::gc::hides_nothing;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
 use super::store::{Store, TableShared, index_full};
@@ -107,7 +107,7 @@ impl Draft {
     }
 }
 
-/// How long a write waits for space while the collector frees none and does nothing, in tens of ms.
+/// How long a write waits for space while gc frees none and does nothing, in tens of ms.
 const IDLE_WAITS_MAX: u32 = 100;
 
 /// A delta with a body no longer than this goes over other deltas without a look at what they lie over.
@@ -245,8 +245,8 @@ impl Store {
     /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
     #[inline]
     pub(super) fn pay(&self, bytes: usize) {
-        if self.collector.throttle.is_on() && self.options.wait_for_space {
-            self.collector.throttle.pay(bytes as u64, &self.clock);
+        if self.gc.throttle.is_on() && self.options.wait_for_space {
+            self.gc.throttle.pay(bytes as u64, &self.clock);
         }
     }
 
@@ -317,7 +317,7 @@ impl Store {
         }
     }
 
-    /// Waits for the collector to free a segment: then try again. `Full` if it has nothing to free; `Busy` instead of
+    /// Waits for gc to free a segment: then try again. `Full` if it has nothing to free; `Busy` instead of
     /// waiting if the store is not to wait.
     #[cold]
     pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
@@ -329,19 +329,19 @@ impl Store {
             NoSpace::Full(claim) => claim,
         };
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
-        // Victims that a round has just begun to empty are nowhere to be seen: the look counts only between rounds.
-        let rounds = self.collector.rounds();
+        // Victims that a cycle has just begun to empty are nowhere to be seen: the look counts only between cycles.
+        let cycles = self.gc.cycles();
         let nothing_to_gain = !self.may_gain_space() && self.log.lacks(extents, claim);
-        let hopeless = nothing_to_gain && rounds.is_multiple_of(2) && self.collector.rounds() == rounds;
+        let hopeless = nothing_to_gain && cycles.is_multiple_of(2) && self.gc.cycles() == cycles;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(self.full(no_space));
         }
         if !self.options.wait_for_space {
-            self.request_round();
+            self.request_gc_cycle();
             let full = self.full(no_space);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
-        *waits += u32::from(!self.await_round(Duration::from_millis(10)));
+        *waits += u32::from(!self.await_gc_cycle(Duration::from_millis(10)));
         Ok(())
     }
 
@@ -355,11 +355,11 @@ impl Store {
         Error::new(ErrorKind::Full, format!("{}; besides, {}", error.message(), pins.join("; ")))
     }
 
-    /// Asks for a round of the collector and waits until a segment is freed, at most `timeout`. False if nothing
+    /// Asks for a gc cycle and waits until a segment is freed, at most `timeout`. False if nothing
     /// happened: none was freed, and no round was under way.
-    pub(super) fn await_round(&self, timeout: Duration) -> bool {
-        let busy = self.collector.is_busy();
-        self.request_round();
+    pub(super) fn await_gc_cycle(&self, timeout: Duration) -> bool {
+        let busy = self.gc.is_busy();
+        self.request_gc_cycle();
         self.log.wait_for_space(timeout) || busy
     }
 }

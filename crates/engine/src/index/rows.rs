@@ -1,7 +1,7 @@
 //! The index of a table: its rows in one tree, and apart from them, in another, the keys that were deleted.
 //!
 //! Owns: which tree a key's slot is in. Promises: a key whose slot is stored is found at every moment, by writers and by
-//! the collector; a scan of [`RowIndex::rows`] comes by no tombstone, but for those that a snapshot may look under. Must
+//! gc; a scan of [`RowIndex::rows`] comes by no tombstone, but for those that a snapshot may look under. Must
 //! not know: records, snapshots.
 //!
 //! A tombstone must be known for as long as an older record of its key is in the log, which is until that is collected:

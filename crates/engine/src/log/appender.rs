@@ -54,9 +54,9 @@ impl Reservation {
 /// Why a reservation was refused.
 #[derive(Debug)]
 pub(crate) enum NoSpace {
-    /// No free segment now. Let go of the appender, wait for the collector, try again.
+    /// No free segment now. Let go of the appender, wait for gc, try again.
     Full(Claim),
-    /// Nothing the collector could help with; `Full` if what is full is not the log.
+    /// Nothing gc could help with; `Full` if what is full is not the log.
     Failed(Error),
 }
 

@@ -5,8 +5,8 @@
 //! where the copy goes.
 //!
 //! A segment is copied to the place that it has, since records lead to one another by their places, and their checksums know them. Of what was written
-//! after the sequence nothing is copied: in an appender's segment it comes last, and is cut off; copies that the collector made of it lie
-//! anywhere in the collector's segments, and are turned void, as recovery does after a power cut.
+//! after the sequence nothing is copied: in an appender's segment it comes last, and is cut off; copies that gc made of it lie
+//! anywhere in gc's segments, and are turned void, as recovery does after a power cut.
 
 use std::collections::HashMap;
 

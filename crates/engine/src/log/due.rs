@@ -67,7 +67,7 @@ impl Log {
         due
     }
 
-    /// Begins to sweep the segment that `extent` is part of: `None` if the collector has it, or it is gone. The caller has
+    /// Begins to sweep the segment that `extent` is part of: `None` if gc has it, or it is gone. The caller has
     /// pinned the epoch, and keeps out who changes records in place.
     pub(crate) fn begin_sweep(&self, extent: u32, now_ms: u64) -> Option<Sweeping<'_>> {
         let offset = self.extent_offset(extent);
@@ -81,7 +81,7 @@ impl Log {
         }
         let pool = self.pool.lock();
         let (&first, segment) = pool.used.range(..=extent).next_back()?;
-        if !segment.sealed || segment.in_collection || extent >= first + segment.extents {
+        if !segment.sealed || segment.in_gc || extent >= first + segment.extents {
             return None;
         }
         self.sweeping((first, segment.extents), segment.segment_number, segment.end, now_ms)

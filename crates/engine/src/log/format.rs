@@ -64,7 +64,7 @@ const BLOCK_SHIFT_MIN: u8 = 8;
 pub(crate) const FLAG_EXPIRES: u8 = 1;
 /// The body ends with a section of per-field expiries.
 pub(crate) const FLAG_FIELD_EXPIRY: u8 = 2;
-/// Written by the collector: a copy, or a merge of a chain, under the sequence of its newest part.
+/// Written by gc: a copy, or a merge of a chain, under the sequence of its newest part.
 pub(crate) const FLAG_RELOCATED: u8 = 4;
 /// Part of a batch; counts only if the batch's frame does.
 pub(crate) const FLAG_BATCHED: u8 = 8;

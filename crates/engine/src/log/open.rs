@@ -467,7 +467,7 @@ impl Log {
         let mut changed = Vec::new();
         for end in ends {
             let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
-            if segment.noted != (segment.end, true) && !segment.in_collection {
+            if segment.noted != (segment.end, true) && !segment.in_gc {
                 segment.noted = (segment.end, true);
                 changed.push((end.extent, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }

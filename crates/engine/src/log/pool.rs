@@ -243,7 +243,7 @@ impl Pool {
     }
 
     /// Extents that must be left, there or to be had, after `claim` is served. On a disk that fills, new rows leave some more
-    /// to those that go over others: with a sixteenth of what is used, the collector keeps up with them.
+    /// to those that go over others: with a sixteenth of what is used, gc keeps up with them.
     fn held_back(&self, claim: Claim) -> u32 {
         let slack = if self.is_limited_by_disk() {
             (self.extents_used() / 16 + 1).min(SLACK_MAX * self.pieces)
@@ -410,9 +410,9 @@ mod tests {
         assert_eq!(take(&mut pool, 1, Claim::Write), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 1, Claim::Overwrite), Ok(3));
         assert_eq!(take(&mut pool, 1, Claim::Overwrite), Err(NoExtent::Full));
-        assert_eq!(take(&mut pool, 3, Claim::Collector), Err(NoExtent::Full));
-        assert_eq!(take(&mut pool, 2, Claim::Collector), Ok(9));
-        assert_eq!(take(&mut pool, 1, Claim::Collector), Err(NoExtent::Full));
+        assert_eq!(take(&mut pool, 3, Claim::Gc), Err(NoExtent::Full));
+        assert_eq!(take(&mut pool, 2, Claim::Gc), Ok(9));
+        assert_eq!(take(&mut pool, 1, Claim::Gc), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 1, Claim::LastExtent), Ok(11));
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct WalkEnd {
     pub(crate) beyond: bool,
     /// At the end stands a checksum. After a killed process that is a record which was whole.
     pub(crate) dirty: bool,
-    /// The lowest sequence among them, copies made by the collector left out: those do not come in order.
+    /// The lowest sequence among them, copies made by gc left out: those do not come in order.
     pub(crate) beyond_sequence: Option<u64>,
 }
 

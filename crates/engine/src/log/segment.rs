@@ -45,7 +45,7 @@ pub(crate) enum SegmentKind {
     Row = 0,
     /// Deltas, as written: they die young, when their chain is merged.
     Delta = 1,
-    /// What the collector kept: cold.
+    /// What gc kept: cold.
     Relocated = 2,
 }
 
@@ -247,16 +247,16 @@ pub(crate) struct Segment {
     pub(crate) durable_end: u64,
     /// Which copy of the header the next update goes to: never the one that counts, for the other may hold nothing.
     pub(crate) next_copy: u8,
-    /// The collector is at work on it, or waits for readers and snapshots to let go of it.
-    pub(crate) in_collection: bool,
+    /// Gc is at work on it, or waits for readers and snapshots to let go of it.
+    pub(crate) in_gc: bool,
     /// A table went while it was in use: it may hold rows of it that are not counted as dead.
     pub(crate) miscounted: bool,
     /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the dead.
     pub(crate) vanished: u64,
-    /// The collector came upon corruption in it, or under a record in it: it is left as it is.
+    /// Gc came upon corruption in it, or under a record in it: it is left as it is.
     pub(crate) unreadable: bool,
-    /// The collector failed to empty it for want of room, and leaves it alone up to this round.
-    pub(crate) aside_until: u64,
+    /// Gc failed to empty it for want of room, and skips it up to this cycle.
+    pub(crate) skipped_until: u64,
 }
 
 impl Segment {
@@ -274,11 +274,11 @@ impl Segment {
             noted: (header.durable_end, sealed),
             durable_end: header.durable_end,
             next_copy: 0,
-            in_collection: false,
+            in_gc: false,
             miscounted: false,
             vanished: 0,
             unreadable: false,
-            aside_until: 0,
+            skipped_until: 0,
         }
     }
 
@@ -290,7 +290,7 @@ impl Segment {
 
     /// To be counted anew, and nobody is at work on it.
     pub(crate) fn is_miscounted(&self) -> bool {
-        self.miscounted && self.sealed && !self.in_collection && !self.unreadable
+        self.miscounted && self.sealed && !self.in_gc && !self.unreadable
     }
 }
 
@@ -301,11 +301,11 @@ pub(crate) enum Claim {
     /// A row in the place of another, or a change to one: what it replaces can be collected, so that it goes on when the
     /// store is full.
     Overwrite,
-    /// A row in the place of a delta in a victim: the collector may write more than it frees.
+    /// A row in the place of a delta in a victim: gc may write more than it frees.
     Merge,
     Delete,
-    Collector,
-    /// The collector's, for what surely fits one extent and frees one at least: it must not be without any when the process
+    Gc,
+    /// Gc's, for what surely fits one extent and frees one at least: it must not be without any when the process
     /// ends, for what is open then is closed for good.
     LastExtent,
 }
@@ -318,7 +318,7 @@ impl Claim {
             Claim::Overwrite => 3,
             Claim::Merge => 2,
             Claim::Delete => 2,
-            Claim::Collector => 1,
+            Claim::Gc => 1,
             Claim::LastExtent => 0,
         }
     }

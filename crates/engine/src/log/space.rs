@@ -269,14 +269,14 @@ impl Log {
     /// Sealed segments that can be collected and are not being: first extent, segment, dead bytes.
     pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.unreadable);
         sealed.map(|(&extent, s)| (extent, s.clone(), self.dead_bytes(extent, s))).collect()
     }
 
     /// Those of them with nothing live in them, and all their bytes together.
     pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_collection && !s.unreadable);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.unreadable);
         let empty = sealed.filter(|&(&extent, s)| self.dead_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
         empty.fold((Vec::new(), 0), |(mut empty, bytes), (&extent, s)| {
             empty.push(extent);
@@ -351,12 +351,12 @@ impl Log {
         pool.used.iter().filter(|(_, s)| s.is_miscounted()).map(|(&extent, _)| extent).collect()
     }
 
-    /// Takes a miscounted segment to count it anew, as [`Log::begin_collection`] takes a victim: the bytes of its records,
+    /// Takes a miscounted segment to count it anew, as [`Log::begin_gc`] takes a victim: the bytes of its records,
     /// those of them that are dead, and those that were counted so because their table was gone.
     pub(crate) fn begin_recount(&self, extent: u32) -> Option<(u64, u64, u64)> {
         let mut pool = self.pool.lock();
         let segment = pool.used.get_mut(&extent).filter(|s| s.is_miscounted())?;
-        (segment.miscounted, segment.in_collection) = (false, true);
+        (segment.miscounted, segment.in_gc) = (false, true);
         Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(extent, segment), segment.vanished))
     }
 
@@ -368,11 +368,11 @@ impl Log {
     }
 
     /// Marks a segment as being collected; false if it is gone or not sealed.
-    pub(crate) fn begin_collection(&self, extent: u32) -> bool {
+    pub(crate) fn begin_gc(&self, extent: u32) -> bool {
         let mut pool = self.pool.lock();
         match pool.used.get_mut(&extent) {
-            Some(segment) if segment.sealed && !segment.in_collection => {
-                segment.in_collection = true;
+            Some(segment) if segment.sealed && !segment.in_gc => {
+                segment.in_gc = true;
                 true
             }
             _ => false,
@@ -380,9 +380,9 @@ impl Log {
     }
 
     /// Lets go of a segment that was taken for collection, or to be counted anew.
-    pub(crate) fn abandon_collection(&self, extent: u32) {
+    pub(crate) fn abandon_gc(&self, extent: u32) {
         if let Some(segment) = self.pool.lock().used.get_mut(&extent) {
-            segment.in_collection = false;
+            segment.in_gc = false;
         }
     }
 
@@ -393,10 +393,10 @@ impl Log {
         }
     }
 
-    /// Leaves a segment alone up to the collector's round `until`.
-    pub(crate) fn put_aside(&self, extent: u32, until: u64) {
+    /// Leaves a segment alone up to the gc cycle `until`.
+    pub(crate) fn skip_until(&self, extent: u32, until: u64) {
         if let Some(segment) = self.pool.lock().used.get_mut(&extent) {
-            segment.aside_until = until;
+            segment.skipped_until = until;
         }
     }
 

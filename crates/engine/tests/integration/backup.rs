@@ -437,7 +437,7 @@ fn a_damaged_backup_is_found() {
     assert_eq!(rows(&restored(&to, &anew)), rows(&db));
 }
 
-/// A small store under updates does not wait for its backup: what the collector empties is copied first.
+/// A small store under updates does not wait for its backup: what gc empties is copied first.
 #[test]
 fn a_bounded_store_takes_updates_during_a_slow_backup() {
     let scratch = Scratch::new("bounded");

@@ -1,4 +1,4 @@
-//! Threads at work together, with the collector on and little space: histories that must be linearizable, snapshots that
+//! Threads at work together, with gc on and little space: histories that must be linearizable, snapshots that
 //! must be consistent, rows that must be of one version.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -235,7 +235,7 @@ pub(crate) fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
     match db.write(batch) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::Conflict => false,
-        // The snapshots at work may hold what the collector would free.
+        // The snapshots at work may hold what gc would free.
         Err(error) if error.kind() == ErrorKind::Full => {
             std::thread::sleep(Duration::from_millis(1));
             false
@@ -396,7 +396,7 @@ fn keep_reading(table: &Table, seed: u64, stop: &AtomicBool) -> u64 {
     reads
 }
 
-/// Writers, readers, the collector and the cache's worker at once, all of them as fast as they can. Each key has one writer
+/// Writers, readers, gc and the cache's worker at once, all of them as fast as they can. Each key has one writer
 /// and its values rise, so a reader may see the same or more, never less; and every row must be whole.
 #[test]
 fn readers_never_see_an_older_row_through_the_cache() {

@@ -349,7 +349,7 @@ impl Counted {
     }
 }
 
-/// Threads that write the same rows, with the merger and the collector at work; then a crash anywhere in what they stored.
+/// Threads that write the same rows, with the merger and gc at work; then a crash anywhere in what they stored.
 #[test]
 fn threads_on_persistent_memory() {
     for durability in [Durability::Immediate, Durability::Process] {

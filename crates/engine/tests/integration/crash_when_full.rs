@@ -1,4 +1,4 @@
-//! Crashes of stores that have hardly any room left: the collector is at work all the time, and what a change needs may be refused.
+//! Crashes of stores that have hardly any room left: gc is at work all the time, and what a change needs may be refused.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ struct Tight {
     updates: Vec<[Vec<u32>; FIELDS]>,
     /// By update: the medium's position when it had returned, and how many were durable by then.
     returned: Vec<(u64, u32)>,
-    /// Positions between which the collector was at work.
+    /// Positions between which gc was at work.
     collections: Vec<Range<u64>>,
 }
 
@@ -163,7 +163,7 @@ fn go_on(db: Db, table: &Table, mut found: Vec<[u32; FIELDS]>, random: &mut Rand
     db.close().unwrap();
 }
 
-/// The limit is a quarter above the records, so the collector is always at work; and the power is cut anywhere.
+/// The limit is a quarter above the records, so gc is always at work; and the power is cut anywhere.
 #[test]
 fn a_tight_tier_survives() {
     let setups = [
@@ -176,9 +176,9 @@ fn a_tight_tier_survives() {
         let tight = Tight::run(model, durability, 30_000);
         let (begin, end) = (tight.returned[0].0, tight.sim.ops());
         let within = tight.collections.len() as u64;
-        assert!(within > 2, "the collector was at work {within} times only");
+        assert!(within > 2, "gc was at work {within} times only");
         let mut random = Random::from_seed(8);
-        // Three of four while the collector is at work.
+        // Three of four while gc is at work.
         let mut places: Vec<u64> = (0..rounds(6, 200))
             .map(|n| match n % 4 {
                 0 => begin + random.below(end - begin),

@@ -120,10 +120,10 @@ fn a_failed_background_sync_is_noticed_by_the_next_writes() {
     assert_eq!(sim.ops(), written, "some thread of the store goes on writing");
 }
 
-/// The kernel has failed to write a row back; the collector, which syncs the header of a segment that it frees, is told. Whoever
-/// asks before the collector knows must not be told that the row is durable.
+/// The kernel has failed to write a row back; gc, which syncs the header of a segment that it frees, is told. Whoever
+/// asks before gc knows must not be told that the row is durable.
 #[test]
-fn the_collector_takes_no_error_away_from_others() {
+fn gc_takes_no_error_away_from_others() {
     const SEGMENT: u64 = 1 << 20;
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let db = open(&sim, Durability::Process, false);
@@ -142,7 +142,7 @@ fn the_collector_takes_no_error_away_from_others() {
         move || *answer.lock().unwrap() = Some(other.persist()),
     );
     db.collect().unwrap_err();
-    let says = says.lock().unwrap().take().expect("the collector freed a segment");
+    let says = says.lock().unwrap().take().expect("gc freed a segment");
     let mut walk = sim.walk();
     walk.seek(u64::MAX);
     let cut = CrashSim::from_image(&walk.image(Survivors::None, 1));

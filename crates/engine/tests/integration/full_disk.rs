@@ -178,7 +178,7 @@ fn what_a_full_disk_gave_back_is_taken_again() {
         }
         // Somebody else took what was given back.
         sim.limit_disk(db.metrics().fast_tier_allocated_bytes + (2 << 20));
-        // The collector may be at work on what was cleared still.
+        // Gc may be at work on what was cleared still.
         let start = std::time::Instant::now();
         let mut filled = fill(&flat, 4_000).0;
         while filled == 0 && start.elapsed() < std::time::Duration::from_secs(20) {

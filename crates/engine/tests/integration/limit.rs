@@ -45,7 +45,7 @@ fn a_smaller_limit_is_worked_towards() {
     let db = open(options());
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     (0..rows).for_each(|i| put(&flat, i).unwrap());
-    // Less than the idle collector minds: one in four, in every segment.
+    // Less than idle gc minds: one in four, in every segment.
     (0..rows).filter(|i| i % 4 == 0).for_each(|i| assert!(flat.delete(&i.to_be_bytes()).unwrap()));
     let before = db.metrics().fast_tier_allocated_bytes;
     drop(flat);

@@ -216,7 +216,7 @@ fn a_tight_store_goes_on_after_closing_and_after_a_kill() {
         if cycle % 2 == 0 {
             db.close().unwrap();
         } else {
-            // Killed with the collector at work: what is stored from here on is not there.
+            // Killed with gc at work: what is stored from here on is not there.
             sim = CrashSim::from_image(&sim.process_kill());
         }
     }

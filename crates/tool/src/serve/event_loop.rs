@@ -509,7 +509,7 @@ impl EventLoop {
             let session = &self.server.sessions[key];
             let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
-                || (session.is_closing && is_stuck(connection, settings.output.soft_time))
+                || (session.is_closing && made_no_progress(connection, settings.output.soft_time))
                 || (!session.authenticated
                     && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
                 || connection
@@ -672,7 +672,7 @@ fn execute(
 }
 
 /// Whether a connection that is closing has taken none of its replies for so long.
-fn is_stuck(connection: &mut Connection, patience: Duration) -> bool {
+fn made_no_progress(connection: &mut Connection, patience: Duration) -> bool {
     let unsent = connection.unsent();
     match connection.closing {
         Some((since, left)) if unsent == left => since.elapsed() > patience,

@@ -1,4 +1,4 @@
-//! Waiting for the collector away from the event loop, so that a full store holds up only those who write.
+//! Waiting for gc away from the event loop, so that a full store holds up only those who write.
 //!
 //! Owns: the thread that sleeps until there may be room. Promises: it wakes the loop once for every wait that was asked for. Must
 //! not know clients.
@@ -19,7 +19,7 @@ pub const IDLE_ROUNDS_MAX: u32 = 100;
 #[derive(Debug, Default)]
 struct Shared {
     is_wanted: bool,
-    /// A wait that ended: whether the collector did anything meanwhile.
+    /// A wait that ended: whether gc did anything meanwhile.
     ended: Option<bool>,
     stopping: bool,
 }
@@ -53,7 +53,7 @@ impl Waiter {
         self.shared.1.notify_one();
     }
 
-    /// Whether a wait ended since the last call, and then whether the collector did anything meanwhile.
+    /// Whether a wait ended since the last call, and then whether gc did anything meanwhile.
     pub fn ended(&self) -> Option<bool> {
         lock(&self.shared).ended.take()
     }

@@ -309,7 +309,7 @@ fn a_full_store_refuses_writes_and_takes_deletes() {
     }
 }
 
-/// A write that finds no room waits for the collector; it is not refused, done twice, or in the way of other clients.
+/// A write that finds no room waits for gc; it is not refused, done twice, or in the way of other clients.
 #[test]
 fn writes_wait_for_space_and_readers_do_not() {
     const KEYS: usize = 40;

@@ -45,7 +45,7 @@ impl Store {
     fn held(&self) -> Result<Held> {
         let mut held = Held::default();
         for (extent, ..) in self.log.segments() {
-            let dropped = self.collector.dropped_in(extent);
+            let dropped = self.gc.dropped_in(extent);
             let Some(mut walk) = self.log.walk(extent) else { continue };
             while let Some(record) = walk.next_record()? {
                 held.places.insert(record.offset());

@@ -124,8 +124,8 @@ fn segments_of_expired_rows_go_back_without_need() {
     sweep_by_time(&table, &clock);
     let (empty, _) = store.log.empty_segments();
     assert_eq!((empty.len(), store.choose(Need::Idle).victims), (3, empty));
-    assert_eq!(store.collect(Need::Idle).unwrap(), 3);
-    assert_eq!((table.len(), store.collector.totals().1), (60_000, 0), "nothing was copied");
+    assert_eq!(store.run_gc(Need::Idle).unwrap(), 3);
+    assert_eq!((table.len(), store.gc.totals().1), (60_000, 0), "nothing was copied");
     // The sync before it makes every page that is written to fault again: not more often than once a second.
     (20_000..40_000).for_each(|n| put(&table, n, Some(2_100)));
     clock.step_to_ms(2_100);
@@ -294,7 +294,7 @@ fn the_index_holds_what_lives() {
     }
 }
 
-/// Writers, batches, snapshots, the collector and the sweeper at once: what has no expiry stays, the counts are right.
+/// Writers, batches, snapshots, gc and the sweeper at once: what has no expiry stays, the counts are right.
 #[test]
 fn rows_go_while_others_come() {
     let sim = CrashSim::new(CrashModel::Pages, 128 << 20);

@@ -14,7 +14,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "overwrite",
     title: "Overwriting in bounded space",
     paper: "Not in the paper, whose space is unbounded. The fast tier may hold 1.5 times the live data, so that space freed by \
-            the collector is all there is to write to.",
+            gc is all there is to write to.",
     run,
 };
 
@@ -93,7 +93,7 @@ fn figure(shown: &str, windows: &[Window], settings: &str) -> Figure {
     };
     Figure {
         title: shown.into(),
-        see: "Flat lines are the aim: throughput that sinks or a tail that rises says that the collector cannot keep up.".into(),
+        see: "Flat lines are the aim: throughput that sinks or a tail that rises says that gc cannot keep up.".into(),
         settings: settings.into(),
         paper: None,
         charts: vec![

@@ -27,7 +27,7 @@ pub(super) struct Writer {
 
 /// What a command that has changed nothing needs before it is given again.
 pub enum Wants {
-    /// Room, which the collector may make.
+    /// Room, which gc may make.
     Space,
     /// Rows that are not in memory.
     Rows(Missing),
@@ -145,7 +145,7 @@ impl Writer {
         }
     }
 
-    /// Gives the command up for now; or, if a part of it is done, waits for the collector here and now.
+    /// Gives the command up for now; or, if a part of it is done, waits for gc here and now.
     #[cold]
     fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
         if !self.has_changed {

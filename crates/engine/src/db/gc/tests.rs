@@ -1,4 +1,4 @@
-//! The collector met by others at awkward moments: what a test from outside cannot time.
+//! Gc met by others at awkward moments: what a test from outside cannot time.
 
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
@@ -67,8 +67,8 @@ fn a_close_does_not_bring_freed_segments_back() {
     let victims = store.choose(Need::Now).victims;
     assert_eq!(victims.len(), 2);
     for &extent in &victims {
-        assert!(store.log.begin_collection(extent));
-        store.empty_segment(extent, Claim::Collector).unwrap();
+        assert!(store.log.begin_gc(extent));
+        store.empty_segment(extent, Claim::Gc).unwrap();
     }
     store.log.checkpoint().unwrap();
     store.log.free_segment(victims[0]).unwrap();
@@ -93,7 +93,7 @@ fn place(flat: &Table, key: &[u8]) -> u64 {
 
 /// One corrupted record costs its segment, and not the space of all others.
 #[test]
-fn a_corrupted_segment_is_left_out_and_the_others_are_freed() {
+fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let db = open(&sim);
     let flat = db.create_table("flat", Schema::flat()).unwrap();
@@ -232,7 +232,7 @@ fn the_sweeper_passes_over_a_corrupted_row() {
     assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
 }
 
-/// Under a snapshot the collector empties segments that it cannot free. It may not use up all space for that: what is open
+/// Under a snapshot gc empties segments that it cannot free. It may not use up all space for that: what is open
 /// when the process ends is closed for good, and then nothing could be deleted any more.
 #[test]
 fn a_store_that_is_killed_while_full_takes_deletes() {
@@ -330,9 +330,9 @@ fn rows_copied_out_of_a_victim_are_dead_in_it() {
     let store = flat.store();
     let (extent, segment, dead) = store.log.candidates().remove(0);
     assert!(dead < 200, "the record that made the table: {dead}");
-    assert!(store.log.begin_collection(extent));
-    store.empty_segment(extent, Claim::Collector).unwrap();
-    store.log.abandon_collection(extent);
+    assert!(store.log.begin_gc(extent));
+    store.empty_segment(extent, Claim::Gc).unwrap();
+    store.log.abandon_gc(extent);
     let now = store.log.candidates().into_iter().find(|(other, ..)| *other == extent).unwrap();
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
     assert_eq!(db.collect().unwrap(), 1);

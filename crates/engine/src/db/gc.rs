@@ -1,6 +1,6 @@
-//! The collector: takes segments full of dead records apart, so that overwriting for ever fits in a bounded tier.
+//! Garbage collection (gc): takes segments full of dead records apart, so that overwriting for ever fits in a bounded tier.
 //!
-//! One round:
+//! One gc cycle:
 //!
 //! 1. Choose the sealed segments that give the most for what emptying them writes (not the oldest: cold data is left in
 //!    peace).
@@ -18,7 +18,7 @@
 //! is left out from then on, and holds up none of the others. So it is with any other error that one record has.
 //!
 //! A victim may be emptied in part: when the room for copies is used up, what was copied is obsolete in it, and the next
-//! round goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
+//! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
 //! `throttle.rs`.
 
 use std::collections::{HashMap, VecDeque};
@@ -40,15 +40,15 @@ use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCA
 use crate::log::segment::{Claim, SegmentKind};
 use crate::{Error, ErrorKind, Result};
 
-/// What the collector shares with those who wait for it.
+/// What gc shares with those who wait for it.
 #[derive(Default)]
-pub(crate) struct Collector {
+pub(crate) struct Gc {
     requested: AtomicBool,
-    /// Rounds that began and rounds that ended: odd while one is under way.
-    rounds: AtomicU64,
-    /// The last round emptied no victim: there was less room than it seemed.
-    stuck: AtomicBool,
-    /// When a round without need last gave something back, by the store's clock.
+    /// Cycles that began and cycles that ended: odd while one is under way.
+    cycles: AtomicU64,
+    /// The last cycle emptied no victim: there was less room than it seemed.
+    no_progress: AtomicBool,
+    /// When a cycle without need last gave something back, by the store's clock.
     pub(super) gave_back_ns: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
@@ -58,8 +58,8 @@ pub(crate) struct Collector {
     pub(super) throttle: Throttle,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
-    /// Rounds share it; whoever changes records in place has it alone.
-    pub(super) walking: RwLock<()>,
+    /// Cycles share it; whoever changes records in place has it alone.
+    pub(super) lock: RwLock<()>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
@@ -73,10 +73,10 @@ struct Pending {
     epoch: u64,
 }
 
-/// Rounds of one call of [`Store::collect_now`], at most.
-const ROUNDS_BY_HAND_MAX: usize = 256;
-/// Rounds that a segment which could not be emptied is left alone for.
-const ASIDE_ROUNDS: u64 = 64;
+/// Cycles of one call of [`Store::run_gc_now`], at most.
+const MANUAL_CYCLES_MAX: usize = 256;
+/// A segment which could not be emptied is skipped for so many cycles.
+const SKIP_CYCLES: u64 = 64;
 
 /// What of a record's key is fetched before the record is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,14 +99,14 @@ struct Copy<'r, 'a> {
     previous: Option<Slot>,
 }
 
-impl Collector {
-    /// A number that changes whenever a round begins or ends; odd while one is under way.
-    pub(super) fn rounds(&self) -> u64 {
-        self.rounds.load(Ordering::SeqCst)
+impl Gc {
+    /// A number that changes whenever a cycle begins or ends; odd while one is under way.
+    pub(super) fn cycles(&self) -> u64 {
+        self.cycles.load(Ordering::SeqCst)
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.rounds() % 2 == 1
+        self.cycles() % 2 == 1
     }
 
     /// First extents of victims that are not freed yet.
@@ -124,9 +124,9 @@ impl Collector {
         self.dropped.lock().get(&extent).cloned().unwrap_or_default()
     }
 
-    /// Whether the last round emptied no victim.
-    pub(super) fn is_stuck(&self) -> bool {
-        self.stuck.load(Ordering::Relaxed)
+    /// Whether the last cycle emptied no victim.
+    pub(super) fn made_no_progress(&self) -> bool {
+        self.no_progress.load(Ordering::Relaxed)
     }
 
     fn done(&self) -> Work {
@@ -141,53 +141,53 @@ impl Collector {
 }
 
 impl Store {
-    /// Asks for a round of the collector.
-    pub(super) fn request_round(&self) {
-        self.collector.requested.store(true, Ordering::SeqCst);
+    /// Asks for a gc cycle.
+    pub(super) fn request_gc_cycle(&self) {
+        self.gc.requested.store(true, Ordering::SeqCst);
         self.housekeeping.wake();
     }
 
-    /// The collector's thread.
-    pub(super) fn keep_collecting(&self) {
+    /// The gc thread.
+    pub(super) fn gc_loop(&self) {
         let (mut pace, mut seen) = (Pace::new(Duration::from_millis(2)), (0, 0));
         let anything_new = |seen: &mut (u64, u64)| {
             // What expires may go without a sequence.
             let now = (self.log.last_sequence(), self.counters.sum(Count::Expired));
             let before = std::mem::replace(seen, now);
-            before != *seen || self.collector.requested.load(Ordering::SeqCst)
+            before != *seen || self.gc.requested.load(Ordering::SeqCst)
         };
         // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
         while self.housekeeping.pace(&mut pace, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
-            // While space is low and rounds get something done, one follows the other.
-            while self.round() && !self.housekeeping.is_stopped() {}
+            // While space is low and cycles get something done, one follows the other.
+            while self.gc_cycle() && !self.housekeeping.is_stopped() {}
         }
     }
 
-    /// One round of the collector's thread; whether another should follow at once.
-    fn round(&self) -> bool {
-        self.collector.rounds.fetch_add(1, Ordering::SeqCst);
-        let requested = self.collector.requested.swap(false, Ordering::SeqCst);
+    /// One cycle of the gc thread; whether another should follow at once.
+    fn gc_cycle(&self) -> bool {
+        self.gc.cycles.fetch_add(1, Ordering::SeqCst);
+        let requested = self.gc.requested.swap(false, Ordering::SeqCst);
         let need = if requested { Need::Now } else { self.need() };
-        let before = self.collector.done();
+        let before = self.gc.done();
         // What it failed at is told by others: corruption by the metrics and by whoever reads it, a failed sync by the
-        // next write. Neither keeps the next round from going on.
-        drop(self.collect(need));
-        let done = self.collector.done() - before;
+        // next write. Neither keeps the next cycle from going on.
+        drop(self.run_gc(need));
+        let done = self.gc.done() - before;
         let room = self.room();
-        self.collector.throttle.adjust(room, done, self.log.extent_bytes(), self.clock.monotonic_ns());
-        self.collector.rounds.fetch_add(1, Ordering::SeqCst);
+        self.gc.throttle.adjust(room, done, self.log.extent_bytes(), self.clock.monotonic_ns());
+        self.gc.cycles.fetch_add(1, Ordering::SeqCst);
         done.is_anything() && room.is_low()
     }
 
-    /// Rounds by hand, until writers have room again or there is none to be made; returns how many segments were given back.
-    pub(super) fn collect_now(&self) -> Result<usize> {
+    /// Cycles by hand, until writers have room again or there is none to be made; returns how many segments were given back.
+    pub(super) fn run_gc_now(&self) -> Result<usize> {
         let mut freed = 0;
-        for _ in 0..ROUNDS_BY_HAND_MAX {
-            // By two: nobody is to take this for a round of the thread that began, or ended.
-            self.collector.rounds.fetch_add(2, Ordering::SeqCst);
-            let now = self.collect(Need::Now)?;
+        for _ in 0..MANUAL_CYCLES_MAX {
+            // By two: nobody is to take this for a cycle of the thread that began, or ended.
+            self.gc.cycles.fetch_add(2, Ordering::SeqCst);
+            let now = self.run_gc(Need::Now)?;
             freed += now;
             if now == 0 || self.room().available > 0 {
                 break;
@@ -196,9 +196,9 @@ impl Store {
         Ok(freed)
     }
 
-    /// One round; returns how many segments were given back. Corruption is reported when all else is done, once: the
-    /// segment is left out of the rounds to come.
-    pub(super) fn collect(&self, need: Need) -> Result<usize> {
+    /// One cycle; returns how many segments were given back. Corruption is reported when all else is done, once: the
+    /// segment is quarantined.
+    pub(super) fn run_gc(&self, need: Need) -> Result<usize> {
         self.log.check_writable()?;
         if !self.options.background {
             self.merge_now();
@@ -206,27 +206,27 @@ impl Store {
         }
         // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
         self.log.check_writable()?;
-        let _walking = self.collector.walking.read();
+        let _cycle = self.gc.lock.read();
         self.recount();
         let freed = self.free_pending()?;
         let chosen = self.choose(need);
         if chosen.victims.is_empty() {
             // What nothing came of is no reason to choose otherwise for good.
-            self.collector.stuck.store(false, Ordering::Relaxed);
+            self.gc.no_progress.store(false, Ordering::Relaxed);
             return Ok(freed);
         }
         if need == Need::Idle {
-            self.collector.gave_back_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
+            self.gc.gave_back_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
         }
         let (emptied, failure) = self.empty_all(&chosen);
-        self.collector.stuck.store(emptied.is_empty(), Ordering::Relaxed);
+        self.gc.no_progress.store(emptied.is_empty(), Ordering::Relaxed);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
         self.checkpoint_catalog()?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|extent| Pending { extent, sequence, epoch });
-        self.collector.pending.lock().extend(pending);
+        self.gc.pending.lock().extend(pending);
         let freed = freed + self.free_pending()?;
         failure.map_or(Ok(freed), Err)
     }
@@ -235,9 +235,9 @@ impl Store {
     /// with one record is no reason to leave the others' segments full, whatever it is.
     fn empty_all(&self, chosen: &Chosen) -> (Vec<u32>, Option<Error>) {
         let (mut emptied, mut failure) = (Vec::new(), None);
-        let copied = self.collector.totals().1;
+        let copied = self.gc.totals().1;
         for &extent in &chosen.victims {
-            if !self.log.begin_collection(extent) {
+            if !self.log.begin_gc(extent) {
                 continue;
             }
             let Err(error) = self.empty_segment(extent, chosen.claim) else {
@@ -245,25 +245,25 @@ impl Store {
                 continue;
             };
             if let Err(closed) = self.log.check_writable() {
-                self.log.abandon_collection(extent);
+                self.log.abandon_gc(extent);
                 return (emptied, Some(closed));
             }
             match error.kind() {
-                // Out of room half-way: what was copied is obsolete here now, and the next round goes on from there. But a
+                // Out of room half-way: what was copied is obsolete here now, and the next cycle goes on from there. But a
                 // record that did not fit though nothing was written yet will not fit the next time either.
-                ErrorKind::Full if self.collector.totals().1 > copied => {}
-                ErrorKind::Full => self.log.put_aside(extent, self.collector.rounds() + ASIDE_ROUNDS),
+                ErrorKind::Full if self.gc.totals().1 > copied => {}
+                ErrorKind::Full => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
                 _ => {
                     self.log.leave_out(extent);
                     failure = failure.or(Some(error));
                 }
             }
-            self.log.abandon_collection(extent);
+            self.log.abandon_gc(extent);
         }
         (emptied, failure)
     }
 
-    /// Whether waiting may bring space: a round is under way or would find something, or readers will let go of something.
+    /// Whether waiting may bring space: a cycle is under way or would find something, or readers will let go of something.
     pub(super) fn may_gain_space(&self) -> bool {
         !self.log.miscounted().is_empty()
             || self.waits_for_readers()
@@ -273,14 +273,14 @@ impl Store {
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
     fn waits_for_readers(&self) -> bool {
         let oldest = self.snapshots.oldest();
-        let pending = self.collector.pending.lock();
+        let pending = self.gc.pending.lock();
         pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
     /// What keeps segments that are empty, or could be, from being freed: for the error of a store that is full.
     pub(super) fn pins(&self) -> Vec<String> {
         let oldest = self.snapshots.oldest();
-        let pending = self.collector.pending.lock();
+        let pending = self.gc.pending.lock();
         let of_snapshots =
             pending.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
         let of_readers = pending.len() - of_snapshots;
@@ -303,7 +303,7 @@ impl Store {
         let unreadable = self.log.segments_unreadable();
         if unreadable > 0 {
             pins.push(format!(
-                "{unreadable} segments, {} bytes, are left out of collection because of corruption",
+                "{unreadable} segments, {} bytes, are quarantined because of corruption",
                 bytes(unreadable)
             ));
         }
@@ -427,7 +427,7 @@ impl Store {
         );
         let dropped = dropped.map_err(index_full)?;
         if dropped {
-            self.collector.note_dropped(extent, record.offset());
+            self.gc.note_dropped(extent, record.offset());
         }
         Ok(dropped)
     }
@@ -478,12 +478,12 @@ impl Store {
             chain.records()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
             self.chain_ended(chain);
             let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
-            self.collector.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
+            self.gc.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
         }
         Ok(done)
     }
 
-    /// Writes a copy in the collector's appender and publishes it over the slot it was made from, under a sequence that was
+    /// Writes a copy in gc's appender and publishes it over the slot it was made from, under a sequence that was
     /// given out long ago.
     fn republish(
         &self,
@@ -528,7 +528,7 @@ impl Store {
         if stands {
             copy.draft.note_expiry(&self.log, offset);
             appender.commit(reservation, sequence);
-            self.collector.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.gc.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         Ok(stands)
     }
@@ -536,13 +536,13 @@ impl Store {
     /// Steps 4 to 6 for every victim that nobody needs; returns how many.
     fn free_pending(&self) -> Result<usize> {
         let mut freed = 0;
-        let waiting = self.collector.pending.lock().len();
+        let waiting = self.gc.pending.lock().len();
         for _ in 0..waiting {
-            let Some(victim) = self.collector.pending.lock().pop_front() else { break };
+            let Some(victim) = self.gc.pending.lock().pop_front() else { break };
             let needed = self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence);
             let needed = needed || self.backups.holds(victim.extent);
             if needed || !self.epoch.is_quiescent_since(victim.epoch) {
-                self.collector.pending.lock().push_back(victim);
+                self.gc.pending.lock().push_back(victim);
                 continue;
             }
             // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
@@ -551,7 +551,7 @@ impl Store {
             // the segment is live.
             drop(self.uncount(victim.extent));
             self.log.reuse(victim.extent)?;
-            self.collector.segments.fetch_add(1, Ordering::Relaxed);
+            self.gc.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;
         }
         Ok(freed)
@@ -559,7 +559,7 @@ impl Store {
 
     /// Step 5.
     fn uncount(&self, extent: u32) -> Result<()> {
-        let mut dropped = self.collector.dropped.lock().remove(&extent).unwrap_or_default();
+        let mut dropped = self.gc.dropped.lock().remove(&extent).unwrap_or_default();
         dropped.sort_unstable();
         self.each_record(extent, Fetched::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
@@ -607,7 +607,7 @@ impl Store {
                 }
                 Err(_) => self.log.leave_out(extent),
             }
-            self.log.abandon_collection(extent);
+            self.log.abandon_gc(extent);
         }
     }
 
