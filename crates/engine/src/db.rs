@@ -274,8 +274,8 @@ impl Db {
     /// the segments freed.
     ///
     /// # Errors
-    /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is left out
-    /// from then on ([`Metrics::segments_unreadable`]). `Io`, `Closed`.
+    /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is quarantined
+    /// from then on ([`Metrics::segments_quarantined`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.store.log.check_writable()?;
         self.store.run_gc_now()

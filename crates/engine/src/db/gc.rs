@@ -10,12 +10,12 @@
 //! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint), and the catalog in the root.
 //! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
-//!    more: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
+//!    more, it is *droppable*: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the extents back.
 //!
 //! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
-//! is left out from then on, and holds up none of the others. So it is with any other error that one record has.
+//! is quarantined, and holds up none of the others. So it is with any other error that one record has.
 //!
 //! A victim may be emptied in part: when the room for copies is used up, what was copied is obsolete in it, and the next
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
@@ -254,7 +254,7 @@ impl Store {
                 ErrorKind::Full if self.gc.totals().1 > copied => {}
                 ErrorKind::Full => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
                 _ => {
-                    self.log.leave_out(extent);
+                    self.log.quarantine(extent);
                     failure = failure.or(Some(error));
                 }
             }
@@ -300,11 +300,11 @@ impl Store {
                 bytes(of_readers as u64)
             ));
         }
-        let unreadable = self.log.segments_unreadable();
-        if unreadable > 0 {
+        let quarantined = self.log.segments_quarantined();
+        if quarantined > 0 {
             pins.push(format!(
-                "{unreadable} segments, {} bytes, are quarantined because of corruption",
-                bytes(unreadable)
+                "{quarantined} segments, {} bytes, are quarantined because of corruption",
+                bytes(quarantined)
             ));
         }
         pins
@@ -379,7 +379,7 @@ impl Store {
         if slot.offset() != record.offset() {
             return Ok(true);
         }
-        if hides_nothing(slot) {
+        if is_droppable_tombstone(slot) {
             return self.drop_tombstone(table, extent, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
@@ -404,7 +404,7 @@ impl Store {
         Ok(done)
     }
 
-    /// Takes a tombstone that hides nothing out of the index. Its record goes with its segment, and is counted nowhere
+    /// Takes a droppable tombstone out of the index. Its record goes with its segment, and is counted nowhere
     /// until then. False if the key changed meanwhile.
     fn drop_tombstone(
         &self,
@@ -582,7 +582,7 @@ impl Store {
                 },
             );
             if let Some(slot) = fewer.map_err(index_full)?
-                && hides_nothing(slot)
+                && is_droppable_tombstone(slot)
             {
                 self.log.died(slot.offset(), slot.bytes());
             }
@@ -605,7 +605,7 @@ impl Store {
                     self.log.died(u64::from(extent) * self.log.extent_bytes(), newly_dead);
                     self.log.note_vanished(extent, new);
                 }
-                Err(_) => self.log.leave_out(extent),
+                Err(_) => self.log.quarantine(extent),
             }
             self.log.abandon_gc(extent);
         }
@@ -623,8 +623,8 @@ impl Store {
     }
 }
 
-/// Whether a slot is a tombstone with nothing under it. The record of such a one is counted as dead already.
-pub(super) fn hides_nothing(slot: Slot) -> bool {
+/// Whether a slot is a tombstone with no older record under it. Its record is counted as dead already.
+pub(super) fn is_droppable_tombstone(slot: Slot) -> bool {
     slot.tag() == Tag::Tombstone && slot.stale() == 0
 }
 

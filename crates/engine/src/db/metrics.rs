@@ -101,9 +101,9 @@ pub struct Metrics {
     pub syncs: u64,
     /// Segments collected.
     pub segments_collected: u64,
-    /// Segments left out of collection because it met corruption, in them or under a delta in them. They keep their space;
+    /// Segments quarantined because gc met corruption, in them or under a delta in them. They keep their space;
     /// reading what is corrupted says where it is.
-    pub segments_unreadable: u64,
+    pub segments_quarantined: u64,
     /// Bytes of live records copied by gc.
     pub bytes_collected: u64,
     /// Rows made whole in the background: those that reads met with deltas, and those whose chain a write filled.
@@ -166,7 +166,7 @@ impl Store {
             expired: self.counters.sum(Count::Expired),
             syncs: self.log.syncs(),
             segments_collected,
-            segments_unreadable: self.log.segments_unreadable(),
+            segments_quarantined: self.log.segments_quarantined(),
             bytes_collected,
             chains_merged,
             chains_merged_in_place,

@@ -7,7 +7,7 @@
 //!
 //! An expired row that no older record of its key is left of needs no tombstone. The record itself says that there is no
 //! row: after a crash it is found again, and swept again. It leaves the index, and is counted nowhere from then on, as a
-//! tombstone that hides nothing. Any other row is deleted as callers would. `docs/decisions/0021-expiry.md` has the rest.
+//! droppable tombstone. Any other row is deleted as callers would. `docs/decisions/0021-expiry.md` has the rest.
 
 use std::collections::HashMap;
 use std::ops::Bound;

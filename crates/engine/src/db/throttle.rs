@@ -171,7 +171,7 @@ mod tests {
         Room { available, low: 20, deltas: deltas * MIB, deltas_even: 100 * MIB, live: 1000 * MIB }
     }
 
-    /// Ten rounds a second, each of which empties ten segments of rows that are half obsolete, and gains 1 MiB of deltas.
+    /// Ten cycles a second, each of which empties ten segments of rows that are half obsolete, and gains 1 MiB of deltas.
     fn paced(throttle: &Throttle, room: Room) -> u64 {
         let work = Work { segments: 10, copied: 5 * MIB, gained: MIB };
         (1..=50).for_each(|tenth| throttle.adjust(room, work, MIB, tenth * SECOND_NS / 10));

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::gc::hides_nothing;
+use super::gc::is_droppable_tombstone;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
 use super::store::{Store, TableShared, index_full};
@@ -287,7 +287,7 @@ impl Store {
     #[inline]
     pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>) {
         let Some(old) = old else { return };
-        if kind != RecordKind::Delta && !hides_nothing(old) {
+        if kind != RecordKind::Delta && !is_droppable_tombstone(old) {
             self.count_dead(old);
         } else if kind == RecordKind::Delta && old.depth() == 0 {
             self.log.chain_begun(old.offset());
@@ -356,7 +356,7 @@ impl Store {
     }
 
     /// Asks for a gc cycle and waits until a segment is freed, at most `timeout`. False if nothing
-    /// happened: none was freed, and no round was under way.
+    /// happened: none was freed, and no cycle was under way.
     pub(super) fn await_gc_cycle(&self, timeout: Duration) -> bool {
         let busy = self.gc.is_busy();
         self.request_gc_cycle();

@@ -253,8 +253,8 @@ pub(crate) struct Segment {
     pub(crate) miscounted: bool,
     /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the dead.
     pub(crate) vanished: u64,
-    /// Gc came upon corruption in it, or under a record in it: it is left as it is.
-    pub(crate) unreadable: bool,
+    /// Gc came upon corruption in it, or under a record in it: gc leaves it as it is.
+    pub(crate) quarantined: bool,
     /// Gc failed to empty it for want of room, and skips it up to this cycle.
     pub(crate) skipped_until: u64,
 }
@@ -277,7 +277,7 @@ impl Segment {
             in_gc: false,
             miscounted: false,
             vanished: 0,
-            unreadable: false,
+            quarantined: false,
             skipped_until: 0,
         }
     }
@@ -290,7 +290,7 @@ impl Segment {
 
     /// To be counted anew, and nobody is at work on it.
     pub(crate) fn is_miscounted(&self) -> bool {
-        self.miscounted && self.sealed && !self.in_gc && !self.unreadable
+        self.miscounted && self.sealed && !self.in_gc && !self.quarantined
     }
 }
 

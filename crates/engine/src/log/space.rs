@@ -269,14 +269,14 @@ impl Log {
     /// Sealed segments that can be collected and are not being: first extent, segment, dead bytes.
     pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.unreadable);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);
         sealed.map(|(&extent, s)| (extent, s.clone(), self.dead_bytes(extent, s))).collect()
     }
 
     /// Those of them with nothing live in them, and all their bytes together.
     pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
         let pool = self.pool.lock();
-        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.unreadable);
+        let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);
         let empty = sealed.filter(|&(&extent, s)| self.dead_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
         empty.fold((Vec::new(), 0), |(mut empty, bytes), (&extent, s)| {
             empty.push(extent);
@@ -387,9 +387,9 @@ impl Log {
     }
 
     /// Leaves a segment with corruption in it out of [`Log::candidates`] from now on, for as long as the store is open.
-    pub(crate) fn leave_out(&self, extent: u32) {
+    pub(crate) fn quarantine(&self, extent: u32) {
         if let Some(segment) = self.pool.lock().used.get_mut(&extent) {
-            segment.unreadable = true;
+            segment.quarantined = true;
         }
     }
 
@@ -407,9 +407,9 @@ impl Log {
         u64::try_from(chains).unwrap_or(0)
     }
 
-    /// Segments that are left out.
-    pub(crate) fn segments_unreadable(&self) -> u64 {
-        self.pool.lock().used.values().filter(|segment| segment.unreadable).count() as u64
+    /// Segments in quarantine.
+    pub(crate) fn segments_quarantined(&self) -> u64 {
+        self.pool.lock().used.values().filter(|segment| segment.quarantined).count() as u64
     }
 
     /// Marks a collected segment free, durably. Its extents are not reused before [`Log::reuse`].

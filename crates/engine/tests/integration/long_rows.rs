@@ -51,7 +51,7 @@ fn a_row_cannot_outgrow_its_limit_by_parts() {
     assert_eq!(value_bytes(&table, b"long"), 60 * MIB + 1);
     assert_eq!(table.scan().count(), 1);
     db.collect().unwrap();
-    assert_eq!(db.metrics().segments_unreadable, 0);
+    assert_eq!(db.metrics().segments_quarantined, 0);
 }
 
 /// Small parts are written over one another without a look at the row. They must not add up.

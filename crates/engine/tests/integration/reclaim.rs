@@ -53,7 +53,7 @@ fn empty(flat: &Table, group: u8) {
     (0..40u8).for_each(|i| flat.put(&[b'f', group, i], &bytes(b"small")).unwrap());
 }
 
-/// Decision 0004: the record of a tombstone that hides nothing any more must not be taken off the count of another.
+/// Decision 0004: the record of a droppable tombstone must not be taken off the count of another.
 #[test]
 fn a_tombstone_stays_while_a_row_under_it_does() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -64,7 +64,7 @@ fn a_tombstone_stays_while_a_row_under_it_does() {
     assert!(flat.delete(b"key").unwrap());
     fill(&flat, 2);
     empty(&flat, 1);
-    assert_eq!(db.collect().unwrap(), 1, "the first row's segment; its tombstone hides nothing from now on");
+    assert_eq!(db.collect().unwrap(), 1, "the first row's segment; its tombstone is droppable from now on");
     flat.put(b"key", &bytes(b"second")).unwrap();
     fill(&flat, 3);
     assert!(flat.delete(b"key").unwrap());

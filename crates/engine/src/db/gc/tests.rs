@@ -108,7 +108,7 @@ fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     assert_eq!(store.choose(Need::Now).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
     let metrics = db.metrics();
-    assert_eq!((metrics.segments_unreadable, metrics.segments_collected), (1, 3));
+    assert_eq!((metrics.segments_quarantined, metrics.segments_collected), (1, 3));
     // From now on it is in nobody's way, whatever else dies in it.
     fill(&flat, 5);
     empty(&flat, 5);
@@ -122,7 +122,7 @@ fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     assert!(flat.get(&spoiled).unwrap().is_some());
     db.collect().unwrap();
     let metrics = db.metrics();
-    assert_eq!(metrics.segments_unreadable, 1);
+    assert_eq!(metrics.segments_quarantined, 1);
     assert!(flat.store().log.segments().iter().any(|(extent, ..)| *extent == (offset >> 20) as u32));
 }
 
@@ -142,7 +142,7 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
     drop(snapshot);
     assert_eq!(db.collect().unwrap(), 1);
     assert_eq!(flat.scan().count(), 67);
-    assert_eq!(db.metrics().segments_unreadable, 0);
+    assert_eq!(db.metrics().segments_quarantined, 0);
 }
 
 /// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.

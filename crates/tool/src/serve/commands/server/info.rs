@@ -256,7 +256,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
         ("scans", metrics.scans),
         ("syncs", metrics.syncs),
         ("segments_collected", metrics.segments_collected),
-        ("segments_unreadable", metrics.segments_unreadable),
+        ("segments_quarantined", metrics.segments_quarantined),
         ("bytes_collected", metrics.bytes_collected),
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
