@@ -132,7 +132,7 @@ pub(crate) fn table_name(table: usize) -> &'static str {
     ["typed", "open", "flat"][table]
 }
 
-/// What a store's merger has done.
+/// What a store's consolidation has done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Merged {
     /// Chains of deltas made whole, because reads had noted them or writes had filled them.
@@ -215,7 +215,7 @@ impl Runner {
         })
     }
 
-    /// What the merger has done so far.
+    /// What consolidation has done so far.
     pub fn merged(&self) -> Merged {
         let mut merged = self.merged_before;
         if let Some(open) = &self.open {

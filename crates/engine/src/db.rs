@@ -10,7 +10,7 @@
 //! | `db/gc.rs` | freeing segments |
 //! | `db/sweep.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
-//! | `db/merge.rs` | rows in pieces made whole |
+//! | `db/consolidate.rs` | delta chains merged into rows |
 //! | `db/cluster.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
@@ -35,7 +35,7 @@ mod fetch;
 mod fixture;
 mod identity;
 pub mod inspect;
-mod merge;
+mod consolidate;
 mod metrics;
 mod read;
 mod recover;
@@ -46,7 +46,7 @@ mod scan;
 mod snapshot;
 mod store;
 mod sweep;
-mod swim;
+mod in_place;
 mod table;
 mod throttle;
 mod victims;

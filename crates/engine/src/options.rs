@@ -62,7 +62,7 @@ pub struct Options {
     pub verify_reads: bool,
     /// The longest chain of deltas before a row is rewritten whole (FOCUS section V-B). 1 to 7, default 5.
     pub delta_chain_max: u8,
-    /// Whether rows that are found with deltas, or have a full chain of them, are written whole in the background. Default
+    /// Whether delta chains that reads find, or that are full, are merged into rows in the background. Default
     /// true.
     pub merge: bool,
     /// Whether deltas of fixed fields are merged into their rows in place, where the medium's lines are cheap to flush

@@ -397,7 +397,7 @@ impl Store {
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
                 // Else the next update of the row would write all of it.
-                self.merging.filled(part.table, part.spec.key, chain_max);
+                self.consolidation.filled(part.table, part.spec.key, chain_max);
             }
         }
         Ok(sequence)

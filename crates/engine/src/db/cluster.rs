@@ -1,12 +1,12 @@
 //! Clustering: rows that are scanned together are brought together.
 //!
-//! Owns: which ranges are worth it, and their copying. Promises: a row is copied as the merger copies it, so readers, snapshots
+//! Owns: which ranges are worth it, and their copying. Promises: a row is copied as consolidation copies it, so readers, snapshots
 //! and recovery see nothing new; no more than half of the log is dead because of it. Must not know how a copy is published.
 //!
 //! The log keeps rows in the order in which they were written. A scan over rows that were not written in the order of their
 //! keys pays a random access for each: several times what the same rows cost one after the other, in DRAM too, and far more where
 //! they come from a disk. So a scan looks at the slots it was given, which costs it nothing more, and where a quarter of the rows or more lie apart
-//! it leaves the range's first key behind. The merger's thread then copies the rows of the range into the log in the order of
+//! it leaves the range's first key behind. The consolidation thread then copies the rows of the range into the log in the order of
 //! their keys, and gc frees what they leave.
 //!
 //! A copy pays only if the range is scanned again. One row in 16, chosen by its place so that all scans choose the same, is
@@ -26,7 +26,7 @@ use super::read::GROUP;
 use super::store::{Store, TableShared};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
-/// Ranges that can wait. With [`ROWS`] and [`ONWARD`] it bounds what a round of the merger copies.
+/// Ranges that can wait. With [`ROWS`] and [`ONWARD`] it bounds what a round of consolidation copies.
 const WAITING_MAX: usize = 16;
 /// Rows of a range.
 const ROWS: usize = 128;
@@ -52,7 +52,7 @@ struct Scattered {
     key: SmallVec<[u8; 32]>,
 }
 
-/// What scans and the merger's thread share.
+/// What scans and the consolidation thread share.
 pub(crate) struct Clustering {
     /// A bit for each row that a scan remembered, by a hash of its place; empty where nothing is clustered.
     seen: Box<[AtomicU64]>,
@@ -148,7 +148,7 @@ impl Store {
     #[inline]
     pub(super) fn note_scattered(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
         if self.clustering.is_wanted()
-            && self.merging.reads_prevail()
+            && self.consolidation.reads_prevail()
             && are_scattered(batch.slots())
             && self.clustering.remember(batch.slots())
         {
@@ -209,7 +209,7 @@ impl Store {
             for slot in homes.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
-                let copied = self.whole_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));
+                let copied = self.walked_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));
                 self.clustering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }

@@ -201,7 +201,7 @@ impl Store {
     pub(super) fn run_gc(&self, need: Need) -> Result<usize> {
         self.log.check_writable()?;
         if !self.options.background {
-            self.merge_now();
+            self.consolidate_now();
             self.tend_cache();
         }
         // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
@@ -383,7 +383,7 @@ impl Store {
             return self.drop_tombstone(table, extent, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
-        let not_wanted = if self.swims() { 0 } else { FLAG_MERGEABLE };
+        let not_wanted = if self.merges_in_place() { 0 } else { FLAG_MERGEABLE };
         let draft = Draft {
             kind: record.kind(),
             flags: (record.flags() | FLAG_RELOCATED) & !(FLAG_BATCHED | FLAG_EXPIRES | not_wanted),

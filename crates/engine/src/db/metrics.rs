@@ -106,7 +106,7 @@ pub struct Metrics {
     pub segments_quarantined: u64,
     /// Bytes of live records copied by gc.
     pub bytes_collected: u64,
-    /// Rows made whole in the background: those that reads met with deltas, and those whose chain a write filled.
+    /// Delta chains merged into rows in the background: those that reads met, and those that a write filled.
     pub chains_merged: u64,
     /// Those of them that were merged into their row in place (FOCUS section V-B).
     pub chains_merged_in_place: u64,
@@ -144,7 +144,7 @@ impl Store {
         let (live_bytes, dead_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.gc.totals();
-        let (chains_merged, chains_merged_in_place) = self.merging.merged();
+        let (chains_merged, chains_merged_in_place) = self.consolidation.merged();
         let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),

@@ -2,13 +2,13 @@
 //!
 //! 1. **Pin** the epoch: what is reachable now stays where it is until the read ends. Nothing shared is written.
 //! 2. **Look up** the key's slot in the table's index. No slot, or a tombstone: there is no row.
-//! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the row; verify each record's head. For a snapshot, go
+//! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the base row; verify each record's head. For a snapshot, go
 //!    on down `previous` to the first version that is not younger than it.
 //!    What lies below the newest record is only touched once it is asked for.
-//! 4. **Answer** fields from the newest delta that names them, else from the row, else from the schema's default. Only the
+//! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
-//! While deltas are being merged into the row in place (`swim.rs`), a block of it may not fit its checksum; the deltas at hand
+//! While deltas are being merged into the base row in place (`in_place.rs`), a block of it may not fit its checksum; the deltas at hand
 //! explain it then.
 //!
 //! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
@@ -25,7 +25,7 @@ use super::Row;
 use super::fetch::Fetch;
 use super::metrics::Count;
 use super::store::{Store, TableShared};
-use super::swim::mend;
+use super::in_place::mend;
 use crate::cache;
 use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, Place, Record, RecordKind};
@@ -45,7 +45,7 @@ pub(super) const GROUP: usize = 16;
 pub(super) struct Chain<'a> {
     newest: Record<'a>,
     log: &'a Log,
-    /// Newest first, the row last. Not inline: a row without deltas should be cheap to move.
+    /// Newest first, the base row last. Not inline: a row without deltas should be cheap to move.
     below: OnceCell<Vec<Record<'a>>>,
     depth: u8,
     /// Some record may have a word on the row's expiry.
@@ -55,14 +55,14 @@ pub(super) struct Chain<'a> {
 impl<'a> Chain<'a> {
     #[inline(always)]
     fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
-        let (depth, whole) = match newest.kind() {
+        let (depth, is_row) = match newest.kind() {
             RecordKind::Row => (0, true),
             RecordKind::Delta => (slot.depth(), false),
             RecordKind::Tombstone | RecordKind::Batch => {
                 return Err(broken_chain(newest.offset(), newest.key()));
             }
         };
-        let may_expire = slot.expires() || whole && newest.expires_at_ms().is_some();
+        let may_expire = slot.expires() || is_row && newest.expires_at_ms().is_some();
         Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire })
     }
 
@@ -113,7 +113,7 @@ impl<'a> Chain<'a> {
         broken_chain(self.newest.offset(), self.newest.key())
     }
 
-    /// Newest first, the row last.
+    /// Newest first, the base row last.
     pub(super) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
         Ok([&self.newest].into_iter().chain(self.below()?))
     }
@@ -127,7 +127,7 @@ impl<'a> Chain<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn row(&self) -> Result<&Record<'a>> {
+    pub(super) fn base_row(&self) -> Result<&Record<'a>> {
         Ok(self.below()?.last().unwrap_or(&self.newest))
     }
 
@@ -158,7 +158,7 @@ impl<'a> Chain<'a> {
 
     #[inline(always)]
     fn base<'b>(&'b self, schema: &'b TableSchema) -> Result<Base<'b, 'a>> {
-        Ok(Base { chain: self, row: self.row()?, schema })
+        Ok(Base { chain: self, row: self.base_row()?, schema })
     }
 
     /// The newest word on the row's expiry.
@@ -180,7 +180,7 @@ impl Store {
     }
 
     /// [`Store::chain`] with all its records walked: what follows does not fail for want of one.
-    pub(super) fn whole_chain(&self, slot: Slot) -> Result<Chain<'_>> {
+    pub(super) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
         let chain = self.chain(slot)?;
         chain.below()?;
         Ok(chain)
@@ -233,11 +233,11 @@ impl Store {
         Ok(None)
     }
 
-    /// Lets the merger know of a row that was found with deltas.
+    /// Leaves the key of a row that was found with deltas to consolidation.
     #[inline]
-    pub(super) fn note_pieces(&self, table: &TableShared, row: &RowRef<'_>) {
+    pub(super) fn enqueue_chain(&self, table: &TableShared, row: &RowRef<'_>) {
         if row.chain.depth() > 0 {
-            self.merging.found(table, row.key());
+            self.consolidation.found(table, row.key());
         }
     }
 
@@ -290,7 +290,7 @@ impl Store {
         let schema = table.schema.load();
         let row = self.row_at(&schema, slot)?;
         if let Some(row) = &row {
-            self.note_pieces(table, row);
+            self.enqueue_chain(table, row);
             self.note_read(table, key, slot);
         }
         row.map(|row| read(&row)).transpose()
@@ -317,7 +317,7 @@ impl Store {
                 self.counters.add(Count::Get);
                 let row = self.row_at(&schema, slot)?;
                 if let Some(row) = &row {
-                    self.note_pieces(table, row);
+                    self.enqueue_chain(table, row);
                     self.note_read(table, key, slot);
                 }
                 read(row.as_ref())?;
@@ -355,7 +355,7 @@ impl Store {
         };
         let row = self.row_at(&schema, version)?;
         if let Some(row) = &row {
-            self.note_pieces(table, row);
+            self.enqueue_chain(table, row);
             if before.is_none() {
                 self.note_read(table, key, slot);
             }
@@ -466,8 +466,8 @@ impl<'a> RowRef<'a> {
                 }
             });
         }
-        // The same for the row below. What does not fit is looked at again as its fields are read, and told or explained then.
-        let _ = self.chain.row()?.verify_all();
+        // The same for the base row. What does not fit is looked at again as its fields are read, and told or explained then.
+        let _ = self.chain.base_row()?.verify_all();
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
     }
@@ -514,7 +514,7 @@ impl<'a> RowRef<'a> {
 
     /// Bytes of the row's body, deltas left out.
     pub(super) fn body_bytes(&self) -> usize {
-        self.chain.row().map_or(0, Record::body_len)
+        self.chain.base_row().map_or(0, Record::body_len)
     }
 
     #[inline(always)]
@@ -578,7 +578,7 @@ fn row_body<'b, B: BodyBytes<'b>>(
     Ok(RowBody::new(layout, bytes, record.flags() & FLAG_FIELD_EXPIRY != 0))
 }
 
-/// The body of a chain's row, on which deltas may be being merged.
+/// The body of a chain's base row, on which deltas may be being merged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base<'b, 'r> {
     chain: &'b Chain<'r>,

@@ -176,7 +176,7 @@ impl Scan {
                 Some(sequence) => store.version_before(slot, sequence)?,
             };
             let Some(row) = store.row_at(&schema, version)? else { continue };
-            store.note_pieces(shared, &row);
+            store.enqueue_chain(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {
                 state.finished = true;

@@ -16,7 +16,7 @@ use super::catalog::Catalog;
 use super::cluster::Clustering;
 use super::gc::Gc;
 use super::expiring::TableExpiry;
-use super::merge::Merging;
+use super::consolidate::Consolidation;
 use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
 use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
@@ -49,7 +49,7 @@ pub(crate) struct Store {
     pub(super) snapshots: Snapshots,
     pub(super) backups: BackupPins,
     pub(super) gc: Gc,
-    pub(super) merging: Merging,
+    pub(super) consolidation: Consolidation,
     pub(super) clustering: Clustering,
     pub(super) cache: Cache,
     pub(super) housekeeping: Housekeeping,
@@ -159,7 +159,7 @@ impl Store {
         let arena = Arc::new(arena);
         let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };
         let catalog = catalog(&log, &arena, &epoch, access)?;
-        let merging = Merging::new(options.merge, !options.background);
+        let consolidation = Consolidation::new(options.merge, !options.background);
         let clustering = Clustering::new(options.merge && options.cluster);
         Ok(Store {
             log,
@@ -174,7 +174,7 @@ impl Store {
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
             gc: Gc::default(),
-            merging,
+            consolidation,
             clustering,
             cache,
             housekeeping: Housekeeping::default(),
@@ -354,7 +354,7 @@ impl Housekeeping {
         let all: [(&str, bool, Run); 6] = [
             ("prepare", true, Store::keep_prepared),
             ("gc", true, Store::gc_loop),
-            ("merge", store.options.merge, Store::keep_merged),
+            ("consolidate", store.options.merge, Store::consolidation_loop),
             ("cache", store.cache.exists(), Store::keep_cached),
             ("sweep", true, Store::keep_swept),
             ("sync", syncs, Store::keep_synced),

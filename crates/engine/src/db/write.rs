@@ -311,7 +311,7 @@ impl Store {
     /// Notes that a chain was replaced as a whole.
     pub(super) fn chain_ended(&self, chain: &Chain<'_>) {
         if chain.depth() > 0
-            && let Ok(row) = chain.row()
+            && let Ok(row) = chain.base_row()
         {
             self.log.chain_ended(row.offset());
         }
@@ -425,7 +425,7 @@ impl Store {
         })?;
         if let Some(replaced) = short {
             if replaced.is_some_and(|old| old.depth() + 1 == chain_max) {
-                self.merging.filled(table, key, chain_max);
+                self.consolidation.filled(table, key, chain_max);
             }
             return Ok(true);
         }

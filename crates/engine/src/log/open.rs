@@ -42,8 +42,8 @@ fn is_extent(bytes: u64) -> bool {
     bytes.is_power_of_two() && (EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&bytes)
 }
 
-/// How many pieces of a large extent's length an extent is: what should be ready, or left, in bytes, is so many times as many extents.
-fn pieces(extent_bytes: u64) -> u32 {
+/// How many extents are as long as a large one: what should be ready, or left, in bytes, is so many times as many extents.
+fn extents_per_large(extent_bytes: u64) -> u32 {
     (LARGE_EXTENT_BYTES / extent_bytes).clamp(1, 8) as u32
 }
 
@@ -140,7 +140,7 @@ impl Log {
             extent_shift: extent_bytes.trailing_zeros(),
             root_extents: root.root_extents,
             extents: Extents::new(extents_max.max(grown)),
-            pool: Mutex::new(Pool::new(root.root_extents, grown, extents_max, pieces(extent_bytes), now)),
+            pool: Mutex::new(Pool::new(root.root_extents, grown, extents_max, extents_per_large(extent_bytes), now)),
             space_freed: Condvar::new(),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),

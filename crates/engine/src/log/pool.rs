@@ -29,8 +29,8 @@ pub(crate) struct Pool {
     preparing: u32,
     /// The first of them are the root's.
     pub(crate) root_extents: u32,
-    /// What a large extent is made of: what is to be ready, kept or left over comes to as many bytes in small ones.
-    pieces: u32,
+    /// How many extents are as long as a large one: what is to be ready, kept or left over comes to as many bytes in small ones.
+    per_large: u32,
     /// Extents the tier has been grown to, those of the root included.
     pub(crate) grown: u32,
     /// How many may be in use. A tier that had a larger limit once is longer.
@@ -70,7 +70,7 @@ const TO_REMAP_MAX: usize = 256;
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(root_extents: u32, grown: u32, extents_max: u32, pieces: u32, now: Duration) -> Pool {
+    pub(crate) fn new(root_extents: u32, grown: u32, extents_max: u32, per_large: u32, now: Duration) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -81,7 +81,7 @@ impl Pool {
             ready: VecDeque::new(),
             preparing: 0,
             root_extents,
-            pieces,
+            per_large,
             grown,
             extents_max,
             refusal: None,
@@ -138,7 +138,7 @@ impl Pool {
 
     /// The most extents to make ready ahead.
     fn ready_max(&self) -> u32 {
-        (self.segment_extents() / 8).clamp(READY_MAX as u32, READY_MAX as u32 * self.pieces)
+        (self.segment_extents() / 8).clamp(READY_MAX as u32, READY_MAX as u32 * self.per_large)
     }
 
     /// Extents that can be had now, or will be in a moment, and all that there may ever be: not counting growth that the disk
@@ -202,7 +202,7 @@ impl Pool {
         }
         let kept = Claim::Write.reserve()
             + self.ready_max()
-            + (self.segment_extents() / 4).min(KEPT_MAX * self.pieces);
+            + (self.segment_extents() / 4).min(KEPT_MAX * self.per_large);
         let surplus = self.fewest_free.saturating_sub(kept);
         (self.watched_since, self.fewest_free) = (now, self.free_extents());
         surplus
@@ -246,7 +246,7 @@ impl Pool {
     /// to those that go over others: with a sixteenth of what is used, gc keeps up with them.
     fn held_back(&self, claim: Claim) -> u32 {
         let slack = if self.is_limited_by_disk() {
-            (self.extents_used() / 16 + 1).min(SLACK_MAX * self.pieces)
+            (self.extents_used() / 16 + 1).min(SLACK_MAX * self.per_large)
         } else {
             0
         };

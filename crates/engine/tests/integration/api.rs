@@ -623,7 +623,7 @@ fn tables_are_cleared_and_dropped() {
 }
 
 #[test]
-fn rows_found_in_pieces_are_made_whole() {
+fn rows_found_with_deltas_are_consolidated() {
     // A row in the cache is whole there, and its home is left as it is.
     let options = Options { cache_mode: CacheMode::Off, ..Options::default() };
     let db = Db::open_on(tier(256 << 20), options).unwrap();
@@ -646,7 +646,7 @@ fn rows_found_in_pieces_are_made_whole() {
     while db.metrics().chains_merged < 1000 {
         (0..1000).for_each(|i| check(table.get(&key(i)).unwrap(), i));
         rounds += 1;
-        assert!(rounds < 10_000, "the merger never came: {:?}", db.metrics());
+        assert!(rounds < 10_000, "consolidation never came: {:?}", db.metrics());
     }
     (0..1000).for_each(|i| check(table.get(&key(i)).unwrap(), i));
     (0..1000).for_each(|i| check(before.get(&table, &key(i)).unwrap(), i));

@@ -192,7 +192,7 @@ fn a_copy_under_a_schema_that_was_lost_is_void() {
     for key in 20..40u8 {
         table.update(&[key], &[("text", Value::Str("second"))]).unwrap();
     }
-    // The merger copies what is read in pieces.
+    // Consolidation copies rows that are read with deltas.
     for _ in 0..4 {
         for key in 0..40u8 {
             table.get(&[key]).unwrap();

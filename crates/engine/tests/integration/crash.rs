@@ -12,7 +12,7 @@ fn taste() -> Taste {
     Taste {
         keys: 90,
         value_bytes_max: 80_000,
-        // What reads find in pieces, collections merge: rows that are not durable, under deltas that may be.
+        // Chains that reads find, `Db::collect` merges: rows that are not durable, under deltas that may be.
         reads: true,
         reopens: false,
         persist_one_in: 25,
@@ -349,7 +349,7 @@ impl Counted {
     }
 }
 
-/// Threads that write the same rows, with the merger and gc at work; then a crash anywhere in what they stored.
+/// Threads that write the same rows, with consolidation and gc at work; then a crash anywhere in what they stored.
 #[test]
 fn threads_on_persistent_memory() {
     for durability in [Durability::Immediate, Durability::Process] {

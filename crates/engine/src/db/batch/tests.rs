@@ -15,7 +15,7 @@ fn open(sim: &CrashSim) -> (Db, Table) {
 
 /// As one that single updates fill: else each further update of such a row in a batch writes the whole row.
 #[test]
-fn a_chain_that_a_batch_fills_is_left_for_the_merger() {
+fn a_chain_that_a_batch_fills_is_left_for_consolidation() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let (db, table) = open(&sim);
     let chain_max = i64::from(options().delta_chain_max);

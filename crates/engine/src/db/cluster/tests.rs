@@ -61,7 +61,7 @@ fn lie_apart(table: &Table) -> bool {
     are_scattered(batch.slots())
 }
 
-/// Scans and rounds of the merger until nothing more is copied; how many rows were in all.
+/// Scans and rounds of consolidation until nothing more is copied; how many rows were in all.
 fn settle(db: &Db, table: &Table, reverse: bool) -> u64 {
     let mut before = u64::MAX;
     while before != db.metrics().rows_clustered {

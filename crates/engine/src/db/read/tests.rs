@@ -40,7 +40,7 @@ fn places(table: &Table) -> (u64, u64) {
     let guard = store.pin();
     let slot = table.shared().index.rows().get(KEY, &guard).unwrap();
     let chain = store.chain(slot).unwrap();
-    let row = chain.row().unwrap();
+    let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }
 

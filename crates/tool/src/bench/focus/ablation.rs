@@ -18,7 +18,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What is run, in this order, and what it is called in charts. Reads come before and after the updates, so that they meet the
-/// rows as loaded and in pieces; updates of five fields come before the reads of one, so that the newest delta names it as often as not.
+/// rows as loaded and with deltas; updates of five fields come before the reads of one, so that the newest delta names it as often as not.
 const PHASES: [(&str, &str); 7] = [
     ("c", "C"),
     ("a", "A"),

@@ -1,4 +1,4 @@
-//! Merging in place (FOCUS section V-B, "swim"): deltas of fixed fields go into the row they lie over, off the write path,
+//! In-place merge (FOCUS section V-B, "swim"): deltas of fixed fields go into their base row, off the write path,
 //! and the chain is gone without a row being copied. For media whose lines are cheap to flush: in the page cache a hundred
 //! bytes would make four kilobytes dirty.
 //!
@@ -37,18 +37,18 @@ use crate::schema::layout::Layout;
 const LINE_BYTES: u64 = 64;
 
 /// Bytes of a row's body and what takes their place.
-type Piece<'d> = (Range<usize>, &'d [u8]);
+type FieldPatch<'d> = (Range<usize>, &'d [u8]);
 
 /// What `delta` changes in a row body that begins with `bitmap`; `None` if it cannot be merged in place.
-fn pieces<'d>(
+fn field_patches<'d>(
     layout: &Layout,
     bitmap: &[u8],
     delta: &'d Record<'_>,
-) -> Result<Option<SmallVec<[Piece<'d>; 4]>>> {
+) -> Result<Option<SmallVec<[FieldPatch<'d>; 4]>>> {
     if delta.flags() & FLAG_EXPIRES != 0 {
         return Ok(None);
     }
-    let mut pieces = SmallVec::new();
+    let mut patches = SmallVec::new();
     for entry in DeltaBody::new(delta).entries()? {
         let entry = entry?;
         let (Some(raw), None) = (entry.raw, entry.expires_at_ms) else { return Ok(None) };
@@ -56,12 +56,12 @@ fn pieces<'d>(
             Some((place, byte, bit))
                 if place.len() == raw.len() && bitmap.get(byte).is_some_and(|b| b & bit != 0) =>
             {
-                pieces.push((place, raw));
+                patches.push((place, raw));
             }
             _ => return Ok(None),
         }
     }
-    Ok(Some(pieces))
+    Ok(Some(patches))
 }
 
 /// What the blocks of `row` hold whose sums do not fit because a merge is, or was, under way; `deltas` are those over the
@@ -81,8 +81,8 @@ pub(super) fn mend<'d, 'a: 'd>(
     let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_fits(b, &body[row.block_range(b)])).collect();
     let mut mended = Vec::new();
     for delta in deltas.rev() {
-        let Ok(Some(pieces)) = pieces(layout, body.get(..layout.presence_bytes())?, delta) else { break };
-        for (place, raw) in pieces {
+        let Ok(Some(patches)) = field_patches(layout, body.get(..layout.presence_bytes())?, delta) else { break };
+        for (place, raw) in patches {
             body.get_mut(place)?.copy_from_slice(raw);
         }
         torn.retain(|&block| {
@@ -111,13 +111,13 @@ struct Merge<'c, 'r> {
 
 impl Store {
     /// Whether rows are written so that they can be merged in place.
-    pub(super) fn swims(&self) -> bool {
+    pub(super) fn merges_in_place(&self) -> bool {
         self.options.swim && self.log.tier().flush_is_cheap()
     }
 
     /// The flag for rows under `layout` that are written from now on.
     pub(super) fn mergeable_flag(&self, layout: &Layout) -> u8 {
-        if layout.has_fixed() && self.swims() { FLAG_MERGEABLE } else { 0 }
+        if layout.has_fixed() && self.merges_in_place() { FLAG_MERGEABLE } else { 0 }
     }
 
     /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to
@@ -173,7 +173,7 @@ impl Store {
         chain: &'c Chain<'r>,
         through: u64,
     ) -> Result<Option<Merge<'c, 'r>>> {
-        let (row, deltas) = (chain.row()?, chain.deltas()?);
+        let (row, deltas) = (chain.base_row()?, chain.deltas()?);
         let newest = chain.newest().sequence();
         let schema = table.schema.load();
         let layout = schema.layout(row.schema_version());
@@ -189,10 +189,10 @@ impl Store {
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for delta in deltas.rev() {
-            let Some(pieces) = pieces(layout, &row.raw_body()[..layout.presence_bytes()], delta)? else {
+            let Some(patches) = field_patches(layout, &row.raw_body()[..layout.presence_bytes()], delta)? else {
                 return Ok(None);
             };
-            for (place, raw) in pieces {
+            for (place, raw) in patches {
                 body[place.clone()].copy_from_slice(raw);
                 places.push(place);
             }
@@ -282,7 +282,7 @@ impl Store {
             last = record.sequence();
             if record.kind() != RecordKind::Tombstone {
                 let chain = self.chain(version).ok()?;
-                if chain.row().ok()?.offset() == row.offset() {
+                if chain.base_row().ok()?.offset() == row.offset() {
                     return Some(chain);
                 }
             }

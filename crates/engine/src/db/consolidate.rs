@@ -1,4 +1,4 @@
-//! The merger: writes whole again, off every caller's path, rows that lie in pieces.
+//! Delta consolidation: merges chains of deltas into whole rows, off every caller's path.
 //!
 //! A read of a row with deltas costs a miss more for each of them, and the update that finds the chain full must read it
 //! all. Both leave the row's key in a queue: a reader when it meets deltas, a writer when it has filled a chain. A thread
@@ -8,12 +8,12 @@
 //! next to one another.
 //!
 //! While a good part of the calls are updates, what readers find is left alone: a row that is changed as often as it is
-//! read would be copied again and again. The merger never takes space that writers may be short of.
+//! read would be copied again and again. Consolidation never takes space that writers may be short of.
 //!
-//! Where the medium allows it, fixed fields are merged in place instead (`swim.rs`). That can only be done some time after
-//! the keys were noted, so they age for a round; what cannot be merged so is copied.
+//! Where the medium allows it, fixed fields are merged in place instead (`in_place.rs`). That can only be done some time after
+//! the keys were queued, so they age for a round; what cannot be merged so is copied.
 //!
-//! Nobody waits for it: if the queue is full or somebody else is at it, the key is not noted, and the next caller will.
+//! Nobody waits for it: if the queue is full or somebody else is at it, the key is not queued, and the next caller will queue it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,44 +40,44 @@ const READS_PER_SCAN: u64 = 16;
 
 /// A key whose row has at least `depth` deltas.
 #[derive(Clone, Copy)]
-struct Noted {
+struct QueuedKey {
     table: u32,
     depth: u8,
     key_bytes: u8,
     key: [u8; KEY_BYTES_MAX],
 }
 
-impl Noted {
+impl QueuedKey {
     fn key(&self) -> &[u8] {
         &self.key[..usize::from(self.key_bytes)]
     }
 }
 
-/// Keys noted a while ago.
+/// Keys queued a while ago.
 struct Aged {
-    noted: Vec<Noted>,
+    queued: Vec<QueuedKey>,
     /// Every write up to this sequence is durable, and was visible to all in the epoch.
     through: u64,
     epoch: u64,
 }
 
-/// What callers and the merger share.
-pub(crate) struct Merging {
+/// What callers and the consolidation thread share.
+pub(crate) struct Consolidation {
     /// Whether there is room in the queue; looked at before the queue is.
     room: AtomicBool,
-    /// Whether readers are to note what they find.
+    /// Whether readers are to queue what they find.
     reads_count: AtomicBool,
-    waiting: Mutex<Vec<Noted>>,
+    waiting: Mutex<Vec<QueuedKey>>,
     /// Keys that will be merged in place when nobody can see their rows without their deltas any more.
     aging: Mutex<Option<Aged>>,
     merged: AtomicU64,
     in_place: AtomicU64,
 }
 
-impl Merging {
-    /// `wanted`: whether keys are noted at all; `reads_count`: whether readers note them from the start.
-    pub(super) fn new(wanted: bool, reads_count: bool) -> Merging {
-        Merging {
+impl Consolidation {
+    /// `wanted`: whether keys are queued at all; `reads_count`: whether readers queue them from the start.
+    pub(super) fn new(wanted: bool, reads_count: bool) -> Consolidation {
+        Consolidation {
             room: AtomicBool::new(wanted),
             reads_count: AtomicBool::new(reads_count),
             waiting: Mutex::new(Vec::with_capacity(if wanted { WAITING_MAX } else { 0 })),
@@ -91,7 +91,7 @@ impl Merging {
     #[inline]
     pub(super) fn found(&self, table: &TableShared, key: &[u8]) {
         if self.reads_count.load(Ordering::Relaxed) && self.room.load(Ordering::Relaxed) {
-            self.note(table, key, 1);
+            self.enqueue(table, key, 1);
         }
     }
 
@@ -99,7 +99,7 @@ impl Merging {
     #[inline]
     pub(super) fn filled(&self, table: &TableShared, key: &[u8], depth: u8) {
         if self.room.load(Ordering::Relaxed) {
-            self.note(table, key, depth);
+            self.enqueue(table, key, depth);
         }
     }
 
@@ -108,26 +108,26 @@ impl Merging {
         self.reads_count.load(Ordering::Relaxed)
     }
 
-    fn note(&self, table: &TableShared, key: &[u8], depth: u8) {
+    fn enqueue(&self, table: &TableShared, key: &[u8], depth: u8) {
         let Some(mut waiting) = self.waiting.try_lock() else { return };
         if key.len() > KEY_BYTES_MAX || waiting.len() == WAITING_MAX {
             return;
         }
         let table = table.id.load(Ordering::Relaxed);
-        let mut noted = Noted { table, depth, key_bytes: key.len() as u8, key: [0; KEY_BYTES_MAX] };
-        noted.key[..key.len()].copy_from_slice(key);
-        waiting.push(noted);
+        let mut queued = QueuedKey { table, depth, key_bytes: key.len() as u8, key: [0; KEY_BYTES_MAX] };
+        queued.key[..key.len()].copy_from_slice(key);
+        waiting.push(queued);
         if waiting.len() == WAITING_MAX {
             self.room.store(false, Ordering::Relaxed);
         }
     }
 
     /// Puts keys that were taken out back, as far as there is room.
-    fn give_back(&self, noted: &mut Vec<Noted>) {
+    fn requeue(&self, queued: &mut Vec<QueuedKey>) {
         let mut waiting = self.waiting.lock();
         let room = WAITING_MAX - waiting.len();
-        noted.truncate(room);
-        waiting.append(noted);
+        queued.truncate(room);
+        waiting.append(queued);
         self.room.store(waiting.len() < WAITING_MAX, Ordering::Relaxed);
     }
 
@@ -154,91 +154,91 @@ impl Recent {
 }
 
 impl Store {
-    /// The merger's thread.
-    pub(super) fn keep_merged(&self) {
+    /// The consolidation thread.
+    pub(super) fn consolidation_loop(&self) {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());
-        let mut noted = Vec::with_capacity(WAITING_MAX);
+        let mut queued = Vec::with_capacity(WAITING_MAX);
         let (mut pace, mut worked) = (Pace::new(PACE), true);
         // After a failed sync nothing can be written any more.
         while self.housekeeping.pace(&mut pace, || worked) && self.log.check_writable().is_ok() {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));
-            self.merging.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
-            let mut count = self.merge_noted(&mut noted);
+            self.consolidation.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
+            let mut count = self.consolidate_queued(&mut queued);
             worked = self.cluster_noted() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
-            while count == WAITING_MAX && !self.swims() && !self.housekeeping.is_stopped() {
-                count = self.merge_noted(&mut noted);
+            while count == WAITING_MAX && !self.merges_in_place() && !self.housekeeping.is_stopped() {
+                count = self.consolidate_queued(&mut queued);
             }
         }
     }
 
-    /// Merges what was noted, unless space is low; returns how many keys were. What fails is left to the next caller who
+    /// Merges what was queued, unless space is low; returns how many keys were. What fails is left to the next caller who
     /// meets it, and who is told.
-    fn merge_noted(&self, noted: &mut Vec<Noted>) -> usize {
-        std::mem::swap(noted, &mut *self.merging.waiting.lock());
-        self.merging.room.store(self.options.merge, Ordering::Relaxed);
-        let count = noted.len();
-        if self.swims() {
-            self.age(noted);
+    fn consolidate_queued(&self, queued: &mut Vec<QueuedKey>) -> usize {
+        std::mem::swap(queued, &mut *self.consolidation.waiting.lock());
+        self.consolidation.room.store(self.options.merge, Ordering::Relaxed);
+        let count = queued.len();
+        if self.merges_in_place() {
+            self.age(queued);
             return count;
         }
         if !self.gc.throttle.is_on() {
-            noted.chunks(GROUP).for_each(|group| self.merge_group(group, None));
+            queued.chunks(GROUP).for_each(|group| self.consolidate_group(group, None));
         }
-        noted.clear();
+        queued.clear();
         count
     }
 
-    /// Merges the keys that have aged and lets those in `noted` do so; while some still do, they wait.
-    fn age(&self, noted: &mut Vec<Noted>) {
-        let mut aging = self.merging.aging.lock();
+    /// Merges the keys that have aged and lets those in `queued` do so; while some still do, they wait.
+    fn age(&self, queued: &mut Vec<QueuedKey>) {
+        let mut aging = self.consolidation.aging.lock();
         if let Some(aged) = &*aging {
             if !self.epoch.is_quiescent_since(aged.epoch) {
-                return self.merging.give_back(noted);
+                return self.consolidation.requeue(queued);
             }
-            aged.noted.chunks(GROUP).for_each(|group| self.merge_group(group, Some(aged.through)));
+            aged.queued.chunks(GROUP).for_each(|group| self.consolidate_group(group, Some(aged.through)));
             *aging = None;
         }
         // PERSIST: the deltas are durable, and the root says so, before they are merged: a torn row under the watermark
         // is one that was being merged, not the end of the log.
-        if !noted.is_empty()
+        if !queued.is_empty()
             && let Ok(through) = self.log.checkpoint()
         {
-            *aging = Some(Aged { noted: std::mem::take(noted), through, epoch: self.epoch.current() });
+            *aging = Some(Aged { queued: std::mem::take(queued), through, epoch: self.epoch.current() });
         }
     }
 
     /// A round for a store without threads.
-    pub(super) fn merge_now(&self) {
+    pub(super) fn consolidate_now(&self) {
         // The second time what the first has let age.
-        let mut noted = Vec::with_capacity(WAITING_MAX);
-        self.merge_noted(&mut noted);
-        self.merge_noted(&mut noted);
+        let mut queued = Vec::with_capacity(WAITING_MAX);
+        self.consolidate_queued(&mut queued);
+        self.consolidate_queued(&mut queued);
         self.cluster_noted();
     }
 
     /// Merges the rows of neighbours in the queue, if they are of one table; else one by one. In place what can be, if all
     /// writes up to `through` have aged; the others by copy, unless space is low.
-    fn merge_group(&self, group: &[Noted], through: Option<u64>) {
+    fn consolidate_group(&self, group: &[QueuedKey], through: Option<u64>) {
         let [first, ..] = group else { return };
-        if group.iter().any(|noted| noted.table != first.table) {
-            return group.iter().for_each(|noted| self.merge_group(std::slice::from_ref(noted), through));
+        if group.iter().any(|queued| queued.table != first.table) {
+            return group.iter().for_each(|queued| self.consolidate_group(std::slice::from_ref(queued), through));
         }
         let Some(table) = self.catalog.by_id(first.table) else { return };
-        let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Noted::key).collect();
+        let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
         table.index.rows().multi_get(&keys, &guard, &mut found);
-        let still = |slot: Slot, noted: &Noted| slot.tag() == Tag::Delta && slot.depth() >= noted.depth;
-        for (slot, noted) in found.iter_mut().zip(group) {
-            *slot = slot.filter(|slot| still(*slot, noted));
+        let still = |slot: Slot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
+        for (slot, queued) in found.iter_mut().zip(group) {
+            *slot = slot.filter(|slot| still(*slot, queued));
         }
         self.fetch_chains(found);
         let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
-            found.into_iter().flatten().filter_map(|slot| Some((slot, self.whole_chain(slot).ok()?))),
+            found.into_iter().flatten().filter_map(|slot| Some((slot, self.walked_chain(slot).ok()?))),
         );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
         // While a gc cycle runs, the row is copied instead.
@@ -251,13 +251,13 @@ impl Store {
             let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
             done = self.merge_in_place(&table, &chains, through);
             let count = done.iter().filter(|done| **done).count() as u64;
-            self.merging.in_place.fetch_add(count, Ordering::Relaxed);
-            self.merging.merged.fetch_add(count, Ordering::Relaxed);
+            self.consolidation.in_place.fetch_add(count, Ordering::Relaxed);
+            self.consolidation.merged.fetch_add(count, Ordering::Relaxed);
         }
         if self.gc.throttle.is_on() {
             return;
         }
-        // A chain that grew while it aged will be noted again, unless it can grow no more.
+        // A chain that grew while it aged will be queued again, unless it can grow no more.
         let comes_again = |slot: &Slot, chain: &Chain<'_>| {
             through.is_some_and(|through| chain.newest().sequence() > through)
                 && slot.depth() < self.options.delta_chain_max
@@ -267,7 +267,7 @@ impl Store {
                 continue;
             }
             if self.merge_row(&table, *slot, chain).unwrap_or(false) {
-                self.merging.merged.fetch_add(1, Ordering::Relaxed);
+                self.consolidation.merged.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -136,7 +136,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (slot, body) = {
         let guard = table.store().pin();
         let slot = table.shared().index.find(KEY, &guard).unwrap();
-        (slot, table.store().chain(slot).unwrap().row().unwrap().body_offset())
+        (slot, table.store().chain(slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
@@ -196,7 +196,7 @@ fn a_snapshot_sees_what_it_saw() {
 fn body_of(table: &Table) -> u64 {
     let (store, guard) = (table.store(), table.store().pin());
     let slot = table.shared().index.find(KEY, &guard).unwrap();
-    store.chain(slot).unwrap().row().unwrap().body_offset()
+    store.chain(slot).unwrap().base_row().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.
