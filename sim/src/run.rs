@@ -140,14 +140,14 @@ pub struct Merged {
     /// Those of them that were merged in place.
     pub in_place: u64,
     /// Rows copied into the order of their keys.
-    pub clustered: u64,
+    pub reordered: u64,
 }
 
 impl std::ops::AddAssign for Merged {
     fn add_assign(&mut self, more: Merged) {
         self.chains += more.chains;
         self.in_place += more.in_place;
-        self.clustered += more.clustered;
+        self.reordered += more.reordered;
     }
 }
 
@@ -223,7 +223,7 @@ impl Runner {
             merged += Merged {
                 chains: metrics.chains_merged,
                 in_place: metrics.chains_merged_in_place,
-                clustered: metrics.rows_clustered,
+                reordered: metrics.rows_reordered,
             };
         }
         merged

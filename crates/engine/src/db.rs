@@ -11,7 +11,7 @@
 //! | `db/sweep.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
 //! | `db/consolidate.rs` | delta chains merged into rows |
-//! | `db/cluster.rs` | rows that are scanned together brought together |
+//! | `db/reorder.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change, in the log and in the root |
@@ -26,7 +26,7 @@ pub mod backup;
 mod batch;
 mod cached;
 mod catalog;
-mod cluster;
+mod reorder;
 mod gc;
 mod deleted;
 mod expiring;

@@ -72,7 +72,7 @@ pub struct Options {
     pub line_flush: bool,
     /// Whether ranges that are scanned repeatedly, and whose rows were not written in the order of their keys, are copied into
     /// that order while reads prevail. Needs `merge`. Default true.
-    pub cluster: bool,
+    pub reorder: bool,
     /// Whether a read of single fields goes down a chain of deltas no farther than to the newest that names them (FOCUS section
     /// V-B). Default true; else it goes to the end of every chain: for experiments.
     pub early_stop: bool,
@@ -126,7 +126,7 @@ impl Default for Options {
             merge: true,
             swim: true,
             line_flush: true,
-            cluster: true,
+            reorder: true,
             early_stop: true,
             schema_layout: true,
             cache_bytes: 64 << 20,

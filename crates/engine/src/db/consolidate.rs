@@ -166,7 +166,7 @@ impl Store {
             let updates = updates.advance(self.counters.sum(Count::Update));
             self.consolidation.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
             let mut count = self.consolidate_queued(&mut queued);
-            worked = self.cluster_noted() | (count > 0);
+            worked = self.reorder_queued() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
             while count == WAITING_MAX && !self.merges_in_place() && !self.housekeeping.is_stopped() {
                 count = self.consolidate_queued(&mut queued);
@@ -216,7 +216,7 @@ impl Store {
         let mut queued = Vec::with_capacity(WAITING_MAX);
         self.consolidate_queued(&mut queued);
         self.consolidate_queued(&mut queued);
-        self.cluster_noted();
+        self.reorder_queued();
     }
 
     /// Merges the rows of neighbours in the queue, if they are of one table; else one by one. In place what can be, if all

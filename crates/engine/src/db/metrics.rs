@@ -111,7 +111,7 @@ pub struct Metrics {
     /// Those of them that were merged into their row in place (FOCUS section V-B).
     pub chains_merged_in_place: u64,
     /// Rows copied into the order of their keys because scans met them apart.
-    pub rows_clustered: u64,
+    pub rows_reordered: u64,
     /// Reads of rows that were in the cache, while it was in use.
     pub cache_hits: u64,
     /// Reads of rows that were not, while it was in use.
@@ -170,7 +170,7 @@ impl Store {
             bytes_collected,
             chains_merged,
             chains_merged_in_place,
-            rows_clustered: self.clustering.rows(),
+            rows_reordered: self.reordering.rows(),
             cache_hits: self.counters.sum(Count::CacheHit),
             cache_misses: self.counters.sum(Count::CacheMiss),
             cache_admissions: of_cache.admissions.load(Ordering::Relaxed),

@@ -152,7 +152,7 @@ impl Scan {
             true => shared.index.rows().scan_reverse(low, high, wanted, &guard, &mut state.batch),
         };
         state.finished = more == ScanEnd::Done;
-        store.note_scattered(shared, &state.batch, *reverse);
+        store.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let fetch = Fetch::new(store, &schema, ids.as_deref());

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use super::backup::BackupPins;
 use super::cached::check_options;
 use super::catalog::Catalog;
-use super::cluster::Clustering;
+use super::reorder::Reordering;
 use super::gc::Gc;
 use super::expiring::TableExpiry;
 use super::consolidate::Consolidation;
@@ -50,7 +50,7 @@ pub(crate) struct Store {
     pub(super) backups: BackupPins,
     pub(super) gc: Gc,
     pub(super) consolidation: Consolidation,
-    pub(super) clustering: Clustering,
+    pub(super) reordering: Reordering,
     pub(super) cache: Cache,
     pub(super) housekeeping: Housekeeping,
 }
@@ -160,7 +160,7 @@ impl Store {
         let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };
         let catalog = catalog(&log, &arena, &epoch, access)?;
         let consolidation = Consolidation::new(options.merge, !options.background);
-        let clustering = Clustering::new(options.merge && options.cluster);
+        let reordering = Reordering::new(options.merge && options.reorder);
         Ok(Store {
             log,
             epoch,
@@ -175,7 +175,7 @@ impl Store {
             backups: BackupPins::default(),
             gc: Gc::default(),
             consolidation,
-            clustering,
+            reordering,
             cache,
             housekeeping: Housekeeping::default(),
         })

@@ -25,9 +25,9 @@ fn key(row: u64) -> [u8; 24] {
     key
 }
 
-fn profiles(cluster: bool) -> (Db, Table, Vec<FieldId>) {
+fn profiles(reorder: bool) -> (Db, Table, Vec<FieldId>) {
     let tier = FastTier::dram(&FastTierOptions { bytes_max: 256 << 20, ..FastTierOptions::default() });
-    let options = Options { segment_bytes: 1 << 20, background: false, cluster, ..Options::default() };
+    let options = Options { segment_bytes: 1 << 20, background: false, reorder, ..Options::default() };
     let db = Db::open_on(tier.unwrap(), options).unwrap();
     let named = |schema: Schema, i| schema.field(format!("field{i}"), Type::FixedBytes(100));
     let table = db.create_table("profiles", (0..FIELDS).fold(Schema::new(), named)).unwrap();

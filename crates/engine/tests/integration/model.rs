@@ -69,7 +69,7 @@ fn the_store_answers_like_its_model() {
     assert!(freed > 0, "the seeds never collected a segment");
     assert!(merged.chains > 0, "the seeds never merged a chain");
     assert!(merged.in_place > 0, "the seeds never merged a chain in place");
-    assert!(merged.clustered > 0, "the seeds never clustered a row");
+    assert!(merged.reordered > 0, "the seeds never reordered a row");
     assert!(hits > 0, "the seeds never read a cached row");
 }
 

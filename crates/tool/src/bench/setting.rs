@@ -81,10 +81,10 @@ const KNOWN: [Known; 16] = [
         set: |options, value| switch(&mut options.line_flush, value),
     },
     Known {
-        name: "cluster",
+        name: "reorder",
         values: "on|off",
         what: "rows that are scanned together and lie apart copied into the order of their keys",
-        set: |options, value| switch(&mut options.cluster, value),
+        set: |options, value| switch(&mut options.reorder, value),
     },
     Known {
         name: "early_stop",
@@ -257,7 +257,7 @@ mod tests {
             ("merge", |o| o.merge),
             ("swim", |o| o.swim),
             ("line_flush", |o| o.line_flush),
-            ("cluster", |o| o.cluster),
+            ("reorder", |o| o.reorder),
             ("early_stop", |o| o.early_stop),
             ("layout", |o| o.schema_layout),
             ("verify_reads", |o| o.verify_reads),

@@ -47,7 +47,7 @@ const SWITCHES: [(&str, &[(&str, &str)]); 2] = [
     (
         "One technique off: where rows are",
         &[
-            ("no clustering", "cluster=off"),
+            ("no reordering", "reorder=off"),
             ("no row cache", "cache-mode=off"),
             ("row cache by LRU", "cache-policy=lru"),
             ("no checksums on reads", "verify_reads=off"),
@@ -83,7 +83,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
             "no early stop",
         ),
         ("read-partial", "schema layout on against off: reads of one field", "no schema layout"),
-        ("scan-full", "clustering on against off: scans of 100 rows", "no clustering"),
+        ("scan-full", "reordering on against off: scans of 100 rows", "no reordering"),
     ] {
         let factor = Factor::times(what, finding.rate(BASE, phase), finding.rate(off, phase), None);
         finding.factors.push(factor);

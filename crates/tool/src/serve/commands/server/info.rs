@@ -261,7 +261,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
         ("chains_merged_in_place", metrics.chains_merged_in_place),
-        ("rows_clustered", metrics.rows_clustered),
+        ("rows_reordered", metrics.rows_reordered),
         ("cache_active", metrics.cache_active.into()),
         ("cache_gain_percent", metrics.cache_gain_percent),
         ("cache_rows", metrics.cache_rows),

@@ -1,4 +1,4 @@
-//! Clustering: rows that are scanned together are brought together.
+//! Range reordering: rows that are scanned together are brought together.
 //!
 //! Owns: which ranges are worth it, and their copying. Promises: a row is copied as consolidation copies it, so readers, snapshots
 //! and recovery see nothing new; no more than half of the log is dead because of it. Must not know how a copy is published.
@@ -10,7 +10,7 @@
 //! their keys, and gc frees what they leave.
 //!
 //! A copy pays only if the range is scanned again. One row in 16, chosen by its place so that all scans choose the same, is
-//! remembered in a bitmap by each scan that meets it, and a range is noted only where a scan meets one that was remembered. A
+//! remembered in a bitmap by each scan that meets it, and a range is queued only where a scan meets one that was remembered. A
 //! single pass over a table copies nothing.
 //!
 //! WiscKey (FAST 2016) named the price of values in the order of writing; DiffKV (ATC 2021) orders what scans meet. Here nothing
@@ -26,13 +26,13 @@ use super::read::GROUP;
 use super::store::{Store, TableShared};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
-/// Ranges that can wait. With [`ROWS`] and [`ONWARD`] it bounds what a round of consolidation copies.
+/// Ranges that can wait. With [`ROWS`] and [`RANGES_EACH`] it bounds what a round of consolidation copies.
 const WAITING_MAX: usize = 16;
 /// Rows of a range.
 const ROWS: usize = 128;
-/// Ranges copied for each that was noted: it, and those that follow it in key order as long as their rows lie apart too. So a table that
+/// Ranges copied for each that was queued: it, and those that follow it in key order as long as their rows lie apart too. So a table that
 /// is scanned all over is in order soon, and a few that are scanned never cost more than so many times themselves.
-const ONWARD: usize = 8;
+const RANGES_EACH: usize = 8;
 /// Scans of fewer rows say too little.
 const ROWS_MIN: usize = 8;
 /// So many rows that lie together are left where they are.
@@ -47,24 +47,24 @@ const MARKS: usize = 1 << 20;
 const MARKS_MAX: usize = MARKS / 4;
 
 /// The start of a range whose rows lie apart.
-struct Scattered {
+struct OutOfOrder {
     table: u32,
     key: SmallVec<[u8; 32]>,
 }
 
 /// What scans and the consolidation thread share.
-pub(crate) struct Clustering {
-    /// A bit for each row that a scan remembered, by a hash of its place; empty where nothing is clustered.
+pub(crate) struct Reordering {
+    /// A bit for each row that a scan remembered, by a hash of its place; empty where nothing is reordered.
     seen: Box<[AtomicU64]>,
     marks: AtomicUsize,
-    waiting: Mutex<Vec<Scattered>>,
+    waiting: Mutex<Vec<OutOfOrder>>,
     rows: AtomicU64,
 }
 
-impl Clustering {
-    pub(super) fn new(wanted: bool) -> Clustering {
+impl Reordering {
+    pub(super) fn new(wanted: bool) -> Reordering {
         let words = if wanted { MARKS / 64 } else { 0 };
-        Clustering {
+        Reordering {
             seen: (0..words).map(|_| AtomicU64::new(0)).collect(),
             marks: AtomicUsize::new(0),
             waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
@@ -107,10 +107,10 @@ impl Clustering {
         }
     }
 
-    fn note(&self, table: u32, key: &[u8]) {
+    fn enqueue(&self, table: u32, key: &[u8]) {
         let Some(mut waiting) = self.waiting.try_lock() else { return };
         if waiting.len() < WAITING_MAX {
-            waiting.push(Scattered { table, key: SmallVec::from_slice(key) });
+            waiting.push(OutOfOrder { table, key: SmallVec::from_slice(key) });
         }
     }
 }
@@ -126,7 +126,7 @@ fn are_near(one: &Slot, next: &Slot) -> bool {
 }
 
 /// Whether at least a quarter of the rows, in key order or against it, do not lie near the one before.
-fn are_scattered(slots: &[Slot]) -> bool {
+fn are_out_of_order(slots: &[Slot]) -> bool {
     let (mut rows, mut jumps, mut before) = (0, 0, None);
     for slot in slots.iter().filter(|slot| counts(slot)) {
         jumps += usize::from(before.is_some_and(|before| !are_near(before, slot)));
@@ -138,7 +138,7 @@ fn are_scattered(slots: &[Slot]) -> bool {
 
 /// The rows that do not lie in a run with others. Ranges overlap: what was brought together for one stays where it is when it is
 /// part of another.
-fn lone(slots: &[Slot]) -> impl Iterator<Item = Slot> {
+fn isolated(slots: &[Slot]) -> impl Iterator<Item = Slot> {
     let runs = slots.chunk_by(|one, next| counts(one) && counts(next) && are_near(one, next));
     runs.filter(|run| run.len() < RUN_MIN).flatten().copied().filter(counts)
 }
@@ -146,24 +146,24 @@ fn lone(slots: &[Slot]) -> impl Iterator<Item = Slot> {
 impl Store {
     /// For a scan: what it was given by the index, in key order or against it.
     #[inline]
-    pub(super) fn note_scattered(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
-        if self.clustering.is_wanted()
+    pub(super) fn enqueue_if_out_of_order(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
+        if self.reordering.is_wanted()
             && self.consolidation.reads_prevail()
-            && are_scattered(batch.slots())
-            && self.clustering.remember(batch.slots())
+            && are_out_of_order(batch.slots())
+            && self.reordering.remember(batch.slots())
         {
             let first = if reverse { batch.len() - 1 } else { 0 };
-            self.clustering.note(table.id.load(Ordering::Relaxed), batch.key(first));
+            self.reordering.enqueue(table.id.load(Ordering::Relaxed), batch.key(first));
         }
     }
 
-    /// Copies the rows of the ranges that were noted; false if there were none.
-    pub(super) fn cluster_noted(&self) -> bool {
-        self.clustering.forget_if_full();
-        let ranges: SmallVec<[Scattered; WAITING_MAX]> = self.clustering.waiting.lock().drain(..).collect();
+    /// Copies the rows of the ranges that were queued; false if there were none.
+    pub(super) fn reorder_queued(&self) -> bool {
+        self.reordering.forget_if_full();
+        let ranges: SmallVec<[OutOfOrder; WAITING_MAX]> = self.reordering.waiting.lock().drain(..).collect();
         for range in &ranges {
-            if self.has_room_to_cluster() {
-                self.cluster(range);
+            if self.has_room_to_reorder() {
+                self.reorder(range);
             }
         }
         !ranges.is_empty()
@@ -171,7 +171,7 @@ impl Store {
 
     /// Originals lie dead until gc has freed them. Where half of the log is dead it is at that, and where space is
     /// short it belongs to the writers.
-    fn has_room_to_cluster(&self) -> bool {
+    fn has_room_to_reorder(&self) -> bool {
         let filling = self.log.filling();
         let (available, all) = self.log.space();
         filling.obsolete * 2 < filling.used
@@ -179,20 +179,20 @@ impl Store {
             && !self.gc.throttle.is_on()
     }
 
-    fn cluster(&self, range: &Scattered) {
+    fn reorder(&self, range: &OutOfOrder) {
         let Some(table) = self.catalog.by_id(range.table) else { return };
         let mut from = Bound::Included(range.key.to_vec());
         let mut batch = ScanBatch::new();
-        for _ in 0..ONWARD {
+        for _ in 0..RANGES_EACH {
             let guard = self.pin();
             let first = from.as_ref().map(Vec::as_slice);
             let more = table.index.rows().scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
-            if !are_scattered(batch.slots()) {
+            if !are_out_of_order(batch.slots()) {
                 return;
             }
-            self.copy_lone(&table, batch.slots());
-            if more == ScanEnd::Done || self.housekeeping.is_stopped() || !self.has_room_to_cluster() {
+            self.copy_isolated(&table, batch.slots());
+            if more == ScanEnd::Done || self.housekeeping.is_stopped() || !self.has_room_to_reorder() {
                 return;
             }
             from = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
@@ -200,9 +200,9 @@ impl Store {
     }
 
     /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.
-    fn copy_lone(&self, table: &TableShared, slots: &[Slot]) {
-        let lone: SmallVec<[Slot; ROWS]> = lone(slots).map(|slot| self.home(slot)).collect();
-        for group in lone.chunks(GROUP) {
+    fn copy_isolated(&self, table: &TableShared, slots: &[Slot]) {
+        let isolated: SmallVec<[Slot; ROWS]> = isolated(slots).map(|slot| self.home(slot)).collect();
+        for group in isolated.chunks(GROUP) {
             let mut homes = [None; GROUP];
             homes.iter_mut().zip(group).for_each(|(home, slot)| *home = Some(*slot));
             self.fetch_chains(homes);
@@ -210,7 +210,7 @@ impl Store {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
                 let copied = self.walked_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));
-                self.clustering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
+                self.reordering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }
     }

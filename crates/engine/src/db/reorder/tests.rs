@@ -58,14 +58,14 @@ fn lie_apart(table: &Table) -> bool {
     let guard = store.pin();
     let all = usize::try_from(KEYS).unwrap();
     table.shared().index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
-    are_scattered(batch.slots())
+    are_out_of_order(batch.slots())
 }
 
 /// Scans and rounds of consolidation until nothing more is copied; how many rows were in all.
 fn settle(db: &Db, table: &Table, reverse: bool) -> u64 {
     let mut before = u64::MAX;
-    while before != db.metrics().rows_clustered {
-        before = db.metrics().rows_clustered;
+    while before != db.metrics().rows_reordered {
+        before = db.metrics().rows_reordered;
         check(table, reverse);
         db.collect().unwrap();
     }
@@ -80,9 +80,9 @@ fn rows_scanned_again_and_again_come_together() {
         let table = table_of(&db, apart());
         check(&table, reverse);
         db.collect().unwrap();
-        assert_eq!(db.metrics().rows_clustered, 0, "once is not enough");
-        let clustered = settle(&db, &table, reverse);
-        assert!((KEYS * 3 / 4..KEYS * 2).contains(&clustered), "{clustered} rows were copied");
+        assert_eq!(db.metrics().rows_reordered, 0, "once is not enough");
+        let reordered = settle(&db, &table, reverse);
+        assert!((KEYS * 3 / 4..KEYS * 2).contains(&reordered), "{reordered} rows were copied");
         assert!(!lie_apart(&table), "the rows lie apart still");
         // What was copied is what is recovered.
         drop(table);
@@ -102,9 +102,9 @@ fn a_range_takes_along_those_that_follow_it() {
         assert_eq!(table.scan().limit(200).count(), 200);
         db.collect().unwrap();
     }
-    let wanted = (ROWS * ONWARD) as u64;
-    let clustered = db.metrics().rows_clustered;
-    assert!((wanted / 2..=wanted).contains(&clustered), "{clustered} rows were copied for a scan of 200");
+    let wanted = (ROWS * RANGES_EACH) as u64;
+    let reordered = db.metrics().rows_reordered;
+    assert!((wanted / 2..=wanted).contains(&reordered), "{reordered} rows were copied for a scan of 200");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn rows_that_lie_together_stay() {
 
 #[test]
 fn it_can_be_switched_off() {
-    for off in [Options { cluster: false, ..options() }, Options { merge: false, ..options() }] {
+    for off in [Options { reorder: false, ..options() }, Options { merge: false, ..options() }] {
         let sim = sim();
         let db = open(&sim, off);
         let table = table_of(&db, apart());
@@ -125,7 +125,7 @@ fn it_can_be_switched_off() {
             check(&table, false);
             db.collect().unwrap();
         });
-        assert_eq!(db.metrics().rows_clustered, 0);
+        assert_eq!(db.metrics().rows_reordered, 0);
     }
 }
 
@@ -135,7 +135,7 @@ fn a_store_short_of_space_keeps_it_for_writers() {
     let db = open(&sim, options());
     let table = table_of(&db, apart());
     let mut fill = KEYS;
-    while table.store().has_room_to_cluster() {
+    while table.store().has_room_to_reorder() {
         table.put(&key(fill), &[("n", Value::UInt(fill)), ("wide", Value::Bytes(&[0; 2000]))]).unwrap();
         fill += 1;
     }
@@ -143,7 +143,7 @@ fn a_store_short_of_space_keeps_it_for_writers() {
         table.scan().for_each(|_, _| Ok(true)).unwrap();
         db.collect().unwrap();
     }
-    assert_eq!(db.metrics().rows_clustered, 0);
+    assert_eq!(db.metrics().rows_reordered, 0);
 }
 
 #[test]
@@ -168,26 +168,26 @@ fn a_snapshot_sees_what_it_saw() {
         db.collect().unwrap();
         assert_eq!(look(), before);
     }
-    assert!(db.metrics().rows_clustered > KEYS / 2);
+    assert!(db.metrics().rows_reordered > KEYS / 2);
 }
 
 #[test]
 fn marks_are_forgotten_before_all_rows_seem_known() {
-    let clustering = Clustering::new(true);
+    let reordering = Reordering::new(true);
     let slots: Vec<Slot> = (1..=(MARKS as u64)).map(|i| Slot::new(Tag::Row, i * 1024, 1000)).collect();
     let mut scanned = 0;
-    while clustering.marks.load(Ordering::Relaxed) < MARKS_MAX && scanned < 64 {
+    while reordering.marks.load(Ordering::Relaxed) < MARKS_MAX && scanned < 64 {
         let part = &slots[scanned * slots.len() / 64..(scanned + 1) * slots.len() / 64];
-        clustering.remember(part);
-        assert!(clustering.remember(part), "they were there a moment ago");
+        reordering.remember(part);
+        assert!(reordering.remember(part), "they were there a moment ago");
         scanned += 1;
     }
-    let marks = clustering.marks.load(Ordering::Relaxed) as u64;
+    let marks = reordering.marks.load(Ordering::Relaxed) as u64;
     let share = slots.len() as u64 * scanned as u64 / 64 / SAMPLE;
     assert!((share / 2..=share * 2).contains(&marks), "{marks} of {share} that were to be");
-    clustering.marks.store(MARKS_MAX, Ordering::Relaxed);
-    clustering.forget_if_full();
-    assert!(!clustering.remember(&slots[..1024]));
+    reordering.marks.store(MARKS_MAX, Ordering::Relaxed);
+    reordering.forget_if_full();
+    assert!(!reordering.remember(&slots[..1024]));
 }
 
 /// Rows too large to count lie between small ones: the small ones come together, and the large ones stay where they are.
@@ -205,7 +205,7 @@ fn large_rows_in_between_are_not_copied_for_ever() {
             assert_eq!(flat.scan().count() as u64, KEYS);
             db.collect().unwrap();
         }
-        db.metrics().rows_clustered
+        db.metrics().rows_reordered
     };
     let settled = scan(30);
     assert!(settled > 0);
