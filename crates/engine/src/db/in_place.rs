@@ -10,14 +10,14 @@
 //!
 //! Then, for a group of rows at once, in the order of their addresses, each line flushed once (Algorithm 1):
 //!
-//! 1. The sums of the blocks as they will be. PERSIST: durable before the first field is touched, so that a torn block shows.
+//! 1. The checksums of the blocks as they will be. PERSIST: durable before the first field is touched, so that a torn block shows.
 //! 2. The fields, in whole words. PERSIST: durable before 3.
 //! 3. The word that says how far the row is merged: from then on recovery ignores the deltas. PERSIST: durable before 4.
 //! 4. The slot points at the row, and the deltas are dead. If somebody has written meanwhile it stays as it is, for the
 //!    deltas over a merged row change nothing.
 //!
-//! Between 1 and 2 a block and its sum do not fit. Whoever reads then has the deltas in hand: with them laid over a copy,
-//! oldest first, there comes a point where the block does fit ([`mend`]). The values come from the deltas anyway. After a
+//! Between 1 and 2 a block and its checksum do not match. Whoever reads then has the deltas in hand: with them laid over a copy,
+//! oldest first, there comes a point where the block does match ([`mend`]). The values come from the deltas anyway. After a
 //! crash recovery does the same and writes the block back.
 
 use std::ops::Range;
@@ -64,7 +64,7 @@ fn field_patches<'d>(
     Ok(Some(patches))
 }
 
-/// What the blocks of `row` hold whose sums do not fit because a merge is, or was, under way; `deltas` are those over the
+/// What the blocks of `row` hold whose checksums do not match because a merge is, or was, under way; `deltas` are those over the
 /// row, newest first. `None` if no merge explains them.
 pub(super) fn mend<'d, 'a: 'd>(
     row: &Record<'_>,
@@ -75,10 +75,10 @@ pub(super) fn mend<'d, 'a: 'd>(
         return None;
     }
     let mut body = row.raw_body().to_vec();
-    // The sums are read after the body: they were changed before it.
+    // The checksums are read after the body: they were changed before it.
     fence(Ordering::Acquire);
     let blocks = row.blocks_of(&(0..body.len()));
-    let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_fits(b, &body[row.block_range(b)])).collect();
+    let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_matches(b, &body[row.block_range(b)])).collect();
     let mut mended = Vec::new();
     for delta in deltas.rev() {
         let Ok(Some(patches)) = field_patches(layout, body.get(..layout.presence_bytes())?, delta) else { break };
@@ -87,11 +87,11 @@ pub(super) fn mend<'d, 'a: 'd>(
         }
         torn.retain(|&block| {
             let range = row.block_range(block);
-            let fits = row.block_fits(block, &body[range.clone()]);
-            if fits {
+            let matches = row.block_matches(block, &body[range.clone()]);
+            if matches {
                 mended.push((range.clone(), body[range].to_vec()));
             }
-            !fits
+            !matches
         });
     }
     torn.is_empty().then_some(mended)
@@ -105,7 +105,7 @@ struct Merge<'c, 'r> {
     /// The sequence of the newest delta.
     through: u64,
     /// What is written where in the tier, in the order of the addresses.
-    sums: Vec<(u64, [u8; 4])>,
+    checksums: Vec<(u64, [u8; 4])>,
     fields: Vec<(u64, Vec<u8>)>,
 }
 
@@ -153,7 +153,7 @@ impl Store {
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.
         let write_all = || {
-            step(&mut merges.iter().flat_map(|(_, m)| m.sums.iter().map(|(at, sum)| (*at, &sum[..]))))?;
+            step(&mut merges.iter().flat_map(|(_, m)| m.checksums.iter().map(|(at, checksum)| (*at, &checksum[..]))))?;
             step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))))?;
             step(&mut words.iter().map(|(at, word)| (*at, &word[..])))
         };
@@ -201,13 +201,13 @@ impl Store {
         places.dedup();
         let mut blocks: Vec<usize> = places.iter().flat_map(|place| row.blocks_of(place)).collect();
         blocks.dedup();
-        let sum = |block: usize| row.sum_of(&body[row.block_range(block)]).to_le_bytes();
+        let checksum = |block: usize| row.checksum_of(&body[row.block_range(block)]).to_le_bytes();
         Ok(Some(Merge {
             key: row.key(),
             slot,
             row,
             through: newest,
-            sums: blocks.into_iter().map(|block| (row.sum_offset(block), sum(block))).collect(),
+            checksums: blocks.into_iter().map(|block| (row.checksum_offset(block), checksum(block))).collect(),
             fields: places
                 .into_iter()
                 .map(|place| (row.body_offset() + place.start as u64, body[place].to_vec()))
@@ -254,12 +254,12 @@ impl Store {
         } else {
             // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
             let body = row.raw_body();
-            let sum = |block| row.sum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-            writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.sum_offset(block), sum(block))));
+            let checksum = |block| row.checksum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
+            writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.checksum_offset(block), checksum(block))));
         }
         let tier = self.log.tier();
         if !tier.is_read_only() {
-            // PERSIST: a killed process may have left sums in the caches; they are durable before a block that fits them is.
+            // PERSIST: a killed process may have left checksums in the caches; they are durable before a block that matches them is.
             tier.persist(row.offset(), row.record_bytes() as u64)?;
             for (offset, bytes) in writes {
                 tier.patch(offset, &bytes);

@@ -8,7 +8,7 @@
 //! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
-//! While deltas are being merged into the base row in place (`in_place.rs`), a block of it may not fit its checksum; the deltas at hand
+//! While deltas are being merged into the base row in place (`in_place.rs`), a block of it may not match its checksum; the deltas at hand
 //! explain it then.
 //!
 //! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
@@ -186,7 +186,7 @@ impl Store {
         Ok(chain)
     }
 
-    /// Verifies all of a chain even if reads do not: new sums for bytes that nobody looked at would hide what is wrong with
+    /// Verifies all of a chain even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with
     /// them.
     pub(super) fn verify_chain(&self, chain: &Chain<'_>) -> Result<()> {
         chain.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
@@ -466,7 +466,7 @@ impl<'a> RowRef<'a> {
                 }
             });
         }
-        // The same for the base row. What does not fit is looked at again as its fields are read, and told or explained then.
+        // The same for the base row. What does not match is looked at again as its fields are read, and told or explained then.
         let _ = self.chain.base_row()?.verify_all();
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
@@ -587,7 +587,7 @@ pub(super) struct Base<'b, 'r> {
 }
 
 impl Base<'_, '_> {
-    /// Whether the row's blocks fit their sums with some of the deltas laid over them: then they are as good as verified.
+    /// Whether the row's blocks match their checksums with some of the deltas laid over them: then they are as good as verified.
     #[cold]
     fn is_being_merged(&self) -> bool {
         let Some(layout) = self.schema.layout(self.row.schema_version()) else { return false };

@@ -192,7 +192,7 @@ impl Store {
             (Decision::Store(draft.slot(reservation.offset, bytes, old)), Some((old, sequence)))
         });
         if draft.flags & FLAG_MERGEABLE != 0 && !matches!(published, Ok(Some(_))) {
-            self.forget_sums(&spec, reservation.offset)?;
+            self.clear_checksums(&spec, reservation.offset)?;
         }
         let (old, sequence) = match published {
             Ok(Some(published)) => published,
@@ -230,11 +230,11 @@ impl Store {
         }
     }
 
-    /// Takes away the sums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
-    /// it, and a mergeable one's sums are not under the checksum of its head: over the sums and body of the refused one that
+    /// Takes away the checksums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
+    /// it, and a mergeable one's checksums are not under the checksum of its head: over the checksums and body of the refused one that
     /// head, should a power cut leave nothing else of its record, would make a row that nobody wrote.
     #[cold]
-    fn forget_sums(&self, spec: &RecordSpec<'_>, offset: u64) -> Result<()> {
+    fn clear_checksums(&self, spec: &RecordSpec<'_>, offset: u64) -> Result<()> {
         let head_bytes = spec.head_bytes();
         self.log.tier().write(offset, head_bytes, |head| head.fill(0));
         // PERSIST: gone before the next record's head can be there.

@@ -21,9 +21,9 @@
 //!   one which the medium put in the place of another is not either. In stores of versions 1 and 2 the place is left out.
 //!   The complement of the crc marks a **void** record: whole, but not to be replayed. One 8-byte store turns a record void.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
-//!   until it is whole. So after a killed process, any other checksum that does not fit is corruption, not the end.
+//!   until it is whole. So after a killed process, any other checksum that does not match is corruption, not the end.
 //! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by
-//!   those of deltas, see `db/in_place.rs`. Then the header crc ends before the blocks' sums, each sum is XORed with the
+//!   those of deltas, see `db/in_place.rs`. Then the header crc ends before the blocks' checksums, each checksum is XORed with the
 //!   seed instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
 //!   body whole, under 16 bits of the crc32c of that number, seeded likewise. The number counts as the record's sequence where
 //!   it is the higher.
@@ -151,10 +151,10 @@ impl Parts {
     fn new(flags: u8, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
         let key = HEADER_BYTES + if flags & FLAG_EXPIRES != 0 { 8 } else { 0 };
         let crcs = key + align(key_bytes, 4);
-        let sums_end = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
+        let checksums_end = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
         let (body, head) = match flags & FLAG_MERGEABLE {
-            0 => (sums_end, sums_end),
-            _ => (sums_end + MERGED_BYTES, crcs),
+            0 => (checksums_end, checksums_end),
+            _ => (checksums_end + MERGED_BYTES, crcs),
         };
         Parts { key, crcs, body, record: body + align(body_bytes, 8), head, shift }
     }
@@ -204,7 +204,7 @@ impl RecordSpec<'_> {
         let mut crcs = [0u32; BLOCKS_MAX];
         let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
         crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
-        let mask = sum_mask(flags, seed);
+        let mask = checksum_mask(flags, seed);
         for (bytes, crc) in head[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
             bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
         }
@@ -220,7 +220,7 @@ impl RecordSpec<'_> {
 pub(crate) fn seal(head: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
     head[8..16].copy_from_slice(&sequence.to_le_bytes());
     head[16..24].copy_from_slice(&previous.to_le_bytes());
-    let crc = crc32c(seed.0, &head[4..summed_end(head)]);
+    let crc = crc32c(seed.0, &head[4..checksummed_end(head)]);
     compiler_fence(Ordering::Release);
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -237,16 +237,16 @@ pub(crate) fn previous_of(head: &[u8]) -> u64 {
 
 /// Where in a head, all bytes up to the body, those under its checksum end.
 #[inline]
-fn summed_end(head: &[u8]) -> usize {
+fn checksummed_end(head: &[u8]) -> usize {
     match head[37] & FLAG_MERGEABLE {
         0 => head.len(),
         _ => Parts::new(head[37], key_bytes(head), 0, 0).head,
     }
 }
 
-/// What the sums of a record's blocks are XORed with.
+/// What the checksums of a record's blocks are XORed with.
 #[inline]
-fn sum_mask(flags: u8, seed: Seed) -> u32 {
+fn checksum_mask(flags: u8, seed: Seed) -> u32 {
     if flags & FLAG_MERGEABLE == 0 { 0 } else { seed.0 }
 }
 
@@ -289,11 +289,11 @@ impl Seed {
 pub(crate) struct Record<'a> {
     bytes: &'a [u8],
     offset: u64,
-    /// Where the block sums and the body begin. Not `Parts`: records are moved about on the read path, so they are small.
+    /// Where the block checksums and the body begin. Not `Parts`: records are moved about on the read path, so they are small.
     crcs: u32,
     body: u32,
     body_bytes: u32,
-    sum_mask: u32,
+    checksum_mask: u32,
     shift: u8,
     kind: RecordKind,
     void: bool,
@@ -367,7 +367,7 @@ impl<'a> Record<'a> {
             if stored != computed && !void {
                 return Err(NotARecord::Checksum);
             }
-            if flags & FLAG_MERGEABLE != 0 && !merged_word_fits(bytes, parts.body, seed) {
+            if flags & FLAG_MERGEABLE != 0 && !merged_word_matches(bytes, parts.body, seed) {
                 return Err(NotARecord::Checksum);
             }
         }
@@ -377,7 +377,7 @@ impl<'a> Record<'a> {
             crcs: parts.crcs as u32,
             body: parts.body as u32,
             body_bytes: body_bytes as u32,
-            sum_mask: sum_mask(flags, seed),
+            checksum_mask: checksum_mask(flags, seed),
             shift,
             kind,
             void,
@@ -445,8 +445,8 @@ impl<'a> Record<'a> {
 
     /// The word for it to hold once all deltas up to `through` are in the body of this row, which is mergeable.
     pub(crate) fn merged_word(&self, through: u64) -> u64 {
-        // Of such a row the sums' mask is the seed.
-        merged_word(through, Seed(self.sum_mask))
+        // Of such a row the checksums' mask is the seed.
+        merged_word(through, Seed(self.checksum_mask))
     }
 
     /// Where in the tier the body lies.
@@ -503,18 +503,18 @@ impl<'a> Record<'a> {
         block << self.shift..((block + 1) << self.shift).min(self.body_bytes as usize)
     }
 
-    /// Whether `content` is what the stored sum of `block` is of.
-    pub(crate) fn block_fits(&self, block: usize, content: &[u8]) -> bool {
-        self.sum_of(content) == u32_at(self.bytes, self.crcs as usize + 4 * block)
+    /// Whether `content` is what the stored checksum of `block` is of.
+    pub(crate) fn block_matches(&self, block: usize, content: &[u8]) -> bool {
+        self.checksum_of(content) == u32_at(self.bytes, self.crcs as usize + 4 * block)
     }
 
-    /// The sum to be stored for a block of `content`.
-    pub(crate) fn sum_of(&self, content: &[u8]) -> u32 {
-        crc32c(0, content) ^ self.sum_mask
+    /// The checksum to be stored for a block of `content`.
+    pub(crate) fn checksum_of(&self, content: &[u8]) -> u32 {
+        crc32c(0, content) ^ self.checksum_mask
     }
 
-    /// Where in the tier the sum of `block` lies.
-    pub(crate) fn sum_offset(&self, block: usize) -> u64 {
+    /// Where in the tier the checksum of `block` lies.
+    pub(crate) fn checksum_offset(&self, block: usize) -> u64 {
         self.offset + u64::from(self.crcs) + 4 * block as u64
     }
 
@@ -523,7 +523,7 @@ impl<'a> Record<'a> {
         self.all_verified.get() || self.body_bytes == 0
     }
 
-    /// The body has been found right in another way than by its sums as they stand.
+    /// The body has been found right in another way than by its checksums as they stand.
     pub(crate) fn set_verified(&self) {
         self.all_verified.set(true);
     }
@@ -550,7 +550,7 @@ impl<'a> Record<'a> {
         let end = (start + (1 << self.shift)).min(self.body as usize + self.body_bytes as usize);
         let stored = u32_at(self.bytes, self.crcs as usize + 4 * block);
         touch(&self.bytes[start..end]);
-        if crc32c(0, &self.bytes[start..end]) ^ self.sum_mask != stored {
+        if crc32c(0, &self.bytes[start..end]) ^ self.checksum_mask != stored {
             return Err(self.corrupted(start));
         }
         self.verified.set(self.verified.get() | 1 << block);
@@ -562,15 +562,15 @@ impl<'a> Record<'a> {
     fn verify_blocks(&self, first: usize, last: usize) -> Result<()> {
         const GROUP: usize = 8;
         let body = &self.bytes[self.body as usize..][..self.body_bytes as usize];
-        let mut sums = [0u32; GROUP];
+        let mut checksums = [0u32; GROUP];
         for group in (first..=last).step_by(GROUP) {
             let count = (last + 1 - group).min(GROUP);
             let end = ((group + count) << self.shift).min(body.len());
             touch(&body[group << self.shift..end]);
-            crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut sums[..count]);
+            crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut checksums[..count]);
             let stored = self.bytes[self.crcs as usize + 4 * group..][..4 * count].chunks_exact(4);
-            for ((block, sum), stored) in (group..).zip(&sums).zip(stored) {
-                if u32_at(stored, 0) != *sum ^ self.sum_mask {
+            for ((block, checksum), stored) in (group..).zip(&checksums).zip(stored) {
+                if u32_at(stored, 0) != *checksum ^ self.checksum_mask {
                     return Err(self.corrupted(self.body as usize + (block << self.shift)));
                 }
             }
@@ -638,7 +638,7 @@ fn sequence_in(merged_word: u64) -> u64 {
     merged_word & ((1 << MERGED_SEQUENCE_BITS) - 1)
 }
 
-fn merged_word_fits(record: &[u8], body: usize, seed: Seed) -> bool {
+fn merged_word_matches(record: &[u8], body: usize, seed: Seed) -> bool {
     // Loaded once: a merge may store the next meanwhile.
     let word = u64_at(record, body - MERGED_BYTES);
     word == 0 || word == merged_word(sequence_in(word), seed)
@@ -773,10 +773,10 @@ mod tests {
     fn golden_bytes_of_placed_records() {
         for flags in [0, FLAG_MERGEABLE] {
             let (older, bytes) = (sample_of(flags, b"hello", None), placed_at(4096, flags, b"hello"));
-            let sums: String =
+            let checksums: String =
                 [&bytes[..4], &bytes[44..48]].concat().iter().map(|b| format!("{b:02x}")).collect();
             assert_eq!((&bytes[4..44], &bytes[48..]), (&older[4..44], &older[48..]));
-            assert_eq!(sums, if flags == 0 { "f257101d4cbb719a" } else { "08407636c393b239" });
+            assert_eq!(checksums, if flags == 0 { "f257101d4cbb719a" } else { "08407636c393b239" });
         }
     }
 
@@ -797,21 +797,21 @@ mod tests {
         }
     }
 
-    /// Half of the page before it came from another place, with the head or with the body: sums and how far it was merged.
+    /// Half of the page before it came from another place, with the head or with the body: checksums and how far it was merged.
     #[test]
     fn a_mergeable_row_of_two_places_does_not_verify() {
         let body = [7; 600];
         let (here, there) = (placed_at(8192, FLAG_MERGEABLE, &body), placed_at(4096, FLAG_MERGEABLE, &body));
         let record = Record::parse(&here, 8192, PLACED | 9, true).unwrap();
-        let (sums, word) = (record.sum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
+        let (checksums, word) = (record.checksum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
         let at = record.merged_word_offset() as usize - 8192;
-        let mut two = [&here[..sums], &there[sums..]].concat();
+        let mut two = [&here[..checksums], &there[checksums..]].concat();
         let parsed = Record::parse(&two, 8192, PLACED | 9, true).unwrap();
-        assert!(parsed.verify_all().is_err(), "sums of another place");
+        assert!(parsed.verify_all().is_err(), "checksums of another place");
         two[at..at + 8].copy_from_slice(&word);
         assert!(Record::parse(&two, 8192, PLACED | 9, true).is_ok());
         assert_eq!(Record::parse(&two, 4096, PLACED | 9, true).unwrap_err(), NotARecord::Checksum);
-        two[..sums].copy_from_slice(&there[..sums]);
+        two[..checksums].copy_from_slice(&there[..checksums]);
         let parsed = Record::parse(&two, 4096, PLACED | 9, true);
         assert_eq!(parsed.unwrap_err(), NotARecord::Checksum, "a word of another place");
     }

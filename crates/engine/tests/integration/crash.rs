@@ -186,7 +186,7 @@ fn without_the_persist_of_each_record_the_sweep_fails() {
     must_be_noticed(CrashModel::CacheLines, Durability::Immediate, lie);
 }
 
-/// Merging in place: the sums before the fields, the fields before the word that says so, the word before the deltas go.
+/// Merging in place: the checksums before the fields, the fields before the word that says so, the word before the deltas go.
 #[test]
 fn without_the_persists_of_merging_in_place_the_sweep_fails() {
     // Everything smaller than a header, in the segments, during collections: the lines of merges.
@@ -242,7 +242,7 @@ struct Counted {
 const KEYS: u8 = 48;
 const WIDE: usize = 3_000;
 
-/// A key whose row's sums begin a line of their own now and then.
+/// A key whose row's checksums begin a line of their own now and then.
 fn key_of(key: u8) -> [u8; 24] {
     [key; 24]
 }

@@ -63,7 +63,7 @@ fn check(table: &Table) {
     assert_eq!(row.get("note"), Value::Null);
 }
 
-/// What merging the row would write: sums, fields.
+/// What merging the row would write: checksums, fields.
 type Writes = (Vec<(u64, [u8; 4])>, Vec<(u64, Vec<u8>)>);
 
 fn writes_of(table: &Table) -> Writes {
@@ -73,7 +73,7 @@ fn writes_of(table: &Table) -> Writes {
     let slot = shared.index.find(KEY, &guard).unwrap();
     let chain = store.chain(slot).unwrap();
     let merge = store.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
-    (merge.sums, merge.fields)
+    (merge.checksums, merge.fields)
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_row_is_read_at_every_step_of_a_merge() {
     let sim = sim();
     let db = open(&sim);
     let table = table_of(&db);
-    let (sums, fields) = writes_of(&table);
-    assert_eq!((sums.len(), fields.len()), (2, 2), "two blocks, two fields");
+    let (checksums, fields) = writes_of(&table);
+    assert_eq!((checksums.len(), fields.len()), (2, 2), "two blocks, two fields");
     let tier = table.store().log.tier();
-    let mut steps: Vec<(u64, Vec<u8>)> = sums.into_iter().map(|(at, sum)| (at, sum.to_vec())).collect();
+    let mut steps: Vec<(u64, Vec<u8>)> = checksums.into_iter().map(|(at, checksum)| (at, checksum.to_vec())).collect();
     // Fields torn between words.
     for (at, bytes) in fields {
         let middle = (bytes.len() / 2) & !7;
@@ -131,7 +131,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let sim = sim();
     let db = open(&sim);
     let table = table_of(&db);
-    let (sums, _) = writes_of(&table);
+    let (checksums, _) = writes_of(&table);
     let tier = table.store().log.tier();
     let (slot, body) = {
         let guard = table.store().pin();
@@ -139,7 +139,7 @@ fn no_merge_explains_a_byte_that_changed() {
         (slot, table.store().chain(slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
-    sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
+    checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
     // A byte of `m`, which no delta names.
     tier.patch(body + 8 + 8, &[9]);
     assert_eq!(table.get_fields(KEY, &["m"]).unwrap_err().kind(), ErrorKind::Corrupted);
@@ -209,9 +209,9 @@ fn a_torn_row_under_a_newer_version_is_mended() {
         let sim = sim();
         let db = open(&sim);
         let table = table_of(&db);
-        let (sums, fields) = writes_of(&table);
+        let (checksums, fields) = writes_of(&table);
         let tier = table.store().log.tier();
-        sums.iter().for_each(|(at, sum)| tier.patch(*at, sum));
+        checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
         tier.persist_all().unwrap();
         let (at, bytes) = &fields[1];
         tier.patch(*at, &bytes[..200]);
@@ -232,7 +232,7 @@ fn a_torn_row_under_a_newer_version_is_mended() {
     }
 }
 
-/// Bytes that changed in a row that was written over are not given new sums: what was written over it may be lost yet.
+/// Bytes that changed in a row that was written over are not given new checksums: what was written over it may be lost yet.
 #[test]
 fn a_corrupted_row_under_a_newer_one_is_told() {
     let sim = sim();
@@ -256,7 +256,7 @@ fn a_corrupted_row_under_a_newer_one_is_told() {
     assert_eq!(error.kind(), ErrorKind::Corrupted);
 }
 
-/// Whether or not reads verify, what is wrong with a row is told, and not given new sums.
+/// Whether or not reads verify, what is wrong with a row is told, and not given new checksums.
 #[test]
 fn corruption_is_not_hidden_where_reads_do_not_verify() {
     let unverified = || Options { verify_reads: false, ..options() };
