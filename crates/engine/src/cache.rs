@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The home word never changes (its stale count does not count; that in the cached slot does). A change of the row, or its
-//! move, puts another slot in the place of the cached one and marks the entry ([`Cache::kill`]).
+//! move, puts another slot in the place of the cached one and marks the entry ([`Cache::invalidate`]).
 //!
 //! | file | what |
 //! |---|---|
@@ -259,7 +259,7 @@ impl Cache {
     /// under the guard that was pinned before: then whoever can still see the place holds a guard that is older than the
     /// mark.
     #[inline]
-    pub(crate) fn kill(&self, place: u64) {
+    pub(crate) fn invalidate(&self, place: u64) {
         self.marks.set(place);
     }
 

@@ -611,14 +611,14 @@ impl Log {
         Ok(())
     }
 
-    /// Turns the record at `offset` void: replay will pass over it. Not durable by itself. On a tier that is only read,
+    /// Invalidates the record at `offset`: replay will pass over it. Not durable by itself. On a tier that is only read,
     /// nothing.
-    pub(crate) fn make_void(&self, offset: u64) {
+    pub(crate) fn invalidate(&self, offset: u64) {
         if self.tier.is_read_only() {
             return;
         }
-        // One store that no kill tears: a record that is neither whole nor void would hide all that follow it.
-        self.tier.store_u64(offset, format::void_word(self.tier.load_u64(offset)));
+        // One store that no kill tears: a record that is neither whole nor invalidated would hide all that follow it.
+        self.tier.store_u64(offset, format::invalidated_word(self.tier.load_u64(offset)));
     }
 }
 

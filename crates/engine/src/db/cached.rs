@@ -139,7 +139,7 @@ impl Store {
         })?;
         // Not before another slot stands in its place, and under the guard from before.
         if let Some(place) = replaced {
-            self.cache.kill(place);
+            self.cache.invalidate(place);
             if table.traffic.mostly_read.load(Ordering::Relaxed) {
                 self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
             }

@@ -3,7 +3,7 @@
 //! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. A delta whose base is missing counts as missing. (After a killed process every store survived, and nothing is cut.)
-//! 3. Replay the changes of the catalog that are left. A copy of a row that was written under a change which the cut took away is void:
+//! 3. Replay the changes of the catalog that are left. A copy of a row that was written under a change which the cut took away is invalidated:
 //!    the row is there still, as it was before.
 //! 4. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
 //!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
@@ -331,7 +331,7 @@ impl Store {
         let is_cut = |ahead: &&Ahead| known(ahead.table).is_some_and(|version| ahead.version > version);
         let mut cut: HashMap<u32, HashSet<u64>> = HashMap::new();
         for ahead in walked.ahead.iter().filter(is_cut) {
-            self.log.make_void(ahead.offset);
+            self.log.invalidate(ahead.offset);
             cut.entry(ahead.table).or_default().insert(ahead.offset);
         }
         for (table, offsets) in cut {
@@ -353,7 +353,7 @@ impl Store {
             walked.ends.iter_mut().map(|end| (end.extent, end)).collect();
         for above in walked.above.iter().filter(|a| a.sequence >= first_missing) {
             if above.relocated {
-                self.log.make_void(above.offset);
+                self.log.invalidate(above.offset);
             } else if let Some(end) = ends.get_mut(&above.extent) {
                 end.end = end.end.min(above.start);
                 end.max_sequence = end.max_sequence.min(first_missing - 1);
@@ -362,7 +362,7 @@ impl Store {
         let runs = walked.runs.values_mut().flatten();
         runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
         walked.changes.retain(|change| change.sequence < first_missing);
-        // Those are void now, and made void once more they would not be.
+        // Those are invalidated now, and to invalidate them once more would make them valid.
         walked.ahead.retain(|ahead| ahead.sequence < first_missing);
     }
 

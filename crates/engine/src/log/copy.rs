@@ -6,7 +6,7 @@
 //!
 //! A segment is copied to the place that it has, since records lead to one another by their places, and their checksums know them. Of what was written
 //! after the sequence nothing is copied: in an appender's segment it comes last, and is cut off; copies that gc made of it lie
-//! anywhere in gc's segments, and are turned void, as recovery does after a power cut.
+//! anywhere in gc's segments, and are invalidated, as recovery does after a power cut.
 
 use std::collections::HashMap;
 
@@ -34,8 +34,8 @@ pub(crate) struct Extract {
     pub(crate) end: u64,
     pub(crate) max_sequence: u64,
     pub(crate) records: u64,
-    /// Places in the tier of the records that are void in the copy, and the first word of each there.
-    pub(crate) voided: Vec<(u64, u64)>,
+    /// Places in the tier of the records that are invalidated in the copy, and the first word of each there.
+    pub(crate) invalidated: Vec<(u64, u64)>,
     /// The copy is all of the segment, which holds nothing that could still change: a later copy of it is the same if it is
     /// as long.
     pub(crate) is_final: bool,
@@ -99,7 +99,7 @@ impl Log {
         let (bytes, start) = (self.segment_bytes(segment)?, self.extent_offset(segment.extent));
         let mut walk = Walk::new(bytes, start, segment.segment_number, segment.end, true, 0);
         let mut extract =
-            Extract { end: segment.end, max_sequence: 0, records: 0, voided: Vec::new(), is_final: true };
+            Extract { end: segment.end, max_sequence: 0, records: 0, invalidated: Vec::new(), is_final: true };
         while let Some(record) = walk.next_record()? {
             if record.is_mergeable() {
                 // Fields may yet be merged into it.
@@ -116,7 +116,7 @@ impl Log {
                 return Ok(extract);
             }
             let word = self.tier.load_u64(record.offset());
-            extract.voided.push((record.offset(), super::format::void_word(word)));
+            extract.invalidated.push((record.offset(), super::format::invalidated_word(word)));
         }
         match walk.end().end {
             end if end == segment.end => Ok(extract),

@@ -19,7 +19,7 @@
 //! * `header crc` is the crc32c of bytes 4 up to the body, seeded (see `Seed`) with the number of the segment, so that a
 //!   record of the segment's earlier life is never taken for a live one, and with the place of the record in the tier, so that
 //!   one which the medium put in the place of another is not either. In stores of versions 1 and 2 the place is left out.
-//!   The complement of the crc marks a **void** record: whole, but not to be replayed. One 8-byte store turns a record void.
+//!   The complement of the crc marks an **invalidated** record: whole, but not to be replayed. One 8-byte store invalidates a record.
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not match is corruption, not the end.
 //! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by
@@ -225,8 +225,8 @@ pub(crate) fn seal(head: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
     head[0..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The first word of a sealed record, turned into that of a void one.
-pub(crate) fn void_word(word: u64) -> u64 {
+/// The first word of a sealed record, turned into that of an invalidated one.
+pub(crate) fn invalidated_word(word: u64) -> u64 {
     word ^ u64::from(u32::MAX)
 }
 
@@ -296,7 +296,7 @@ pub(crate) struct Record<'a> {
     checksum_mask: u32,
     shift: u8,
     kind: RecordKind,
-    void: bool,
+    invalidated: bool,
     /// Nothing is verified.
     is_trusted: bool,
     /// All blocks have been verified, or need not be.
@@ -359,12 +359,12 @@ impl<'a> Record<'a> {
             return Err(NotARecord::Lengths);
         }
         let seed = Seed::new(segment_number, offset);
-        let mut void = false;
+        let mut invalidated = false;
         if verify {
             touch(&bytes[..parts.body]);
             let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, &bytes[4..parts.head]));
-            void = stored == !computed;
-            if stored != computed && !void {
+            invalidated = stored == !computed;
+            if stored != computed && !invalidated {
                 return Err(NotARecord::Checksum);
             }
             if flags & FLAG_MERGEABLE != 0 && !merged_word_matches(bytes, parts.body, seed) {
@@ -380,7 +380,7 @@ impl<'a> Record<'a> {
             checksum_mask: checksum_mask(flags, seed),
             shift,
             kind,
-            void,
+            invalidated,
             is_trusted: !verify,
             // On an emulated medium what is not verified is still charged as it is looked at.
             all_verified: Cell::new(!verify && !any_emulated()),
@@ -393,8 +393,8 @@ impl<'a> Record<'a> {
     }
 
     /// Whole, but not to be replayed.
-    pub(crate) fn is_void(&self) -> bool {
-        self.void
+    pub(crate) fn is_invalidated(&self) -> bool {
+        self.invalidated
     }
 
     pub(crate) fn flags(&self) -> u8 {
@@ -839,12 +839,12 @@ mod tests {
     }
 
     #[test]
-    fn void_and_foreign_segment_numbers() {
+    fn invalidated_records_and_foreign_segment_numbers() {
         let mut bytes = sample(b"x", None);
         assert_eq!(Record::parse(&bytes, 0, 10, true).unwrap_err(), NotARecord::Checksum);
-        let word = void_word(u64_at(&bytes, 0));
+        let word = invalidated_word(u64_at(&bytes, 0));
         bytes[..8].copy_from_slice(&word.to_le_bytes());
-        assert!(Record::parse(&bytes, 0, 9, true).unwrap().is_void());
+        assert!(Record::parse(&bytes, 0, 9, true).unwrap().is_invalidated());
     }
 
     #[test]

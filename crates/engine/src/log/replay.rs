@@ -82,7 +82,7 @@ impl<'a> Walk<'a> {
             self.position += record.record_bytes();
             if record.kind() == RecordKind::Batch {
                 self.batch_end = self.position + record.batch_bytes()?;
-            } else if !record.is_void() {
+            } else if !record.is_invalidated() {
                 return Ok(Some(record));
             }
         }
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
     /// the place of another of the same segment, and what was there is lost: in older stores checksums do not tell. Copies
     /// carry old sequences in any order.
     fn check_order(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.is_void() || record.flags() & FLAG_RELOCATED != 0 {
+        if record.is_invalidated() || record.flags() & FLAG_RELOCATED != 0 {
             return Ok(());
         }
         let (sequence, batched) = (record.sequence(), record.flags() & FLAG_BATCHED != 0);

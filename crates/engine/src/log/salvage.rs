@@ -256,7 +256,7 @@ impl<'a> Search<'a, '_> {
                 let after = at + record.record_bytes();
                 if record.kind() == RecordKind::Batch {
                     batch = (self.found.records.len(), after + record.batch_bytes().unwrap_or(0));
-                } else if !record.is_void() {
+                } else if !record.is_invalidated() {
                     let is_whole = record.is_mergeable() || record.verify_all().is_ok();
                     self.found.records.push(record);
                     if !is_whole {
@@ -321,7 +321,7 @@ impl<'a> Search<'a, '_> {
                 copy[i] ^= xor;
                 if let Ok(record) =
                     Record::parse(&copy, self.start + at as u64, self.segment.segment_number, true)
-                    && !record.is_void()
+                    && !record.is_invalidated()
                 {
                     // The frame of a batch has no row, and its table is 0: no table.
                     let lost = LostRecord {

@@ -179,7 +179,7 @@ fn state(db: &Db) -> Vec<(String, Vec<String>, Vec<String>)> {
 
 /// A row's copy under a younger schema, which overtook the schema on its way to the medium, is no row.
 #[test]
-fn a_copy_under_a_schema_that_was_lost_is_void() {
+fn a_copy_under_a_schema_that_was_lost_is_invalidated() {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let db = open(&sim, Durability::Process);
     let table = db.create_table("t", numbers().nullable("text", Type::String)).unwrap();
@@ -216,7 +216,7 @@ fn a_copy_under_a_schema_that_was_lost_is_void() {
             assert!(row.get("text") == Value::Str("first") || may_be_second, "seed {seed}: {row:?}");
         }
         found.check_counts().unwrap();
-        // Whoever opens it after a kill finds the same: nothing that is void has come back.
+        // Whoever opens it after a kill finds the same: nothing that was invalidated has come back.
         let again = open(&CrashSim::from_image(&left.process_kill()), Durability::Process);
         assert_eq!(state(&again), state(&found), "seed {seed}");
     }

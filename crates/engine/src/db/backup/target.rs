@@ -147,7 +147,7 @@ impl Target {
         for (step, part) in records.chunks(STEP).enumerate() {
             self.file.write_at(start + SEGMENT_HEADER_BYTES + (step * STEP) as u64, part)?;
         }
-        for &(offset, word) in &extract.voided {
+        for &(offset, word) in &extract.invalidated {
             self.file.write_at(offset, &word.to_le_bytes())?;
         }
         Ok(self.file.write_at(start, &segment.header(start, extract))?)

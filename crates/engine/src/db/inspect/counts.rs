@@ -1,6 +1,6 @@
 //! Whether the slots of an open store count what the log holds.
 //!
-//! Owns one invariant: for every key, the records of the log that are neither void nor [dropped](super::super::collect)
+//! Owns one invariant: for every key, the records of the log that are neither invalidated nor [dropped](super::super::gc)
 //! are those of its version and as many more as its slot calls stale; and each record a slot leads to is among them. The
 //! rule by which a tombstone may go rests on it (`docs/decisions/0004-tombstones.md`). Beside it another: a slot says
 //! whether its row has an expiry, and the table counts the slots that do. Nobody may write meanwhile. Must not know how
