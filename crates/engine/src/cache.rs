@@ -216,8 +216,8 @@ impl Cache {
     #[inline]
     pub(crate) fn place(&self, place: u64) -> Result<Place<'_>> {
         let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
-        let head = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
-        let bytes = u32_at(head, 4) as usize;
+        let header = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
+        let bytes = u32_at(header, 4) as usize;
         let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
         Ok(Place { bytes, offset: CACHED_OFFSET | place, segment_number: SEGMENT_NUMBER })
     }
@@ -308,12 +308,12 @@ impl Cache {
     ) {
         let bytes = Cache::entry_bytes(spec.record_bytes()) as usize;
         self.memory().write(place, bytes, |entry| {
-            let (head, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
-            head[..8].copy_from_slice(&home.raw().to_le_bytes());
-            head[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
+            let (header, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
+            header[..8].copy_from_slice(&home.raw().to_le_bytes());
+            header[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
             let seed = Seed::new(SEGMENT_NUMBER, CACHED_OFFSET | place);
             spec.encode(record, seed, body);
-            format::seal(&mut record[..spec.head_bytes()], seed, sequence, 0);
+            format::seal(&mut record[..spec.prefix_bytes()], seed, sequence, 0);
         });
     }
 

@@ -202,7 +202,7 @@ impl Log {
         Duration::from_nanos(self.clock.monotonic_ns())
     }
 
-    /// The record at `offset`, its head verified.
+    /// The record at `offset`, its prefix verified.
     #[inline]
     pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
         self.place(offset)?.record(self.verify_reads).map_err(|_| not_a_record(offset))
@@ -221,8 +221,8 @@ impl Log {
             return Err(not_a_record(offset));
         };
         let segment_number = extent.segment_number.load(Ordering::Relaxed);
-        let Some(head) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
-        let bytes = u32_at(head, 4) as usize;
+        let Some(header) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
+        let bytes = u32_at(header, 4) as usize;
         // Who looks into the record is charged for the blocks it looks at.
         let Some(bytes) = self.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
         Ok(Place { bytes, offset, segment_number })
@@ -265,7 +265,7 @@ impl Log {
         self.tier.will_need(run.start, run.end - run.start);
     }
 
-    /// Fetches of a row what a read of parts of its body touches: the head, and the blocks they lie in.
+    /// Fetches of a row what a read of parts of its body touches: the prefix, and the blocks they lie in.
     #[inline]
     pub(crate) fn prefetch_parts(
         &self,
@@ -275,8 +275,8 @@ impl Log {
         parts: &[Range<usize>],
     ) {
         for part in parts {
-            let (head, span) = format::span_verified(flags, key_bytes, body_bytes, part);
-            self.tier.prefetch(offset, head as u64);
+            let (prefix, span) = format::span_verified(flags, key_bytes, body_bytes, part);
+            self.tier.prefetch(offset, prefix as u64);
             self.tier.prefetch(offset + span.start as u64, span.len() as u64);
         }
     }

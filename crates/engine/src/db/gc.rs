@@ -504,7 +504,7 @@ impl Store {
         let seed = reservation.seed_at(offset);
         self.log.tier().write(offset, with_end, |out| spec.encode(out, seed, fill));
         if copy.draft.flags & FLAG_MERGEABLE != 0 {
-            // PERSIST: the body is durable before its head can be found whole. The copy's sequence is an old one: were the
+            // PERSIST: the body is durable before its prefix can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.
             self.log.persist_range(offset, with_end as u64);
             self.log.check_writable()?;

@@ -2,7 +2,7 @@
 //!
 //! 1. **Pin** the epoch: what is reachable now stays where it is until the read ends. Nothing shared is written.
 //! 2. **Look up** the key's slot in the table's index. No slot, or a tombstone: there is no row.
-//! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the base row; verify each record's head. For a snapshot, go
+//! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the base row; verify each record's prefix. For a snapshot, go
 //!    on down `previous` to the first version that is not younger than it.
 //!    What lies below the newest record is only touched once it is asked for.
 //! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
@@ -207,7 +207,7 @@ impl Store {
         };
         let Ok(newest) = place.record(self.log.verifies_reads()) else { return Err(not_a_record(&place)) };
         let now_ms = self.clock.now_ms();
-        // A row's expiry is in its head. Under deltas it may be in any of them; that it may be anywhere is in the slot.
+        // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
             RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),
             _ if slot.expires() => self.chain(slot)?.expires_at_ms()?,

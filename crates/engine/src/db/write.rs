@@ -6,9 +6,9 @@
 //! 1. **Plan** the body: resolve names, check types, know the length (`schema/plan.rs`).
 //! 2. **Lock** the thread's appender, **reserve** the record's bytes at the end of its open segment. No space: let go of the
 //!    appender, wait for gc, try again; `Full` if it can free nothing.
-//! 3. **Encode** head, key, body and block checksums in place.
+//! 3. **Encode** header, key, body and block checksums in place.
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
-//!    record (sequence, the slot it replaces, checksum of the head), make it durable if the medium does that by cache
+//!    record (sequence, the slot it replaces, checksum of the prefix), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
 //! 5. Commit the reservation, let go of the appender, **count** the bytes that died, make **durable** as the mode asks, **pay**
 //!    back-pressure if space is low (`throttle.rs`).
@@ -231,14 +231,14 @@ impl Store {
     }
 
     /// Takes away the checksums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
-    /// it, and a mergeable one's checksums are not under the checksum of its head: over the checksums and body of the refused one that
-    /// head, should a power cut leave nothing else of its record, would make a row that nobody wrote.
+    /// it, and a mergeable one's checksums are not under the checksum of its prefix: over the checksums and body of the refused one that
+    /// prefix, should a power cut leave nothing else of its record, would make a row that nobody wrote.
     #[cold]
     fn clear_checksums(&self, spec: &RecordSpec<'_>, offset: u64) -> Result<()> {
-        let head_bytes = spec.head_bytes();
-        self.log.tier().write(offset, head_bytes, |head| head.fill(0));
-        // PERSIST: gone before the next record's head can be there.
-        self.log.persist_range(offset, head_bytes as u64);
+        let prefix_bytes = spec.prefix_bytes();
+        self.log.tier().write(offset, prefix_bytes, |prefix| prefix.fill(0));
+        // PERSIST: gone before the next record's prefix can be there.
+        self.log.persist_range(offset, prefix_bytes as u64);
         self.log.check_writable()
     }
 
@@ -278,8 +278,8 @@ impl Store {
         old: Option<Slot>,
     ) {
         debug_assert!(old.is_none_or(|old| !old.is_cached()), "a place in DRAM in the log: {old:?}");
-        self.log.tier().write(offset, spec.head_bytes(), |head| {
-            seal(head, Seed::new(segment_number, offset), sequence, old.map_or(0, Slot::raw));
+        self.log.tier().write(offset, spec.prefix_bytes(), |prefix| {
+            seal(prefix, Seed::new(segment_number, offset), sequence, old.map_or(0, Slot::raw));
         });
     }
 

@@ -1,6 +1,7 @@
 //! Record format: every byte of the log between two segment headers.
 //!
-//! A record is a header, the key, the checksums of the body's blocks, and the body, each part at once after the other:
+//! A record is a header, the key, the checksums of the body's blocks, and the body, each part at once after the other. All that is before the body
+//! is the **record prefix**:
 //!
 //! ```text
 //!  0        4        8                16                24       28       32   34   36 37 38 39 40
@@ -121,7 +122,7 @@ fn align(bytes: usize, to: usize) -> usize {
     bytes.next_multiple_of(to)
 }
 
-/// Where in a record its head ends, and what a read of `part` of its body verifies apart from the head.
+/// Where in a record its prefix ends, and what a read of `part` of its body verifies apart from the prefix.
 pub(crate) fn span_verified(
     flags: u8,
     key_bytes: usize,
@@ -142,7 +143,7 @@ struct Parts {
     body: usize,
     record: usize,
     /// Where the bytes under the header crc end.
-    head: usize,
+    checksummed: usize,
     shift: u8,
 }
 
@@ -152,11 +153,11 @@ impl Parts {
         let key = HEADER_BYTES + if flags & FLAG_EXPIRES != 0 { 8 } else { 0 };
         let crcs = key + align(key_bytes, 4);
         let checksums_end = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
-        let (body, head) = match flags & FLAG_MERGEABLE {
+        let (body, checksummed) = match flags & FLAG_MERGEABLE {
             0 => (checksums_end, checksums_end),
             _ => (checksums_end + MERGED_BYTES, crcs),
         };
-        Parts { key, crcs, body, record: body + align(body_bytes, 8), head, shift }
+        Parts { key, crcs, body, record: body + align(body_bytes, 8), checksummed, shift }
     }
 }
 
@@ -181,48 +182,48 @@ impl RecordSpec<'_> {
         let parts = self.parts();
         let (record, end) = out.split_at_mut(parts.record);
         end.fill(0);
-        let (head, tail) = record.split_at_mut(parts.body);
+        let (prefix, tail) = record.split_at_mut(parts.body);
         // First of all, and last in `seal`: whenever the process is killed, a checksum other than 0 is that of a whole
         // record.
-        head[..4].fill(0);
+        prefix[..4].fill(0);
         compiler_fence(Ordering::Release);
         fill(&mut tail[..self.body_bytes]);
         tail[self.body_bytes..].fill(0);
         let flags = self.all_flags();
-        head[..HEADER_BYTES].fill(0);
-        head[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
-        head[24..28].copy_from_slice(&self.table.to_le_bytes());
-        head[28..32].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
-        head[32..34].copy_from_slice(&self.schema_version.to_le_bytes());
-        head[34..36].copy_from_slice(&((self.key.len() - 1) as u16).to_le_bytes());
-        head[36..39].copy_from_slice(&[self.kind as u8, flags, parts.shift]);
+        prefix[..HEADER_BYTES].fill(0);
+        prefix[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
+        prefix[24..28].copy_from_slice(&self.table.to_le_bytes());
+        prefix[28..32].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
+        prefix[32..34].copy_from_slice(&self.schema_version.to_le_bytes());
+        prefix[34..36].copy_from_slice(&((self.key.len() - 1) as u16).to_le_bytes());
+        prefix[36..39].copy_from_slice(&[self.kind as u8, flags, parts.shift]);
         if let Some(at) = self.expires_at_ms {
-            head[40..48].copy_from_slice(&at.to_le_bytes());
+            prefix[40..48].copy_from_slice(&at.to_le_bytes());
         }
-        head[parts.key..parts.key + self.key.len()].copy_from_slice(self.key);
-        head[parts.key + self.key.len()..].fill(0);
+        prefix[parts.key..parts.key + self.key.len()].copy_from_slice(self.key);
+        prefix[parts.key + self.key.len()..].fill(0);
         let mut crcs = [0u32; BLOCKS_MAX];
         let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
         crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
         let mask = checksum_mask(flags, seed);
-        for (bytes, crc) in head[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
+        for (bytes, crc) in prefix[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
             bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
         }
     }
 
     /// Bytes from the record's start up to its body: what [`seal`] needs.
-    pub(crate) fn head_bytes(&self) -> usize {
+    pub(crate) fn prefix_bytes(&self) -> usize {
         self.parts().body
     }
 }
 
-/// Finishes a record: its sequence, what it replaced, and the checksum over its head. `head` is all bytes up to the body.
-pub(crate) fn seal(head: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
-    head[8..16].copy_from_slice(&sequence.to_le_bytes());
-    head[16..24].copy_from_slice(&previous.to_le_bytes());
-    let crc = crc32c(seed.0, &head[4..checksummed_end(head)]);
+/// Finishes a record: its sequence, what it replaced, and the checksum over its prefix. `prefix` is all bytes up to the body.
+pub(crate) fn seal(prefix: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
+    prefix[8..16].copy_from_slice(&sequence.to_le_bytes());
+    prefix[16..24].copy_from_slice(&previous.to_le_bytes());
+    let crc = crc32c(seed.0, &prefix[4..checksummed_end(prefix)]);
     compiler_fence(Ordering::Release);
-    head[0..4].copy_from_slice(&crc.to_le_bytes());
+    prefix[0..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// The first word of a sealed record, turned into that of an invalidated one.
@@ -230,17 +231,17 @@ pub(crate) fn invalidated_word(word: u64) -> u64 {
     word ^ u64::from(u32::MAX)
 }
 
-/// The slot word in a head that is not verified.
-pub(crate) fn previous_of(head: &[u8]) -> u64 {
-    u64_at(head, 16)
+/// The slot word in a prefix that is not verified.
+pub(crate) fn previous_of(prefix: &[u8]) -> u64 {
+    u64_at(prefix, 16)
 }
 
-/// Where in a head, all bytes up to the body, those under its checksum end.
+/// Where in a prefix, all bytes up to the body, those under its checksum end.
 #[inline]
-fn checksummed_end(head: &[u8]) -> usize {
-    match head[37] & FLAG_MERGEABLE {
-        0 => head.len(),
-        _ => Parts::new(head[37], key_bytes(head), 0, 0).head,
+fn checksummed_end(prefix: &[u8]) -> usize {
+    match prefix[37] & FLAG_MERGEABLE {
+        0 => prefix.len(),
+        _ => Parts::new(prefix[37], key_bytes(prefix), 0, 0).checksummed,
     }
 }
 
@@ -284,7 +285,7 @@ impl Seed {
     }
 }
 
-/// A record at rest. Its head has been verified; blocks of the body are verified as they are read.
+/// A record at rest. Its prefix has been verified; blocks of the body are verified as they are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Record<'a> {
     bytes: &'a [u8],
@@ -330,7 +331,7 @@ impl<'a> Place<'a> {
 pub(crate) enum NotARecord {
     /// The lengths do not fit one another or the room there is.
     Lengths,
-    /// The lengths fit, the checksum of the head does not.
+    /// The lengths fit, the checksum of the prefix does not.
     Checksum,
 }
 
@@ -362,7 +363,7 @@ impl<'a> Record<'a> {
         let mut invalidated = false;
         if verify {
             touch(&bytes[..parts.body]);
-            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, &bytes[4..parts.head]));
+            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, &bytes[4..parts.checksummed]));
             invalidated = stored == !computed;
             if stored != computed && !invalidated {
                 return Err(NotARecord::Checksum);
@@ -410,7 +411,7 @@ impl<'a> Record<'a> {
     }
 
     #[cfg(test)]
-    fn head_bytes(&self) -> usize {
+    fn prefix_bytes(&self) -> usize {
         self.body as usize
     }
 
@@ -689,7 +690,7 @@ mod tests {
         };
         let mut bytes = vec![0xAA; spec.record_bytes()];
         spec.encode(&mut bytes, seed, |out| out.copy_from_slice(body));
-        seal(&mut bytes[..spec.head_bytes()], seed, 1000, 0x55);
+        seal(&mut bytes[..spec.prefix_bytes()], seed, 1000, 0x55);
         bytes
     }
 
@@ -744,7 +745,7 @@ mod tests {
         let parsed = Record::parse(&good, 0, 9, true).unwrap();
         assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
         assert_eq!((parsed.key(), parsed.sequence(), parsed.previous()), (&b"ada"[..], 1000, 0x55));
-        let body_end = parsed.head_bytes() + body.len();
+        let body_end = parsed.prefix_bytes() + body.len();
         for bit in 0..body_end * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -760,7 +761,7 @@ mod tests {
     fn a_partial_read_verifies_the_blocks_it_touches() {
         let body = vec![3u8; 1024];
         let mut bytes = sample(&body, None);
-        let start = Record::parse(&bytes, 0, 9, true).unwrap().head_bytes();
+        let start = Record::parse(&bytes, 0, 9, true).unwrap().prefix_bytes();
         bytes[start + 600] ^= 1;
         let record = Record::parse(&bytes, 0, 9, true).unwrap();
         assert!((&record).slice(0..512).is_ok());
@@ -797,7 +798,7 @@ mod tests {
         }
     }
 
-    /// Half of the page before it came from another place, with the head or with the body: checksums and how far it was merged.
+    /// Half of the page before it came from another place, with the prefix or with the body: checksums and how far it was merged.
     #[test]
     fn a_mergeable_row_of_two_places_does_not_verify() {
         let body = [7; 600];

@@ -17,8 +17,8 @@ use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segm
 use super::{Found, Log};
 use crate::{Error, Options, Result};
 
-/// Of a record whose head does not verify, so many bytes are tried for one that is wrong.
-const MENDED_HEAD_BYTES_MAX: usize = 512;
+/// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.
+const MENDED_PREFIX_BYTES_MAX: usize = 512;
 /// Segment numbers that are tried, at most, for a segment whose header is lost.
 const GUESSES_MAX: u64 = 1 << 21;
 
@@ -47,7 +47,7 @@ pub(crate) struct LostRecord {
 /// What a segment still gives.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged<'a> {
-    /// Records whose heads verify, in their order, batches unfolded.
+    /// Records whose prefixes verify, in their order, batches unfolded.
     pub(crate) records: Vec<Record<'a>>,
     pub(crate) gaps: Vec<Gap>,
 }
@@ -306,13 +306,13 @@ impl<'a> Search<'a, '_> {
     }
 
     /// The record at `at`, if it would verify with one byte other than it is, and its length. A checksum of 32 bits over a
-    /// short head leaves no other way to read it. It is not given out as a record: it only says what was lost.
+    /// short prefix leaves no other way to read it. It is not given out as a record: it only says what was lost.
     fn identify(&self, at: usize) -> Option<(usize, LostRecord)> {
         let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
         let mut copy = rest.to_vec();
         let mut tries = HEADER_BYTES;
         if let Ok(record) = Record::parse(rest, 0, 0, false) {
-            tries = (record.body_offset() as usize).min(MENDED_HEAD_BYTES_MAX);
+            tries = (record.body_offset() as usize).min(MENDED_PREFIX_BYTES_MAX);
         } else if rest[..HEADER_BYTES] == [0; HEADER_BYTES] {
             return None;
         }

@@ -568,7 +568,7 @@ fn rows_merged_in_place_are_read_whole() {
 }
 
 /// A row that was refused leaves its bytes where the next one goes. On persistent memory the checksums of a row's blocks are not
-/// under the checksum of its head, so that a head alone over the checksums and blocks of the other must not make a row.
+/// under the checksum of its prefix, so that a prefix alone over the checksums and blocks of the other must not make a row.
 #[test]
 fn a_refused_row_lends_the_next_no_bytes() {
     let key_bytes = (8..=72).step_by(8);
