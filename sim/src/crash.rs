@@ -352,7 +352,7 @@ impl Sweep {
         let clock = Clock::manual(crash.now_ms);
         let db = Db::open_at(FastTier::simulated(sim), self.setup.options(), clock);
         let db = db.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
-        let found = Found::read(&db)?;
+        let found = Contents::read(&db)?;
         let (lowest, highest) = (crash.lowest, crash.highest);
         let mut nearest = Divergence(String::new());
         let mut model = self.model_after(lowest);
@@ -387,7 +387,7 @@ impl Sweep {
         k: usize,
         model: &Model,
         crash: &Crash<'_>,
-        found: &Found,
+        found: &Contents,
     ) -> Vec<(Model, Option<usize>)> {
         let mut cuts = vec![(model.clone(), None)];
         let Some(next) = self.steps.get(k).filter(|_| k <= crash.returned) else { return cuts };
@@ -435,12 +435,12 @@ fn names(model: &Model) -> Vec<String> {
 }
 
 /// All that an opened store holds.
-struct Found {
-    tables: Vec<FoundTable>,
+struct Contents {
+    tables: Vec<TableContents>,
 }
 
 #[derive(Default)]
-struct FoundTable {
+struct TableContents {
     /// `None`: the table is not there (dropped, and not yet made anew).
     schema: Option<Arc<hedgerow::Schema>>,
     rows: Vec<hedgerow::Row>,
@@ -449,12 +449,12 @@ struct FoundTable {
     count: u64,
 }
 
-impl Found {
-    fn read(db: &Db) -> Result<Found, Divergence> {
+impl Contents {
+    fn read(db: &Db) -> Result<Contents, Divergence> {
         let read = |table: usize| {
             let name = table_name(table);
             let Ok(handle) = db.table(name) else {
-                return Ok(FoundTable::default());
+                return Ok(TableContents::default());
             };
             let rows: hedgerow::Result<Vec<_>> = handle.scan().collect();
             let rows = rows.map_err(|e| Divergence(format!("scanning {name}: {:?}: {e}", e.kind())))?;
@@ -473,9 +473,9 @@ impl Found {
                     )));
                 }
             }
-            Ok(FoundTable { schema: Some(handle.schema()), rows, field_expiries, count: handle.len() })
+            Ok(TableContents { schema: Some(handle.schema()), rows, field_expiries, count: handle.len() })
         };
-        Ok(Found { tables: (0..TABLES).map(read).collect::<Result<_, _>>()? })
+        Ok(Contents { tables: (0..TABLES).map(read).collect::<Result<_, _>>()? })
     }
 
     /// Whether this is the model's state, with the table `dropped` not there.

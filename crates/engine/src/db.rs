@@ -70,7 +70,7 @@ pub use row::Row;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
 use store::{Housekeeping, Store};
-pub use table::{Change, Found, Pin, Table};
+pub use table::{Change, ReadGuard, RowHandle, Table};
 
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
@@ -239,11 +239,11 @@ impl Db {
         self.store.write_batch(batch.borrow())
     }
 
-    /// Keeps the rows that [`Table::find`] finds under it where they are. While it lives gc gives nothing back: it
+    /// Keeps the rows that [`Table::look_up`] finds under it where they are. While it lives gc gives nothing back: it
     /// should live for microseconds, and nobody who holds it may wait for space.
     #[inline]
-    pub fn pin(&self) -> Pin<'_> {
-        Pin(self.store.pin())
+    pub fn pin(&self) -> ReadGuard<'_> {
+        ReadGuard(self.store.pin())
     }
 
     /// Takes a snapshot.

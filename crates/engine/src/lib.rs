@@ -42,7 +42,7 @@ mod words;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
-    AtHandOnly, Batch, Change, Db, Expiring, FAST_TIER_FILE, Found, Metrics, Missing, Pin, Row, RowRef, Scan,
+    AtHandOnly, Batch, Change, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, Row, RowHandle, RowRef, Scan,
     Snapshot, Table, TableChanges,
 };
 pub use db::{backup, inspect};

@@ -141,7 +141,7 @@ struct Synced {
 
 /// What was found when the log was opened; the caller replays it and then calls [`Log::recovered`].
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct OpenState {
     /// First extents of the segments in use.
     pub(crate) segments: Vec<u32>,
     /// The machine went down, and not only the process: stores after the last sync may be missing in any order.

@@ -296,7 +296,7 @@ impl Store {
         }
         if of_readers > 0 {
             pins.push(format!(
-                "{of_readers} empty segments, {} bytes, wait for a reader to leave `Table::read` or a scan, or to drop a pin",
+                "{of_readers} empty segments, {} bytes, wait for a reader to leave `Table::read` or a scan, or to drop a `ReadGuard`",
                 bytes(of_readers as u64)
             ));
         }

@@ -43,7 +43,7 @@ use super::store::{Store, TableShared};
 use crate::index::ScanBatch;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
-use crate::log::{Found, spoiled_copy};
+use crate::log::{OpenState, spoiled_copy};
 use crate::{Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.
@@ -52,7 +52,7 @@ pub(super) const ROWS_STEP: usize = 4096;
 /// A store, opened for looking only. Other views may be open beside it, but no [`Db`](crate::Db).
 pub struct View {
     pub(super) store: Store,
-    found: Found,
+    found: OpenState,
     /// Of a view on a damaged store: what is missing.
     pub(super) salvage: Option<Salvage>,
 }

@@ -252,19 +252,19 @@ impl Store {
     }
 
     /// Brings rows into the processor's caches; the look-ups overlap.
-    pub(super) fn fetch_rows(&self, table: &TableShared, keys: &[&[u8]]) {
+    pub(super) fn prefetch_rows(&self, table: &TableShared, keys: &[&[u8]]) {
         for group in keys.chunks(GROUP) {
-            self.find_rows(table, group, |_, _| ());
+            self.look_up_rows(table, group, |_, _| ());
         }
     }
 
-    /// Looks up to [`GROUP`] keys up together, brings their rows into the processor's caches, and tells the slot of each
+    /// Looks up to [`GROUP`] keys up together, brings their rows into the processor's caches, and calls `visit` with the slot of each
     /// key, which leads to a row for as long as a guard is held.
-    pub(super) fn find_rows(
+    pub(super) fn look_up_rows(
         &self,
         table: &TableShared,
         keys: &[&[u8]],
-        mut tell: impl FnMut(usize, Option<Slot>),
+        mut visit: impl FnMut(usize, Option<Slot>),
     ) {
         let mut found = [None; GROUP];
         table.index.rows().multi_get(keys, &self.pin(), &mut found);
@@ -273,13 +273,13 @@ impl Store {
             if let Some(slot) = slot {
                 self.prefetch(slot);
             }
-            tell(index, slot);
+            visit(index, slot);
         }
     }
 
     /// [`Store::read`] of a key that was looked up under a guard that is still held.
     #[inline]
-    pub(super) fn read_found<R>(
+    pub(super) fn read_handle<R>(
         &self,
         table: &TableShared,
         key: &[u8],

@@ -23,7 +23,7 @@ use super::store::{Store, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::Deltas;
-use crate::log::{Found, Log, SegmentEnd, Walk, WalkEnd};
+use crate::log::{OpenState, Log, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
 /// So many segments ahead of the one that is walked are read from the disk.
@@ -176,7 +176,7 @@ type Prefixes = HashMap<u32, Vec<u8>>;
 impl Store {
     /// Brings the catalog of a store that is looked at up to date with the log, as far as that can be read. What is wrong with it is
     /// told by whoever reads all of it.
-    pub(super) fn recover_catalog(&self, found: &Found, threads: usize) {
+    pub(super) fn recover_catalog(&self, found: &OpenState, threads: usize) {
         let walked = if self.catalog.replays() { self.walk_all(found, None, threads).ok() } else { None };
         if let Some(mut walked) = walked {
             drop(self.catch_up(&mut walked, found));
@@ -184,7 +184,7 @@ impl Store {
     }
 
     /// What the crash took away, and what it left of the catalog's changes.
-    fn catch_up(&self, walked: &mut Walked, found: &Found) -> Result<()> {
+    fn catch_up(&self, walked: &mut Walked, found: &OpenState) -> Result<()> {
         if found.power_cut {
             self.cut(walked, found.watermark);
         }
@@ -196,7 +196,7 @@ impl Store {
     }
 
     /// Fills the indexes from the log. The root's catalog has been loaded.
-    pub(super) fn recover(&self, found: &Found, threads: usize) -> Result<()> {
+    pub(super) fn recover(&self, found: &OpenState, threads: usize) -> Result<()> {
         let prefixes = sample_prefixes(&self.log, &found.segments)?;
         let mut walked = self.walk_all(found, Some(&prefixes), threads)?;
         self.catch_up(&mut walked, found)?;
@@ -223,7 +223,7 @@ impl Store {
     }
 
     /// Walks all segments; without `prefixes` nothing is noted of rows.
-    fn walk_all(&self, found: &Found, prefixes: Option<&Prefixes>, threads: usize) -> Result<Walked> {
+    fn walk_all(&self, found: &OpenState, prefixes: Option<&Prefixes>, threads: usize) -> Result<Walked> {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(Ok(Walked { last_sequence: found.watermark, ..Walked::default() }));
         let work = || {
@@ -259,7 +259,7 @@ impl Store {
     fn walk_segment(
         &self,
         extent: u32,
-        found: &Found,
+        found: &OpenState,
         prefixes: Option<&Prefixes>,
         walked: &mut Walked,
         noted: &mut Notes,
@@ -511,7 +511,7 @@ impl Store {
 }
 
 /// Where a walk ended, if the records after it may be missing.
-pub(super) fn checked_end(walk: &Walk<'_>, found: &Found) -> Result<WalkEnd> {
+pub(super) fn checked_end(walk: &Walk<'_>, found: &OpenState) -> Result<WalkEnd> {
     let end = walk.end();
     // A killed process leaves no holes; a power cut leaves none where all was durable.
     let hole = match found.power_cut {

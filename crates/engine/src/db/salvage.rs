@@ -15,7 +15,7 @@ use super::recover::{FILL_PERCENT, slot_of};
 use super::store::{Store, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::CATALOG_TABLE;
-use crate::log::{Found, LostRecord};
+use crate::log::{OpenState, LostRecord};
 use crate::{Error, Options, Result};
 
 /// What is known to be missing from a damaged store.
@@ -63,7 +63,7 @@ struct Version {
 
 impl Store {
     /// Opens what is left of a store for reading.
-    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Store, Found, Salvage)> {
+    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Store, OpenState, Salvage)> {
         let (mut store, found, damage) = Store::load_damaged(Arc::new(tier), options, Clock::system())?;
         let lacks_changes = found.lacks_segments;
         let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
@@ -108,7 +108,7 @@ impl Store {
     fn salvage_segment(
         &self,
         extent: u32,
-        found: &Found,
+        found: &OpenState,
         versions: &mut Vec<Version>,
         lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
         salvage: &mut Salvage,

@@ -20,7 +20,7 @@ use super::consolidate::Consolidation;
 use super::metrics::Counters;
 use crate::cache::{Cache, Traffic};
 use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
-use crate::log::{Found, Log};
+use crate::log::{OpenState, Log};
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// The part of opening before the log is replayed: root, segment headers, catalog.
-    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Store, Found)> {
+    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Store, OpenState)> {
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -134,7 +134,7 @@ impl Store {
         tier: Arc<FastTier>,
         options: Options,
         clock: Clock,
-    ) -> Result<(Store, Found, Vec<Error>)> {
+    ) -> Result<(Store, OpenState, Vec<Error>)> {
         let (log, found, mut damage) = Log::open_damaged(tier, &options, clock.clone())?;
         let store = Store::over(log, options, clock, |log, arena, epoch, access| {
             let (catalog, error) = Catalog::salvage(log, arena, epoch, access);

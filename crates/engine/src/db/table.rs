@@ -35,15 +35,15 @@ pub struct Table {
 
 /// Keeps what is found under it where it is; see [`Db::pin`].
 #[derive(Debug)]
-pub struct Pin<'d>(pub(super) Guard<'d>);
+pub struct ReadGuard<'d>(pub(super) Guard<'d>);
 
-/// Where the row of a key was when it was [looked up](Table::find): writes since then are not seen through it.
+/// Where the row of a key was when it was [looked up](Table::look_up): writes since then are not seen through it.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'p> {
+pub struct RowHandle<'p> {
     slot: Option<Slot>,
     /// The table, as the log numbers it: clearing a table changes it.
     table: u32,
-    pin: PhantomData<&'p ()>,
+    guard: PhantomData<&'p ()>,
 }
 
 /// Walks down the index in search of a random row.
@@ -254,20 +254,20 @@ impl Table {
     }
 
     /// Brings the rows of these keys into the processor's caches, as far as they lie in the log: for reads and updates that
-    /// follow at once, one by one. Their misses overlap. Tells nothing and changes nothing.
-    pub fn fetch(&self, keys: &[&[u8]]) {
-        self.store.fetch_rows(&self.shared, keys);
+    /// follow at once, one by one. Their misses overlap. Neither the rows nor what calls return depend on it.
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        self.store.prefetch_rows(&self.shared, keys);
     }
 
-    /// Looks `keys` up for reads that follow at once, and brings their rows into the processor's caches as [`Table::fetch`]
-    /// does; `tell` is called with the position of each key and what was found, in order.
-    pub fn find<'p>(&self, pin: &'p Pin<'_>, keys: &[&[u8]], mut tell: impl FnMut(usize, Found<'p>)) {
-        // A pin of another store holds nothing here: what is found under it will be looked up again.
-        let holds = std::ptr::eq(pin.0.epoch(), &*self.store.epoch);
+    /// Looks `keys` up for reads that follow at once, and brings their rows into the processor's caches as [`Table::prefetch`]
+    /// does; `visit` is called with the position of each key and a handle of its row, in order.
+    pub fn look_up<'p>(&self, guard: &'p ReadGuard<'_>, keys: &[&[u8]], mut visit: impl FnMut(usize, RowHandle<'p>)) {
+        // A guard of another store holds nothing here: what is found under it will be looked up again.
+        let holds = std::ptr::eq(guard.0.epoch(), &*self.store.epoch);
         let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };
         for (group, keys) in keys.chunks(GROUP).enumerate() {
-            self.store.find_rows(&self.shared, keys, |index, slot| {
-                tell(group * GROUP + index, Found { slot, table, pin: PhantomData });
+            self.store.look_up_rows(&self.shared, keys, |index, slot| {
+                visit(group * GROUP + index, RowHandle { slot, table, guard: PhantomData });
             });
         }
     }
@@ -277,16 +277,16 @@ impl Table {
     /// # Errors
     /// See [`Table`], and those of `read`.
     #[inline]
-    pub fn read_found<R>(
+    pub fn read_handle<R>(
         &self,
         key: &[u8],
-        found: Found<'_>,
+        row: RowHandle<'_>,
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
-        if found.table != self.shared.id.load(Ordering::Acquire) {
+        if row.table != self.shared.id.load(Ordering::Acquire) {
             return self.read(key, read);
         }
-        self.store.read_found(&self.shared, key, found.slot, read)
+        self.store.read_handle(&self.shared, key, row.slot, read)
     }
 
     /// Whole rows, one answer for each key, in order. The look-ups overlap.

@@ -19,7 +19,7 @@ use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extents,
 };
 use super::space::KEPT_BYTES;
-use super::{Commit, Found, APPENDERS_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
+use super::{Commit, OpenState, APPENDERS_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.
@@ -66,7 +66,7 @@ fn check_limit(limit: u64, extent_bytes: u64, root_bytes: u64) -> Result<()> {
 
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
-    pub(crate) fn open(tier: Arc<FastTier>, options: &Options, clock: Clock) -> Result<(Log, Found)> {
+    pub(crate) fn open(tier: Arc<FastTier>, options: &Options, clock: Clock) -> Result<(Log, OpenState)> {
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
@@ -97,10 +97,10 @@ impl Log {
     }
 
     /// What opening has found, once it is known which segments there are.
-    pub(super) fn found(&self, segments: Vec<u32>) -> Found {
+    pub(super) fn found(&self, segments: Vec<u32>) -> OpenState {
         let power_cut = self.left_by_power_cut();
         let root = self.root.lock();
-        Found { segments, power_cut, clean: root.clean, watermark: root.watermark, lacks_segments: false }
+        OpenState { segments, power_cut, clean: root.clean, watermark: root.watermark, lacks_segments: false }
     }
 
     fn left_by_power_cut(&self) -> bool {
@@ -407,7 +407,7 @@ impl Log {
         &self,
         ends: Vec<SegmentEnd>,
         last_sequence: u64,
-        found: &Found,
+        found: &OpenState,
         settle: bool,
         upgraded: Option<Vec<u8>>,
     ) -> Result<()> {

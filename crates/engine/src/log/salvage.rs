@@ -14,7 +14,7 @@ use super::segment_list::SegmentEntry;
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
 use super::root::Root;
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::{Found, Log};
+use super::{OpenState, Log};
 use crate::{Error, Options, Result};
 
 /// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.
@@ -58,7 +58,7 @@ impl Log {
         tier: Arc<FastTier>,
         options: &Options,
         clock: Clock,
-    ) -> Result<(Log, Found, Vec<Error>)> {
+    ) -> Result<(Log, OpenState, Vec<Error>)> {
         let (root, mut damage) = Root::salvage(&tier)?;
         let grown = tier.bytes().div_ceil(root.extent_bytes.max(1)) as u32;
         let log = Log::over(tier, options, clock, root, grown)?;
@@ -71,7 +71,7 @@ impl Log {
         let is_all_listed = root.clean && !listed.is_empty();
         let mut lacks = !is_all_listed && grown < root.extents;
         let segments = log.find_segments(grown, (&listed, is_all_listed), &mut damage, &mut lacks);
-        let found = Found { lacks_segments: lacks, ..log.found(segments) };
+        let found = OpenState { lacks_segments: lacks, ..log.found(segments) };
         Ok((log, found, damage))
     }
 

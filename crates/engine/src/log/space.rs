@@ -450,7 +450,7 @@ impl Log {
         }
     }
 
-    /// Walks the records of a segment. `Found::power_cut` says how to read an end that does not parse.
+    /// Walks the records of a segment. `OpenState::power_cut` says how to read an end that does not parse.
     pub(crate) fn walk(&self, extent: u32) -> Option<Walk<'_>> {
         let segment = self.pool.lock().used.get(&extent)?.clone();
         let start = self.extent_offset(extent);

@@ -156,15 +156,15 @@ fn what_was_found_stays_while_it_is_pinned() {
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     let age = |key: &[u8], found| {
         let read = |row: &hedgerow::RowRef<'_>| Ok(row.get("age")?.as_u64());
-        users.read_found(key, found, read).unwrap().flatten()
+        users.read_handle(key, found, read).unwrap().flatten()
     };
     let (pin, foreign) = (db.pin(), other.pin());
     let (mut found, mut unheld) = (Vec::new(), Vec::new());
-    users.find(&pin, &keys, |position, row| {
+    users.look_up(&pin, &keys, |position, row| {
         assert_eq!(position, found.len());
         found.push(row);
     });
-    users.find(&foreign, &keys, |_, row| unheld.push(row));
+    users.look_up(&foreign, &keys, |_, row| unheld.push(row));
     assert_eq!((found.len(), unheld.len()), (40, 40));
     assert_eq!((age(keys[3], found[3]), age(keys[20], found[20])), (Some(83), None));
     // Later writes are not seen through it, nor is anything reused that it leads to.

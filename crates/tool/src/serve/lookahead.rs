@@ -7,7 +7,7 @@
 //! make sense of are left to the parser, and that no key is said to have been found which a command before it may have
 //! changed. Must not know what commands do, apart from where their keys lie and what their flags say.
 
-use hedgerow::Pin;
+use hedgerow::ReadGuard;
 
 use super::commands::{self, Command, Flag};
 use super::keyspace::Keyspace;
@@ -47,7 +47,7 @@ impl<'i> Glance<'i> {
     }
 
     /// Looks the keys up.
-    pub fn find<'p>(&self, keyspace: &Keyspace, space: usize, pin: &'p Pin<'_>) -> Run<'p> {
+    pub fn find<'p>(&self, keyspace: &Keyspace, space: usize, pin: &'p ReadGuard<'_>) -> Run<'p> {
         let mut run = self.run();
         // Keys that may have been changed by commands before: a bit for each, and for some others.
         let mut written = 0u128;

@@ -3,7 +3,7 @@
 //! Owns: which row a key found ahead is, and the look-ups. Promises: what was found stays readable while the pin is held. It is
 //! for the caller to know that nothing has written the key since. Must not know commands.
 
-use hedgerow::{Found, Pin, Table};
+use hedgerow::{ReadGuard, RowHandle, Table};
 
 use super::{Keyspace, TableIndex};
 
@@ -15,7 +15,7 @@ const ROWS_MIN: u64 = 2_000;
 /// Where a key was found.
 #[derive(Debug, Clone, Copy)]
 pub struct Ahead<'p> {
-    found: Found<'p>,
+    found: RowHandle<'p>,
     /// The table and the bytes of the row's key, which ends the key, if it was looked up as a hash.
     hash: Option<(TableIndex, usize)>,
 }
@@ -23,14 +23,14 @@ pub struct Ahead<'p> {
 impl<'p> Ahead<'p> {
     /// As a hash: its table, its row, where that was.
     #[inline]
-    pub(super) fn hash<'k>(&self, key: &'k [u8]) -> Option<(TableIndex, &'k [u8], Found<'p>)> {
+    pub(super) fn hash<'k>(&self, key: &'k [u8]) -> Option<(TableIndex, &'k [u8], RowHandle<'p>)> {
         let (table, row_bytes) = self.hash?;
         Some((table, key.get(key.len().checked_sub(row_bytes)?..)?, self.found))
     }
 
     /// As a string.
     #[inline]
-    pub(super) fn string(&self) -> Option<Found<'p>> {
+    pub(super) fn string(&self) -> Option<RowHandle<'p>> {
         Some(self.found).filter(|_| self.hash.is_none())
     }
 }
@@ -68,7 +68,7 @@ impl Keyspace {
     pub fn fetch(&self, space: usize, strings: &Sought<'_>, hashes: &Sought<'_>) {
         let fetch = |table: &Table, sought: &Sought<'_>| {
             if sought.count > 0 && table.len() >= ROWS_MIN {
-                table.fetch(sought.keys());
+                table.prefetch(sought.keys());
             }
         };
         if let Some(table) = &self.space(space).strings {
@@ -82,18 +82,18 @@ impl Keyspace {
     pub fn find<'p>(
         &self,
         space: usize,
-        pin: &'p Pin<'_>,
+        pin: &'p ReadGuard<'_>,
         strings: &Sought<'_>,
         hashes: &Sought<'_>,
         mut tell: impl FnMut(usize, Ahead<'p>),
     ) {
         if let Some(table) = &self.space(space).strings {
-            table.table.find(pin, strings.keys(), |at, found| {
+            table.table.look_up(pin, strings.keys(), |at, found| {
                 tell(strings.positions[at], Ahead { found, hash: None });
             });
         }
         self.by_table(space, hashes, |index, rows| {
-            self.tables[index].table().find(pin, rows.keys(), |at, found| {
+            self.tables[index].table().look_up(pin, rows.keys(), |at, found| {
                 tell(rows.positions[at], Ahead { found, hash: Some((index, rows.keys[at].len())) });
             });
         });

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use hedgerow::{FieldId, Found, OwnedValue, RowRef, Value};
+use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 
 use super::ahead::Ahead;
 use super::more::{self, More, MoreTable};
@@ -162,7 +162,7 @@ struct Present<'n> {
 struct Target<'k, 'p> {
     index: TableIndex,
     row: &'k [u8],
-    found: Option<Found<'p>>,
+    found: Option<RowHandle<'p>>,
 }
 
 /// What a field of a hash is given.
@@ -259,7 +259,7 @@ impl Keyspace {
     ) -> Outcome<Option<R>> {
         let table = &self.tables[index];
         Ok(match found {
-            Some(found) => table.table().read_found(row, found, |row| read(table, row))?,
+            Some(found) => table.table().read_handle(row, found, |row| read(table, row))?,
             None => table.table().read(row, |row| read(table, row))?,
         })
     }

@@ -11,7 +11,7 @@ use crate::serve::failure::{Failure, Outcome};
 use crate::serve::number;
 
 /// A key's type and expiry, if it exists.
-type Found = Option<(Kind, Option<u64>)>;
+type TypeAndExpiry = Option<(Kind, Option<u64>)>;
 
 /// A copied field.
 struct CopiedField {
@@ -88,7 +88,7 @@ impl Keyspace {
     }
 
     /// What the gathered writes make of a key: None if they leave it as it is.
-    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<Found>> {
+    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<TypeAndExpiry>> {
         let mut found = None;
         for kind in [Kind::String, Kind::Hash] {
             let Ok((table, row)) = self.row_of(space, key, kind) else { continue };

@@ -33,7 +33,7 @@ impl Keyspace {
                 Ok(read(value.as_bytes().unwrap_or(&[]), row.expires_at_ms()))
             };
             let found = match ahead.and_then(|ahead| ahead.string()) {
-                Some(found) => strings.table.read_found(key, found, read)?,
+                Some(found) => strings.table.read_handle(key, found, read)?,
                 None => strings.table.read(key, read)?,
             };
             if found.is_some() {
