@@ -20,7 +20,7 @@ pub mod failure;
 pub mod glob;
 pub mod keyspace;
 pub mod limits;
-pub mod lookahead;
+pub mod pipeline_peek;
 pub mod number;
 pub mod open_files;
 pub mod persister;

@@ -218,8 +218,8 @@ pub enum Lookup {
 
 /// [`look_up`], if the command is probably this one, which has no subcommands.
 #[inline]
-pub fn look_up_known(known: Option<&'static Command>, args: Args<'_>) -> Lookup {
-    match known {
+pub fn look_up_peeked(peeked: Option<&'static Command>, args: Args<'_>) -> Lookup {
+    match peeked {
         Some(command) if is_word(args.at(0), command.name) => Lookup::Found(command),
         _ => look_up(args),
     }

@@ -20,7 +20,7 @@ use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
 use super::limits;
-use super::lookahead::{Glance, Run};
+use super::pipeline_peek::{PeekedRun, PipelinePeek};
 use super::persister::Persister;
 use super::reader::Reader;
 use super::reply::Reply;
@@ -587,18 +587,18 @@ fn execute_all(
     session.buffers = connection.buffers(session.buffers.output_peak);
     loop {
         let session = &server.sessions[key];
-        let (pin, run);
+        let (guard, run);
         if session.authenticated && connection.parser.is_between_commands() {
-            let glance = Glance::at(connection.input.bytes());
-            run = match glance.is_pinned() {
+            let peek = PipelinePeek::at(connection.input.bytes());
+            run = match peek.is_pinned() {
                 true => {
-                    pin = db.pin();
-                    glance.find(&server.keyspace, session.db, &pin)
+                    guard = db.pin();
+                    peek.look_up(&server.keyspace, session.db, &guard)
                 }
-                false => glance.fetch(&server.keyspace, session.db),
+                false => peek.prefetch(&server.keyspace, session.db),
             };
         } else {
-            run = Run::blind(1);
+            run = PeekedRun::blind(1);
         }
         match execute(connection, server, key, &run, started, pool) {
             ControlFlow::Continue(ended) => started = ended,
@@ -615,7 +615,7 @@ fn execute(
     connection: &mut Connection,
     server: &mut Server,
     key: usize,
-    run: &Run<'_>,
+    run: &PeekedRun<'_>,
     mut started: Instant,
     pool: &mut Pool,
 ) -> ControlFlow<Executed, Instant> {
@@ -650,7 +650,7 @@ fn execute(
         }
         if !args.is_empty() {
             server.keyspace.refresh_old_time(started);
-            started = server.execute(key, args, run.known(position), &mut connection.output, started);
+            started = server.execute(key, args, run.peeked(position), &mut connection.output, started);
             if let Some(what) = server.sessions[key].waits_for {
                 return ControlFlow::Break(Executed::WaitsFor(what));
             }

@@ -24,7 +24,7 @@ use slab::Slab;
 use super::failure::{Failure, Outcome};
 use super::limits;
 
-pub mod ahead;
+pub mod prefetch;
 pub mod cursor;
 pub mod expiry;
 pub mod hashes;

@@ -12,10 +12,10 @@ use slab::Slab;
 use super::backups::Backups;
 use super::commands::{self, Command, Flag, Lookup};
 use super::failure::{Failure, Outcome};
-use super::keyspace::ahead::Ahead;
+use super::keyspace::prefetch::PrefetchedKey;
 use super::keyspace::{Keyspace, Tries, Wants};
 use super::limits;
-use super::lookahead::Known;
+use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
 use super::resp::Args;
 use super::session::{Queued, ReplyMode, Session, WaitsFor};
@@ -141,7 +141,7 @@ pub struct Context<'s> {
     /// Where the answer goes.
     pub reply: Reply<'s>,
     /// Its key, if that was looked up already and is as it was then.
-    pub ahead: Option<Ahead<'s>>,
+    pub prefetched: Option<PrefetchedKey<'s>>,
 }
 
 impl Context<'_> {
@@ -317,7 +317,7 @@ impl Server {
         &mut self,
         client: usize,
         args: Args<'_>,
-        known: Known<'_>,
+        peeked: PeekedCommand<'_>,
         out: &mut Vec<u8>,
         started: Instant,
     ) -> Instant {
@@ -328,8 +328,8 @@ impl Server {
         let resp3 = session.resp3;
         let at_hand_only = self.keyspace.begin_command(session.tries);
         let reply = Reply::bounded(out, resp3, self.settings.output.hard);
-        let mut context = Context { server: self, client, reply, ahead: known.ahead };
-        let ran = context.run(known.command, args);
+        let mut context = Context { server: self, client, reply, prefetched: peeked.prefetched };
+        let ran = context.run(peeked.command, args);
         drop(at_hand_only);
         if let Some(wants) = context.server.keyspace.end_command() {
             context.reply.truncate(start);
@@ -448,11 +448,11 @@ impl Context<'_> {
     /// Does or queues a command; which one it was, if it was done.
     fn run(
         &mut self,
-        known: Option<&'static Command>,
+        peeked: Option<&'static Command>,
         args: Args<'_>,
     ) -> Result<Option<&'static Command>, Failed> {
         let unknown = |failure| Failed { command: None, ran: false, failure };
-        let command = match commands::look_up_known(known, args) {
+        let command = match commands::look_up_peeked(peeked, args) {
             Lookup::Found(command) => command,
             Lookup::Unknown if commands::is_http(args) => return Err(unknown(Failure::CROSS_PROTOCOL)),
             Lookup::Unknown => return Err(unknown(self.refuse(commands::unknown_command(args)))),

@@ -49,8 +49,8 @@ pub fn hset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hset' command"));
     }
-    let (db, ahead) = (context.db(), context.ahead);
-    let new = context.server.keyspace.hash_set_ahead(db, args.at(1), ahead, pairs(args.from(2)))?;
+    let (db, prefetched) = (context.db(), context.prefetched);
+    let new = context.server.keyspace.hash_set_prefetched(db, args.at(1), prefetched, pairs(args.from(2)))?;
     context.reply.integer(new as i64);
     Ok(())
 }
@@ -60,8 +60,8 @@ pub fn hmset(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if !args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'hmset' command"));
     }
-    let (db, ahead) = (context.db(), context.ahead);
-    context.server.keyspace.hash_set_ahead(db, args.at(1), ahead, pairs(args.from(2)))?;
+    let (db, prefetched) = (context.db(), context.prefetched);
+    context.server.keyspace.hash_set_prefetched(db, args.at(1), prefetched, pairs(args.from(2)))?;
     context.reply.ok();
     Ok(())
 }
@@ -81,9 +81,9 @@ pub fn hsetnx(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// HGET key field
 pub fn hget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let (db, ahead) = (context.db(), context.ahead);
+    let (db, prefetched) = (context.db(), context.prefetched);
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
+    let found = context.server.keyspace.hash_prefetched(db, args.at(1), prefetched, |view| {
         view.field(args.at(2), |value| reply_value(reply, value))
     })?;
     context.count_look_up(found.is_some());
@@ -95,12 +95,12 @@ pub fn hget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// HMGET key field [field ...]
 pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let (db, ahead) = (context.db(), context.ahead);
+    let (db, prefetched) = (context.db(), context.prefetched);
     let names = args.from(2);
     context.reply.array(names.len());
     let reply = &mut context.reply;
     let found =
-        context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| reply_values(reply, view, names))?;
+        context.server.keyspace.hash_prefetched(db, args.at(1), prefetched, |view| reply_values(reply, view, names))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         (0..names.len()).for_each(|_| context.reply.null());
@@ -128,11 +128,11 @@ enum Part {
 }
 
 fn reply_all(context: &mut Context<'_>, args: Args<'_>, part: Part) -> Outcome<()> {
-    let (db, ahead) = (context.db(), context.ahead);
+    let (db, prefetched) = (context.db(), context.prefetched);
     let reply = &mut context.reply;
     let place = reply.defer();
     let mut count = 0;
-    let found = context.server.keyspace.hash_ahead(db, args.at(1), ahead, |view| {
+    let found = context.server.keyspace.hash_prefetched(db, args.at(1), prefetched, |view| {
         view.for_each(|name, value| {
             count += 1;
             if part != Part::Values {

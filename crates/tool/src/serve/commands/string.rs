@@ -11,9 +11,9 @@ use crate::serve::server::Context;
 
 /// GET key
 pub fn get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let (db, ahead) = (context.db(), context.ahead);
+    let (db, prefetched) = (context.db(), context.prefetched);
     let reply = &mut context.reply;
-    let found = context.server.keyspace.string_ahead(db, args.at(1), ahead, |value, _| reply.bulk(value))?;
+    let found = context.server.keyspace.string_prefetched(db, args.at(1), prefetched, |value, _| reply.bulk(value))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         context.reply.null();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 
-use super::ahead::Ahead;
+use super::prefetch::PrefetchedKey;
 use super::more::{self, More, MoreTable};
 use super::table::{HashTable, Slot, is_reserved};
 use super::{Keyspace, TableIndex, check_key, limits};
@@ -213,19 +213,19 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
-        self.hash_ahead(space, key, None, read)
+        self.hash_prefetched(space, key, None, read)
     }
 
     /// [`Keyspace::hash`] of a key that may have been looked up already.
     #[inline]
-    pub fn hash_ahead<R>(
+    pub fn hash_prefetched<R>(
         &self,
         space: usize,
         key: &[u8],
-        ahead: Option<Ahead<'_>>,
+        prefetched: Option<PrefetchedKey<'_>>,
         read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
-        if let Some(target) = self.target(space, key, ahead)
+        if let Some(target) = self.target(space, key, prefetched)
             && let Some(result) = self.read_target(target, |table, row| read(&self.view(table, row)?))?
         {
             return Ok(Some(result));
@@ -242,9 +242,9 @@ impl Keyspace {
         &self,
         space: usize,
         key: &'k [u8],
-        ahead: Option<Ahead<'p>>,
+        prefetched: Option<PrefetchedKey<'p>>,
     ) -> Option<Target<'k, 'p>> {
-        if let Some((index, row, found)) = ahead.and_then(|ahead| ahead.hash(key)) {
+        if let Some((index, row, found)) = prefetched.and_then(|prefetched| prefetched.hash(key)) {
             return Some(Target { index, row, found: Some(found) });
         }
         let (index, row) = self.locate(space, key)?;
@@ -324,14 +324,14 @@ impl Keyspace {
 
     /// [`Keyspace::hash_set`] of a key that may have been looked up already, which is not waited for.
     #[inline]
-    pub fn hash_set_ahead<'v>(
+    pub fn hash_set_prefetched<'v>(
         &mut self,
         space: usize,
         key: &[u8],
-        ahead: Option<Ahead<'_>>,
+        prefetched: Option<PrefetchedKey<'_>>,
         pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
     ) -> Outcome<usize> {
-        self.hash_write(space, key, ahead, pairs.map(FieldWrite::lasting), None)
+        self.hash_write(space, key, prefetched, pairs.map(FieldWrite::lasting), None)
     }
 
     /// Writes a hash of these fields only over whatever the key was, with an expiry or none.
@@ -356,11 +356,11 @@ impl Keyspace {
         &mut self,
         space: usize,
         key: &[u8],
-        ahead: Option<Ahead<'_>>,
+        prefetched: Option<PrefetchedKey<'_>>,
         writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         whole: Option<Option<u64>>,
     ) -> Outcome<usize> {
-        let target = match self.target(space, key, ahead) {
+        let target = match self.target(space, key, prefetched) {
             Some(target) => target,
             None => {
                 check_key(key)?;

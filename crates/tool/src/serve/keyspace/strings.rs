@@ -3,7 +3,7 @@
 use hedgerow::{RowRef, Value};
 
 use super::Keyspace;
-use super::ahead::Ahead;
+use super::prefetch::PrefetchedKey;
 use crate::serve::failure::{Failure, Outcome};
 
 impl Keyspace {
@@ -15,16 +15,16 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(&[u8], Option<u64>) -> R,
     ) -> Outcome<Option<R>> {
-        self.string_ahead(space, key, None, read)
+        self.string_prefetched(space, key, None, read)
     }
 
     /// [`Keyspace::string`] of a key that may have been looked up already.
     #[inline]
-    pub fn string_ahead<R>(
+    pub fn string_prefetched<R>(
         &self,
         space: usize,
         key: &[u8],
-        ahead: Option<Ahead<'_>>,
+        prefetched: Option<PrefetchedKey<'_>>,
         read: impl FnOnce(&[u8], Option<u64>) -> R,
     ) -> Outcome<Option<R>> {
         if let Some(strings) = &self.space(space).strings {
@@ -32,7 +32,7 @@ impl Keyspace {
                 let value = row.get(strings.value)?;
                 Ok(read(value.as_bytes().unwrap_or(&[]), row.expires_at_ms()))
             };
-            let found = match ahead.and_then(|ahead| ahead.string()) {
+            let found = match prefetched.and_then(|prefetched| prefetched.string()) {
                 Some(found) => strings.table.read_handle(key, found, read)?,
                 None => strings.table.read(key, read)?,
             };

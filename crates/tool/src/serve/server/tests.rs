@@ -36,7 +36,7 @@ impl Bench {
         let args = OwnedArgs::from_words(words);
         let mut out = Vec::new();
         self.server.keyspace.refresh_time(Instant::now());
-        self.server.execute(self.client, args.borrow(), Known::default(), &mut out, Instant::now());
+        self.server.execute(self.client, args.borrow(), PeekedCommand::default(), &mut out, Instant::now());
         String::from_utf8_lossy(&out).replace("\r\n", " ").trim_end().to_owned()
     }
 

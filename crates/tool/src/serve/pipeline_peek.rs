@@ -1,9 +1,9 @@
-//! Looking ahead in a pipeline: the rows of its commands are brought into the processor's caches together.
+//! Peeking into a pipeline: the rows of its commands are brought into the processor's caches together.
 //!
 //! A command on a row that lies in memory alone waits three or four times for memory, one miss after the other. The
 //! misses of a dozen commands can be waited for at once, if their keys are known: they stand in the connection's buffer.
 //!
-//! Owns: the glance at commands not yet parsed. Promises: a bounded amount of work, that it changes nothing, that bytes it cannot
+//! Owns: the peek at commands not yet parsed. Promises: a bounded amount of work, that it changes nothing, that bytes it cannot
 //! make sense of are left to the parser, and that no key is said to have been found which a command before it may have
 //! changed. Must not know what commands do, apart from where their keys lie and what their flags say.
 
@@ -11,82 +11,82 @@ use hedgerow::ReadGuard;
 
 use super::commands::{self, Command, Flag};
 use super::keyspace::Keyspace;
-use super::keyspace::ahead::{Ahead, KEYS_MAX, Sought};
+use super::keyspace::prefetch::{KEYS_MAX, PrefetchBatch, PrefetchedKey};
 
 /// Arguments of a command; one with more is not looked past.
 const ARGUMENTS_MAX: usize = 64;
 
-/// The commands at the start of some input that are looked ahead of together: all of them [`Flag::Pinned`], or none.
-pub struct Glance<'i> {
-    heads: [Option<(&'static Command, &'i [u8])>; KEYS_MAX],
+/// The commands at the start of some input that are peeked at together: all of them [`Flag::Pinned`], or none.
+pub struct PipelinePeek<'i> {
+    commands: [Option<(&'static Command, &'i [u8])>; KEYS_MAX],
     count: usize,
     is_pinned: bool,
 }
 
-impl<'i> Glance<'i> {
+impl<'i> PipelinePeek<'i> {
     /// The commands at the start of `input`.
-    pub fn at(input: &'i [u8]) -> Glance<'i> {
-        let mut glance = Glance { heads: [None; KEYS_MAX], count: 0, is_pinned: false };
-        for (name, key) in (Heads { input }).take(KEYS_MAX) {
+    pub fn at(input: &'i [u8]) -> PipelinePeek<'i> {
+        let mut peek = PipelinePeek { commands: [None; KEYS_MAX], count: 0, is_pinned: false };
+        for (name, key) in (NamesAndKeys { input }).take(KEYS_MAX) {
             let command = commands::by_name(name);
             let is_pinned = command.is_some_and(|command| command.is(Flag::Pinned));
-            if glance.count > 0 && is_pinned != glance.is_pinned {
+            if peek.count > 0 && is_pinned != peek.is_pinned {
                 break;
             }
-            glance.is_pinned = is_pinned;
+            peek.is_pinned = is_pinned;
             // One whose first argument is a key has no subcommands, and is none.
-            glance.heads[glance.count] = command.filter(|command| command.keys.0 == 1).map(|c| (c, key));
-            glance.count += 1;
+            peek.commands[peek.count] = command.filter(|command| command.keys.0 == 1).map(|c| (c, key));
+            peek.count += 1;
         }
-        glance
+        peek
     }
 
-    /// Whether its keys can be looked up once and for all: then [`Glance::find`], else [`Glance::fetch`].
+    /// Whether its keys can be looked up once and for all: then [`PipelinePeek::look_up`], else [`PipelinePeek::prefetch`].
     pub fn is_pinned(&self) -> bool {
         self.is_pinned && self.count > 1
     }
 
     /// Looks the keys up.
-    pub fn find<'p>(&self, keyspace: &Keyspace, space: usize, pin: &'p ReadGuard<'_>) -> Run<'p> {
+    pub fn look_up<'p>(&self, keyspace: &Keyspace, space: usize, guard: &'p ReadGuard<'_>) -> PeekedRun<'p> {
         let mut run = self.run();
         // Keys that may have been changed by commands before: a bit for each, and for some others.
         let mut written = 0u128;
-        let (strings, hashes) = self.sought(|command, key| {
+        let (strings, hashes) = self.batches(|command, key| {
             let bit = 1 << key_bits(key);
             let is_as_found = written & bit == 0;
             written |= if command.is(Flag::Write) { bit } else { 0 };
             is_as_found
         });
         keyspace
-            .find(space, pin, &strings, &hashes, |position, ahead| run.known[position].ahead = Some(ahead));
+            .look_up(space, guard, &strings, &hashes, |position, key| run.peeked[position].prefetched = Some(key));
         run
     }
 
     /// Brings the rows of the keys nearer.
-    pub fn fetch(&self, keyspace: &Keyspace, space: usize) -> Run<'static> {
+    pub fn prefetch(&self, keyspace: &Keyspace, space: usize) -> PeekedRun<'static> {
         if self.count > 1 {
-            let (strings, hashes) = self.sought(|_, _| true);
-            keyspace.fetch(space, &strings, &hashes);
+            let (strings, hashes) = self.batches(|_, _| true);
+            keyspace.prefetch(space, &strings, &hashes);
         }
         self.run()
     }
 
-    fn run(&self) -> Run<'static> {
-        let mut run = Run::blind(self.count.max(1));
-        for (known, head) in run.known.iter_mut().zip(&self.heads) {
-            known.command = head.map(|(command, _)| command);
+    fn run(&self) -> PeekedRun<'static> {
+        let mut run = PeekedRun::blind(self.count.max(1));
+        for (peeked, command) in run.peeked.iter_mut().zip(&self.commands) {
+            peeked.command = command.map(|(command, _)| command);
         }
         run
     }
 
     /// The keys to look up, as strings and as hashes.
-    fn sought(
+    fn batches(
         &self,
         mut is_wanted: impl FnMut(&'static Command, &'i [u8]) -> bool,
-    ) -> (Sought<'i>, Sought<'i>) {
-        let (mut strings, mut hashes) = (Sought::default(), Sought::default());
-        for (position, head) in self.heads[..self.count].iter().enumerate() {
-            let Some((command, key)) = head.filter(|&(command, key)| is_wanted(command, key)) else {
+    ) -> (PrefetchBatch<'i>, PrefetchBatch<'i>) {
+        let (mut strings, mut hashes) = (PrefetchBatch::default(), PrefetchBatch::default());
+        for (position, command) in self.commands[..self.count].iter().enumerate() {
+            let Some((command, key)) = command.filter(|&(command, key)| is_wanted(command, key)) else {
                 continue;
             };
             match command.group {
@@ -100,31 +100,31 @@ impl<'i> Glance<'i> {
 }
 
 /// Commands to be done one after the other, and what is known of some.
-pub struct Run<'p> {
+pub struct PeekedRun<'p> {
     /// How many, at least 1.
     pub commands: usize,
-    known: [Known<'p>; KEYS_MAX],
+    peeked: [PeekedCommand<'p>; KEYS_MAX],
 }
 
 /// What is known of a command before it is parsed.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Known<'p> {
+pub struct PeekedCommand<'p> {
     /// Which one it is, if that was looked up.
     pub command: Option<&'static Command>,
     /// Where its key was found, if it was looked up and is as it was then.
-    pub ahead: Option<Ahead<'p>>,
+    pub prefetched: Option<PrefetchedKey<'p>>,
 }
 
-impl<'p> Run<'p> {
+impl<'p> PeekedRun<'p> {
     /// Commands of which nothing is known.
-    pub fn blind(commands: usize) -> Run<'p> {
-        Run { commands, known: [Known::default(); KEYS_MAX] }
+    pub fn blind(commands: usize) -> PeekedRun<'p> {
+        PeekedRun { commands, peeked: [PeekedCommand::default(); KEYS_MAX] }
     }
 
     /// What is known of a command.
     #[inline]
-    pub fn known(&self, position: usize) -> Known<'p> {
-        self.known.get(position).copied().unwrap_or_default()
+    pub fn peeked(&self, position: usize) -> PeekedCommand<'p> {
+        self.peeked.get(position).copied().unwrap_or_default()
     }
 }
 
@@ -136,11 +136,11 @@ fn key_bits(key: &[u8]) -> u32 {
 }
 
 /// The name and the first argument of each whole command.
-struct Heads<'i> {
+struct NamesAndKeys<'i> {
     input: &'i [u8],
 }
 
-impl<'i> Iterator for Heads<'i> {
+impl<'i> Iterator for NamesAndKeys<'i> {
     type Item = (&'i [u8], &'i [u8]);
 
     fn next(&mut self) -> Option<(&'i [u8], &'i [u8])> {
@@ -179,17 +179,17 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    fn heads(input: &[u8]) -> Vec<(&[u8], &[u8])> {
-        Heads { input }.collect()
+    fn names_and_keys(input: &[u8]) -> Vec<(&[u8], &[u8])> {
+        NamesAndKeys { input }.collect()
     }
 
     #[test]
     fn whole_commands_are_seen() {
         let input =
             b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nHGET\r\n$2\r\nab";
-        assert_eq!(heads(input), [(&b"SET"[..], &b"k"[..]), (b"PING", b"")]);
+        assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"PING", b"")]);
         let input = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n*2\r\n$3\r\nGET\r\n$1\r\nx\r\n";
-        assert_eq!(heads(input), [(&b"SET"[..], &b"k"[..]), (b"GET", b"x")]);
+        assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"GET", b"x")]);
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
             b"*65\r\n$1\r\na\r\n",
             b"*2\r\n$1",
         ] {
-            assert_eq!(heads(input), [], "{:?}", String::from_utf8_lossy(input));
+            assert_eq!(names_and_keys(input), [], "{:?}", String::from_utf8_lossy(input));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Keys looked up ahead of their commands, together, so that their misses overlap.
 //!
-//! Owns: which row a key found ahead is, and the look-ups. Promises: what was found stays readable while the pin is held. It is
+//! Owns: which row a prefetched key is, and the look-ups. Promises: what was found stays readable while the guard is held. It is
 //! for the caller to know that nothing has written the key since. Must not know commands.
 
 use hedgerow::{ReadGuard, RowHandle, Table};
@@ -14,36 +14,36 @@ const ROWS_MIN: u64 = 2_000;
 
 /// Where a key was found.
 #[derive(Debug, Clone, Copy)]
-pub struct Ahead<'p> {
-    found: RowHandle<'p>,
+pub struct PrefetchedKey<'p> {
+    row: RowHandle<'p>,
     /// The table and the bytes of the row's key, which ends the key, if it was looked up as a hash.
     hash: Option<(TableIndex, usize)>,
 }
 
-impl<'p> Ahead<'p> {
+impl<'p> PrefetchedKey<'p> {
     /// As a hash: its table, its row, where that was.
     #[inline]
     pub(super) fn hash<'k>(&self, key: &'k [u8]) -> Option<(TableIndex, &'k [u8], RowHandle<'p>)> {
         let (table, row_bytes) = self.hash?;
-        Some((table, key.get(key.len().checked_sub(row_bytes)?..)?, self.found))
+        Some((table, key.get(key.len().checked_sub(row_bytes)?..)?, self.row))
     }
 
     /// As a string.
     #[inline]
     pub(super) fn string(&self) -> Option<RowHandle<'p>> {
-        Some(self.found).filter(|_| self.hash.is_none())
+        Some(self.row).filter(|_| self.hash.is_none())
     }
 }
 
 /// Keys to look up together, each with the position of its command.
 #[derive(Default)]
-pub struct Sought<'k> {
+pub struct PrefetchBatch<'k> {
     keys: [&'k [u8]; KEYS_MAX],
     positions: [usize; KEYS_MAX],
     count: usize,
 }
 
-impl<'k> Sought<'k> {
+impl<'k> PrefetchBatch<'k> {
     /// Adds a key; one too many is left out.
     #[inline]
     pub fn push(&mut self, position: usize, key: &'k [u8]) {
@@ -65,36 +65,36 @@ impl<'k> Sought<'k> {
 
 impl Keyspace {
     /// Brings the rows of these keys into the processor's caches.
-    pub fn fetch(&self, space: usize, strings: &Sought<'_>, hashes: &Sought<'_>) {
-        let fetch = |table: &Table, sought: &Sought<'_>| {
-            if sought.count > 0 && table.len() >= ROWS_MIN {
-                table.prefetch(sought.keys());
+    pub fn prefetch(&self, space: usize, strings: &PrefetchBatch<'_>, hashes: &PrefetchBatch<'_>) {
+        let prefetch = |table: &Table, batch: &PrefetchBatch<'_>| {
+            if batch.count > 0 && table.len() >= ROWS_MIN {
+                table.prefetch(batch.keys());
             }
         };
         if let Some(table) = &self.space(space).strings {
-            fetch(&table.table, strings);
+            prefetch(&table.table, strings);
         }
-        self.by_table(space, hashes, |index, rows| fetch(self.tables[index].table(), rows));
+        self.by_table(space, hashes, |index, rows| prefetch(self.tables[index].table(), rows));
     }
 
-    /// Looks these keys up, and brings their rows into the processor's caches; `tell` is called with the position of each that
-    /// has a table, and what was found.
-    pub fn find<'p>(
+    /// Looks these keys up, and brings their rows into the processor's caches; `visit` is called with the position of each that
+    /// has a table, and where its row is.
+    pub fn look_up<'p>(
         &self,
         space: usize,
-        pin: &'p ReadGuard<'_>,
-        strings: &Sought<'_>,
-        hashes: &Sought<'_>,
-        mut tell: impl FnMut(usize, Ahead<'p>),
+        guard: &'p ReadGuard<'_>,
+        strings: &PrefetchBatch<'_>,
+        hashes: &PrefetchBatch<'_>,
+        mut visit: impl FnMut(usize, PrefetchedKey<'p>),
     ) {
         if let Some(table) = &self.space(space).strings {
-            table.table.look_up(pin, strings.keys(), |at, found| {
-                tell(strings.positions[at], Ahead { found, hash: None });
+            table.table.look_up(guard, strings.keys(), |at, row| {
+                visit(strings.positions[at], PrefetchedKey { row, hash: None });
             });
         }
         self.by_table(space, hashes, |index, rows| {
-            self.tables[index].table().look_up(pin, rows.keys(), |at, found| {
-                tell(rows.positions[at], Ahead { found, hash: Some((index, rows.keys[at].len())) });
+            self.tables[index].table().look_up(guard, rows.keys(), |at, row| {
+                visit(rows.positions[at], PrefetchedKey { row, hash: Some((index, rows.keys[at].len())) });
             });
         });
     }
@@ -103,12 +103,12 @@ impl Keyspace {
     fn by_table<'k>(
         &self,
         space: usize,
-        hashes: &Sought<'k>,
-        mut visit: impl FnMut(TableIndex, &Sought<'k>),
+        hashes: &PrefetchBatch<'k>,
+        mut visit: impl FnMut(TableIndex, &PrefetchBatch<'k>),
     ) {
         // The table of the keys so far, and the prefix with its colon that says that a key is of it.
         let (mut table, mut prefix): (_, &[u8]) = (None, &[]);
-        let mut rows = Sought::default();
+        let mut rows = PrefetchBatch::default();
         for (position, key) in hashes.iter() {
             let same = table.filter(|_| !prefix.is_empty() && key.len() > prefix.len());
             let located = match same.filter(|_| key.starts_with(prefix)) {
@@ -118,7 +118,7 @@ impl Keyspace {
             let Some((index, row)) = located else { continue };
             if let Some(table) = table.filter(|&table| table != index) {
                 visit(table, &rows);
-                rows = Sought::default();
+                rows = PrefetchBatch::default();
             }
             table = Some(index);
             prefix = &key[..key.len() - row.len()];
