@@ -8,7 +8,7 @@
 //!
 //! **A cached row** is an entry in DRAM and a *cached* slot in the index (`index/slot.rs`) that says where it is. So a read
 //! that misses has lost nothing: the slot it found is the way home. The entry keeps the *home slot*, the word that stood in
-//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Store::home`).
+//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Engine::home`).
 //! No place in DRAM ever gets into the log.
 //!
 //! ```text

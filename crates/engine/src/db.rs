@@ -19,7 +19,7 @@
 //! | `db/identity.rs` | that there is a store, whatever becomes of its data |
 //! | `db/inspect.rs` | looking without changing |
 //! | `db/salvage.rs`, `db/repair.rs` | what is left of a damaged store, and copying it |
-//! | `db/store.rs` | what they share, and the background threads |
+//! | `db/engine.rs` | `Engine`: what they share, and the background threads |
 
 mod at_hand;
 pub mod backup;
@@ -44,7 +44,7 @@ mod row;
 mod salvage;
 mod scan;
 mod snapshot;
-mod store;
+mod engine;
 mod sweep;
 mod in_place;
 mod table;
@@ -69,7 +69,7 @@ pub use read::RowRef;
 pub use row::Row;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
-use store::{Housekeeping, Store};
+use engine::{Housekeeping, Engine};
 pub use table::{Change, ReadGuard, RowHandle, Table};
 
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
@@ -97,13 +97,13 @@ pub const FAST_TIER_FILE: &str = "fast";
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    store: Arc<Store>,
+    engine: Arc<Engine>,
     /// Closes the store when the last `Db` and the last `Table` are gone.
     handle: Arc<Handle>,
 }
 
 struct Handle {
-    store: Arc<Store>,
+    engine: Arc<Engine>,
     /// What closing came to, once it was done.
     closed: Mutex<Option<Result<()>>>,
 }
@@ -153,7 +153,7 @@ impl Db {
         witness.check(&tier)?;
         let is_new = tier.bytes() == 0;
         let db = Db::open_at(tier, options, clock)?;
-        witness.keep(db.store.log.root().store_id, is_new)?;
+        witness.keep(db.engine.log.root().store_id, is_new)?;
         Ok(db)
     }
 
@@ -182,13 +182,13 @@ impl Db {
     /// As [`Db::open_with`].
     pub fn open_at(tier: impl Into<Arc<FastTier>>, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
-        let store = Arc::new(Store::open(tier.into(), options, clock)?);
-        let handle = Arc::new(Handle { store: Arc::clone(&store), closed: Mutex::new(None) });
+        let engine = Arc::new(Engine::open(tier.into(), options, clock)?);
+        let handle = Arc::new(Handle { engine: Arc::clone(&engine), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.
-            Housekeeping::start(&store)?;
+            Housekeeping::start(&engine)?;
         }
-        Ok(Db { store, handle })
+        Ok(Db { engine, handle })
     }
 
     /// Creates a table; one that exists with the same schema is opened.
@@ -196,7 +196,7 @@ impl Db {
     /// # Errors
     /// `Exists` if it exists with another schema; `Invalid` for a bad name or schema.
     pub fn create_table(&self, name: &str, schema: Schema) -> Result<Table> {
-        Ok(Table::new(self, self.store.create_table(name, &schema)?))
+        Ok(Table::new(self, self.engine.create_table(name, &schema)?))
     }
 
     /// Opens a table.
@@ -204,7 +204,7 @@ impl Db {
     /// # Errors
     /// `NotFound`.
     pub fn table(&self, name: &str) -> Result<Table> {
-        match self.store.catalog.by_name(name) {
+        match self.engine.catalog.by_name(name) {
             Some(shared) => Ok(Table::new(self, shared)),
             None => Err(Error::new(ErrorKind::NotFound, format!("there is no table {name:?}"))),
         }
@@ -212,7 +212,7 @@ impl Db {
 
     /// The tables' names, in order.
     pub fn table_names(&self) -> Vec<String> {
-        self.store.catalog.names()
+        self.engine.catalog.names()
     }
 
     /// Drops a table with all its rows; false if there is none. Its name is free again at once.
@@ -220,7 +220,7 @@ impl Db {
     /// # Errors
     /// `Io`, `Closed`.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
-        self.store.drop_table(name)
+        self.engine.drop_table(name)
     }
 
     /// Makes several changes of tables, or none: one write to the log, however many they are.
@@ -228,7 +228,7 @@ impl Db {
     /// # Errors
     /// Those of the single changes, before anything is changed.
     pub fn change_tables(&self, changes: &TableChanges) -> Result<()> {
-        self.store.change_tables(changes)
+        self.engine.change_tables(changes)
     }
 
     /// Writes all of a batch, or nothing. A batch that is lent may be written again, or [cleared](Batch::clear) for the next.
@@ -236,19 +236,19 @@ impl Db {
     /// # Errors
     /// Those of the single writes, before anything is written; `Conflict` if a required version has changed.
     pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
-        self.store.write_batch(batch.borrow())
+        self.engine.write_batch(batch.borrow())
     }
 
     /// Keeps the rows that [`Table::look_up`] finds under it where they are. While it lives gc gives nothing back: it
     /// should live for microseconds, and nobody who holds it may wait for space.
     #[inline]
     pub fn pin(&self) -> ReadGuard<'_> {
-        ReadGuard(self.store.pin())
+        ReadGuard(self.engine.pin())
     }
 
     /// Takes a snapshot.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::take(&self.store)
+        Snapshot::take(&self.engine)
     }
 
     /// Makes everything written so far durable against a power cut, and notes it in the file: what is missing of it later
@@ -257,7 +257,7 @@ impl Db {
     /// # Errors
     /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.
     pub fn persist(&self) -> Result<()> {
-        self.store.checkpoint()
+        self.engine.checkpoint()
     }
 
     /// Makes everything written so far durable against a power cut, as each write in [`Durability::Immediate`] is: callers
@@ -266,8 +266,8 @@ impl Db {
     /// # Errors
     /// As those of [`Db::persist`].
     pub fn sync(&self) -> Result<()> {
-        self.store.log.check_writable()?;
-        self.store.log.persist_to(self.store.log.last_sequence())
+        self.engine.log.check_writable()?;
+        self.engine.log.persist_to(self.engine.log.last_sequence())
     }
 
     /// Frees what dead records take, as far as it can be done now, without waiting for the background thread. Returns
@@ -277,41 +277,41 @@ impl Db {
     /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is quarantined
     /// from then on ([`Metrics::segments_quarantined`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
-        self.store.log.check_writable()?;
-        self.store.run_gc_now()
+        self.engine.log.check_writable()?;
+        self.engine.run_gc_now()
     }
 
     /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.
     #[doc(hidden)]
     pub fn tend_cache(&self) {
-        self.store.tend_cache();
+        self.engine.tend_cache();
     }
 
     /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. False if
     /// nothing happened meanwhile: a caller for whom that is so for a second in all may take the store for full.
     pub fn wait_for_space(&self, timeout: Duration) -> bool {
-        self.store.await_gc_cycle(timeout)
+        self.engine.await_gc_cycle(timeout)
     }
 
     /// The sync that failed, if one did: from then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.
     /// Costs next to nothing: to be asked often.
     pub fn sync_failure(&self) -> Option<SyncFailure> {
-        self.store.log.tier().sync_failure().cloned()
+        self.engine.log.tier().sync_failure().cloned()
     }
 
     /// Counters and gauges.
     pub fn metrics(&self) -> Metrics {
-        self.store.metrics()
+        self.engine.metrics()
     }
 
     /// The medium of the fast tier, for people.
     pub fn medium(&self) -> String {
-        self.store.log.tier().medium().to_string()
+        self.engine.log.tier().medium().to_string()
     }
 
     /// The durability mode the store was opened with.
     pub fn durability(&self) -> Durability {
-        self.store.options.durability
+        self.engine.options.durability
     }
 
     /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on, and the file stays
@@ -332,7 +332,7 @@ fn exists(path: &Path) -> bool {
 impl Handle {
     fn close(&self) -> Result<()> {
         // Whoever closes it again is told the same.
-        self.closed.lock().get_or_insert_with(|| self.store.close()).clone()
+        self.closed.lock().get_or_insert_with(|| self.engine.close()).clone()
     }
 }
 

@@ -100,7 +100,7 @@ fn an_entry_is_freed_after_its_readers() {
                 let guard = epoch.pin();
                 let new = Slot::new(Tag::Row, 1_600, 32);
                 let old = index.upsert(b"k", &guard, |now| (Decision::Store(new), now)).expect("room");
-                // As `Store::publish` does it: marked after another slot stands there, under the guard from before.
+                // As `Engine::publish` does it: marked after another slot stands there, under the guard from before.
                 if old.is_some_and(Slot::is_cached) {
                     marks.set(0);
                 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Db;
 use super::fetch::{UNKNOWN_BYTES, has_waited_lately};
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use crate::index::{Slot, Tag};
 use crate::{Error, ErrorKind, Result};
 
@@ -47,7 +47,7 @@ impl Drop for AtHandOnly {
 
 /// What reads lacked that failed with [`NotInMemory`](ErrorKind::NotInMemory), to be [brought](Missing::bring) by another thread.
 pub struct Missing {
-    store: Arc<Store>,
+    engine: Arc<Engine>,
     places: Vec<(u64, u64)>,
 }
 
@@ -55,12 +55,12 @@ impl Missing {
     /// Has it read from the disk, all at once, and waits for none of it.
     pub fn ask(&self) {
         // What was freed since is read for nothing.
-        self.store.log.will_read(self.places.iter().copied());
+        self.engine.log.will_read(self.places.iter().copied());
     }
 
     /// Waits until it is in memory. It stays there as long as what is used stays.
     pub fn bring(&self) {
-        self.places.iter().for_each(|&(offset, bytes)| self.store.log.tier().bring(offset, bytes));
+        self.places.iter().for_each(|&(offset, bytes)| self.engine.log.tier().bring(offset, bytes));
     }
 }
 
@@ -78,11 +78,11 @@ impl Db {
     /// What the calling thread's reads have lacked since it last asked; `None` if nothing. They were reads of this store.
     pub fn take_missing(&self) -> Option<Missing> {
         let places = LACKED.take();
-        (!places.is_empty()).then(|| Missing { store: Arc::clone(&self.store), places })
+        (!places.is_empty()).then(|| Missing { engine: Arc::clone(&self.engine), places })
     }
 }
 
-impl Store {
+impl Engine {
     /// Fails if the thread reads only what is at hand and the row at `slot` is not.
     #[inline]
     pub(super) fn check_at_hand(&self, slot: Slot) -> Result<()> {
@@ -171,10 +171,10 @@ mod tests {
 
     fn make_cold(db: &Db) -> bool {
         db.persist().unwrap();
-        let tier = db.store.log.tier();
+        let tier = db.engine.log.tier();
         tier.evict(0, tier.bytes());
         // The thread has met one that was cold.
-        db.store.note_refused_waits(1);
+        db.engine.note_refused_waits(1);
         !tier.is_in_memory(0, tier.bytes())
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let Some((db, table)) = cold_store(&dir) else { return };
         let mut put_off = 0;
         for n in 0..ROWS {
-            let sequence = db.store.log.last_sequence();
+            let sequence = db.engine.log.last_sequence();
             let times = match n % 4 {
                 0 => brought(&db, || table.increment(&key(n), "n", 1)).1,
                 1 => brought(&db, || table.delete(&key(n))).1,
@@ -245,7 +245,7 @@ mod tests {
                     brought(&db, batch).1
                 }
             };
-            let written = db.store.log.last_sequence() - sequence;
+            let written = db.engine.log.last_sequence() - sequence;
             assert!(written <= if n % 4 == 3 { 3 } else { 1 }, "{written} records for row {n}");
             put_off += times;
         }

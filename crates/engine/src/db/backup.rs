@@ -49,7 +49,7 @@ use hedgerow_device::{names_in, remove_file};
 use parking_lot::Mutex;
 
 use super::inspect::View;
-use super::store::Store;
+use super::engine::Engine;
 use super::{Db, FAST_TIER_FILE};
 use crate::log::SegmentToCopy;
 use crate::{Error, ErrorKind, Result};
@@ -184,22 +184,22 @@ impl Db {
         to: impl AsRef<Path>,
         mut progress: impl FnMut(Progress) -> Result<()>,
     ) -> Result<Summary> {
-        back_up(&self.store, to.as_ref(), &mut progress)
+        back_up(&self.engine, to.as_ref(), &mut progress)
     }
 }
 
 /// Steps 1 to 4 of the module.
-fn begin<'s>(store: &'s Arc<Store>) -> Result<(Pinning<'s>, Moment)> {
-    let pinning = store.backups.take()?;
+fn begin<'s>(engine: &'s Arc<Engine>) -> Result<(Pinning<'s>, Moment)> {
+    let pinning = engine.backups.take()?;
     // Gc cycles share it, and who merges in place has it alone: those that had not seen the pins have ended.
-    drop(store.gc.lock.write());
+    drop(engine.gc.lock.write());
     // No schema changes before the segments are listed: a copy of an old row under a newer one would be in them.
-    let moment = store.at_catalog_barrier(|sequence, catalog| {
-        let segments = store.log.segments_to_copy();
+    let moment = engine.at_catalog_barrier(|sequence, catalog| {
+        let segments = engine.log.segments_to_copy();
         Moment { sequence, catalog, segments }
     });
     pinning.narrow(&moment.segments);
-    store.log.checkpoint()?;
+    engine.log.checkpoint()?;
     Ok((pinning, moment))
 }
 
@@ -211,22 +211,22 @@ struct Moment {
 }
 
 fn back_up(
-    store: &Arc<Store>,
+    engine: &Arc<Engine>,
     to: &Path,
     progress: &mut dyn FnMut(Progress) -> Result<()>,
 ) -> Result<Summary> {
-    let mut target = Target::open(to, &store.log.root())?;
-    let (pinning, moment) = begin(store)?;
-    target.begin(&store.log, &moment.segments)?;
+    let mut target = Target::open(to, &engine.log.root())?;
+    let (pinning, moment) = begin(engine)?;
+    target.begin(&engine.log, &moment.segments)?;
     let mut copying = Copying::new(&moment);
-    while let Some(segment) = pinning.next(&store.gc.waiting_to_free()) {
+    while let Some(segment) = pinning.next(&engine.gc.waiting_to_free()) {
         progress(copying.progress())?;
-        copying.count(&segment, target.add(&store.log, &segment, moment.sequence)?);
+        copying.count(&segment, target.add(&engine.log, &segment, moment.sequence)?);
         pinning.copied(segment.extent);
     }
     progress(copying.progress())?;
     drop(pinning);
-    copying.finish(store, target, &moment, progress).map(|(summary, _)| summary)
+    copying.finish(engine, target, &moment, progress).map(|(summary, _)| summary)
 }
 
 /// Copies a backup, or any store that was closed in order, to the directory `to`, which must be empty or missing: a store with an
@@ -243,8 +243,8 @@ pub fn restore(
 ) -> Result<Summary> {
     let (from, to) = (from.as_ref(), to.as_ref());
     let view = View::open(from)?;
-    let store = view.store();
-    if !view.is_closed_in_order() || !store.log.is_all_sealed() {
+    let engine = view.engine();
+    if !view.is_closed_in_order() || !engine.log.is_all_sealed() {
         return Err(Error::invalid(format!(
             "the store in {} is no finished backup and was not closed in order: open and close it first",
             from.display()
@@ -255,19 +255,19 @@ pub fn restore(
     if !names.is_empty() && !names.iter().any(|name| name == PARTIAL_FILE) {
         return Err(Error::new(ErrorKind::Exists, format!("the directory {} is not empty", to.display())));
     }
-    let root = store.log.root();
+    let root = engine.log.root();
     let mut target = Target::open(to, &root)?;
-    let catalog = store.at_catalog_barrier(|_, catalog| catalog);
-    let moment = Moment { sequence: root.watermark, catalog, segments: store.log.segments_to_copy() };
-    target.begin(&store.log, &moment.segments)?;
+    let catalog = engine.at_catalog_barrier(|_, catalog| catalog);
+    let moment = Moment { sequence: root.watermark, catalog, segments: engine.log.segments_to_copy() };
+    target.begin(&engine.log, &moment.segments)?;
     let mut copying = Copying::new(&moment);
     for segment in &moment.segments {
         progress(copying.progress())?;
         // All of it is verified, what an interrupted restore left included: nobody else did.
-        copying.count(segment, target.add(&store.log, segment, u64::MAX)?);
+        copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
     progress(copying.progress())?;
-    let (summary, manifest) = copying.finish(store, target, &moment, &mut progress)?;
+    let (summary, manifest) = copying.finish(engine, target, &moment, &mut progress)?;
     // It is a store now, and not a backup to be gone on with.
     remove_file(&manifest)?;
     Ok(summary)
@@ -303,13 +303,13 @@ impl Copying {
 
     fn finish(
         self,
-        store: &Store,
+        engine: &Engine,
         target: Target,
         moment: &Moment,
         progress: &mut dyn FnMut(Progress) -> Result<()>,
     ) -> Result<(Summary, std::path::PathBuf)> {
         let mut verifying = |done, total| progress(Progress::Verifying(done, total));
-        let finished = target.finish(&store.log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
+        let finished = target.finish(&engine.log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
         Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
     }
 }

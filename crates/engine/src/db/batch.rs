@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::Table;
 use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
-use super::store::{Store, TableShared, index_full, index_full_error};
+use super::engine::{Engine, TableShared, index_full, index_full_error};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Guard, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
@@ -37,7 +37,7 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 pub struct Batch {
     staged: Staged,
     required: Vec<Required>,
-    store: Option<Arc<Store>>,
+    engine: Option<Arc<Engine>>,
     /// It was given tables of different stores.
     mixed: bool,
 }
@@ -55,13 +55,13 @@ impl Batch {
     pub fn clear(&mut self) {
         self.staged.clear();
         self.required.clear();
-        (self.store, self.mixed) = (None, false);
+        (self.engine, self.mixed) = (None, false);
     }
 
     fn belongs(&mut self, table: &Table) {
-        match &self.store {
-            Some(store) => self.mixed |= !Arc::ptr_eq(store, table.store()),
-            None => self.store = Some(Arc::clone(table.store())),
+        match &self.engine {
+            Some(engine) => self.mixed |= !Arc::ptr_eq(engine, table.engine()),
+            None => self.engine = Some(Arc::clone(table.engine())),
         }
     }
 
@@ -202,10 +202,10 @@ impl Body<'_> {
     }
 }
 
-impl Store {
+impl Engine {
     /// Writes a batch.
     pub(super) fn write_batch(self: &Arc<Self>, batch: &Batch) -> Result<()> {
-        if batch.mixed || batch.store.as_ref().is_some_and(|store| !Arc::ptr_eq(store, self)) {
+        if batch.mixed || batch.engine.as_ref().is_some_and(|engine| !Arc::ptr_eq(engine, self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
         let writes = batch.staged.folded(self.clock.now_ms());

@@ -1,8 +1,8 @@
 //! The cache and the index together: home slots, and the worker that fills and empties the cache.
 //!
 //! Owns the rule by which the rest of `db` lives with cached slots: who reads a row takes the slot as it is
-//! ([`Store::row_at`]); who wants anything else of it takes its *home* ([`Store::home`]); who replaces it does so through
-//! [`Store::publish`], which shows it the home slot and sees to the entry. So a place in DRAM is never mistaken for one in
+//! ([`Engine::row_at`]); who wants anything else of it takes its *home* ([`Engine::home`]); who replaces it does so through
+//! [`Engine::publish`], which shows it the home slot and sees to the entry. So a place in DRAM is never mistaken for one in
 //! the log. Promises that a cached slot stands for the very version its home slot leads to: it is published over that slot
 //! alone, and gone with the first change. Must not know what a page is.
 //!
@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
-use super::store::{Pace, Store, TableShared};
+use super::engine::{Pace, Engine, TableShared};
 use crate::cache::{
     Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT,
     is_better_than_pages,
@@ -94,7 +94,7 @@ pub(super) fn check_options(options: &Options) -> Result<()> {
 }
 
 /// What callers need.
-impl Store {
+impl Engine {
     /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
     /// `slot` was read.
     #[inline]
@@ -115,7 +115,7 @@ impl Store {
         self.publish_at(table, (key, None), true, guard, decide)
     }
 
-    /// [`Store::publish`] of a key that was looked up at this place in the index, under the same guard. Unless it `buries`, a tombstone
+    /// [`Engine::publish`] of a key that was looked up at this place in the index, under the same guard. Unless it `buries`, a tombstone
     /// stays among the rows, which needs no memory.
     #[inline]
     pub(super) fn publish_at<'g, R>(
@@ -198,7 +198,7 @@ impl Store {
 }
 
 /// The worker.
-impl Store {
+impl Engine {
     /// The worker's thread.
     pub(super) fn keep_cached(&self) {
         let mut pace = Pace::new(PACE);
@@ -350,7 +350,7 @@ impl Store {
 }
 
 /// Admission.
-impl Store {
+impl Engine {
     /// Returns how many requests there were.
     fn admit_requested(&self, books: &mut Books) -> usize {
         let mut taken = 0;
@@ -468,7 +468,7 @@ impl Store {
 }
 
 /// Eviction.
-impl Store {
+impl Engine {
     fn make_room(&self, books: &mut Books, gone: &mut Gone) {
         if books.evicting.is_empty() && books.pages.usage() > USAGE_HIGH {
             books.evicting = self.plan_eviction(books);

@@ -9,7 +9,7 @@
 //!    sequence, so whoever knows of it takes his own later.
 //! 2. PERSIST: a change's record is durable before a catalog that holds it, and that before the record's segment is freed. So a
 //!    change is always in one of the two, and a change's record counts as dead from the first: whoever frees its segment stores the
-//!    catalog before ([`Store::checkpoint_catalog`]).
+//!    catalog before ([`Engine::checkpoint_catalog`]).
 //! 3. What several steps come to is in one record, however many they are (`catalog/plan.rs`).
 //!
 //! Must not know rows.
@@ -29,7 +29,7 @@ use self::format::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 use self::plan::Plan;
 pub use self::plan::TableChanges;
 pub(super) use self::replay::LoggedChange;
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use crate::index::{Epoch, NodeArena, RowIndex};
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -105,7 +105,7 @@ impl Locked<'_> {
 }
 
 impl Catalog {
-    /// The catalog of the root. Changes in the log are [replayed](Store::replay_changes) later.
+    /// The catalog of the root. Changes in the log are [replayed](Engine::replay_changes) later.
     pub(super) fn load(
         log: &Log,
         arena: &Arc<NodeArena>,
@@ -269,7 +269,7 @@ fn change_spec(body_bytes: usize) -> RecordSpec<'static> {
 }
 
 /// Changing it.
-impl Store {
+impl Engine {
     /// Creates a table; one that exists and accepts `schema` is opened.
     pub(super) fn create_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
         self.change(|plan| plan.create(name, schema, &|| self.new_index()))
@@ -387,7 +387,7 @@ impl Store {
 }
 
 /// Storing it.
-impl Store {
+impl Engine {
     /// Stores the catalog in the root, durably, if the root's does not hold all changes.
     pub(super) fn checkpoint_catalog(&self) -> Result<()> {
         if self.log.tier().is_read_only() {
@@ -410,7 +410,7 @@ impl Store {
         Ok(())
     }
 
-    /// [`Store::checkpoint_catalog`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
+    /// [`Engine::checkpoint_catalog`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
     /// housekeeping.
     pub(super) fn keep_catalog_stored(&self) -> Result<()> {
         let (sequence, logged_bytes) = {

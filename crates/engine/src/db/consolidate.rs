@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::{Chain, GROUP};
-use super::store::{Pace, Store, TableShared};
+use super::engine::{Pace, Engine, TableShared};
 use crate::Result;
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
@@ -153,7 +153,7 @@ impl Recent {
     }
 }
 
-impl Store {
+impl Engine {
     /// The consolidation thread.
     pub(super) fn consolidation_loop(&self) {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());

@@ -5,14 +5,14 @@
 
 use std::ops::Bound;
 
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use crate::index::{Decision, ScanBatch, ScanEnd, Slot, Tag};
 
 /// Slots looked at under one guard, and at most in one call.
 const STEP: usize = 1000;
 const SLOTS_MAX: usize = 50_000;
 
-impl Store {
+impl Engine {
     /// Goes on with the walk over the rows of `table` that found the tombstones up to `position`.
     pub(super) fn set_tombstones_apart(&self, table: &TableShared, position: &mut Vec<u8>) {
         let mut batch = ScanBatch::default();
@@ -106,11 +106,11 @@ mod tests {
         let all = |from: u32, to: u32| (from..to).map(|n| n.to_be_bytes().to_vec());
         assert!(seen(snapshot.scan(&table)).into_iter().eq(all(100, 1000)));
         assert!(seen(table.scan()).into_iter().eq(all(0, 200).chain(all(900, 1000))));
-        let (store, mut position) = (table.store(), Vec::new());
-        store.set_tombstones_apart(table.shared(), &mut position);
+        let (engine, mut position) = (table.engine(), Vec::new());
+        engine.set_tombstones_apart(table.shared(), &mut position);
         assert_eq!(entries(&table), (1000, 700, 0), "the snapshot looks under them");
         drop(snapshot);
-        store.set_tombstones_apart(table.shared(), &mut position);
+        engine.set_tombstones_apart(table.shared(), &mut position);
         assert_eq!((entries(&table), position.len()), ((300, 0, 700), 0));
         db.check_counts().unwrap();
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use hedgerow_device::memory_bytes;
 use smallvec::SmallVec;
 
-use super::store::Store;
+use super::engine::Engine;
 use crate::FieldId;
 use crate::index::{Slot, Tag};
 use crate::log::PAGE_BYTES;
@@ -59,7 +59,7 @@ pub(super) fn has_waited_lately() -> bool {
     LATELY.get().looks_asking > 0
 }
 
-impl Store {
+impl Engine {
     /// Counts so many reads that did not wait for the disk, though they would have.
     pub(super) fn note_refused_waits(&self, rows: u64) {
         LATELY.set(Lately { looks_asking: LOOKS_ASKING, ..LATELY.get() });
@@ -150,9 +150,9 @@ pub(super) struct Fetch {
 impl Fetch {
     /// For whoever will ask for the fields `ids`, if it said so.
     #[inline]
-    pub(super) fn new(store: &Store, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
+    pub(super) fn new(engine: &Engine, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
         let layout = schema.current_layout();
-        let flags = store.mergeable_flag(layout);
+        let flags = engine.mergeable_flag(layout);
         let place = |&id| layout.fixed_reach(id);
         let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
         match (layout.body_bytes(), parts) {
@@ -163,12 +163,12 @@ impl Fetch {
 
     /// The newest record of a row.
     #[inline]
-    pub(super) fn newest(&self, store: &Store, slot: Slot, key: &[u8]) {
+    pub(super) fn newest(&self, engine: &Engine, slot: Slot, key: &[u8]) {
         let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
         if self.parts.is_empty() || slot.tag() != Tag::Row {
-            store.prefetch(slot);
+            engine.prefetch(slot);
         } else {
-            store.log.prefetch_parts(
+            engine.log.prefetch_parts(
                 slot.offset(),
                 (self.flags | expires, key.len()),
                 self.body_bytes,

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
-use super::store::{Pace, Store, TableShared, index_full};
+use super::engine::{Pace, Engine, TableShared, index_full};
 use super::throttle::{Throttle, Work};
 use super::victims::{Chosen, Need};
 use super::write::Draft;
@@ -73,7 +73,7 @@ struct Pending {
     epoch: u64,
 }
 
-/// Cycles of one call of [`Store::run_gc_now`], at most.
+/// Cycles of one call of [`Engine::run_gc_now`], at most.
 const MANUAL_CYCLES_MAX: usize = 256;
 /// A segment which could not be emptied is skipped for so many cycles.
 const SKIP_CYCLES: u64 = 64;
@@ -140,7 +140,7 @@ impl Gc {
     }
 }
 
-impl Store {
+impl Engine {
     /// Asks for a gc cycle.
     pub(super) fn request_gc_cycle(&self) {
         self.gc.requested.store(true, Ordering::SeqCst);

@@ -26,7 +26,7 @@ use std::sync::atomic::{Ordering, fence};
 use smallvec::SmallVec;
 
 use super::read::Chain;
-use super::store::{Store, TableShared, index_full};
+use super::engine::{Engine, TableShared, index_full};
 use crate::Result;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
@@ -109,7 +109,7 @@ struct Merge<'c, 'r> {
     fields: Vec<(u64, Vec<u8>)>,
 }
 
-impl Store {
+impl Engine {
     /// Whether rows are written so that they can be merged in place.
     pub(super) fn merges_in_place(&self) -> bool {
         self.options.swim && self.log.tier().flush_is_cheap()
@@ -140,7 +140,7 @@ impl Store {
         merges.sort_unstable_by_key(|(_, merge)| merge.row.offset());
         let tier = self.log.tier();
         let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>| {
-            let mut lines = Lines { store: self, from: 0, to: 0 };
+            let mut lines = Lines { engine: self, from: 0, to: 0 };
             for (offset, bytes) in writes {
                 tier.patch(offset, bytes);
                 lines.touched(offset, bytes.len() as u64);
@@ -294,7 +294,7 @@ impl Store {
 
 /// Lines written and not yet flushed: neighbours are flushed together, none twice (FOCUS, Algorithm 1).
 struct Lines<'s> {
-    store: &'s Store,
+    engine: &'s Engine,
     from: u64,
     to: u64,
 }
@@ -303,7 +303,7 @@ impl Lines<'_> {
     /// Bytes were written; addresses ascend.
     fn touched(&mut self, offset: u64, bytes: u64) {
         let (from, to) = (offset / LINE_BYTES * LINE_BYTES, (offset + bytes).next_multiple_of(LINE_BYTES));
-        if from > self.to || !self.store.options.line_flush {
+        if from > self.to || !self.engine.options.line_flush {
             self.flush();
             self.from = from;
         }
@@ -312,7 +312,7 @@ impl Lines<'_> {
 
     fn flush(&mut self) {
         if self.to > self.from {
-            self.store.log.persist_range(self.from, self.to - self.from);
+            self.engine.log.persist_range(self.from, self.to - self.from);
         }
         (self.from, self.to) = (0, 0);
     }

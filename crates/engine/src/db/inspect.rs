@@ -39,7 +39,7 @@ use super::identity::Witness;
 use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::Salvage;
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use crate::index::ScanBatch;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
@@ -51,7 +51,7 @@ pub(super) const ROWS_STEP: usize = 4096;
 
 /// A store, opened for looking only. Other views may be open beside it, but no [`Db`](crate::Db).
 pub struct View {
-    pub(super) store: Store,
+    pub(super) engine: Engine,
     found: OpenState,
     /// Of a view on a damaged store: what is missing.
     pub(super) salvage: Option<Salvage>,
@@ -214,8 +214,8 @@ impl View {
         View::open_on(tier)
     }
 
-    pub(super) fn store(&self) -> &Store {
-        &self.store
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Whether the store was closed in order.
@@ -232,9 +232,9 @@ impl View {
             return Err(Error::invalid("a view needs a tier that was opened for reading only"));
         }
         let options = Options { create: false, background: false, ..Options::default() };
-        let (store, found) = Store::load(Arc::new(tier), options, Clock::system())?;
-        store.recover_catalog(&found, store.options.recovery_threads.max(1));
-        Ok(View { store, found, salvage: None })
+        let (engine, found) = Engine::load(Arc::new(tier), options, Clock::system())?;
+        engine.recover_catalog(&found, engine.options.recovery_threads.max(1));
+        Ok(View { engine, found, salvage: None })
     }
 
     /// Opens what is left of a damaged store for looking, its rows and all: see [`View::damage`] for what is wrong with it.
@@ -254,8 +254,8 @@ impl View {
             witness.check(&tier)?;
         }
         let options = Options { create: false, background: false, ..Options::default() };
-        let (store, found, salvage) = Store::open_damaged(tier, options)?;
-        Ok(View { store, found, salvage: Some(salvage) })
+        let (engine, found, salvage) = Engine::open_damaged(tier, options)?;
+        Ok(View { engine, found, salvage: Some(salvage) })
     }
 
     /// What is damaged, each with its place. Only a view by [`View::open_damaged`] knows.
@@ -265,7 +265,7 @@ impl View {
 
     /// What the root says.
     pub fn root(&self) -> RootInfo {
-        let root = self.store.log.root();
+        let root = self.engine.log.root();
         let left = match (self.found.clean, self.found.power_cut) {
             (true, _) => Left::Closed,
             (_, true) => Left::PowerCut,
@@ -276,7 +276,7 @@ impl View {
             format_version: root.version(),
             generation: root.generation,
             segment_bytes: root.extent_bytes,
-            fast_tier_bytes: self.store.log.tier().bytes(),
+            fast_tier_bytes: self.engine.log.tier().bytes(),
             opens: root.opens,
             watermark: root.watermark,
             left,
@@ -289,7 +289,7 @@ impl View {
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let info = |(extent, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
             extent,
-            offset: u64::from(extent) * self.store.log.extent_bytes(),
+            offset: u64::from(extent) * self.engine.log.extent_bytes(),
             extents: segment.extents,
             kind: match segment.kind {
                 SegmentKind::Row => "row",
@@ -302,7 +302,7 @@ impl View {
             max_sequence: segment.max_sequence,
             dead_bytes,
         };
-        self.store.log.segments().into_iter().map(info).collect()
+        self.engine.log.segments().into_iter().map(info).collect()
     }
 
     /// The tables, by name.
@@ -317,7 +317,7 @@ impl View {
                 rows: table.rows(),
             }
         };
-        let mut tables: Vec<TableInfo> = self.store.catalog.all().into_iter().map(info).collect();
+        let mut tables: Vec<TableInfo> = self.engine.catalog.all().into_iter().map(info).collect();
         tables.sort_by(|a, b| a.name.cmp(&b.name));
         tables
     }
@@ -327,7 +327,7 @@ impl View {
     /// # Errors
     /// `NotFound` if no segment in use begins at `extent`; `Corrupted` where a record is not what was written.
     pub fn records(&self, segment: u32, mut visit: impl FnMut(RecordInfo<'_>) -> bool) -> Result<()> {
-        let Some(mut walk) = self.store.log.walk(segment) else {
+        let Some(mut walk) = self.engine.log.walk(segment) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no segment {segment} in use")));
         };
         while let Some(record) = walk.next_record()? {
@@ -346,7 +346,7 @@ impl View {
         if self.salvage.is_some() {
             return Ok(());
         }
-        self.store.recover(&self.found, self.store.options.recovery_threads.max(1))
+        self.engine.recover(&self.found, self.engine.options.recovery_threads.max(1))
     }
 
     /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false. After a
@@ -360,17 +360,17 @@ impl View {
         from: &[u8],
         mut visit: impl FnMut(&[u8], Result<RowRef<'_>>) -> bool,
     ) -> Result<()> {
-        let Some(table) = self.store.catalog.by_name(table) else {
+        let Some(table) = self.engine.catalog.by_name(table) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no table {table:?}")));
         };
         let (mut batch, mut position) = (ScanBatch::default(), Bound::Included(from.to_vec()));
         loop {
-            let guard = self.store.pin();
+            let guard = self.engine.pin();
             let from = position.as_ref().map(Vec::as_slice);
             table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
-                let Some(row) = self.store.row_at(&schema, Some(slot)).transpose() else { continue };
+                let Some(row) = self.engine.row_at(&schema, Some(slot)).transpose() else { continue };
                 if !visit(key, row) {
                     return Ok(());
                 }
@@ -391,12 +391,12 @@ impl View {
     /// Only what keeps it from going on; what is wrong with the store is in the [`Report`].
     pub fn check(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
         let mut report = Report::default();
-        let spoiled = self.store.log.spoiled_copies();
+        let spoiled = self.engine.log.spoiled_copies();
         match self.found.clean {
             true => report.problems.extend(spoiled.into_iter().map(spoiled_copy)),
             false => report.spoiled_copies = spoiled,
         }
-        report.problems.extend(self.store.log.spoiled_catalog().map(spoiled_copy));
+        report.problems.extend(self.engine.log.spoiled_catalog().map(spoiled_copy));
         self.check_log(&mut report, &mut progress);
         if report.problems.is_empty() {
             progress(Progress::Replay);
@@ -412,7 +412,7 @@ impl View {
     /// Verifies every record of every segment.
     pub(super) fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
         let segments = self.segments();
-        let bytes = |s: &SegmentInfo| u64::from(s.extents) * self.store.log.extent_bytes();
+        let bytes = |s: &SegmentInfo| u64::from(s.extents) * self.engine.log.extent_bytes();
         let total = segments.iter().map(bytes).sum();
         let mut done = 0;
         for segment in &segments {
@@ -430,19 +430,19 @@ impl View {
     }
 
     fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) -> Result<()> {
-        let tables = self.store.catalog.all();
+        let tables = self.engine.catalog.all();
         let total = tables.iter().map(|table| table.rows()).sum();
         let mut batch = ScanBatch::default();
         for table in &tables {
             let mut position: Option<Vec<u8>> = None;
             loop {
                 progress(Progress::Rows(report.rows, total));
-                let guard = self.store.pin();
+                let guard = self.engine.pin();
                 let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                 table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {
-                    match self.store.row_at(&schema, Some(slot)) {
+                    match self.engine.row_at(&schema, Some(slot)) {
                         Ok(None) => {}
                         Ok(Some(row)) if row.key() != key => report.problems.push(misplaced(key)),
                         Ok(Some(row)) => match row.for_each_position(|_, _| ()) {

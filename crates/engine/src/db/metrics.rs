@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hedgerow_device::SyncFailure;
 
-use super::store::Store;
+use super::engine::Engine;
 
 const STRIPES: usize = 64;
 
@@ -138,7 +138,7 @@ pub struct Metrics {
     pub sync_failure: Option<SyncFailure>,
 }
 
-impl Store {
+impl Engine {
     pub(super) fn metrics(&self) -> Metrics {
         let tables = self.catalog.all();
         let (live_bytes, dead_bytes, unused_bytes) = self.log.record_bytes();

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use super::Row;
 use super::fetch::Fetch;
 use super::metrics::Count;
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use super::in_place::mend;
 use crate::cache;
 use crate::index::{Slot, Tag};
@@ -171,7 +171,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-impl Store {
+impl Engine {
     /// The records that `slot`, a home slot and no tombstone, leads to. Under a guard pinned before the slot was read.
     #[inline(always)]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
@@ -179,7 +179,7 @@ impl Store {
         Chain::new(&self.log, self.log.record(slot.offset())?, slot)
     }
 
-    /// [`Store::chain`] with all its records walked: what follows does not fail for want of one.
+    /// [`Engine::chain`] with all its records walked: what follows does not fail for want of one.
     pub(super) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
         let chain = self.chain(slot)?;
         chain.below()?;
@@ -277,7 +277,7 @@ impl Store {
         }
     }
 
-    /// [`Store::read`] of a key that was looked up under a guard that is still held.
+    /// [`Engine::read`] of a key that was looked up under a guard that is still held.
     #[inline]
     pub(super) fn read_handle<R>(
         &self,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::catalog::LoggedChange;
-use super::store::{Store, TableShared, index_full};
+use super::engine::{Engine, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::Deltas;
@@ -173,7 +173,7 @@ struct NotedTable<'p> {
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
-impl Store {
+impl Engine {
     /// Brings the catalog of a store that is looked at up to date with the log, as far as that can be read. What is wrong with it is
     /// told by whoever reads all of it.
     pub(super) fn recover_catalog(&self, found: &OpenState, threads: usize) {
@@ -580,7 +580,7 @@ fn newest_first(a: &Note, b: &Note) -> std::cmp::Ordering {
 }
 
 /// Orders by key as far as it is noted, then newest first. Long keys that look alike are put in order by
-/// [`Store::decide_long`].
+/// [`Engine::decide_long`].
 fn by_key(a: &Note, b: &Note) -> std::cmp::Ordering {
     a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }

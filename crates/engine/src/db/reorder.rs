@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::read::GROUP;
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
 /// Ranges that can wait. With [`ROWS`] and [`RANGES_EACH`] it bounds what a round of consolidation copies.
@@ -143,7 +143,7 @@ fn isolated(slots: &[Slot]) -> impl Iterator<Item = Slot> {
     runs.filter(|run| run.len() < RUN_MIN).flatten().copied().filter(counts)
 }
 
-impl Store {
+impl Engine {
     /// For a scan: what it was given by the index, in key order or against it.
     #[inline]
     pub(super) fn enqueue_if_out_of_order(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::inspect::{ROWS_STEP, View};
 use super::read::RowRef;
-use super::store::TableShared;
+use super::engine::TableShared;
 use super::{Db, FAST_TIER_FILE};
 use crate::index::ScanBatch;
 use crate::{Durability, Error, ErrorKind, Options, Result, Table, Value};
@@ -82,7 +82,7 @@ pub fn repair(
         return Err(Error::new(ErrorKind::Exists, format!("there is a store in {}", to.display())));
     }
     let view = View::open_damaged(from)?;
-    let root = view.store.log.root();
+    let root = view.engine.log.root();
     let options = Options {
         durability: Durability::Process,
         // A root longer than a segment is that of a store which chose for itself.
@@ -90,12 +90,12 @@ pub fn repair(
         ..Options::default()
     };
     let target = Db::open_with(to, options)?;
-    let total = view.store.catalog.all().iter().map(|table| table.rows()).sum();
+    let total = view.engine.catalog.all().iter().map(|table| table.rows()).sum();
     let mut work = Repair { view: &view, report: RepairReport::default(), seen: 0, total, visit: &mut visit };
     work.tell_salvage();
     for info in view.tables() {
         let table = target.create_table(&info.name, info.schema)?;
-        if let Some(shared) = view.store.catalog.by_name(&info.name) {
+        if let Some(shared) = view.engine.catalog.by_name(&info.name) {
             work.copy_table(&shared, &table)?;
         }
     }
@@ -130,18 +130,18 @@ impl Repair<'_> {
     }
 
     fn copy_table(&mut self, shared: &TableShared, target: &Table) -> Result<()> {
-        let store = &self.view.store;
+        let engine = &self.view.engine;
         let doubtful_before = self.view.salvage.as_ref().map_or(0, |salvage| salvage.doubtful_before);
         let (mut batch, mut position) = (ScanBatch::default(), None::<Vec<u8>>);
         loop {
             (self.visit)(RepairEvent::Progress(self.seen, self.total));
-            let guard = store.pin();
+            let guard = engine.pin();
             let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             shared.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
             let schema = shared.schema.load();
             for (key, slot) in batch.iter() {
                 self.seen += 1;
-                let read = store
+                let read = engine
                     .row_at(&schema, Some(slot))
                     .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
                 match read {

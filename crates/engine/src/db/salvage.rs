@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::catalog::LoggedChange;
 use super::recover::{FILL_PERCENT, slot_of};
-use super::store::{Store, index_full};
+use super::engine::{Engine, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::CATALOG_TABLE;
 use crate::log::{OpenState, LostRecord};
@@ -61,18 +61,18 @@ struct Version {
     slot: Slot,
 }
 
-impl Store {
+impl Engine {
     /// Opens what is left of a store for reading.
-    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Store, OpenState, Salvage)> {
-        let (mut store, found, damage) = Store::load_damaged(Arc::new(tier), options, Clock::system())?;
+    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Engine, OpenState, Salvage)> {
+        let (mut engine, found, damage) = Engine::load_damaged(Arc::new(tier), options, Clock::system())?;
         let lacks_changes = found.lacks_segments;
         let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
         let (mut versions, mut lost) = (Vec::new(), HashMap::new());
         for &extent in &found.segments {
-            store.salvage_segment(extent, &found, &mut versions, &mut lost, &mut salvage);
+            engine.salvage_segment(extent, &found, &mut versions, &mut lost, &mut salvage);
         }
-        store.salvage_catalog(&mut salvage);
-        if found.lacks_segments || !store.catalog.is_whole() {
+        engine.salvage_catalog(&mut salvage);
+        if found.lacks_segments || !engine.catalog.is_whole() {
             // Any row may have had a younger version there; any table may have been dropped since.
             salvage.doubtful_before = u64::MAX;
         }
@@ -84,14 +84,14 @@ impl Store {
             (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
         });
         for of_table in versions.chunk_by(|a, b| a.table == b.table) {
-            store.index_salvaged(of_table, &mut lost, &mut salvage)?;
+            engine.index_salvaged(of_table, &mut lost, &mut salvage)?;
         }
         let mut rest: Vec<LostRecord> = lost.into_values().filter(|lost| !lost.is_tombstone).collect();
         rest.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
         for lost in rest {
-            salvage.lost.extend(store.lost_row(lost.table, &lost.key, || newest_is_lost(lost.sequence)));
+            salvage.lost.extend(engine.lost_row(lost.table, &lost.key, || newest_is_lost(lost.sequence)));
         }
-        Ok((store, found, salvage))
+        Ok((engine, found, salvage))
     }
 
     /// Brings the catalog up to date with what is left of its changes.

@@ -60,7 +60,7 @@ struct State {
 
 impl Scan {
     pub(super) fn new(table: Table, snapshot: Option<Snapshot>) -> Scan {
-        table.store().counters.add(Count::Scan);
+        table.engine().counters.add(Count::Scan);
         Scan {
             table,
             snapshot,
@@ -141,9 +141,9 @@ impl Scan {
         mut visit: impl FnMut(&[u8], &RowRef<'_>, Option<&[FieldId]>, &mut VecDeque<Row>) -> Result<bool>,
     ) -> Result<()> {
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
-        let store = table.store();
+        let engine = table.engine();
         let shared = table.shared();
-        let guard = store.pin();
+        let guard = engine.pin();
         let wanted = state.step.min(*limit);
         state.step = (state.step * 2).min(STEP_MAX);
         let (low, high) = (as_slice(from), as_slice(to));
@@ -152,14 +152,14 @@ impl Scan {
             true => shared.index.rows().scan_reverse(low, high, wanted, &guard, &mut state.batch),
         };
         state.finished = more == ScanEnd::Done;
-        store.enqueue_if_out_of_order(shared, &state.batch, *reverse);
+        engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
-        let fetch = Fetch::new(store, &schema, ids.as_deref());
+        let fetch = Fetch::new(engine, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        store.ask_for_all(slots);
-        store.check_all_at_hand(slots.iter().copied())?;
-        let newest = |i: usize| fetch.newest(store, slots[i], state.batch.key(i));
+        engine.ask_for_all(slots);
+        engine.check_all_at_hand(slots.iter().copied())?;
+        let newest = |i: usize| fetch.newest(engine, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {
@@ -167,16 +167,16 @@ impl Scan {
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
-                && let Some(below) = store.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
+                && let Some(below) = engine.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
             {
-                store.log.prefetch_record(below.offset(), below.bytes());
+                engine.log.prefetch_record(below.offset(), below.bytes());
             }
             let version = match before {
                 None => Some(slot),
-                Some(sequence) => store.version_before(slot, sequence)?,
+                Some(sequence) => engine.version_before(slot, sequence)?,
             };
-            let Some(row) = store.row_at(&schema, version)? else { continue };
-            store.enqueue_chain(shared, &row);
+            let Some(row) = engine.row_at(&schema, version)? else { continue };
+            engine.enqueue_chain(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {
                 state.finished = true;

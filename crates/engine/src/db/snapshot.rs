@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::store::Store;
+use super::engine::Engine;
 use super::{Row, Scan, Table};
 use crate::{FieldName, Result};
 
@@ -10,14 +10,14 @@ use crate::{FieldName, Result};
 /// whole. While it lives, the versions it may need keep their place in the fast tier. Rows that have expired since are
 /// not shown; a table cleared or dropped since is empty.
 pub struct Snapshot {
-    store: Arc<Store>,
+    engine: Arc<Engine>,
     sequence: u64,
 }
 
 impl Snapshot {
-    pub(super) fn take(store: &Arc<Store>) -> Snapshot {
-        let sequence = store.snapshots.take(&store.log, store.clock.now_ms());
-        Snapshot { sequence, store: Arc::clone(store) }
+    pub(super) fn take(engine: &Arc<Engine>) -> Snapshot {
+        let sequence = engine.snapshots.take(&engine.log, engine.clock.now_ms());
+        Snapshot { sequence, engine: Arc::clone(engine) }
     }
 
     /// The last sequence it sees.
@@ -30,7 +30,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Table::get`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Row>> {
-        self.store.read(table.shared(), key, Some(self.sequence), None, |row| row.to_row())
+        self.engine.read(table.shared(), key, Some(self.sequence), None, |row| row.to_row())
     }
 
     /// Some fields of the row, copied.
@@ -39,7 +39,7 @@ impl Snapshot {
     /// As [`Table::get_fields`].
     pub fn get_fields<F: FieldName>(&self, table: &Table, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = table.field_ids(fields)?;
-        self.store
+        self.engine
             .read(table.shared(), key, Some(self.sequence), Some(&ids), |row| Row::copy(row, Some(&ids)))
     }
 
@@ -51,13 +51,13 @@ impl Snapshot {
 
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {
-        self.store.snapshots.retain(self.sequence);
-        Snapshot { store: Arc::clone(&self.store), sequence: self.sequence }
+        self.engine.snapshots.retain(self.sequence);
+        Snapshot { engine: Arc::clone(&self.engine), sequence: self.sequence }
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.store.snapshots.release(self.sequence);
+        self.engine.snapshots.release(self.sequence);
     }
 }

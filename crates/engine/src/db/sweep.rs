@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use super::expiring::Pass;
 use super::metrics::Count;
 use super::read::GROUP;
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use super::write::{Edit, Step, is_row};
 use crate::Result;
 use crate::index::{Decision, ScanBatch, Slot, Tag};
@@ -50,7 +50,7 @@ pub(super) struct Swept {
 /// An expired row that takes more than to leave the index.
 type Late = (Arc<TableShared>, Vec<u8>);
 
-impl Store {
+impl Engine {
     /// The sweeper's thread.
     pub(super) fn keep_swept(&self) {
         if self.log.is_unsettled() {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::expiring::Expiring;
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
-use super::store::{Store, TableShared};
+use super::engine::{Engine, TableShared};
 use super::write::{At, Edit, Step, is_row};
 use super::{Db, Row, Scan};
 use crate::index::{Guard, Slot};
@@ -27,7 +27,7 @@ use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
 /// type or size that cannot be), `Full` (the fast tier holds as much live data as it may), `Closed` and `Io`.
 #[derive(Clone)]
 pub struct Table {
-    store: Arc<Store>,
+    engine: Arc<Engine>,
     shared: Arc<TableShared>,
     /// Keeps the store open.
     _db: Db,
@@ -82,11 +82,11 @@ pub(super) type FieldIds = SmallVec<[FieldId; 8]>;
 
 impl Table {
     pub(super) fn new(db: &Db, shared: Arc<TableShared>) -> Table {
-        Table { store: Arc::clone(&db.store), shared, _db: db.clone() }
+        Table { engine: Arc::clone(&db.engine), shared, _db: db.clone() }
     }
 
-    pub(super) fn store(&self) -> &Arc<Store> {
-        &self.store
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     pub(super) fn shared(&self) -> &Arc<TableShared> {
@@ -128,7 +128,7 @@ impl Table {
     /// # Errors
     /// `Exists`, or `Invalid` for a bad name or one field too many.
     pub fn add_field(&self, name: &str, kind: Type) -> Result<()> {
-        self.store.evolve(&self.shared, |schema| schema.with_added(name, kind, NewField::Nullable))
+        self.engine.evolve(&self.shared, |schema| schema.with_added(name, kind, NewField::Nullable))
     }
 
     /// Adds a field that rows written without it hold `default` in. Rows are not rewritten.
@@ -142,7 +142,7 @@ impl Table {
         default: impl Into<Value<'v>>,
     ) -> Result<()> {
         let default = default.into();
-        self.store
+        self.engine
             .evolve(&self.shared, |schema| schema.with_added(name, kind, NewField::Default(Some(default))))
     }
 
@@ -151,7 +151,7 @@ impl Table {
     /// # Errors
     /// `NotFound`, `Exists`, or `Invalid` for a bad name.
     pub fn rename_field(&self, name: &str, to: &str) -> Result<()> {
-        self.store.evolve(&self.shared, |schema| schema.with_renamed(name, to))
+        self.engine.evolve(&self.shared, |schema| schema.with_renamed(name, to))
     }
 
     /// Drops a field. Its values are gone at once; the bytes go when rows are next rewritten.
@@ -159,7 +159,7 @@ impl Table {
     /// # Errors
     /// `NotFound`.
     pub fn drop_field(&self, name: &str) -> Result<()> {
-        self.store.evolve(&self.shared, |schema| schema.with_dropped(name))
+        self.engine.evolve(&self.shared, |schema| schema.with_dropped(name))
     }
 
     /// Writes a whole row over whatever was there. Fields not named take their default; the row does not expire.
@@ -168,7 +168,7 @@ impl Table {
     /// See [`Table`].
     #[inline]
     pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        self.store.put(&self.shared, key, fields, None)
+        self.engine.put(&self.shared, key, fields, None)
     }
 
     /// [`Table::put`], with an expiry in ms since 1970.
@@ -181,7 +181,7 @@ impl Table {
         fields: &[(F, Value<'_>)],
         expires_at_ms: u64,
     ) -> Result<()> {
-        self.store.put(&self.shared, key, fields, Some(expires_at_ms))
+        self.engine.put(&self.shared, key, fields, Some(expires_at_ms))
     }
 
     /// Writes the named fields, without reading the row; makes it if there is none. Keeps the row's expiry, clears that of
@@ -191,7 +191,7 @@ impl Table {
     /// See [`Table`].
     #[inline]
     pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        self.store.update(&self.shared, key, fields, false).map(drop)
+        self.engine.update(&self.shared, key, fields, false).map(drop)
     }
 
     /// [`Table::update`], but only if the row exists. Returns whether it does.
@@ -199,7 +199,7 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
-        self.store.update(&self.shared, key, fields, true)
+        self.engine.update(&self.shared, key, fields, true)
     }
 
     /// The whole row, copied.
@@ -207,7 +207,7 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
-        self.store.read(&self.shared, key, None, None, |row| row.to_row())
+        self.engine.read(&self.shared, key, None, None, |row| row.to_row())
     }
 
     /// Some fields of the row, copied. Only their bytes are read.
@@ -216,7 +216,7 @@ impl Table {
     /// See [`Table`]; `NotFound` if there is no such field.
     pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = self.field_ids(fields)?;
-        self.store.read(&self.shared, key, None, Some(&ids), |row| Row::copy(row, Some(&ids)))
+        self.engine.read(&self.shared, key, None, Some(&ids), |row| Row::copy(row, Some(&ids)))
     }
 
     /// One field of the row, copied; `Null` if the row is there but the field is not.
@@ -234,7 +234,7 @@ impl Table {
     /// See [`Table`], and those of `read`.
     #[inline]
     pub fn read<R>(&self, key: &[u8], read: impl FnOnce(&RowRef<'_>) -> Result<R>) -> Result<Option<R>> {
-        self.store.read(&self.shared, key, None, None, read)
+        self.engine.read(&self.shared, key, None, None, read)
     }
 
     /// [`Table::read`] for whoever will ask for these fields: only they are fetched ahead, which is quicker where they are a small
@@ -250,23 +250,23 @@ impl Table {
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         let ids = self.field_ids(fields)?;
-        self.store.read(&self.shared, key, None, Some(&ids), read)
+        self.engine.read(&self.shared, key, None, Some(&ids), read)
     }
 
     /// Brings the rows of these keys into the processor's caches, as far as they lie in the log: for reads and updates that
     /// follow at once, one by one. Their misses overlap. Neither the rows nor what calls return depend on it.
     pub fn prefetch(&self, keys: &[&[u8]]) {
-        self.store.prefetch_rows(&self.shared, keys);
+        self.engine.prefetch_rows(&self.shared, keys);
     }
 
     /// Looks `keys` up for reads that follow at once, and brings their rows into the processor's caches as [`Table::prefetch`]
     /// does; `visit` is called with the position of each key and a handle of its row, in order.
     pub fn look_up<'p>(&self, guard: &'p ReadGuard<'_>, keys: &[&[u8]], mut visit: impl FnMut(usize, RowHandle<'p>)) {
         // A guard of another store holds nothing here: what is found under it will be looked up again.
-        let holds = std::ptr::eq(guard.0.epoch(), &*self.store.epoch);
+        let holds = std::ptr::eq(guard.0.epoch(), &*self.engine.epoch);
         let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };
         for (group, keys) in keys.chunks(GROUP).enumerate() {
-            self.store.look_up_rows(&self.shared, keys, |index, slot| {
+            self.engine.look_up_rows(&self.shared, keys, |index, slot| {
                 visit(group * GROUP + index, RowHandle { slot, table, guard: PhantomData });
             });
         }
@@ -286,7 +286,7 @@ impl Table {
         if row.table != self.shared.id.load(Ordering::Acquire) {
             return self.read(key, read);
         }
-        self.store.read_handle(&self.shared, key, row.slot, read)
+        self.engine.read_handle(&self.shared, key, row.slot, read)
     }
 
     /// Whole rows, one answer for each key, in order. The look-ups overlap.
@@ -295,7 +295,7 @@ impl Table {
     /// See [`Table`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
         let mut rows = Vec::with_capacity(keys.len());
-        self.store.read_many(&self.shared, keys, |row| {
+        self.engine.read_many(&self.shared, keys, |row| {
             rows.push(row.map(RowRef::to_row).transpose()?);
             Ok(())
         })?;
@@ -311,7 +311,7 @@ impl Table {
         keys: &[K],
         read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
-        self.store.read_many(&self.shared, keys, read)
+        self.engine.read_many(&self.shared, keys, read)
     }
 
     /// Rows in key order; narrow the scan with its methods, then run it.
@@ -327,11 +327,11 @@ impl Table {
     pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
         let mut key = Vec::new();
         for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
-            let guard = self.store.pin();
+            let guard = self.engine.pin();
             match self.shared.index.rows().sample(random, &guard, &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();
-                    return Ok(self.store.row_at(&schema, Some(slot))?.map(|_| key));
+                    return Ok(self.engine.row_at(&schema, Some(slot))?.map(|_| key));
                 }
                 slot if is_row(slot) => return Ok(Some(key)),
                 _ => {}
@@ -350,7 +350,7 @@ impl Table {
         fields: &[(F, Value<'_>)],
         at_ms: u64,
     ) -> Result<()> {
-        self.with_row(key, |at| Ok(self.store.apply(at, Edit::Update(fields, Some(at_ms)))?.then(())))
+        self.with_row(key, |at| Ok(self.engine.apply(at, Edit::Update(fields, Some(at_ms)))?.then(())))
     }
 
     /// Removes a row. Returns whether there was one.
@@ -358,7 +358,7 @@ impl Table {
     /// # Errors
     /// See [`Table`]. Works while the store is `Full`.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
-        self.store.delete(&self.shared, key)
+        self.engine.delete(&self.shared, key)
     }
 
     /// Whether there is a row.
@@ -366,7 +366,7 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        self.store.exists(&self.shared, key)
+        self.engine.exists(&self.shared, key)
     }
 
     /// Adds to an integer field and returns the sum. A missing row or field counts as 0.
@@ -394,7 +394,7 @@ impl Table {
                 Error::invalid(format!("field {} holds no 64-bit integer", field.describe()))
             })?;
             let sum = base.checked_add(by).ok_or_else(overflow)?;
-            Ok(self.store.apply(at, Edit::Update(&[(field, Value::Int(sum))], None))?.then(sum))
+            Ok(self.engine.apply(at, Edit::Update(&[(field, Value::Int(sum))], None))?.then(sum))
         })
     }
 
@@ -420,7 +420,7 @@ impl Table {
             if !equal {
                 return Ok(Step::Done(false));
             }
-            Ok(self.store.apply(at, Edit::Update(&[(field, new)], None))?.then(true))
+            Ok(self.engine.apply(at, Edit::Update(&[(field, new)], None))?.then(true))
         })
     }
 
@@ -440,13 +440,13 @@ impl Table {
                 Change::Keep => return Ok(Step::Done(result)),
                 Change::Expire(_) | Change::Delete if at.row.is_none() => return Ok(Step::Done(result)),
                 Change::Put { fields, expires_at_ms } => {
-                    self.store.apply(at, Edit::Put(&borrowed(fields), *expires_at_ms))?
+                    self.engine.apply(at, Edit::Put(&borrowed(fields), *expires_at_ms))?
                 }
                 Change::Update { fields, expires_at_ms } => {
-                    self.store.apply(at, Edit::Update(&borrowed(fields), *expires_at_ms))?
+                    self.engine.apply(at, Edit::Update(&borrowed(fields), *expires_at_ms))?
                 }
-                Change::Expire(at_ms) => self.store.apply(at, Edit::<&str>::Expire(*at_ms))?,
-                Change::Delete => self.store.apply(at, Edit::<&str>::Delete)?,
+                Change::Expire(at_ms) => self.engine.apply(at, Edit::<&str>::Expire(*at_ms))?,
+                Change::Delete => self.engine.apply(at, Edit::<&str>::Delete)?,
             };
             Ok(outcome.then(result))
         })
@@ -459,7 +459,7 @@ impl Table {
     pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
         self.with_row(key, |at| match at.row {
             None => Ok(Step::Done(false)),
-            Some(_) => Ok(self.store.apply(at, Edit::<&str>::Expire(at_ms))?.then(true)),
+            Some(_) => Ok(self.engine.apply(at, Edit::<&str>::Expire(at_ms))?.then(true)),
         })
     }
 
@@ -481,7 +481,7 @@ impl Table {
             if present.is_empty() {
                 return Ok(Step::Done(true));
             }
-            Ok(self.store.apply(at, Edit::Update(&present, at_ms))?.then(true))
+            Ok(self.engine.apply(at, Edit::Update(&present, at_ms))?.then(true))
         })
     }
 
@@ -513,7 +513,7 @@ impl Table {
     /// # Errors
     /// `NotFound` if the table has been dropped, `Io`, `Closed`.
     pub fn clear(&self) -> Result<()> {
-        self.store.clear_table(&self.shared)
+        self.engine.clear_table(&self.shared)
     }
 
     fn with_row<R>(
@@ -521,8 +521,8 @@ impl Table {
         key: &[u8],
         decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, crate::schema::plan::PlanError>,
     ) -> Result<R> {
-        self.store.counters.add(Count::Update);
-        self.store.with_row(&self.shared, key, decide)
+        self.engine.counters.add(Count::Update);
+        self.engine.with_row(&self.shared, key, decide)
     }
 }
 

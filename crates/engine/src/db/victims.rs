@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
-use super::store::Store;
+use super::engine::Engine;
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
 /// Victims of one cycle, at most.
@@ -193,7 +193,7 @@ impl Need {
     }
 }
 
-impl Store {
+impl Engine {
     /// The room there is.
     pub(super) fn room(&self) -> Room {
         let (available, all) = self.log.space();

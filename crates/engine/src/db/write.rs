@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use super::gc::is_droppable_tombstone;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
-use super::store::{Store, TableShared, index_full};
+use super::engine::{Engine, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
@@ -116,7 +116,7 @@ const UNSEEN_BYTES: usize = 64 << 10;
 const UNSEEN_BYTES_MAX: usize = Slot::DEPTH_MAX as usize * UNSEEN_BYTES;
 
 /// Whether the row under `old`, a home slot, stays within [`limits::ROW_BYTES_MAX`] with a delta of `bytes` over it, as far
-/// as the slot tells. If not, the row must be looked at ([`Store::takes_delta`]).
+/// as the slot tells. If not, the row must be looked at ([`Engine::takes_delta`]).
 ///
 /// Both ways keep to one rule: under a delta there is room for [`UNSEEN_BYTES_MAX`] more. So a small delta over a delta
 /// needs no look, whatever lies below.
@@ -158,7 +158,7 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 /// Steps 2 to 5.
-impl Store {
+impl Engine {
     /// Writes one record and publishes it if `accept` says so of the slot it would replace.
     #[inline]
     pub(super) fn try_write(
@@ -365,7 +365,7 @@ impl Store {
 }
 
 /// Writes that need not look at the row.
-impl Store {
+impl Engine {
     /// Writes one record, waiting for space.
     fn write(
         &self,
@@ -499,7 +499,7 @@ impl Outcome {
 }
 
 /// Writes that depend on the row: look, decide, write if it is still the same, else again.
-impl Store {
+impl Engine {
     pub(super) fn with_row<R>(
         &self,
         table: &TableShared,
@@ -554,7 +554,7 @@ impl Store {
     }
 
     /// Whether a delta with a body of `bytes` may go over `old`, a home slot, without a look at the row. A chain that is full, a
-    /// row that may have expired, or may become too long, takes the long way: [`Store::with_row`].
+    /// row that may have expired, or may become too long, takes the long way: [`Engine::with_row`].
     #[inline]
     pub(super) fn takes_delta_unseen(&self, old: Slot, bytes: usize) -> bool {
         let chain_max = self.options.delta_chain_max;
@@ -627,7 +627,7 @@ impl Store {
 /// A delta body that names no field.
 pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
-impl Store {
+impl Engine {
     pub(super) fn row_draft(
         &self,
         schema: &TableSchema,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::db::Table;
-use crate::db::store::TableShared;
+use crate::db::engine::TableShared;
 use crate::schema::body::{DeltaBody, DeltaEntry, RowBody, is_past};
 use crate::schema::names;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};

@@ -280,8 +280,8 @@ fn a_batch_leaves_what_its_writes_one_by_one_would() {
 fn a_batch_that_deletes_in_a_full_index_is_all_or_nothing() {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let (db, table) = open(&sim);
-    let store = std::sync::Arc::clone(table.store());
-    let left = || options().index_bytes_max - store.arena.bytes();
+    let engine = std::sync::Arc::clone(table.engine());
+    let left = || options().index_bytes_max - engine.arena.bytes();
     let key = |name: &str, bytes| format!("{name:x<bytes$}").into_bytes();
     let row = [("n", Value::Int(1))];
     let (a, b, new) = (key("a", 60_000), key("b", 60_000), key("new", 60_000));
@@ -302,7 +302,7 @@ fn a_batch_that_deletes_in_a_full_index_is_all_or_nothing() {
     table.put(b"next", &row).unwrap();
     db.check_counts().unwrap();
     db.persist().unwrap();
-    drop((table, store));
+    drop((table, engine));
     drop(db);
     let mut walk = sim.walk();
     walk.seek(u64::MAX);

@@ -35,7 +35,7 @@ fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
 
 /// The key's slot in the index, as it is.
 fn slot(table: &Table, key: &[u8]) -> Slot {
-    table.shared().index.find(key, &table.store().pin()).unwrap()
+    table.shared().index.find(key, &table.engine().pin()).unwrap()
 }
 
 /// Reads the row and has it cached.
@@ -63,10 +63,10 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     let after = table.get(b"k").unwrap().unwrap();
     assert_eq!(before.version(), after.version());
     assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
-    let store = table.store();
-    let guard = store.pin();
+    let engine = table.engine();
+    let guard = engine.pin();
     let cached = table.shared().index.rows().get(b"k", &guard).unwrap();
-    assert_eq!(store.home(cached), home);
+    assert_eq!(engine.home(cached), home);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
     let metrics = db.metrics();
@@ -107,11 +107,11 @@ fn every_write_replaces_the_cached_row() {
         (
             "merge",
             |_, t| {
-                let (store, guard) = (t.store(), t.store().pin());
-                let home = store.home(t.shared().index.rows().get(b"k", &guard).unwrap());
-                let chain = store.chain(home).unwrap();
+                let (engine, guard) = (t.engine(), t.engine().pin());
+                let home = engine.home(t.shared().index.rows().get(b"k", &guard).unwrap());
+                let chain = engine.chain(home).unwrap();
                 assert!(
-                    store.write_merged(t.shared(), home, &chain, SegmentKind::Row, Claim::Write).unwrap()
+                    engine.write_merged(t.shared(), home, &chain, SegmentKind::Row, Claim::Write).unwrap()
                 );
             },
             Some(7),
@@ -126,10 +126,10 @@ fn every_write_replaces_the_cached_row() {
         assert_eq!(a_of(&table, b"k"), wanted, "{name}");
         let now = slot(&table, b"k");
         assert!(!now.is_cached(), "{name}");
-        let record = table.store().log.record(now.offset()).unwrap();
+        let record = table.engine().log.record(now.offset()).unwrap();
         let previous = Slot::from_raw(record.previous()).unwrap();
         assert!(!previous.is_cached() && previous.offset() != place, "{name}: {previous:?}");
-        std::iter::from_fn(|| table.store().cache.next_request()).for_each(drop);
+        std::iter::from_fn(|| table.engine().cache.next_request()).for_each(drop);
         rounds(&db);
         assert_eq!(
             (db.metrics().cache_rows, db.metrics().cache_bytes),
@@ -206,16 +206,16 @@ fn a_stale_count_is_that_of_the_cached_slot() {
     put(&table, b"k", 2);
     put(&table, b"k", 3);
     cache(&db, &table, b"k");
-    let (store, guard) = (table.store(), table.store().pin());
+    let (engine, guard) = (table.engine(), table.engine().pin());
     let index = table.shared().index.rows();
     let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().stale_fewer(1)), ());
-    assert_eq!(store.home(index.get(b"k", &guard).unwrap()).stale(), 2);
+    assert_eq!(engine.home(index.get(b"k", &guard).unwrap()).stale(), 2);
     index.upsert(b"k", &guard, fewer).unwrap();
     let cached = index.get(b"k", &guard).unwrap();
     assert!(cached.is_cached());
-    assert_eq!(store.home(cached).stale(), 1);
-    let mut books = store.cache.books.lock();
-    assert!(store.evict(&mut books, table.shared(), cached.offset()));
+    assert_eq!(engine.home(cached).stale(), 1);
+    let mut books = engine.cache.books.lock();
+    assert!(engine.evict(&mut books, table.shared(), cached.offset()));
     assert_eq!(index.get(b"k", &guard).unwrap().stale(), 1);
 }
 
@@ -224,15 +224,15 @@ fn a_stale_count_is_that_of_the_cached_slot() {
 fn an_eviction_leaves_the_rows_next_entry_alone() {
     let (db, table) = open();
     put(&table, b"k", 1);
-    let store = table.store();
-    let guard = store.pin();
+    let engine = table.engine();
+    let guard = engine.pin();
     let first = cache(&db, &table, b"k");
     put(&table, b"k", 2);
     let second = cache(&db, &table, b"k");
     assert_ne!(first, second, "the first is not free while the guard lives");
-    let mut books = store.cache.books.lock();
-    assert!(!store.evict(&mut books, table.shared(), first));
-    assert!(!store.move_row(&mut books, table.shared(), first));
+    let mut books = engine.cache.books.lock();
+    assert!(!engine.evict(&mut books, table.shared(), first));
+    assert!(!engine.move_row(&mut books, table.shared(), first));
     assert_eq!(slot(&table, b"k").offset(), second);
     drop(guard);
 }
@@ -282,16 +282,16 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
             .unwrap();
         put(&table, b"k", 7);
         cache(&db, &table, b"k");
-        let store = table.store();
-        let guard = store.pin();
+        let engine = table.engine();
+        let guard = engine.pin();
         let found = table.shared().index.rows().get(b"k", &guard);
         let place = found.unwrap().offset();
         match end {
             "overwritten" => put(&table, b"k", 8),
             "evicted" => assert!({
-                let mut books = store.cache.books.lock();
-                let evicted = store.evict(&mut books, table.shared(), place);
-                let epoch = store.epoch.current();
+                let mut books = engine.cache.books.lock();
+                let evicted = engine.evict(&mut books, table.shared(), place);
+                let epoch = engine.epoch.current();
                 books.retire(epoch, vec![place], Vec::new());
                 evicted
             }),
@@ -300,14 +300,14 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         }
         crowd(&db, &other);
         let schema = table.shared().schema.load();
-        let row = store.row_at(&schema, found).unwrap().unwrap();
+        let row = engine.row_at(&schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
-        assert_eq!(store.home(found.unwrap()).tag(), Tag::Row);
+        assert_eq!(engine.home(found.unwrap()).tag(), Tag::Row);
         drop(guard);
         rounds(&db);
         crowd(&db, &other);
-        let reused = store.cache.owner(place).unwrap();
+        let reused = engine.cache.owner(place).unwrap();
         assert_ne!(reused.key(), b"k", "{end}: the entry was never freed");
     }
 }
@@ -317,13 +317,13 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
 fn a_late_admission_loses_to_a_write() {
     let (db, table) = open();
     put(&table, b"k", 1);
-    let store = table.store();
-    let guard = store.pin();
+    let engine = table.engine();
+    let guard = engine.pin();
     let home = table.shared().index.rows().get(b"k", &guard).unwrap();
     put(&table, b"k", 2);
-    let mut books = store.cache.books.lock();
+    let mut books = engine.cache.books.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(!store.admit(&mut books, table.shared(), id, home, &guard).unwrap());
+    assert!(!engine.admit(&mut books, table.shared(), id, home, &guard).unwrap());
     assert_eq!((books.pages.rows(), books.pages.used_bytes()), (0, 0));
     drop(books);
     assert_eq!(a_of(&table, b"k"), Some(2));
@@ -475,9 +475,9 @@ fn a_cache_switched_off_takes_no_memory_and_one_without_gain_lets_go() {
     let (db, table) = open();
     put(&table, b"k", 7);
     cache(&db, &table, b"k");
-    let store = table.store();
-    let (mut books, mut gone) = (store.cache.books.lock(), Gone::default());
-    store.let_all_go(&mut books, &mut gone);
+    let engine = table.engine();
+    let (mut books, mut gone) = (engine.cache.books.lock(), Gone::default());
+    engine.let_all_go(&mut books, &mut gone);
     assert_eq!((gone.places.len(), books.pages.rows()), (1, 0));
     assert!(!slot(&table, b"k").is_cached());
     assert_eq!(a_of(&table, b"k"), Some(7));
@@ -511,10 +511,10 @@ fn on_the_page_cache_it_stands_aside_without_a_measurement() {
         .unwrap();
     (0..20_000u64).for_each(|i| put(&table, &i.to_be_bytes(), i));
     // It was looked at when the store was opened and with each row that came; and now again.
-    table.store().cache.books.lock().look_at_ns = 0;
-    table.store().tend_cache();
+    table.engine().cache.books.lock().look_at_ns = 0;
+    table.engine().tend_cache();
     (0..20_000u64).for_each(|i| assert_eq!(a_of(&table, &i.to_be_bytes()), Some(i)));
-    table.store().tend_cache();
+    table.engine().tend_cache();
     let metrics = db.metrics();
     assert_eq!((metrics.cache_active, metrics.cache_gain_percent, metrics.cache_rows), (false, 0, 0));
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::format::{ChangesBody, entry_bytes};
 use super::{Catalog, NAME_BYTES_MAX, Tables};
-use crate::db::store::TableShared;
+use crate::db::engine::TableShared;
 use crate::index::RowIndex;
 use crate::schema::table::{NewField, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema, Type};

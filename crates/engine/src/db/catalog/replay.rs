@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::format::{Change, Changes, EMPTY_BYTES, Entry, entry_bytes};
 use super::{State, Tables};
-use crate::db::store::{Store, TableShared};
+use crate::db::engine::{Engine, TableShared};
 use crate::log::format::Record;
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ impl LoggedChange {
     }
 }
 
-impl Store {
+impl Engine {
     /// Brings the catalog up to date with those of `changes` that it does not hold yet. Returns what is wrong with records that
     /// could not be understood; the others were replayed.
     pub(in crate::db) fn replay_changes(&self, changes: &[LoggedChange]) -> Result<(), Vec<Error>> {

@@ -99,9 +99,9 @@ fn the_sweeper_finds_the_mean() {
     }
     assert_eq!(t.expiring(), Expiring { rows: 1_500, mean_at_ms: None });
     let mut pass = Pass::default();
-    t.store().sweep(t.shared(), &mut pass).unwrap();
+    t.engine().sweep(t.shared(), &mut pass).unwrap();
     assert_eq!(t.expiring().mean_at_ms, None, "not before the pass is whole");
-    t.store().sweep(t.shared(), &mut pass).unwrap();
+    t.engine().sweep(t.shared(), &mut pass).unwrap();
     assert_eq!(t.expiring(), Expiring { rows: 1_500, mean_at_ms: Some(5_000 + 1_499) });
 }
 

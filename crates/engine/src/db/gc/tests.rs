@@ -31,15 +31,15 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let db = open(&sim);
     let flat = db.create_table("flat", Schema::flat()).unwrap();
-    let (store, shared) = (flat.store(), flat.shared());
+    let (engine, shared) = (flat.engine(), flat.shared());
     put(&flat, b"key", b"value");
     {
-        let guard = store.pin();
+        let guard = engine.pin();
         let slot = shared.index.rows().get(b"key", &guard).unwrap();
-        let chain = store.chain(slot).unwrap();
+        let chain = engine.chain(slot).unwrap();
         fill(&flat, 1);
         assert!(flat.delete(b"key").unwrap());
-        let published = store.write_merged(shared, slot, &chain, SegmentKind::Row, Claim::Write).unwrap();
+        let published = engine.write_merged(shared, slot, &chain, SegmentKind::Row, Claim::Write).unwrap();
         assert!(!published, "the row was deleted meanwhile");
     }
     fill(&flat, 2);
@@ -63,31 +63,31 @@ fn a_close_does_not_bring_freed_segments_back() {
     fill(&flat, 2);
     empty(&flat, 1);
     empty(&flat, 2);
-    let store = flat.store();
-    let victims = store.choose(Need::Now).victims;
+    let engine = flat.engine();
+    let victims = engine.choose(Need::Now).victims;
     assert_eq!(victims.len(), 2);
     for &extent in &victims {
-        assert!(store.log.begin_gc(extent));
-        store.empty_segment(extent, Claim::Gc).unwrap();
+        assert!(engine.log.begin_gc(extent));
+        engine.empty_segment(extent, Claim::Gc).unwrap();
     }
-    store.log.checkpoint().unwrap();
-    store.log.free_segment(victims[0]).unwrap();
+    engine.log.checkpoint().unwrap();
+    engine.log.free_segment(victims[0]).unwrap();
     db.close().unwrap();
-    let error = store.log.free_segment(victims[1]).unwrap_err();
+    let error = engine.log.free_segment(victims[1]).unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::Closed);
     drop(flat);
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let flat = db.table("flat").unwrap();
-    assert!(flat.store().log.segments().iter().all(|(extent, ..)| *extent != victims[0]), "it is in use again");
-    assert!(flat.store().log.segments().iter().any(|(extent, ..)| *extent == victims[1]));
+    assert!(flat.engine().log.segments().iter().all(|(extent, ..)| *extent != victims[0]), "it is in use again");
+    assert!(flat.engine().log.segments().iter().any(|(extent, ..)| *extent == victims[1]));
     assert_eq!(flat.len(), 132);
     db.check_counts().unwrap();
 }
 
 /// The place of a row's record.
 fn place(flat: &Table, key: &[u8]) -> u64 {
-    let store = flat.store();
-    let guard = store.pin();
+    let engine = flat.engine();
+    let guard = engine.pin();
     flat.shared().index.rows().get(key, &guard).unwrap().offset()
 }
 
@@ -104,8 +104,8 @@ fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     let spoiled = [b'f', 2, 50];
     let offset = place(&flat, &spoiled);
     sim.corrupt(offset + 8_000, 0x10);
-    let store = flat.store();
-    assert_eq!(store.choose(Need::Now).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
+    let engine = flat.engine();
+    assert_eq!(engine.choose(Need::Now).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
     let metrics = db.metrics();
     assert_eq!((metrics.segments_quarantined, metrics.segments_collected), (1, 3));
@@ -123,7 +123,7 @@ fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     db.collect().unwrap();
     let metrics = db.metrics();
     assert_eq!(metrics.segments_quarantined, 1);
-    assert!(flat.store().log.segments().iter().any(|(extent, ..)| *extent == (offset >> 20) as u32));
+    assert!(flat.engine().log.segments().iter().any(|(extent, ..)| *extent == (offset >> 20) as u32));
 }
 
 /// What rots after a segment was emptied takes nothing with it: the space comes back.
@@ -146,9 +146,9 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
 }
 
 /// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.
-fn dead_and_vanished(store: &Store) -> Vec<(u64, u64)> {
-    let both = |(extent, _, dead)| (dead, store.vanished_bytes(extent).unwrap());
-    store.log.candidates().into_iter().map(both).collect()
+fn dead_and_vanished(engine: &Engine) -> Vec<(u64, u64)> {
+    let both = |(extent, _, dead)| (dead, engine.vanished_bytes(extent).unwrap());
+    engine.log.candidates().into_iter().map(both).collect()
 }
 
 /// However often tables go, the rows of each are counted as dead once, those in segments that were still open too.
@@ -161,37 +161,37 @@ fn rows_of_dropped_tables_are_counted_once() {
         (0..count).for_each(|i| put(&tables[table(i)], &[b'k', i], &[i; 16_000]));
     };
     write(240, &|i| usize::from(i % 3));
-    let store = tables[0].store();
-    let sealed = dead_and_vanished(store);
+    let engine = tables[0].engine();
+    let sealed = dead_and_vanished(engine);
     let made = |dead: u64| (0..400).contains(&dead);
     assert!(sealed.len() > 2, "{sealed:?}");
     assert!(sealed.iter().all(|&(dead, vanished)| dead == vanished && made(dead)), "{sealed:?}");
     for dropped in ["b", "c"] {
         assert!(db.drop_table(dropped).unwrap());
         for _ in 0..2 {
-            store.recount();
-            let counted = dead_and_vanished(store);
+            engine.recount();
+            let counted = dead_and_vanished(engine);
             assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 400), "{counted:?}");
-            assert!(store.log.miscounted().is_empty());
+            assert!(engine.log.miscounted().is_empty());
         }
     }
     // The segment that was open when the tables went is sealed now.
-    let before = store.log.candidates().len();
+    let before = engine.log.candidates().len();
     (100..=165).for_each(|i| put(&tables[0], &[b'n', i], &[i; 16_000]));
-    assert_eq!(store.log.miscounted().len(), 1);
-    store.recount();
-    let counted = dead_and_vanished(store);
+    assert_eq!(engine.log.miscounted().len(), 1);
+    engine.recount();
+    let counted = dead_and_vanished(engine);
     assert!(counted.len() > before && counted.iter().filter(|(dead, _)| *dead > 0).count() > before);
     assert!(counted.iter().all(|(dead, vanished)| dead == vanished), "{counted:?}");
     // Opening counts the same.
     db.close().unwrap();
     let db = open(&CrashSim::from_image(&sim.process_kill()));
-    let store = db.table("a").unwrap().store().clone();
-    let opened = dead_and_vanished(&store);
+    let engine = db.table("a").unwrap().engine().clone();
+    let opened = dead_and_vanished(&engine);
     db.create_table("d", Schema::flat()).unwrap();
     db.drop_table("d").unwrap();
-    store.recount();
-    for (before, after) in opened.iter().zip(dead_and_vanished(&store)) {
+    engine.recount();
+    for (before, after) in opened.iter().zip(dead_and_vanished(&engine)) {
         assert!(after.0 - before.0 <= before.1 / 8, "counted again: {before:?}, {after:?}");
     }
 }
@@ -206,13 +206,13 @@ fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
         put(if i % 2 == 0 { &kept } else { &gone }, &[i], &[i; 16_000]);
     }
     (0..66u8).filter(|i| i % 4 == 1).for_each(|i| put(&gone, &[i], b"small"));
-    let store = kept.store();
-    let (_, segment, overwritten) = store.log.candidates().remove(0);
+    let engine = kept.engine();
+    let (_, segment, overwritten) = engine.log.candidates().remove(0);
     let filled = segment.end - SEGMENT_HEADER_BYTES;
     assert!(overwritten > filled / 5 && overwritten < filled / 3);
     db.drop_table("gone").unwrap();
-    store.recount();
-    let (dead, vanished) = dead_and_vanished(store)[0];
+    engine.recount();
+    let (dead, vanished) = dead_and_vanished(engine)[0];
     assert!(dead >= vanished && dead - vanished < overwritten / 2 + filled / 50, "{dead}, {vanished}");
 }
 
@@ -227,7 +227,7 @@ fn the_sweeper_passes_over_a_corrupted_row() {
     }
     sim.corrupt(place(&flat, &[1]) + 20, 0x10);
     let mut pass = crate::db::expiring::Pass::default();
-    flat.store().sweep(flat.shared(), &mut pass).unwrap();
+    flat.engine().sweep(flat.shared(), &mut pass).unwrap();
     assert_eq!(db.metrics().expired, 2);
     assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);
 }
@@ -252,7 +252,7 @@ fn a_store_that_is_killed_while_full_takes_deletes() {
     // Something newer, so that the snapshot needs what is emptied from now on.
     assert!(table.delete(b"large 0").unwrap());
     (0..20).for_each(|_| drop(db.collect()));
-    assert!(table.store().log.space().0 >= 1, "the last extent is gone");
+    assert!(table.engine().log.space().0 >= 1, "the last extent is gone");
     drop(snapshot);
     let killed = CrashSim::from_image(&sim.process_kill());
     let db = open(&killed);
@@ -327,13 +327,13 @@ fn rows_copied_out_of_a_victim_are_dead_in_it() {
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     fill(&flat, 1);
     fill(&flat, 2);
-    let store = flat.store();
-    let (extent, segment, dead) = store.log.candidates().remove(0);
+    let engine = flat.engine();
+    let (extent, segment, dead) = engine.log.candidates().remove(0);
     assert!(dead < 200, "the record that made the table: {dead}");
-    assert!(store.log.begin_gc(extent));
-    store.empty_segment(extent, Claim::Gc).unwrap();
-    store.log.abandon_gc(extent);
-    let now = store.log.candidates().into_iter().find(|(other, ..)| *other == extent).unwrap();
+    assert!(engine.log.begin_gc(extent));
+    engine.empty_segment(extent, Claim::Gc).unwrap();
+    engine.log.abandon_gc(extent);
+    let now = engine.log.candidates().into_iter().find(|(other, ..)| *other == extent).unwrap();
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
     assert_eq!(db.collect().unwrap(), 1);
     db.check_counts().unwrap();

@@ -67,12 +67,12 @@ fn check(table: &Table) {
 type Writes = (Vec<(u64, [u8; 4])>, Vec<(u64, Vec<u8>)>);
 
 fn writes_of(table: &Table) -> Writes {
-    let (store, shared) = (table.store(), table.shared());
-    let through = store.log.checkpoint().unwrap();
-    let guard = store.pin();
+    let (engine, shared) = (table.engine(), table.shared());
+    let through = engine.log.checkpoint().unwrap();
+    let guard = engine.pin();
     let slot = shared.index.find(KEY, &guard).unwrap();
-    let chain = store.chain(slot).unwrap();
-    let merge = store.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
+    let chain = engine.chain(slot).unwrap();
+    let merge = engine.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
 }
 
@@ -84,7 +84,7 @@ fn a_merged_row_is_one_record() {
     let version = table.get(KEY).unwrap().unwrap().version();
     db.collect().unwrap();
     assert_eq!(db.metrics().chains_merged_in_place, 1);
-    let slot = table.shared().index.rows().get(KEY, &table.store().pin()).unwrap();
+    let slot = table.shared().index.rows().get(KEY, &table.engine().pin()).unwrap();
     assert_eq!((slot.tag(), slot.stale(), slot.depth()), (Tag::Row, 2, 0));
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
     check(&table);
@@ -92,7 +92,7 @@ fn a_merged_row_is_one_record() {
     // Deltas that are in the row already must not come back over it.
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let table = db.table("t").unwrap();
-    assert_eq!(table.shared().index.rows().get(KEY, &table.store().pin()).unwrap().tag(), Tag::Row);
+    assert_eq!(table.shared().index.rows().get(KEY, &table.engine().pin()).unwrap().tag(), Tag::Row);
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version);
     check(&table);
     db.check_counts().unwrap();
@@ -105,7 +105,7 @@ fn a_row_is_read_at_every_step_of_a_merge() {
     let table = table_of(&db);
     let (checksums, fields) = writes_of(&table);
     assert_eq!((checksums.len(), fields.len()), (2, 2), "two blocks, two fields");
-    let tier = table.store().log.tier();
+    let tier = table.engine().log.tier();
     let mut steps: Vec<(u64, Vec<u8>)> = checksums.into_iter().map(|(at, checksum)| (at, checksum.to_vec())).collect();
     // Fields torn between words.
     for (at, bytes) in fields {
@@ -132,11 +132,11 @@ fn no_merge_explains_a_byte_that_changed() {
     let db = open(&sim);
     let table = table_of(&db);
     let (checksums, _) = writes_of(&table);
-    let tier = table.store().log.tier();
+    let tier = table.engine().log.tier();
     let (slot, body) = {
-        let guard = table.store().pin();
+        let guard = table.engine().pin();
         let slot = table.shared().index.find(KEY, &guard).unwrap();
-        (slot, table.store().chain(slot).unwrap().base_row().unwrap().body_offset())
+        (slot, table.engine().chain(slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
@@ -153,13 +153,13 @@ fn what_cannot_be_merged_in_place_is_not() {
     let db = open(&sim);
     let table = table_of(&db);
     let plan = |what: &str, through: u64| {
-        let (store, shared) = (table.store(), table.shared());
-        let guard = store.pin();
+        let (engine, shared) = (table.engine(), table.shared());
+        let guard = engine.pin();
         let slot = shared.index.find(KEY, &guard).unwrap();
-        let chain = store.chain(slot).unwrap();
-        assert!(store.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
+        let chain = engine.chain(slot).unwrap();
+        assert!(engine.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
     };
-    let last = table.store().log.last_sequence();
+    let last = table.engine().log.last_sequence();
     plan("a delta that is not known durable", last - 1);
     table.update(KEY, &[("note", Value::Str("a text"))]).unwrap();
     plan("a variable field", u64::MAX);
@@ -167,11 +167,11 @@ fn what_cannot_be_merged_in_place_is_not() {
     let table = db.table("nullable").unwrap();
     table.put(KEY, &[("x", Value::UInt(1))]).unwrap();
     table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
-    let (store, shared) = (table.store(), table.shared());
-    let guard = store.pin();
+    let (engine, shared) = (table.engine(), table.shared());
+    let guard = engine.pin();
     let slot = shared.index.find(KEY, &guard).unwrap();
-    let chain = store.chain(slot).unwrap();
-    assert!(store.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
+    let chain = engine.chain(slot).unwrap();
+    assert!(engine.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
 }
 
 /// Under an older snapshot the row stays as it was, and is copied.
@@ -194,9 +194,9 @@ fn a_snapshot_sees_what_it_saw() {
 
 /// Where the body of the row under all versions lies.
 fn body_of(table: &Table) -> u64 {
-    let (store, guard) = (table.store(), table.store().pin());
+    let (engine, guard) = (table.engine(), table.engine().pin());
     let slot = table.shared().index.find(KEY, &guard).unwrap();
-    store.chain(slot).unwrap().base_row().unwrap().body_offset()
+    engine.chain(slot).unwrap().base_row().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.
@@ -210,7 +210,7 @@ fn a_torn_row_under_a_newer_version_is_mended() {
         let db = open(&sim);
         let table = table_of(&db);
         let (checksums, fields) = writes_of(&table);
-        let tier = table.store().log.tier();
+        let tier = table.engine().log.tier();
         checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
         tier.persist_all().unwrap();
         let (at, bytes) = &fields[1];
@@ -238,7 +238,7 @@ fn a_corrupted_row_under_a_newer_one_is_told() {
     let sim = sim();
     let db = open(&sim);
     let table = table_of(&db);
-    table.store().log.checkpoint().unwrap();
+    table.engine().log.checkpoint().unwrap();
     let body = body_of(&table);
     table.delete(KEY).unwrap();
     let mut image = sim.process_kill();
@@ -263,7 +263,7 @@ fn corruption_is_not_hidden_where_reads_do_not_verify() {
     let sim = sim();
     let db = open_with(&sim, unverified()).unwrap();
     let table = table_of(&db);
-    table.store().log.checkpoint().unwrap();
+    table.engine().log.checkpoint().unwrap();
     sim.corrupt(body_of(&table) + OTHER, 0x20);
     let error = open_with(&CrashSim::from_image(&sim.process_kill()), unverified()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupted, "opening");

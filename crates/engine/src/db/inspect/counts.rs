@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 
 use super::super::Db;
-use super::super::store::{Store, TableShared};
+use super::super::engine::{Engine, TableShared};
 use crate::index::{Guard, Index, ScanBatch, Slot, Tag};
 use crate::{Error, Result};
 
@@ -33,15 +33,15 @@ impl Db {
     /// `Corrupted`, with the key that is counted wrong.
     #[doc(hidden)]
     pub fn check_counts(&self) -> Result<()> {
-        let mut held = self.store.held()?;
-        for table in self.store.catalog.all() {
-            self.store.check_table(&table, &mut held)?;
+        let mut held = self.engine.held()?;
+        for table in self.engine.catalog.all() {
+            self.engine.check_table(&table, &mut held)?;
         }
         Ok(())
     }
 }
 
-impl Store {
+impl Engine {
     fn held(&self) -> Result<Held> {
         let mut held = Held::default();
         for (extent, ..) in self.log.segments() {

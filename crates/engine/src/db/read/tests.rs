@@ -36,10 +36,10 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 
 /// The place of the row under the deltas, and of its body.
 fn places(table: &Table) -> (u64, u64) {
-    let store = table.store();
-    let guard = store.pin();
+    let engine = table.engine();
+    let guard = engine.pin();
     let slot = table.shared().index.rows().get(KEY, &guard).unwrap();
-    let chain = store.chain(slot).unwrap();
+    let chain = engine.chain(slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }

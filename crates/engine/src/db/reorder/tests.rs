@@ -54,8 +54,8 @@ fn check(table: &Table, reverse: bool) {
 }
 
 fn lie_apart(table: &Table) -> bool {
-    let (store, mut batch) = (table.store(), ScanBatch::new());
-    let guard = store.pin();
+    let (engine, mut batch) = (table.engine(), ScanBatch::new());
+    let guard = engine.pin();
     let all = usize::try_from(KEYS).unwrap();
     table.shared().index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
     are_out_of_order(batch.slots())
@@ -135,7 +135,7 @@ fn a_store_short_of_space_keeps_it_for_writers() {
     let db = open(&sim, options());
     let table = table_of(&db, apart());
     let mut fill = KEYS;
-    while table.store().has_room_to_reorder() {
+    while table.engine().has_room_to_reorder() {
         table.put(&key(fill), &[("n", Value::UInt(fill)), ("wide", Value::Bytes(&[0; 2000]))]).unwrap();
         fill += 1;
     }

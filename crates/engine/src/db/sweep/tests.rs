@@ -28,9 +28,9 @@ fn put(table: &Table, n: u64, at_ms: Option<u64>) {
 /// Looks through all segments in which something has expired, without a rest for others to follow.
 fn sweep_by_time(table: &Table, clock: &Clock) -> usize {
     const LONG_MS: u64 = 10_000;
-    let store = table.store();
-    let due = store.log.due(clock.now_ms() + LONG_MS);
-    due.iter().map(|due| store.sweep_segment(due.extent).removed).sum()
+    let engine = table.engine();
+    let due = engine.log.due(clock.now_ms() + LONG_MS);
+    due.iter().map(|due| engine.sweep_segment(due.extent).removed).sum()
 }
 
 /// Rows, tombstones among them, and tombstones elsewhere.
@@ -46,12 +46,12 @@ fn the_sweeper_forgets_tables_that_are_gone() {
     let mut positions = HashMap::new();
     for _ in 0..10 {
         put(&table, 1, Some(2_000));
-        table.store().sweep_all(&mut positions);
+        table.engine().sweep_all(&mut positions);
         assert_eq!(positions.len(), 1);
         table.clear().unwrap();
     }
     db.drop_table("t").unwrap();
-    table.store().sweep_all(&mut positions);
+    table.engine().sweep_all(&mut positions);
     assert!(positions.is_empty());
 }
 
@@ -65,7 +65,7 @@ fn rows_that_were_written_once_go_without_a_tombstone() {
     let written = db.metrics().sequence;
     assert_eq!(sweep_by_time(&table, &clock), 0, "nothing has expired");
     clock.step_to_ms(2_999);
-    table.store().sweep_due();
+    table.engine().sweep_due();
     assert_eq!((entries(&table), db.metrics().expired), ((10_100, 0, 0), 10_000));
     assert_eq!((table.expiring().rows, db.metrics().sequence), (10_000, written));
     db.check_counts().unwrap();
@@ -116,24 +116,24 @@ fn a_power_cut_finds_what_lives() {
 fn segments_of_expired_rows_go_back_without_need() {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let (_db, table, clock) = open(&sim, 1_000);
-    let store = table.store();
+    let engine = table.engine();
     (0..20_000).for_each(|n| put(&table, n, Some(2_000)));
     (20_000..80_000).for_each(|n| put(&table, n, None));
-    assert!(store.choose(Need::Idle).victims.is_empty());
+    assert!(engine.choose(Need::Idle).victims.is_empty());
     clock.step_to_ms(2_000);
     sweep_by_time(&table, &clock);
-    let (empty, _) = store.log.empty_segments();
-    assert_eq!((empty.len(), store.choose(Need::Idle).victims), (3, empty));
-    assert_eq!(store.run_gc(Need::Idle).unwrap(), 3);
-    assert_eq!((table.len(), store.gc.totals().1), (60_000, 0), "nothing was copied");
+    let (empty, _) = engine.log.empty_segments();
+    assert_eq!((empty.len(), engine.choose(Need::Idle).victims), (3, empty));
+    assert_eq!(engine.run_gc(Need::Idle).unwrap(), 3);
+    assert_eq!((table.len(), engine.gc.totals().1), (60_000, 0), "nothing was copied");
     // The sync before it makes every page that is written to fault again: not more often than once a second.
     (20_000..40_000).for_each(|n| put(&table, n, Some(2_100)));
     clock.step_to_ms(2_100);
     sweep_by_time(&table, &clock);
-    let (empty, _) = store.log.empty_segments();
-    assert!(empty.len() > 2 && store.choose(Need::Idle).victims.is_empty());
+    let (empty, _) = engine.log.empty_segments();
+    assert!(empty.len() > 2 && engine.choose(Need::Idle).victims.is_empty());
     clock.step_to_ms(3_000);
-    assert_eq!(store.choose(Need::Idle).victims, empty);
+    assert_eq!(engine.choose(Need::Idle).victims, empty);
 }
 
 /// A row must not uncover what it was written over.
@@ -157,14 +157,14 @@ fn an_older_record_does_not_come_back() {
 fn a_segment_is_swept_when_it_is_worth_it_or_has_waited() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let (_db, table, clock) = open(&sim, 1_000);
-    let log = &table.store().log;
+    let log = &table.engine().log;
     (0..1_000).for_each(|n| put(&table, n, Some(10_000 + 20 * n)));
     let due = |ms: u64| {
         clock.step_to_ms(ms);
         log.due(ms).first().map(|due| (due.few, due.since_ms))
     };
     let left_by_sweep = || {
-        table.store().sweep_due();
+        table.engine().sweep_due();
         table.len()
     };
     assert_eq!(due(9_999), None);

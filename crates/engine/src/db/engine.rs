@@ -34,7 +34,7 @@ const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 const NOTE_REST: Duration = Duration::from_secs(1);
 
 /// One open store.
-pub(crate) struct Store {
+pub(crate) struct Engine {
     pub(super) log: Log,
     pub(super) epoch: Arc<Epoch>,
     pub(super) arena: Arc<NodeArena>,
@@ -106,17 +106,17 @@ impl TableShared {
     }
 }
 
-impl Store {
+impl Engine {
     /// Opens a store on a tier: root, catalog, replay. Starts no threads.
-    pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Store> {
+    pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
-        let (store, found) = Store::load(tier, options, clock)?;
-        store.recover(&found, threads)?;
-        Ok(store)
+        let (engine, found) = Engine::load(tier, options, clock)?;
+        engine.recover(&found, threads)?;
+        Ok(engine)
     }
 
     /// The part of opening before the log is replayed: root, segment headers, catalog.
-    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Store, OpenState)> {
+    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Engine, OpenState)> {
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -126,22 +126,22 @@ impl Store {
         }
         check_options(&options)?;
         let (log, found) = Log::open(tier, &options, clock.clone())?;
-        Ok((Store::over(log, options, clock, Catalog::load)?, found))
+        Ok((Engine::over(log, options, clock, Catalog::load)?, found))
     }
 
-    /// [`Store::load`] of what is left of a damaged store, and what is wrong with it.
+    /// [`Engine::load`] of what is left of a damaged store, and what is wrong with it.
     pub(super) fn load_damaged(
         tier: Arc<FastTier>,
         options: Options,
         clock: Clock,
-    ) -> Result<(Store, OpenState, Vec<Error>)> {
+    ) -> Result<(Engine, OpenState, Vec<Error>)> {
         let (log, found, mut damage) = Log::open_damaged(tier, &options, clock.clone())?;
-        let store = Store::over(log, options, clock, |log, arena, epoch, access| {
+        let engine = Engine::over(log, options, clock, |log, arena, epoch, access| {
             let (catalog, error) = Catalog::salvage(log, arena, epoch, access);
             damage.extend(error);
             Ok(catalog)
         })?;
-        Ok((store, found, damage))
+        Ok((engine, found, damage))
     }
 
     fn over(
@@ -149,7 +149,7 @@ impl Store {
         options: Options,
         clock: Clock,
         catalog: impl FnOnce(&Log, &Arc<NodeArena>, &Arc<Epoch>, FieldAccess) -> Result<Catalog>,
-    ) -> Result<Store> {
+    ) -> Result<Engine> {
         let cache = Cache::new(&options, !log.tier().is_read_only());
         let epoch = Arc::new(Epoch::new());
         let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
@@ -161,7 +161,7 @@ impl Store {
         let catalog = catalog(&log, &arena, &epoch, access)?;
         let consolidation = Consolidation::new(options.merge, !options.background);
         let reordering = Reordering::new(options.merge && options.reorder);
-        Ok(Store {
+        Ok(Engine {
             log,
             epoch,
             arena,
@@ -328,7 +328,7 @@ impl Pace {
 }
 
 /// What a background thread does until the store is closed.
-type Run = fn(&Store);
+type Run = fn(&Engine);
 
 /// Stopping and waking the background threads.
 #[derive(Default)]
@@ -341,30 +341,30 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     /// Starts the threads of an open store: preparing extents and index memory, collecting, merging, sweeping, syncing. If one
     /// cannot be started, those before it go on until [`Housekeeping::stop`].
-    pub(super) fn start(store: &Arc<Store>) -> Result<()> {
-        Housekeeping::start_by(store, hedgerow_device::spawn)
+    pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
+        Housekeeping::start_by(engine, hedgerow_device::spawn)
     }
 
     fn start_by(
-        store: &Arc<Store>,
+        engine: &Arc<Engine>,
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
     ) -> Result<()> {
         // Where a write makes its own lines durable, noting them would cost a sync that nothing else asks for.
-        let syncs = !store.persists_in_place();
+        let syncs = !engine.persists_in_place();
         let all: [(&str, bool, Run); 6] = [
-            ("prepare", true, Store::keep_prepared),
-            ("gc", true, Store::gc_loop),
-            ("consolidate", store.options.merge, Store::consolidation_loop),
-            ("cache", store.cache.exists(), Store::keep_cached),
-            ("sweep", true, Store::keep_swept),
-            ("sync", syncs, Store::keep_synced),
+            ("prepare", true, Engine::keep_prepared),
+            ("gc", true, Engine::gc_loop),
+            ("consolidate", engine.options.merge, Engine::consolidation_loop),
+            ("cache", engine.cache.exists(), Engine::keep_cached),
+            ("sweep", true, Engine::keep_swept),
+            ("sync", syncs, Engine::keep_synced),
         ];
         for (name, _, run) in all.into_iter().filter(|(_, wanted, _)| *wanted) {
-            let mine = Arc::clone(store);
+            let mine = Arc::clone(engine);
             let thread = spawn(name, Box::new(move || run(&mine))).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot start the background thread {name:?}: {error}"))
             })?;
-            store.housekeeping.threads.lock().push(thread);
+            engine.housekeeping.threads.lock().push(thread);
         }
         Ok(())
     }
@@ -413,7 +413,7 @@ impl Housekeeping {
     }
 }
 
-impl Store {
+impl Engine {
     fn keep_prepared(&self) {
         let (mut pace, mut worked) = (Pace::new(Duration::from_millis(1)), true);
         while self.housekeeping.pace(&mut pace, || worked) {
@@ -470,15 +470,15 @@ mod tests {
     fn threads_end_if_a_later_one_cannot_be_started() {
         let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
         let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
-        let store = Arc::downgrade(db.create_table("flat", Schema::flat()).unwrap().store());
-        let error = Housekeeping::start_by(&store.upgrade().unwrap(), |name, run| match name {
+        let engine = Arc::downgrade(db.create_table("flat", Schema::flat()).unwrap().engine());
+        let error = Housekeeping::start_by(&engine.upgrade().unwrap(), |name, run| match name {
             "sweep" => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)),
             _ => hedgerow_device::spawn(name, run),
         });
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Io);
-        assert!(store.strong_count() > 3, "some were started");
+        assert!(engine.strong_count() > 3, "some were started");
         drop(db);
-        assert_eq!(store.strong_count(), 0, "a thread goes on");
+        assert_eq!(engine.strong_count(), 0, "a thread goes on");
     }
 
     #[test]
