@@ -55,7 +55,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable: a little less than
 /// a second, so that of syncs at intervals of one (the default) each does.
-const NOTE_INTERVAL: Duration = Duration::from_millis(900);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(900);
 
 /// Keeps neighbours in an array off one another's cache lines.
 #[derive(Debug)]
@@ -89,9 +89,9 @@ pub(crate) struct Log {
     checkpointing: Mutex<()>,
     /// Writers wait for syncs.
     syncs_each_write: bool,
-    /// Whether somebody leads a group commit, and who waits for the end of it.
-    led: Mutex<bool>,
-    lead_ended: Condvar,
+    /// Whether a group commit has a leader, and the others, who wait for it to be done.
+    has_leader: Mutex<bool>,
+    leader_done: Condvar,
     root: Mutex<Root>,
     /// The log is being closed: no more segments. Set before the appenders are sealed, so that what is published after its
     /// last sync cannot be.
@@ -107,14 +107,14 @@ pub(crate) struct Log {
 #[derive(Debug)]
 struct Commit {
     /// By the log's clock.
-    noted_at: Duration,
+    checkpointed_at: Duration,
     /// What recovery found, until a sync has made it durable.
-    unsettled: Option<Unsettled>,
+    recovered: Option<Recovered>,
 }
 
 /// What a store was opened with that no sync of this opening has covered.
 #[derive(Debug)]
-struct Unsettled {
+struct Recovered {
     ends: Vec<SegmentEnd>,
     /// Pages that a killed process left and that nothing says are on the medium, though the kernel may take them for clean.
     doubtful: Vec<Range<u64>>,
@@ -122,7 +122,7 @@ struct Unsettled {
 
 /// What a sync writes down besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Note {
+enum Checkpoint {
     Nothing,
     /// In the segments' headers, durable with the next sync.
     Headers,
@@ -165,18 +165,18 @@ pub(crate) struct SegmentEnd {
 
 impl Commit {
     /// Whether headers are to be brought up to date. A clock that was set back makes it due rather than putting it off for as long.
-    fn is_note_due(&self, now: Duration) -> bool {
-        now.abs_diff(self.noted_at) >= NOTE_INTERVAL
+    fn is_checkpoint_due(&self, now: Duration) -> bool {
+        now.abs_diff(self.checkpointed_at) >= CHECKPOINT_INTERVAL
     }
 }
 
-/// The lead of a group commit, given up however it ends.
-struct Lead<'a>(&'a Log);
+/// The leader of a group commit, until it is dropped: however its sync ends, the others wake.
+struct GroupCommitLeader<'a>(&'a Log);
 
-impl Drop for Lead<'_> {
+impl Drop for GroupCommitLeader<'_> {
     fn drop(&mut self) {
-        *self.0.led.lock() = false;
-        self.0.lead_ended.notify_all();
+        *self.0.has_leader.lock() = false;
+        self.0.leader_done.notify_all();
     }
 }
 
@@ -380,20 +380,20 @@ impl Log {
     /// others wait for what it finds, and wake together. A lock would let them in one by one, behind whoever came since.
     pub(crate) fn persist_to(&self, sequence: u64) -> Result<()> {
         while self.durable_sequence() < sequence {
-            let mut led = self.led.lock();
-            if *led {
-                // The durable sequence is raised before the lead is given up, under this lock: no waking is missed.
-                self.lead_ended.wait(&mut led);
+            let mut has_leader = self.has_leader.lock();
+            if *has_leader {
+                // The durable sequence is raised before the leader is done, under this lock: no waking is missed.
+                self.leader_done.wait(&mut has_leader);
                 continue;
             }
-            *led = true;
-            drop(led);
-            let _lead = Lead(self);
+            *has_leader = true;
+            drop(has_leader);
+            let _leader = GroupCommitLeader(self);
             let mut commit = self.commit.lock();
             if self.durable_sequence() < sequence {
                 self.check_writable()?;
-                let note = commit.is_note_due(self.now());
-                self.sync(&mut commit, if note { Note::Headers } else { Note::Nothing })?;
+                let due = commit.is_checkpoint_due(self.now());
+                self.sync(&mut commit, if due { Checkpoint::Headers } else { Checkpoint::Nothing })?;
             }
         }
         Ok(())
@@ -401,22 +401,22 @@ impl Log {
 
     /// Returns when everything up to `sequence` is durable and the root says so, with the segments it lies in: what is
     /// missing of it later will be missed. Who waits for another's checkpoint is content with it, if it covers him.
-    pub(crate) fn persist_noted(&self, sequence: u64) -> Result<()> {
+    pub(crate) fn persist_checkpointed(&self, sequence: u64) -> Result<()> {
         let checkpointing = self.checkpointing.lock();
-        if self.noted_sequence() >= sequence && !self.is_unsettled() {
+        if self.checkpointed_sequence() >= sequence && !self.awaits_first_sync() {
             return Ok(());
         }
         self.checkpoint_alone(&checkpointing).map(|_| ())
     }
 
-    /// [`Log::persist_to`], or from time to time [`Log::persist_noted`]: for whoever syncs at intervals.
+    /// [`Log::persist_to`], or from time to time [`Log::persist_checkpointed`]: for whoever syncs at intervals.
     pub(crate) fn persist_at_interval(&self, sequence: u64) -> Result<()> {
-        let is_due = self.commit.lock().is_note_due(self.now());
-        if is_due { self.persist_noted(sequence) } else { self.persist_to(sequence) }
+        let is_due = self.commit.lock().is_checkpoint_due(self.now());
+        if is_due { self.persist_checkpointed(sequence) } else { self.persist_to(sequence) }
     }
 
     /// Everything up to this sequence is durable, and the root says so.
-    pub(crate) fn noted_sequence(&self) -> u64 {
+    pub(crate) fn checkpointed_sequence(&self) -> u64 {
         self.root.lock().watermark
     }
 
@@ -430,7 +430,7 @@ impl Log {
         let synced = {
             let mut commit = self.commit.lock();
             self.check_writable()?;
-            self.sync(&mut commit, Note::Root)?
+            self.sync(&mut commit, Checkpoint::Root)?
         };
         // Not under `commit`: whoever waits for a sync does not wait for the root, too.
         let mut root = self.root.lock();
@@ -441,28 +441,28 @@ impl Log {
         Ok(root.watermark)
     }
 
-    /// Makes everything durable, and says so as `note` asks for.
-    fn sync(&self, commit: &mut Commit, note: Note) -> Result<Synced> {
-        let wants_list = note == Note::Root || commit.unsettled.is_some();
-        let note = note != Note::Nothing;
+    /// Makes everything durable, and says so as `checkpoint` asks for.
+    fn sync(&self, commit: &mut Commit, checkpoint: Checkpoint) -> Result<Synced> {
+        let wants_list = checkpoint == Checkpoint::Root || commit.recovered.is_some();
+        let headers = checkpoint != Checkpoint::Nothing;
         let last = self.next_sequence.0.load(Ordering::SeqCst) - 1;
         let mut ends = Vec::new();
         for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
             let appender = appender.lock();
-            if note {
+            if headers {
                 ends.extend(appender.ends());
             }
         }
-        if note {
+        if headers {
             let pool = self.pool.lock();
-            let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.noted != (s.end, true));
+            let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.in_header != (s.end, true));
             ends.extend(sealed.map(|(&extent, s)| (extent, s.segment_number, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
         let extents = (self.tier.bytes() >> self.extent_shift) as u32;
-        if let Some(unsettled) = &commit.unsettled {
+        if let Some(recovered) = &commit.recovered {
             // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
-            unsettled
+            recovered
                 .doubtful
                 .iter()
                 .for_each(|range| self.tier.rewrite(range.start, range.end - range.start));
@@ -473,13 +473,13 @@ impl Log {
             let mut root = self.root.lock();
             root.extents = root.extents.max(extents);
         }
-        if let Some(unsettled) = commit.unsettled.take() {
-            self.settle(&unsettled.ends, last, list)?;
+        if let Some(recovered) = commit.recovered.take() {
+            self.seal_recovered(&recovered.ends, last, list)?;
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
-        if note {
-            self.note_ends(&ends);
-            commit.noted_at = self.now();
+        if headers {
+            self.checkpoint_headers(&ends);
+            commit.checkpointed_at = self.now();
         }
         Ok(Synced { last, list })
     }
@@ -506,15 +506,15 @@ impl Log {
     }
 
     /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
-    fn note_ends(&self, ends: &[(u32, u64, u64, u64)]) {
+    fn checkpoint_headers(&self, ends: &[(u32, u64, u64, u64)]) {
         let mut pool = self.pool.lock();
         for &(extent, segment_number, end, max_sequence) in ends {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
-            if segment.segment_number != segment_number || segment.in_gc || segment.noted == (end, sealed) {
+            if segment.segment_number != segment_number || segment.in_gc || segment.in_header == (end, sealed) {
                 continue;
             }
-            segment.noted = (end, sealed);
+            segment.in_header = (end, sealed);
             let mut header =
                 header_of(segment, if sealed { SegmentState::Sealed } else { SegmentState::Open });
             header.durable_end = end;
@@ -540,14 +540,14 @@ impl Log {
         let _checkpointing = self.checkpointing.lock();
         let mut commit = self.commit.lock();
         earlier.and_then(|()| self.check_writable())?;
-        let synced = self.sync(&mut commit, Note::Root)?;
+        let synced = self.sync(&mut commit, Checkpoint::Root)?;
         let mut pool = self.pool.lock();
         let extents: Vec<u32> = pool.used.keys().copied().collect();
         for extent in extents {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
-            if segment.noted != (segment.end, true) && !segment.in_gc {
-                segment.noted = (segment.end, true);
+            if segment.in_header != (segment.end, true) && !segment.in_gc {
+                segment.in_header = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
                 self.write_header(extent, first, &header)?;
             }

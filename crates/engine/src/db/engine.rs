@@ -30,8 +30,8 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no rest at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// How long at most what writers made durable by themselves is not noted in the root.
-const NOTE_REST: Duration = Duration::from_secs(1);
+/// How long at most what writers made durable by themselves is not written down in the root.
+const CHECKPOINT_REST: Duration = Duration::from_secs(1);
 
 /// One open store.
 pub(crate) struct Engine {
@@ -212,10 +212,10 @@ impl Engine {
         }
     }
 
-    /// Makes everything written so far durable, and notes it in the root, which holds all tables as they are then.
+    /// Makes everything written so far durable, and writes that down in the root, which holds all tables as they are then.
     pub(super) fn checkpoint(&self) -> Result<()> {
         self.log.check_writable()?;
-        self.log.persist_noted(self.log.last_sequence())?;
+        self.log.persist_checkpointed(self.log.last_sequence())?;
         self.checkpoint_catalog()
     }
 
@@ -427,17 +427,17 @@ impl Engine {
         }
     }
 
-    /// Syncs at the interval asked for, or else only notes in the root what writers have made durable.
+    /// Syncs at the interval asked for, or else only writes down in the root what writers have made durable.
     fn keep_synced(&self) {
         let interval = match self.options.durability {
             Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
             Durability::Immediate | Durability::Process => None,
         };
-        while self.housekeeping.sleep(interval.unwrap_or(NOTE_REST)) {
+        while self.housekeeping.sleep(interval.unwrap_or(CHECKPOINT_REST)) {
             let durable = self.log.durable_sequence();
             let synced = match interval {
                 Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
-                None if durable > self.log.noted_sequence() => self.log.persist_noted(durable),
+                None if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
                 None => Ok(()),
             };
             // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.

@@ -53,7 +53,7 @@ type Late = (Arc<TableShared>, Vec<u8>);
 impl Engine {
     /// The sweeper's thread.
     pub(super) fn keep_swept(&self) {
-        if self.log.is_unsettled() {
+        if self.log.awaits_first_sync() {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
             drop(self.log.persist_to(self.log.last_sequence()));
         }

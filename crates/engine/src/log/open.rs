@@ -19,7 +19,7 @@ use super::segment::{
     Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extents,
 };
 use super::space::KEPT_BYTES;
-use super::{Commit, OpenState, APPENDERS_MAX, Log, Note, Padded, Root, SegmentEnd, Unsettled, header_of};
+use super::{Commit, OpenState, APPENDERS_MAX, Log, Checkpoint, Padded, Root, SegmentEnd, Recovered, header_of};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.
@@ -149,11 +149,11 @@ impl Log {
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
             durable_sequence: AtomicU64::new(root.watermark),
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
-            commit: Mutex::new(Commit { noted_at: now, unsettled: None }),
+            commit: Mutex::new(Commit { checkpointed_at: now, recovered: None }),
             checkpointing: Mutex::new(()),
             syncs_each_write,
-            led: Mutex::new(false),
-            lead_ended: Condvar::new(),
+            has_leader: Mutex::new(false),
+            leader_done: Condvar::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
             syncs: AtomicU64::new(0),
@@ -399,8 +399,8 @@ impl Log {
         self.write_header(extent, first, &SegmentHeader { extents: 1, ..freed })
     }
 
-    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync settle what
-    /// was found. After a power cut, or a clean close, that is done at once; so it is with `settle`, for a store whose
+    /// Ends recovery: takes sequences above all that were seen, dropped ones included, and lets the first sync seal what
+    /// was found. After a power cut, or a clean close, that is done at once; so it is with `sync_now`, for a store whose
     /// writes become durable without a sync. `upgraded` is the catalog of a build that wrote its changes into no log, to be stored
     /// as of a sequence.
     pub(crate) fn recovered(
@@ -408,7 +408,7 @@ impl Log {
         ends: Vec<SegmentEnd>,
         last_sequence: u64,
         found: &OpenState,
-        settle: bool,
+        sync_now: bool,
         upgraded: Option<Vec<u8>>,
     ) -> Result<()> {
         let is_doubtful = self.may_hold_forgotten_pages(found.power_cut);
@@ -419,15 +419,15 @@ impl Log {
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
             segment.deltas = end.deltas;
             // Up to what the header says all was durable, whatever became of the header itself.
-            if is_doubtful && segment.noted.0 < end.end {
+            if is_doubtful && segment.in_header.0 < end.end {
                 let start = self.extent_offset(end.extent);
-                doubtful.push(start + segment.noted.0..start + end.end);
+                doubtful.push(start + segment.in_header.0..start + end.end);
             }
         }
         drop(pool);
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
-        commit.unsettled = Some(Unsettled { ends, doubtful });
+        commit.recovered = Some(Recovered { ends, doubtful });
         if self.tier.is_read_only() {
             return Ok(());
         }
@@ -441,8 +441,8 @@ impl Log {
             mended.and_then(|()| upgraded.map_or(Ok(()), |bytes| root.store_catalog(&self.tier, &bytes)))
         };
         persisted?;
-        if found.power_cut || found.clean || settle {
-            return self.sync(&mut commit, Note::Nothing).map(|_| ());
+        if found.power_cut || found.clean || sync_now {
+            return self.sync(&mut commit, Checkpoint::Nothing).map(|_| ());
         }
         // PERSIST: the segment numbers of this opening are taken before a segment is begun, or records that a power cut
         // leaves of it without their header would be taken for those of the next opening.
@@ -453,8 +453,8 @@ impl Log {
     }
 
     /// Whether what recovery found still waits for its first sync.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.commit.lock().unsettled.is_some()
+    pub(crate) fn awaits_first_sync(&self) -> bool {
+        self.commit.lock().recovered.is_some()
     }
 
     /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
@@ -462,13 +462,13 @@ impl Log {
     /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
     /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
     /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
-    pub(super) fn settle(&self, ends: &[SegmentEnd], durable: u64, list: Option<SegmentList>) -> Result<()> {
+    pub(super) fn seal_recovered(&self, ends: &[SegmentEnd], durable: u64, list: Option<SegmentList>) -> Result<()> {
         let mut pool = self.pool.lock();
         let mut changed = Vec::new();
         for end in ends {
             let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
-            if segment.noted != (segment.end, true) && !segment.in_gc {
-                segment.noted = (segment.end, true);
+            if segment.in_header != (segment.end, true) && !segment.in_gc {
+                segment.in_header = (segment.end, true);
                 changed.push((end.extent, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }
         }

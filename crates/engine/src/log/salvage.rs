@@ -131,7 +131,7 @@ impl Log {
         let segment = Segment {
             extents,
             sealed,
-            noted: (header.durable_end, sealed),
+            in_header: (header.durable_end, sealed),
             durable_end: header.durable_end.max(listed_end),
             ..Segment::of(header)
         };

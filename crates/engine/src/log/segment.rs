@@ -242,7 +242,7 @@ pub(crate) struct Segment {
     /// No appender writes to it any more.
     pub(crate) sealed: bool,
     /// The `durable end` its header says, and whether it says "sealed".
-    pub(crate) noted: (u64, bool),
+    pub(crate) in_header: (u64, bool),
     /// Bytes from its start up to which all is known to have been durable, by its header or the root's list.
     pub(crate) durable_end: u64,
     /// Which copy of the header the next update goes to: never the one that counts, for the other may hold nothing.
@@ -271,7 +271,7 @@ impl Segment {
             max_sequence: header.max_sequence,
             deltas: Deltas::default(),
             sealed,
-            noted: (header.durable_end, sealed),
+            in_header: (header.durable_end, sealed),
             durable_end: header.durable_end,
             next_copy: 0,
             in_gc: false,

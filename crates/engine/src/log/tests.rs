@@ -18,8 +18,8 @@ fn open(clock: &Clock) -> Log {
 }
 
 /// Has the next sequence synced, as a write in `Immediate` does; whether headers were brought up to date with it.
-fn notes(log: &Log) -> bool {
-    let before = log.commit.lock().noted_at;
+fn writes_headers(log: &Log) -> bool {
+    let before = log.commit.lock().checkpointed_at;
     let stores = log.tier().crash_sim().unwrap().ops();
     let mut appender = log.appender();
     let reservation = appender.reserve(log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
@@ -28,22 +28,22 @@ fn notes(log: &Log) -> bool {
     drop(appender);
     log.persist_to(sequence).unwrap();
     let stores = log.tier().crash_sim().unwrap().ops() - stores;
-    let noted = log.commit.lock().noted_at != before;
-    assert_eq!(noted, stores > 1, "a sync, and the headers if they were noted: {stores}");
-    noted
+    let written = log.commit.lock().checkpointed_at != before;
+    assert_eq!(written, stores > 1, "a sync, and the headers if they were written: {stores}");
+    written
 }
 
 #[test]
-fn headers_are_noted_by_the_clock_of_the_store() {
+fn headers_are_checkpointed_by_the_clock_of_the_store() {
     let clock = Clock::manual(1_000_000);
     let log = open(&clock);
-    let interval = NOTE_INTERVAL.as_millis() as u64;
-    assert!((0..20).all(|_| !notes(&log)), "the clock stands");
+    let interval = CHECKPOINT_INTERVAL.as_millis() as u64;
+    assert!((0..20).all(|_| !writes_headers(&log)), "the clock stands");
     clock.advance_ms(interval - 1);
-    assert!(!notes(&log), "not yet");
+    assert!(!writes_headers(&log), "not yet");
     clock.advance_ms(1);
-    assert!(notes(&log), "now");
-    assert!((0..20).all(|_| !notes(&log)), "and not again");
+    assert!(writes_headers(&log), "now");
+    assert!((0..20).all(|_| !writes_headers(&log)), "and not again");
 }
 
 /// Set back by an hour, the clock puts nothing off for an hour.
@@ -52,13 +52,13 @@ fn a_clock_that_steps_back_does_no_harm() {
     let clock = Clock::manual(10_000_000);
     let log = open(&clock);
     clock.advance_ms(3_600_000u64.wrapping_neg());
-    assert!(notes(&log), "what was noted is of another time");
-    assert!(!notes(&log));
-    clock.advance_ms(NOTE_INTERVAL.as_millis() as u64);
-    assert!(notes(&log));
+    assert!(writes_headers(&log), "what was written is of another time");
+    assert!(!writes_headers(&log));
+    clock.advance_ms(CHECKPOINT_INTERVAL.as_millis() as u64);
+    assert!(writes_headers(&log));
     // By less than the interval: put off by no more than that.
     clock.advance_ms(500u64.wrapping_neg());
-    assert!(!notes(&log));
-    clock.advance_ms(500 + NOTE_INTERVAL.as_millis() as u64);
-    assert!(notes(&log));
+    assert!(!writes_headers(&log));
+    clock.advance_ms(500 + CHECKPOINT_INTERVAL.as_millis() as u64);
+    assert!(writes_headers(&log));
 }

@@ -163,7 +163,7 @@ fn a_spoiled_record_does_not_end_a_collection() {
 
 /// An opening after a killed process that ends in a power cut must not lend its segment numbers to the next.
 #[test]
-fn segment_numbers_of_an_unsettled_opening_are_not_used_again() {
+fn segment_numbers_of_an_opening_that_never_synced_are_not_used_again() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let db = open(&sim).unwrap();
     let flat = db.create_table("flat", Schema::flat()).unwrap();
@@ -259,7 +259,7 @@ fn a_segment_freed_by_one_copy_stays_free() {
     fill(&flat, 2);
     fill(&flat, 3);
     empty(&flat, 3);
-    assert_eq!(db.collect().unwrap(), 1, "a checkpoint, which notes the other segments' ends");
+    assert_eq!(db.collect().unwrap(), 1, "a checkpoint, which writes down the other segments' ends");
     empty(&flat, 1);
     let mut walk = sim.walk();
     walk.seek(u64::MAX);

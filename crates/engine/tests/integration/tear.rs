@@ -26,7 +26,7 @@ fn fill(flat: &Table, bytes: usize) {
     (0..9u8).for_each(|i| put(flat, &[b'f', i], bytes));
 }
 
-/// Segments are opened, noted, sealed, freed, used again; one of several extents among them; nothing is left unsettled.
+/// Segments are opened, checkpointed, sealed, freed, used again; one of several extents among them; the last recovery is synced.
 fn first_life(sim: &CrashSim) -> Db {
     let db = open(sim).unwrap();
     let flat = db.create_table("flat", Schema::flat()).unwrap();
@@ -44,7 +44,7 @@ fn first_life(sim: &CrashSim) -> Db {
     db
 }
 
-/// Goes on where a killed process stopped: settles, and closes in order.
+/// Goes on where a killed process stopped: syncs what was recovered, and closes in order.
 fn second_life(sim: &CrashSim) {
     let db = open(sim).unwrap();
     let flat = db.table("flat").unwrap();
