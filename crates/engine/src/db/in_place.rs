@@ -239,7 +239,7 @@ impl Engine {
     }
 
     /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
-    pub(super) fn settle_torn(&self, row: &Record<'_>) -> Result<()> {
+    pub(super) fn mend_torn(&self, row: &Record<'_>) -> Result<()> {
         let guard = self.pin();
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
         if let Some(table) = self.catalog.by_id(row.table()) {

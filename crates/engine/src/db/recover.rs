@@ -1,11 +1,11 @@
 //! Opening after a crash, or after a clean close: the same path.
 //!
-//! 1. Walk all segments in parallel; verify every record to its last byte; note key, sequence and place of each.
+//! 1. Walk all segments in parallel; verify every record to its last byte; keep key, sequence and place of each in a replay entry.
 //! 2. After a power cut, find the first sequence that is missing above the watermark: the log is cut there, so that what
 //!    is left is a prefix. A delta whose base is missing counts as missing. (After a killed process every store survived, and nothing is cut.)
 //! 3. Replay the changes of the catalog that are left. A copy of a row that was written under a change which the cut took away is invalidated:
 //!    the row is there still, as it was before.
-//! 4. Each thread sorts its notes by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
+//! 4. Each thread sorts its entries by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
 //!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
 //!    bottom-up.
 //! 5. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
@@ -54,10 +54,10 @@ impl<'p> Building<'p> {
     }
 }
 
-/// One record, noted while walking: enough to sort and to build the index without touching the log again, unless the
+/// One record, as the walk found it: enough to sort and to build the index without touching the log again, unless the
 /// key is long.
 #[derive(Debug, Clone, Copy)]
-struct Note {
+struct ReplayEntry {
     /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
     key: KeyWords,
     sequence: u64,
@@ -65,23 +65,23 @@ struct Note {
     slot: Slot,
 }
 
-type KeyWords = [u64; NOTED_KEY_WORDS];
-const NOTED_KEY_WORDS: usize = 3;
-const NOTED_KEY_BYTES: usize = 8 * NOTED_KEY_WORDS;
-/// The key is longer than a note holds, or beyond all that have the prefix: it must be read from the record.
+type KeyWords = [u64; ENTRY_KEY_WORDS];
+const ENTRY_KEY_WORDS: usize = 3;
+const ENTRY_KEY_BYTES: usize = 8 * ENTRY_KEY_WORDS;
+/// The key is longer than an entry holds, or beyond all that have the prefix: it must be read from the record.
 const LONG: u8 = 255;
 /// The key is below all that have the prefix: it must be read from the record.
 const LOW: u8 = 254;
 
-impl Note {
-    fn new(record: &Record<'_>, prefix: &[u8]) -> Note {
-        let mut bytes = [0; NOTED_KEY_BYTES];
+impl ReplayEntry {
+    fn new(record: &Record<'_>, prefix: &[u8]) -> ReplayEntry {
+        let mut bytes = [0; ENTRY_KEY_BYTES];
         let (mut kept, key) = (LONG, record.key());
         match key.strip_prefix(prefix) {
             Some(rest) => {
-                let count = rest.len().min(NOTED_KEY_BYTES);
+                let count = rest.len().min(ENTRY_KEY_BYTES);
                 bytes[..count].copy_from_slice(&rest[..count]);
-                if rest.len() <= NOTED_KEY_BYTES {
+                if rest.len() <= ENTRY_KEY_BYTES {
                     kept = rest.len() as u8;
                 }
             }
@@ -94,26 +94,26 @@ impl Note {
             u64::from_be_bytes(word)
         };
         let slot = slot_of(record).with_stale(kept);
-        Note { key: std::array::from_fn(word), sequence: record.version(), slot }
+        ReplayEntry { key: std::array::from_fn(word), sequence: record.version(), slot }
     }
 
     fn is_long(&self) -> bool {
         self.slot.stale() >= LOW
     }
 
-    /// Orders notes with equal words: of two such keys one is the other with zeros added, unless one is long.
+    /// Orders entries with equal words: of two such keys one is the other with zeros added, unless one is long.
     fn rank(&self) -> i16 {
         if self.slot.stale() == LOW { -1 } else { i16::from(self.slot.stale()) }
     }
 
-    /// Appends the noted bytes of a key that is not long.
+    /// Appends the bytes kept of a key that is not long.
     fn extend(&self, key: &mut Vec<u8>) {
         let bytes = self.key.map(u64::to_be_bytes);
         key.extend_from_slice(&bytes.as_flattened()[..usize::from(self.slot.stale())]);
     }
 
-    /// Whether the two may have one key, as far as the notes tell: surely, if neither is long.
-    fn looks_like(&self, other: &Note) -> bool {
+    /// Whether the two may have one key, as far as the entries tell: surely, if neither is long.
+    fn looks_like(&self, other: &ReplayEntry) -> bool {
         let same_class = (self.rank() < 0) == (other.rank() < 0);
         self.key == other.key
             && same_class
@@ -125,7 +125,7 @@ impl Note {
 #[derive(Debug, Default)]
 struct Walked {
     /// By table; one run from each thread, sorted.
-    runs: HashMap<u32, Vec<Vec<Note>>>,
+    runs: HashMap<u32, Vec<Vec<ReplayEntry>>>,
     ends: Vec<SegmentEnd>,
     /// Records above the watermark: sequence, extent, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
@@ -159,12 +159,12 @@ struct Ahead {
 }
 
 /// By table, in the order they were met.
-type Notes = HashMap<u32, Vec<Note>>;
+type ReplayEntries = HashMap<u32, Vec<ReplayEntry>>;
 
-/// The table whose records are being noted.
-struct NotedTable<'p> {
+/// The table whose records are being walked.
+struct TableEntries<'p> {
     id: u32,
-    notes: Vec<Note>,
+    entries: Vec<ReplayEntry>,
     prefix: &'p [u8],
     /// Of its schema in the root's catalog.
     version: u16,
@@ -205,7 +205,7 @@ impl Engine {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
                 let mut by_extent: HashMap<u32, u64> = HashMap::new();
-                for slot in runs.iter().flatten().map(|note| note.slot) {
+                for slot in runs.iter().flatten().map(|entry| entry.slot) {
                     self.log.died(slot.offset(), slot.bytes());
                     *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() +=
                         slot.bytes();
@@ -216,31 +216,31 @@ impl Engine {
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         for &offset in &walked.torn {
-            self.settle_torn(&self.log.verified_record(offset)?)?;
+            self.mend_torn(&self.log.verified_record(offset)?)?;
         }
         let upgraded = self.upgraded_catalog(walked.last_sequence);
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place(), upgraded)
     }
 
-    /// Walks all segments; without `prefixes` nothing is noted of rows.
+    /// Walks all segments; without `prefixes` no entries are made of rows.
     fn walk_all(&self, found: &OpenState, prefixes: Option<&Prefixes>, threads: usize) -> Result<Walked> {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(Ok(Walked { last_sequence: found.watermark, ..Walked::default() }));
         let work = || {
-            let (mut mine, mut notes) = (Walked::default(), Notes::new());
+            let (mut mine, mut entries) = (Walked::default(), ReplayEntries::new());
             let outcome = loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&extent) = found.segments.get(i) else { break Ok(()) };
                 if let Some(&later) = found.segments.get(i + SEGMENTS_AHEAD) {
                     self.log.will_walk(later);
                 }
-                if let Err(error) = self.walk_segment(extent, found, prefixes, &mut mine, &mut notes) {
+                if let Err(error) = self.walk_segment(extent, found, prefixes, &mut mine, &mut entries) {
                     break Err(error);
                 }
             };
-            for (table, mut notes) in notes {
-                notes.sort_unstable_by(by_key);
-                mine.runs.insert(table, vec![notes]);
+            for (table, mut entries) in entries {
+                entries.sort_unstable_by(by_key);
+                mine.runs.insert(table, vec![entries]);
             }
             let mut total = total.lock();
             match (&mut *total, outcome) {
@@ -262,11 +262,11 @@ impl Engine {
         found: &OpenState,
         prefixes: Option<&Prefixes>,
         walked: &mut Walked,
-        noted: &mut Notes,
+        entries: &mut ReplayEntries,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
         let (mut max_sequence, mut deltas) = (0, Deltas::default());
-        let mut current: Option<NotedTable<'_>> = None;
+        let mut current: Option<TableEntries<'_>> = None;
         while let Some(record) = walk.next_record()? {
             max_sequence = max_sequence.max(record.sequence());
             if record.kind() == RecordKind::Delta {
@@ -296,11 +296,11 @@ impl Engine {
                 self.log.note_expiry(record.offset(), at_ms);
             }
             if current.as_ref().is_none_or(|of_table| of_table.id != record.table()) {
-                noted.extend(current.take().map(|of_table| (of_table.id, of_table.notes)));
-                current = Some(self.noted_table(record.table(), prefixes, noted));
+                entries.extend(current.take().map(|of_table| (of_table.id, of_table.entries)));
+                current = Some(self.entries_of(record.table(), prefixes, entries));
             }
             if let Some(of_table) = &mut current {
-                of_table.notes.push(Note::new(&record, of_table.prefix));
+                of_table.entries.push(ReplayEntry::new(&record, of_table.prefix));
                 let (table, version) = (record.table(), record.schema_version());
                 if record.flags() & FLAG_RELOCATED != 0 && version > of_table.version {
                     let (offset, sequence) = (record.offset(), record.sequence());
@@ -308,17 +308,17 @@ impl Engine {
                 }
             }
         }
-        noted.extend(current.map(|of_table| (of_table.id, of_table.notes)));
+        entries.extend(current.map(|of_table| (of_table.id, of_table.entries)));
         let end = checked_end(&walk, found)?;
         walked.last_sequence = walked.last_sequence.max(max_sequence);
         walked.ends.push(SegmentEnd { extent, end: end.end, max_sequence, deltas });
         Ok(())
     }
 
-    fn noted_table<'p>(&self, id: u32, prefixes: &'p Prefixes, noted: &mut Notes) -> NotedTable<'p> {
-        NotedTable {
+    fn entries_of<'p>(&self, id: u32, prefixes: &'p Prefixes, entries: &mut ReplayEntries) -> TableEntries<'p> {
+        TableEntries {
             id,
-            notes: noted.remove(&id).unwrap_or_default(),
+            entries: entries.remove(&id).unwrap_or_default(),
             prefix: prefixes.get(&id).map_or(&[][..], Vec::as_slice),
             version: self.catalog.by_id(id).map_or(0, |table| table.schema.load().version()),
         }
@@ -336,7 +336,7 @@ impl Engine {
         }
         for (table, offsets) in cut {
             let runs = walked.runs.get_mut(&table).into_iter().flatten();
-            runs.for_each(|notes| notes.retain(|note| !offsets.contains(&note.slot.offset())));
+            runs.for_each(|entries| entries.retain(|entry| !offsets.contains(&entry.slot.offset())));
         }
     }
 
@@ -360,7 +360,7 @@ impl Engine {
             }
         }
         let runs = walked.runs.values_mut().flatten();
-        runs.for_each(|notes| notes.retain(|n| n.sequence < first_missing));
+        runs.for_each(|entries| entries.retain(|n| n.sequence < first_missing));
         walked.changes.retain(|change| change.sequence < first_missing);
         // Those are invalidated now, and to invalidate them once more would make them valid.
         walked.ahead.retain(|ahead| ahead.sequence < first_missing);
@@ -377,21 +377,21 @@ impl Engine {
         walked.above.iter().filter(|a| a.below.is_some_and(is_lost)).map(|a| a.sequence).min()
     }
 
-    /// Builds a table's index from its notes.
+    /// Builds a table's index from its entries.
     fn build_index(
         &self,
         table: &TableShared,
-        runs: &[Vec<Note>],
+        runs: &[Vec<ReplayEntry>],
         prefix: &[u8],
         threads: usize,
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
         let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
-        let fence_at = |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| fence(prefix, &range.from));
+        let separator_at = |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let builder = || {
                 let (arena, epoch) = (Arc::clone(&self.arena), Arc::clone(&self.epoch));
-                IndexBuilder::new(arena, epoch, FILL_PERCENT).between(fence_at(i), fence_at(i + 1))
+                IndexBuilder::new(arena, epoch, FILL_PERCENT).between(separator_at(i), separator_at(i + 1))
             };
             let (rows, tombstones) = (builder(), builder());
             let building = Building { rows, tombstones, prefix, key: Vec::new(), expiring: 0 };
@@ -412,45 +412,45 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides on all keys of sorted runs.
-    fn gather<'p>(&self, runs: &[&[Note]], mut building: Building<'p>) -> Result<Building<'p>> {
-        let mut alike: Vec<Note> = Vec::new();
-        for note in Merged::new(runs) {
-            if alike.first().is_some_and(|first| !first.looks_like(&note)) {
-                self.settle(&alike, &mut building)?;
+    /// Resolves the versions of all keys of sorted runs.
+    fn gather<'p>(&self, runs: &[&[ReplayEntry]], mut building: Building<'p>) -> Result<Building<'p>> {
+        let mut alike: Vec<ReplayEntry> = Vec::new();
+        for entry in Merged::new(runs) {
+            if alike.first().is_some_and(|first| !first.looks_like(&entry)) {
+                self.resolve_versions(&alike, &mut building)?;
                 alike.clear();
             }
-            alike.push(note);
+            alike.push(entry);
         }
-        self.settle(&alike, &mut building)?;
+        self.resolve_versions(&alike, &mut building)?;
         Ok(building)
     }
 
-    /// Records that look as if they had one key, newest first if they surely do.
-    fn settle(&self, alike: &[Note], building: &mut Building<'_>) -> Result<()> {
+    /// Resolves records that look as if they had one key, newest first if they surely do.
+    fn resolve_versions(&self, alike: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
         match alike {
             [] => Ok(()),
-            [_, _, ..] if alike.iter().any(Note::is_long) => self.decide_long(alike, building),
-            _ => self.decide(alike, building),
+            [_, _, ..] if alike.iter().any(ReplayEntry::is_long) => self.resolve_long_keys(alike, building),
+            _ => self.resolve_key(alike, building),
         }
     }
 
-    /// Several records that cannot be told apart without their keys.
-    fn decide_long(&self, run: &[Note], building: &mut Building<'_>) -> Result<()> {
+    /// Resolves several records that cannot be told apart without their keys.
+    fn resolve_long_keys(&self, run: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
         let mut keyed = Vec::with_capacity(run.len());
-        for note in run {
-            keyed.push((self.log.record(note.slot.offset())?.key(), *note));
+        for entry in run {
+            keyed.push((self.log.record(entry.slot.offset())?.key(), *entry));
         }
         keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
         for versions in keyed.chunk_by(|(a, _), (b, _)| a == b) {
-            let notes: Vec<Note> = versions.iter().map(|(_, note)| *note).collect();
-            self.decide(&notes, building)?;
+            let entries: Vec<ReplayEntry> = versions.iter().map(|(_, entry)| *entry).collect();
+            self.resolve_key(&entries, building)?;
         }
         Ok(())
     }
 
-    /// All versions of one key, newest first: what the slot says.
-    fn decide(&self, versions: &[Note], building: &mut Building<'_>) -> Result<()> {
+    /// Makes the slot of a key from all its versions, newest first.
+    fn resolve_key(&self, versions: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
         let newest = versions[0].slot;
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         let mut expires = newest.expires();
@@ -574,43 +574,43 @@ fn sample_prefixes(log: &Log, segments: &[u32]) -> Result<Prefixes> {
 }
 
 /// Newest sequence first; of a relocated row and what it was merged from, the row.
-fn newest_first(a: &Note, b: &Note) -> std::cmp::Ordering {
-    let is_row = |n: &Note| n.slot.tag() == Tag::Row;
+fn newest_first(a: &ReplayEntry, b: &ReplayEntry) -> std::cmp::Ordering {
+    let is_row = |n: &ReplayEntry| n.slot.tag() == Tag::Row;
     b.sequence.cmp(&a.sequence).then(is_row(b).cmp(&is_row(a)))
 }
 
-/// Orders by key as far as it is noted, then newest first. Long keys that look alike are put in order by
-/// [`Engine::decide_long`].
-fn by_key(a: &Note, b: &Note) -> std::cmp::Ordering {
+/// Orders by key as far as the entry has it, then newest first. Long keys that look alike are put in order by
+/// [`Engine::resolve_long_keys`].
+fn by_key(a: &ReplayEntry, b: &ReplayEntry) -> std::cmp::Ordering {
     a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }
 
-/// Part of each sorted run: all that is noted of a range of keys.
+/// Part of each sorted run: all entries of a range of keys.
 struct KeyRange<'r> {
     /// Where the range begins.
     from: KeyWords,
-    runs: Vec<&'r [Note]>,
+    runs: Vec<&'r [ReplayEntry]>,
 }
 
-/// Cuts sorted runs into at most `count` ranges of about equally many notes, each with at least one. Notes that look alike
+/// Cuts sorted runs into at most `count` ranges of about equally many entries, each with at least one. Entries that look alike
 /// have the same words and stay together.
-fn key_ranges(runs: &[Vec<Note>], count: usize) -> Vec<KeyRange<'_>> {
+fn key_ranges(runs: &[Vec<ReplayEntry>], count: usize) -> Vec<KeyRange<'_>> {
     /// Below this a thread of its own costs more than it gains.
-    const NOTES_MIN: usize = 4096;
-    let mut rest: Vec<&[Note]> = runs.iter().map(Vec::as_slice).collect();
+    const ENTRIES_MIN: usize = 4096;
+    let mut rest: Vec<&[ReplayEntry]> = runs.iter().map(Vec::as_slice).collect();
     let mut ranges = Vec::new();
     let mut from = KeyWords::default();
     for left in (1..=count).rev() {
         let longest = rest.iter().max_by_key(|run| run.len()).copied().unwrap_or_default();
         let (mut range, mut after) = (rest.clone(), Vec::new());
         let mut next = from;
-        if left > 1 && longest.len() >= NOTES_MIN {
+        if left > 1 && longest.len() >= ENTRIES_MIN {
             next = longest[longest.len() / left].key;
             (range, after) =
                 rest.iter().map(|run| run.split_at(run.partition_point(|n| n.key < next))).unzip();
         }
         if range.iter().all(|run| run.is_empty()) {
-            // All keys noted so far look alike up to here: the next range takes them.
+            // All keys so far look alike up to here: the next range takes them.
             continue;
         }
         ranges.push(KeyRange { from, runs: range });
@@ -623,7 +623,7 @@ fn key_ranges(runs: &[Vec<Note>], count: usize) -> Vec<KeyRange<'_>> {
 }
 
 /// The least key whose words, after `prefix`, are `from` or more. `from` is not zero.
-fn fence(prefix: &[u8], from: &KeyWords) -> Vec<u8> {
+fn separator(prefix: &[u8], from: &KeyWords) -> Vec<u8> {
     let words = from.map(u64::to_be_bytes);
     let bytes = words.as_flattened();
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -632,33 +632,33 @@ fn fence(prefix: &[u8], from: &KeyWords) -> Vec<u8> {
 
 /// Sorted runs as one. There are as many as there were threads: few enough to look at each.
 struct Merged<'r> {
-    runs: Vec<&'r [Note]>,
+    runs: Vec<&'r [ReplayEntry]>,
 }
 
 impl<'r> Merged<'r> {
-    fn new(runs: &[&'r [Note]]) -> Merged<'r> {
+    fn new(runs: &[&'r [ReplayEntry]]) -> Merged<'r> {
         Merged { runs: runs.iter().copied().filter(|run| !run.is_empty()).collect() }
     }
 }
 
 impl Iterator for Merged<'_> {
-    type Item = Note;
+    type Item = ReplayEntry;
 
     #[inline]
-    fn next(&mut self) -> Option<Note> {
+    fn next(&mut self) -> Option<ReplayEntry> {
         let mut least = 0;
         for i in 1..self.runs.len() {
             if by_key(&self.runs[i][0], &self.runs[least][0]).is_lt() {
                 least = i;
             }
         }
-        let (note, rest) = self.runs.get(least)?.split_first()?;
+        let (entry, rest) = self.runs.get(least)?.split_first()?;
         if rest.is_empty() {
             self.runs.swap_remove(least);
         } else {
             self.runs[least] = rest;
         }
-        Some(*note)
+        Some(*entry)
     }
 }
 
@@ -666,19 +666,19 @@ impl Iterator for Merged<'_> {
 mod tests {
     use super::*;
 
-    fn note(words: KeyWords) -> Note {
-        Note { key: words, sequence: 1, slot: Slot::new(Tag::Row, 0, 32) }
+    fn entry(words: KeyWords) -> ReplayEntry {
+        ReplayEntry { key: words, sequence: 1, slot: Slot::new(Tag::Row, 0, 32) }
     }
 
     #[test]
-    fn ranges_cover_all_notes_and_keep_like_together() {
-        let few = |n: u64| vec![note([n, 0, 0]); 3];
+    fn ranges_cover_all_entries_and_keep_like_together() {
+        let few = |n: u64| vec![entry([n, 0, 0]); 3];
         let spread = |seed: u64| {
-            let mut run: Vec<Note> = (0..9000).map(|n| note([n * seed % 5000, n % 3, 0])).collect();
+            let mut run: Vec<ReplayEntry> = (0..9000).map(|n| entry([n * seed % 5000, n % 3, 0])).collect();
             run.sort_by_key(|n| n.key);
             run
         };
-        let same = vec![note([7, 7, 7]); 20_000];
+        let same = vec![entry([7, 7, 7]); 20_000];
         for (runs, at_least) in [
             (vec![], 0),
             (vec![few(1), few(2)], 1),
@@ -702,9 +702,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_divides_keys_as_their_words_do() {
+    fn a_separator_divides_keys_as_their_words_do() {
         let words = |bytes: &[u8]| {
-            let mut padded = [0; NOTED_KEY_BYTES];
+            let mut padded = [0; ENTRY_KEY_BYTES];
             padded[..bytes.len()].copy_from_slice(bytes);
             std::array::from_fn(|i| u64::from_be_bytes(padded[8 * i..8 * i + 8].try_into().unwrap()))
         };
@@ -717,10 +717,10 @@ mod tests {
             if from == KeyWords::default() {
                 continue;
             }
-            let fence = fence(b"pre", &from);
+            let separator = separator(b"pre", &from);
             for tail in &tails {
                 let key = [&b"pre"[..], tail].concat();
-                assert_eq!(words(tail) >= from, key >= fence, "{tail:?} and {fence:?}");
+                assert_eq!(words(tail) >= from, key >= separator, "{tail:?} and {separator:?}");
             }
         }
     }

@@ -62,7 +62,7 @@ fn lie_apart(table: &Table) -> bool {
 }
 
 /// Scans and rounds of consolidation until nothing more is copied; how many rows were in all.
-fn settle(db: &Db, table: &Table, reverse: bool) -> u64 {
+fn reorder_all(db: &Db, table: &Table, reverse: bool) -> u64 {
     let mut before = u64::MAX;
     while before != db.metrics().rows_reordered {
         before = db.metrics().rows_reordered;
@@ -81,7 +81,7 @@ fn rows_scanned_again_and_again_come_together() {
         check(&table, reverse);
         db.collect().unwrap();
         assert_eq!(db.metrics().rows_reordered, 0, "once is not enough");
-        let reordered = settle(&db, &table, reverse);
+        let reordered = reorder_all(&db, &table, reverse);
         assert!((KEYS * 3 / 4..KEYS * 2).contains(&reordered), "{reordered} rows were copied");
         assert!(!lie_apart(&table), "the rows lie apart still");
         // What was copied is what is recovered.
@@ -112,7 +112,7 @@ fn rows_that_lie_together_stay() {
     let sim = sim();
     let db = open(&sim, options());
     let table = table_of(&db, in_order());
-    assert_eq!(settle(&db, &table, false), 0);
+    assert_eq!(reorder_all(&db, &table, false), 0);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn large_rows_in_between_are_not_copied_for_ever() {
         }
         db.metrics().rows_reordered
     };
-    let settled = scan(30);
-    assert!(settled > 0);
-    assert_eq!(scan(30), settled, "they are copied again");
+    let copied = scan(30);
+    assert!(copied > 0);
+    assert_eq!(scan(30), copied, "they are copied again");
 }
