@@ -135,7 +135,7 @@ pub(crate) fn table_name(table: usize) -> &'static str {
 /// What a store's consolidation has done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Merged {
-    /// Chains of deltas made whole, because reads had noted them or writes had filled them.
+    /// Chains of deltas merged, because reads had queued them or writes had filled them.
     pub chains: u64,
     /// Those of them that were merged in place.
     pub in_place: u64,

@@ -283,7 +283,7 @@ impl Emulation {
     /// Waits as long as the media need before they can take the `len` bytes just stored at `address`.
     #[cold]
     pub(crate) fn write(&self, address: u64, len: u64) {
-        let fresh = self.note_written(address, len);
+        let fresh = self.record_written(address, len);
         self.unflushed_lines.fetch_add(lines(address, len), Ordering::Relaxed);
         if fresh == 0 {
             return;
@@ -297,7 +297,7 @@ impl Emulation {
     }
 
     /// How many units of the range the media have to write; the unit this thread wrote last is combined and costs nothing.
-    fn note_written(&self, address: u64, len: u64) -> u64 {
+    fn record_written(&self, address: u64, len: u64) -> u64 {
         let mut fresh: u64 = 0;
         self.with_processor(|processor| {
             for unit in units(address, len) {

@@ -235,7 +235,7 @@ impl Cache {
         }
     }
 
-    /// Notes that the row at `place` was read in `tick`. Stores only if it was not before, so that readers of one row do
+    /// Records that the row at `place` was read in `tick`. Stores only if it was not before, so that readers of one row do
     /// not take its line from each other.
     #[inline]
     pub(crate) fn touch(&self, place: u64, tick: u32) {

@@ -337,13 +337,13 @@ impl Log {
         add_dead(self.extent_of(offset), bytes);
     }
 
-    /// Notes that the row at `offset` got its first delta.
+    /// Records that the row at `offset` got its first delta.
     #[inline]
     pub(crate) fn chain_begun(&self, offset: u64) {
         self.extent_of(offset).chains.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the row at `offset` and the deltas over it were replaced, or merged.
+    /// Records that the row at `offset` and the deltas over it were replaced, or merged.
     #[inline]
     pub(crate) fn chain_ended(&self, offset: u64) {
         self.extent_of(offset).chains.fetch_sub(1, Ordering::Relaxed);

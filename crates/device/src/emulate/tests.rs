@@ -118,7 +118,7 @@ fn all_threads_share_the_read_bandwidth() {
 #[test]
 fn writes_into_the_same_unit_are_combined() {
     let emulation = Emulation::new(&PersistentMemoryModel::optane(), &THERE);
-    let fresh = |address, len| emulation.note_written(address, len);
+    let fresh = |address, len| emulation.record_written(address, len);
     assert_eq!(fresh(1 << 40, 1), 1, "a whole unit, however little of it is written");
     assert_eq!(fresh((1 << 40) + 100, 156), 0, "the rest of it is combined");
     assert_eq!(fresh((1 << 40) + 250, 8), 1, "across a border only the next unit is new");

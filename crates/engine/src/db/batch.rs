@@ -384,7 +384,7 @@ impl Engine {
                 (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
             });
             replaced.push(old.map_err(index_full)?);
-            part.draft.note_expiry(&self.log, offset);
+            part.draft.record_expiry(&self.log, offset);
             offset += part.bytes as u64;
         }
         appender.commit(reservation, sequence);

@@ -159,17 +159,17 @@ impl Engine {
 
     /// Lets the cache know of a row that was read through `slot`.
     #[inline]
-    pub(super) fn note_read(&self, table: &TableShared, key: &[u8], slot: Option<Slot>) {
+    pub(super) fn record_read(&self, table: &TableShared, key: &[u8], slot: Option<Slot>) {
         let tick = self.cache.tick();
         if let Some(slot) = slot
             && tick != 0
         {
-            self.note_read_at(table, key, slot, tick);
+            self.record_read_at(table, key, slot, tick);
         }
     }
 
     #[inline(never)]
-    fn note_read_at(&self, table: &TableShared, key: &[u8], slot: Slot, tick: u32) {
+    fn record_read_at(&self, table: &TableShared, key: &[u8], slot: Slot, tick: u32) {
         let sampled = self.cache.is_sampled();
         if slot.is_cached() {
             self.counters.add(Count::CacheHit);
@@ -190,7 +190,7 @@ impl Engine {
 
     /// Lets the cache know of a write to a table.
     #[inline]
-    pub(super) fn note_write(&self, table: &TableShared) {
+    pub(super) fn record_write(&self, table: &TableShared) {
         if self.cache.tick() != 0 && self.cache.is_sampled() {
             table.traffic.writes.fetch_add(1, Ordering::Relaxed);
         }

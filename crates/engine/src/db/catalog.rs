@@ -382,7 +382,7 @@ impl Engine {
     /// Counts the record of a change as dead: nobody has to move it (see the second promise of the module), and no table has its id.
     pub(super) fn count_change(&self, offset: u64, bytes: u64) {
         self.log.died(offset, bytes);
-        self.log.note_vanished((offset / self.log.extent_bytes()) as u32, bytes);
+        self.log.record_vanished((offset / self.log.extent_bytes()) as u32, bytes);
     }
 }
 

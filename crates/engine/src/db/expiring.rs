@@ -68,7 +68,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// Notes a row that expires at `at_ms`.
+    /// Records a row that expires at `at_ms`.
     pub(super) fn met(&mut self, at_ms: u64) {
         self.rows += 1;
         self.sum_ms += u128::from(at_ms);

@@ -114,8 +114,8 @@ impl Gc {
         self.pending.lock().iter().map(|victim| victim.extent).collect()
     }
 
-    /// Notes that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
-    pub(super) fn note_dropped(&self, extent: u32, offset: u64) {
+    /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
+    pub(super) fn record_dropped(&self, extent: u32, offset: u64) {
         self.dropped.lock().entry(extent).or_default().push(offset);
     }
 
@@ -427,7 +427,7 @@ impl Engine {
         );
         let dropped = dropped.map_err(index_full)?;
         if dropped {
-            self.gc.note_dropped(extent, record.offset());
+            self.gc.record_dropped(extent, record.offset());
         }
         Ok(dropped)
     }
@@ -526,7 +526,7 @@ impl Engine {
         // Nothing was committed if not: the next record is written over it.
         let stands = stands.map_err(index_full)?;
         if stands {
-            copy.draft.note_expiry(&self.log, offset);
+            copy.draft.record_expiry(&self.log, offset);
             appender.commit(reservation, sequence);
             self.gc.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
@@ -603,7 +603,7 @@ impl Engine {
                     let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
                     let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
                     self.log.died(u64::from(extent) * self.log.extent_bytes(), newly_dead);
-                    self.log.note_vanished(extent, new);
+                    self.log.record_vanished(extent, new);
                 }
                 Err(_) => self.log.quarantine(extent),
             }

@@ -291,7 +291,7 @@ impl Engine {
         let row = self.row_at(&schema, slot)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
-            self.note_read(table, key, slot);
+            self.record_read(table, key, slot);
         }
         row.map(|row| read(&row)).transpose()
     }
@@ -318,7 +318,7 @@ impl Engine {
                 let row = self.row_at(&schema, slot)?;
                 if let Some(row) = &row {
                     self.enqueue_chain(table, row);
-                    self.note_read(table, key, slot);
+                    self.record_read(table, key, slot);
                 }
                 read(row.as_ref())?;
             }
@@ -357,7 +357,7 @@ impl Engine {
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             if before.is_none() {
-                self.note_read(table, key, slot);
+                self.record_read(table, key, slot);
             }
         }
         row.map(|row| read(&row)).transpose()

@@ -210,7 +210,7 @@ impl Engine {
                     *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() +=
                         slot.bytes();
                 }
-                by_extent.into_iter().for_each(|(extent, bytes)| self.log.note_vanished(extent, bytes));
+                by_extent.into_iter().for_each(|(extent, bytes)| self.log.record_vanished(extent, bytes));
                 continue;
             };
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
@@ -293,7 +293,7 @@ impl Engine {
             }
             let Some(prefixes) = prefixes else { continue };
             if let Some(at_ms) = record.expires_at_ms().filter(|&at_ms| at_ms != 0) {
-                self.log.note_expiry(record.offset(), at_ms);
+                self.log.record_expiry(record.offset(), at_ms);
             }
             if current.as_ref().is_none_or(|of_table| of_table.id != record.table()) {
                 entries.extend(current.take().map(|of_table| (of_table.id, of_table.entries)));

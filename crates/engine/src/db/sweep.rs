@@ -165,7 +165,7 @@ impl Engine {
         });
         let dropped = dropped.is_ok_and(|dropped| dropped);
         if dropped {
-            self.gc.note_dropped(extent, slot.offset());
+            self.gc.record_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
             self.count_dead(slot);
             self.counters.add(Count::Expired);

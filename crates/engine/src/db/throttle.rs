@@ -78,7 +78,7 @@ pub(super) struct Throttle {
 /// How fast gc is: means in bytes a second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
-    noted_ns: u64,
+    recorded_ns: u64,
     /// Seconds that they are the means of.
     seconds: f64,
     copied: f64,
@@ -116,10 +116,10 @@ impl Throttle {
         let mut pace = self.pace.lock();
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.
-            pace.noted_ns = 0;
+            pace.recorded_ns = 0;
             return self.ns_per_kib.store(0, Ordering::Relaxed);
         }
-        pace.note(room, work, extent_bytes, now_ns);
+        pace.record(room, work, extent_bytes, now_ns);
         let ns_per_kib = match work.is_anything() {
             true => pace.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
             // Nothing is to be had by waiting.
@@ -130,8 +130,8 @@ impl Throttle {
 }
 
 impl Pace {
-    fn note(&mut self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
-        let before_ns = std::mem::replace(&mut self.noted_ns, now_ns);
+    fn record(&mut self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
+        let before_ns = std::mem::replace(&mut self.recorded_ns, now_ns);
         if before_ns == 0 || before_ns >= now_ns {
             return;
         }

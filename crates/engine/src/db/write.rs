@@ -89,11 +89,11 @@ impl Draft {
         }
     }
 
-    /// Notes when the row of this record expires, for the sweeper. With the appender locked.
+    /// Records when the row of this record expires, for the sweeper. With the appender locked.
     #[inline]
-    pub(super) fn note_expiry(&self, log: &Log, offset: u64) {
+    pub(super) fn record_expiry(&self, log: &Log, offset: u64) {
         if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
-            log.note_expiry(offset, at_ms);
+            log.record_expiry(offset, at_ms);
         }
     }
 
@@ -199,13 +199,13 @@ impl Engine {
             Ok(None) => return Ok(Outcome::Refused),
             Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
-        draft.note_expiry(&self.log, reservation.offset);
+        draft.record_expiry(&self.log, reservation.offset);
         appender.commit(reservation, sequence);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
         self.count_replaced(draft.kind, old);
         drop(guard);
-        self.note_write(table);
+        self.record_write(table);
         self.make_durable(sequence)?;
         self.pay(bytes);
         Ok(Outcome::Published(old))
@@ -308,7 +308,7 @@ impl Engine {
         self.chain_ended(&chain);
     }
 
-    /// Notes that a chain was replaced as a whole.
+    /// Records that a chain was replaced as a whole.
     pub(super) fn chain_ended(&self, chain: &Chain<'_>) {
         if chain.depth() > 0
             && let Ok(row) = chain.base_row()

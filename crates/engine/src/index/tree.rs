@@ -65,7 +65,7 @@ impl Tree {
         self.nodes.load(Ordering::Relaxed) * super::arena::NODE_BYTES + blobs
     }
 
-    /// Notes that a blob for a key of `len` bytes was linked (`by` 1) or unlinked (-1).
+    /// Records that a blob for a key of `len` bytes was linked (`by` 1) or unlinked (-1).
     pub(super) fn count_blob(&self, len: usize, by: i64) {
         if by > 0 && !self.spilled.load(Ordering::Relaxed) {
             self.spilled.store(true, Ordering::Relaxed);

@@ -43,10 +43,10 @@ pub(crate) struct Sweeping<'a> {
 }
 
 impl Log {
-    /// Notes that by the record at `offset` its row expires at `at_ms`. With the appender locked that it was written in, before
+    /// Records that by the record at `offset` its row expires at `at_ms`. With the appender locked that it was written in, before
     /// that is let go of.
     #[inline]
-    pub(crate) fn note_expiry(&self, offset: u64, at_ms: u64) {
+    pub(crate) fn record_expiry(&self, offset: u64, at_ms: u64) {
         let expiry = self.extent_of(offset).expiry;
         let urgency = u64::MAX - at_ms;
         if expiry.urgency.load(Relaxed) < urgency {
@@ -75,7 +75,7 @@ impl Log {
             let appender = appender.lock();
             if let Some((first, segment_number, end)) = appender.written_at(offset) {
                 let extents = self.pool.lock().used.get(&first)?.extents;
-                // Under the appender's lock: what is behind `end` will be noted after this.
+                // Under the appender's lock: what is behind `end` will be recorded after this.
                 return self.sweeping((first, extents), segment_number, end, now_ms);
             }
         }
@@ -87,7 +87,7 @@ impl Log {
         self.sweeping((first, segment.extents), segment.segment_number, segment.end, now_ms)
     }
 
-    /// Takes the notes of what will have been looked at.
+    /// Resets what was recorded of what will have been looked at.
     fn sweeping(
         &self,
         (extent, extents): (u32, u32),

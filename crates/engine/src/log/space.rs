@@ -106,12 +106,12 @@ impl Log {
     }
 
     /// Grows the tier by `extents`, by more while it is large, or by fewer where there is no room for so many. A disk that is
-    /// full is noted in the pool, and no error.
+    /// full is recorded in the pool, and no error.
     fn grow(&self, pool: &mut Pool, extents: u32) -> Result<()> {
         // A little at a time while the store is small, 64 MiB at a time later.
         if let Some(extent) = pool.first_bare() {
             let outcome = self.tier.allocate(self.extent_offset(extent), self.extent_bytes());
-            return self.note_growth(pool, outcome, |pool| pool.has_allocated(extent));
+            return self.record_growth(pool, outcome, |pool| pool.has_allocated(extent));
         }
         let step = extents.max((pool.segment_extents() / 2).min((64 << 20 >> self.extent_shift) as u32));
         let room = pool.extents_max.saturating_sub(pool.grown);
@@ -123,11 +123,11 @@ impl Log {
                 break;
             }
         }
-        self.note_growth(pool, outcome, |pool| pool.has_grown(wanted))
+        self.record_growth(pool, outcome, |pool| pool.has_grown(wanted))
     }
 
     /// What the medium answered to a growth goes into the pool's books, and is an error unless the disk is full.
-    fn note_growth(
+    fn record_growth(
         &self,
         pool: &mut Pool,
         outcome: std::result::Result<(), DeviceError>,
@@ -360,8 +360,8 @@ impl Log {
         Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(extent, segment), segment.vanished))
     }
 
-    /// Notes that `bytes` in the segment which the extent is part of were counted as dead because their table was gone.
-    pub(crate) fn note_vanished(&self, extent: u32, bytes: u64) {
+    /// Records that `bytes` in the segment which the extent is part of were counted as dead because their table was gone.
+    pub(crate) fn record_vanished(&self, extent: u32, bytes: u64) {
         if let Some((_, segment)) = self.pool.lock().used.range_mut(..=extent).next_back() {
             segment.vanished += bytes;
         }

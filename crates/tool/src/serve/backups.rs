@@ -96,7 +96,7 @@ impl Backups {
             let outcome = db.backup_with(&to, |progress| match cancelled.load(Ordering::Acquire) {
                 true => Err(Error::cancelled()),
                 false => {
-                    note(&mut lock(&shared), progress);
+                    record_progress(&mut lock(&shared), progress);
                     Ok(())
                 }
             });
@@ -146,7 +146,7 @@ impl Drop for Backups {
     }
 }
 
-fn note(status: &mut Status, progress: Progress) {
+fn record_progress(status: &mut Status, progress: Progress) {
     match progress {
         Progress::Copying(done, total) => (status.copied, status.total) = (done, total),
         Progress::Verifying(done, total) => (status.verified, status.total) = (done, total),

@@ -149,7 +149,7 @@ impl EventLoop {
                         self.finish_reads();
                     }
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
-                    Token(token) => self.note_ready(token - FIRST_CONNECTION, event),
+                    Token(token) => self.record_ready(token - FIRST_CONNECTION, event),
                 }
             }
             self.serve_turn();
@@ -225,7 +225,7 @@ impl EventLoop {
         debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
     }
 
-    fn note_ready(&mut self, key: usize, event: &Event) {
+    fn record_ready(&mut self, key: usize, event: &Event) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.is_readable |= event.is_readable();
         connection.is_read_closed |= event.is_read_closed();
@@ -342,11 +342,11 @@ impl EventLoop {
     fn request_sync(&mut self, turn: &[usize]) {
         let mut ticket = None;
         let background = std::mem::take(&mut self.server.wants_background_sync);
-        let notes = self.server.wants_save | background;
+        let checkpoint = self.server.wants_save | background;
         for &key in turn {
             let needs_sync = |session: &&mut Session| !session.unsynced.is_empty() && !session.waits_for_sync;
             let Some(session) = self.server.sessions.get_mut(key).filter(needs_sync) else { continue };
-            let ticket = *ticket.get_or_insert_with(|| self.persister.request(notes));
+            let ticket = *ticket.get_or_insert_with(|| self.persister.request(checkpoint));
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
                 session.waits_for_sync = true;
@@ -356,7 +356,7 @@ impl EventLoop {
         // Whoever waits for a sync that is under way asks again after it, and so does the `SAVE` of a held client.
         self.server.wants_save &= ticket.is_none();
         if background {
-            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request(notes)));
+            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request(checkpoint)));
             self.server.saving_since.get_or_insert_with(Instant::now);
         }
     }
@@ -644,7 +644,7 @@ fn execute(
             let waits = server.is_paused() && server.pauses(key, args);
             server.sessions[key].is_paused = waits;
             if waits {
-                server.note_waiting(key, args);
+                server.record_waiting(key, args);
                 return ControlFlow::Break(Executed::Waits);
             }
         }

@@ -19,7 +19,7 @@ struct Shared {
     /// Requests that were told how they ended.
     answered: u64,
     /// Some request that is not done asks for the medium to say what is durable, too (`SAVE`).
-    notes: bool,
+    checkpoint: bool,
     done: u64,
     failure: Option<Failure>,
     stopping: bool,
@@ -43,18 +43,18 @@ impl Persister {
         let shared: Cell = Arc::default();
         let cell = shared.clone();
         let thread = std::thread::Builder::new().name("persist".into()).spawn(move || {
-            run(&cell, &waker, |notes| {
-                let synced = if notes { db.persist() } else { db.sync() };
+            run(&cell, &waker, |checkpoint| {
+                let synced = if checkpoint { db.persist() } else { db.sync() };
                 synced.map_err(|error| why(&db, &error))
             })
         })?;
         Ok(Persister { shared, thread: Some(thread) })
     }
 
-    /// Asks for a sync of everything written so far, and with `notes` for what [`Db::persist`] does besides; gives its number.
-    pub fn request(&self, notes: bool) -> u64 {
+    /// Asks for a sync of everything written so far, and with `checkpoint` for what [`Db::persist`] does besides; gives its number.
+    pub fn request(&self, checkpoint: bool) -> u64 {
         let mut shared = lock(&self.shared);
-        shared.notes |= notes;
+        shared.checkpoint |= checkpoint;
         // While a sync runs, all requests ask for the one after it.
         shared.requested += 1;
         self.shared.1.notify_one();
@@ -92,7 +92,7 @@ fn why(db: &Db, error: &Error) -> Failure {
 
 fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut(bool) -> Result<(), Failure>) {
     loop {
-        let (target, notes) = {
+        let (target, checkpoint) = {
             let mut shared = lock(cell);
             while shared.requested == shared.answered && !shared.stopping {
                 shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
@@ -100,9 +100,9 @@ fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut(bool) -> Result<(), F
             if shared.requested == shared.answered {
                 return;
             }
-            (shared.requested, std::mem::take(&mut shared.notes))
+            (shared.requested, std::mem::take(&mut shared.checkpoint))
         };
-        let outcome = persist(notes);
+        let outcome = persist(checkpoint);
         let mut shared = lock(cell);
         shared.answered = target;
         match outcome {

@@ -276,8 +276,8 @@ impl Server {
         }
     }
 
-    /// Notes which command a client waits with.
-    pub fn note_waiting(&mut self, client: usize, args: Args<'_>) {
+    /// Records which command a client waits with.
+    pub fn record_waiting(&mut self, client: usize, args: Args<'_>) {
         if let Lookup::Found(command) = commands::look_up(args) {
             self.sessions[client].last_command = command.full_name();
         }
@@ -381,7 +381,7 @@ impl Server {
         ended
     }
 
-    /// Notes what a command waits for that has changed nothing.
+    /// Records what a command waits for that has changed nothing.
     #[cold]
     fn put_off(&mut self, client: usize, wants: Wants) {
         self.keyspace.watches.forget();

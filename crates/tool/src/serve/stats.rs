@@ -61,7 +61,7 @@ pub struct Totals {
 pub struct Rates(VecDeque<(Instant, Totals)>);
 
 impl Rates {
-    /// Notes the totals of `now`. Samples older than are needed are dropped, so that there are few.
+    /// Records the totals of `now`. Samples older than are needed are dropped, so that there are few.
     pub fn sample(&mut self, now: Instant, totals: Totals) {
         self.0.push_back((now, totals));
         while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= WINDOW) {

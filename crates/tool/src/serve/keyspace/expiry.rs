@@ -47,7 +47,7 @@ struct Sweep {
 
 impl Expiries {
     /// Remembers that a field of a hash expires.
-    pub fn note(&mut self, at_ms: u64, space: usize, key: &[u8]) {
+    pub fn enqueue(&mut self, at_ms: u64, space: usize, key: &[u8]) {
         if self.due.len() >= limits::EXPIRIES_MAX {
             self.overflowed = true;
             match self.due.last() {
@@ -59,7 +59,7 @@ impl Expiries {
     }
 
     /// Remembers to remove the further fields of a hash that is gone.
-    pub fn note_orphan(&mut self, generation: u64) {
+    pub fn enqueue_orphan(&mut self, generation: u64) {
         if self.orphans.len() < ORPHANS_MAX {
             self.orphans.push_back(generation);
         } else {
@@ -128,7 +128,7 @@ impl Keyspace {
         if self.hash_row_is(space, key)? == Some(false)
             && let Some((index, row)) = self.locate(space, key)
         {
-            self.note_orphans(index, row)?;
+            self.enqueue_orphans(index, row)?;
             self.writer.delete(self.tables[index].table(), row)?;
             self.expiries.removed += 1;
         }
@@ -176,7 +176,7 @@ impl Keyspace {
             )?;
         }
         for (at, key) in found {
-            self.expiries.note(at, sweep.space, &key);
+            self.expiries.enqueue(at, sweep.space, &key);
         }
         if seen == ROWS_PER_CALL {
             sweep.source = Some(source);
@@ -219,7 +219,7 @@ impl Keyspace {
             let Some((found, space, key)) = owner else { return Ok(false) };
             generation = found;
             if !self.owns(space, &key, found)? {
-                self.expiries.note_orphan(found);
+                self.expiries.enqueue_orphan(found);
             }
         }
         sweep.generation = Some(generation);

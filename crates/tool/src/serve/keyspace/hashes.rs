@@ -376,7 +376,7 @@ impl Keyspace {
         self.return_fields(own.values);
         if outcome.is_ok() && own.any_expires {
             for at_ms in writes.filter_map(|write| write.expires_at_ms) {
-                self.expiries.note(at_ms, space, key);
+                self.expiries.enqueue(at_ms, space, key);
             }
         }
         outcome
@@ -395,7 +395,7 @@ impl Keyspace {
         let has_further = self.gather(index, key, writes.clone(), own)?;
         let before = match whole {
             Some(_) => {
-                self.note_orphans(index, row)?;
+                self.enqueue_orphans(index, row)?;
                 Before { new: own.values.len(), ..Before::default() }
             }
             None => self.before(target, &own.values)?,
@@ -478,7 +478,7 @@ impl Keyspace {
         let mut seen = 0u64;
         for FieldWrite { name, text, expires_at_ms } in writes {
             if expires_at_ms.is_some() && !std::mem::replace(&mut own.any_expires, true) {
-                self.tables[index].note_expiring_fields(&mut self.writer)?;
+                self.tables[index].record_expiring_fields(&mut self.writer)?;
             }
             let mut slot = self.tables[index].slot(name);
             if slot.is_none() && !has_learned {
@@ -679,7 +679,7 @@ impl Keyspace {
             self.touch(space, key);
             return self.writer.delete(self.tables[index].table(), row);
         }
-        self.note_orphans(index, row)?;
+        self.enqueue_orphans(index, row)?;
         let had_fields = self.hash_at(index, row, |view| view.has_fields())?;
         if had_fields.is_some() {
             self.touch(space, key);
@@ -689,12 +689,12 @@ impl Keyspace {
     }
 
     /// Remembers to remove the further fields of a row that goes away.
-    pub(super) fn note_orphans(&mut self, index: TableIndex, row: &[u8]) -> Outcome<()> {
+    pub(super) fn enqueue_orphans(&mut self, index: TableIndex, row: &[u8]) -> Outcome<()> {
         let table = &self.tables[index];
         let Some(field) = table.more() else { return Ok(()) };
         let more = table.table().read(row, |row| Ok(More::decode(row.get(field)?)))?.flatten();
         if let Some(more) = more {
-            self.expiries.note_orphan(more.generation);
+            self.expiries.enqueue_orphan(more.generation);
         }
         Ok(())
     }
@@ -715,7 +715,7 @@ impl Keyspace {
             for (name, slot, _) in &own {
                 self.tables[index].check_may_expire(*slot, name)?;
             }
-            self.tables[index].note_expiring_fields(&mut self.writer)?;
+            self.tables[index].record_expiring_fields(&mut self.writer)?;
         }
         self.touch(space, key);
         let pointer = more.filter(|more| at_ms.is_some() && !more.expiring && !further.is_empty());
@@ -740,7 +740,7 @@ impl Keyspace {
             }
         })?;
         if let Some(at) = at_ms {
-            self.expiries.note(at, space, key);
+            self.expiries.enqueue(at, space, key);
         }
         Ok(())
     }

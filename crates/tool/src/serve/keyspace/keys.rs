@@ -224,7 +224,7 @@ impl Keyspace {
             changes.clear(more.table().name());
         }
         self.writer.prepare(|| self.db.change_tables(&changes))?;
-        self.writer.note_change();
+        self.writer.record_change();
         dropped.into_iter().for_each(|index| drop(self.detach(index)));
         self.expiries.sweep_all();
         Ok(())

@@ -42,7 +42,7 @@ impl Keyspace {
         }
         let name = TableName { space, place: Place::Prefix(prefix.into()) };
         let table = self.writer.prepare(|| self.db.create_table(&name.to_string(), schema.clone()))?;
-        self.writer.note_change();
+        self.writer.record_change();
         self.attach(name, table)
     }
 
@@ -85,7 +85,7 @@ impl Keyspace {
         let index = self.table_index(space, prefix)?;
         let table = &self.tables[index];
         self.writer.prepare(|| change(table))?;
-        self.writer.note_change();
+        self.writer.record_change();
         self.watches.touch_all(space);
         self.tables[index].reload()
     }
@@ -95,7 +95,7 @@ impl Keyspace {
         let Some(&index) = self.space(space).by_prefix.get(prefix) else { return Ok(false) };
         let name = self.tables[index].name();
         self.writer.prepare(|| self.db.drop_table(&name))?;
-        self.writer.note_change();
+        self.writer.record_change();
         self.detach(index);
         self.expiries.sweep_all();
         Ok(true)

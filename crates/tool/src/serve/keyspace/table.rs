@@ -185,8 +185,8 @@ impl HashTable {
         Ok(id)
     }
 
-    /// Notes, for ever, that fields of this table may expire on their own.
-    pub(super) fn note_expiring_fields(&mut self, writer: &mut Writer) -> Outcome<()> {
+    /// Records, for ever, that fields of this table may expire on their own.
+    pub(super) fn record_expiring_fields(&mut self, writer: &mut Writer) -> Outcome<()> {
         if !self.has_expiring_fields {
             writer.prepare(|| self.table.add_field(EXPIRING_FIELD, Type::Bool))?;
             self.has_expiring_fields = true;

@@ -100,7 +100,7 @@ impl Watches {
 }
 
 impl Keyspace {
-    /// Notes that the command under way changes a key.
+    /// Records that the command under way changes a key.
     #[inline]
     pub(super) fn touch(&mut self, space: usize, key: &[u8]) {
         self.watches.touch(space, key);

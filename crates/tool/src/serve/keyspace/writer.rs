@@ -117,7 +117,7 @@ impl Writer {
 
     /// From now on the command is not given again.
     #[inline]
-    fn note_changed(&mut self) {
+    fn record_changed(&mut self) {
         self.has_changed = true;
         if std::mem::take(&mut self.at_hand_only) {
             AtHandOnly::end_early();
@@ -129,7 +129,7 @@ impl Writer {
     pub(super) fn attempt<R>(&mut self, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
         match change() {
             Ok(result) => {
-                self.note_changed();
+                self.record_changed();
                 Ok(result)
             }
             Err(error) if error.kind() == ErrorKind::Busy => self.without_room(error, change),
@@ -200,9 +200,9 @@ impl Writer {
     }
 
     /// Counts a change that was made without the writer.
-    pub(super) fn note_change(&mut self) {
+    pub(super) fn record_change(&mut self) {
         self.count += 1;
-        self.note_changed();
+        self.record_changed();
     }
 
     #[inline]
@@ -217,7 +217,7 @@ impl Writer {
             None => self.attempt(|| table.update(row, fields)),
             Some(gathered) => {
                 gathered.batch.update(table, row, fields)?;
-                gathered.note(table, row, Fate::AsBefore);
+                gathered.record(table, row, Fate::AsBefore);
                 Ok(())
             }
         }
@@ -236,7 +236,7 @@ impl Writer {
             return self.attempt(|| table.update_expiring(row, fields, at_ms));
         };
         gathered.batch.update_expiring(table, row, fields, at_ms)?;
-        gathered.note(table, row, Fate::AsBefore);
+        gathered.record(table, row, Fate::AsBefore);
         Ok(())
     }
 
@@ -258,7 +258,7 @@ impl Writer {
             None => gathered.batch.put(table, row, fields)?,
             Some(at) => gathered.batch.put_expiring(table, row, fields, at)?,
         }
-        gathered.note(table, row, Fate::Expires(expires_at_ms));
+        gathered.record(table, row, Fate::Expires(expires_at_ms));
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Writer {
         let existed = table.exists(row)?;
         if existed {
             gathered.batch.delete(table, row)?;
-            gathered.note(table, row, Fate::Absent);
+            gathered.record(table, row, Fate::Absent);
         }
         Ok(existed)
     }
@@ -281,7 +281,7 @@ impl Writer {
             return self.attempt(|| table.expire(row, at_ms));
         };
         gathered.batch.set_expiry(table, row, at_ms)?;
-        gathered.note(table, row, Fate::Expires(at_ms));
+        gathered.record(table, row, Fate::Expires(at_ms));
         Ok(true)
     }
 
@@ -298,7 +298,7 @@ impl Writer {
 }
 
 impl Gathered {
-    fn note(&mut self, table: &Table, row: &[u8], fate: Fate) {
+    fn record(&mut self, table: &Table, row: &[u8], fate: Fate) {
         let was = self.rows.entry((table.name().to_owned(), row.into())).or_insert(fate);
         *was = match (*was, fate) {
             // An update keeps what was gathered before; after a removal it makes the row anew.
