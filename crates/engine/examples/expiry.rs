@@ -77,7 +77,7 @@ fn report(db: &Db, table: &Table, second: u64, due: &Due, puts: Second, reads: V
     let behind = there.saturating_sub(live);
     let [put50, put99, put999] = percentiles(puts.times);
     let [get50, get99, get999] = percentiles(reads);
-    let log = metrics.live_bytes + metrics.dead_bytes + metrics.unused_bytes;
+    let log = metrics.live_bytes + metrics.obsolete_bytes + metrics.unused_bytes;
     println!(
         "{second:>3} s: {:>7} puts; live {live:>8}, expired {behind:>8}, oldest {:>6} ms; index {:>6.1} MiB, {:>5.1} B a live row; \
          log {:>7.1} MiB, {:>5.1} B a live row; put us p50 {put50:.1} p99 {put99:.1} p99.9 {put999:.1}; get {get50:.1} {get99:.1} {get999:.1}",

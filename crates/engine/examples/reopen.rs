@@ -19,7 +19,7 @@ fn main() {
     if what == "open" {
         let seconds = start.elapsed().as_secs_f64();
         let metrics = db.metrics();
-        let log = metrics.live_bytes + metrics.dead_bytes;
+        let log = metrics.live_bytes + metrics.obsolete_bytes;
         println!(
             "opened {} rows, {} MB of log in {seconds:.2} s: {:.2} GB/s; index {:.1} bytes a key",
             metrics.rows,

@@ -200,7 +200,7 @@ fn main() {
                     (metrics.bytes_collected - last.bytes_collected) as f64 / (now - done).max(1) as f64,
                     metrics.segments_collected - last.segments_collected,
                     metrics.syncs - last.syncs,
-                    metrics.dead_bytes >> 20,
+                    metrics.obsolete_bytes >> 20,
                 );
                 (done, last) = (now, metrics);
             }

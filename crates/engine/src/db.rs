@@ -270,7 +270,7 @@ impl Db {
         self.engine.log.persist_to(self.engine.log.last_sequence())
     }
 
-    /// Frees what dead records take, as far as it can be done now, without waiting for the background thread. Returns
+    /// Frees what obsolete records take, as far as it can be done now, without waiting for the background thread. Returns
     /// the segments freed.
     ///
     /// # Errors

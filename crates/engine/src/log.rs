@@ -41,7 +41,7 @@ pub(crate) use root::Root;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
     Deltas, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extent, Extents,
-    add_dead,
+    add_obsolete_bytes,
 };
 
 use self::format::{END_BYTES, Place, Record};
@@ -333,8 +333,8 @@ impl Log {
 
     /// Counts `bytes` at `offset` as no longer needed.
     #[inline]
-    pub(crate) fn died(&self, offset: u64, bytes: u64) {
-        add_dead(self.extent_of(offset), bytes);
+    pub(crate) fn add_obsolete(&self, offset: u64, bytes: u64) {
+        add_obsolete_bytes(self.extent_of(offset), bytes);
     }
 
     /// Records that the row at `offset` got its first delta.
@@ -629,10 +629,10 @@ impl Log {
         self.root.lock().clone()
     }
 
-    /// All segments in use, by place: first extent, segment, dead bytes as counted so far.
+    /// All segments in use, by place: first extent, segment, obsolete bytes as counted so far.
     pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
-        pool.used.iter().map(|(&extent, s)| (extent, s.clone(), self.dead_bytes(extent, s))).collect()
+        pool.used.iter().map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
     /// Where the catalog is spoiled, if its copy serves. No crash leaves that.

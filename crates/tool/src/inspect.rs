@@ -140,13 +140,13 @@ fn shown(value: &Value<'_>) -> String {
 }
 
 fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
-    // What is dead is known only after a replay. A store too damaged for that is still worth a look.
+    // What is obsolete is known only after a replay. A store too damaged for that is still worth a look.
     let view = open(dir)?;
     let replayed = view.replay();
     let known = replayed.is_ok();
     let text = format!("{}\n{}\n{}", root(&view), tables(&view, known), segments(&view, known));
     print(out, &text)?;
-    replayed.map_err(|error| format!("{error} (so rows and dead bytes are not known)"))
+    replayed.map_err(|error| format!("{error} (so rows and obsolete bytes are not known)"))
 }
 
 fn root(view: &View) -> String {
@@ -190,24 +190,24 @@ fn tables(view: &View, known: bool) -> String {
 fn segments(view: &View, known: bool) -> String {
     let segments = view.segments();
     let mut text = format!("segments: {}\n", segments.len());
-    let (mut live, mut dead) = (0, 0);
-    text.push_str("  extent extents kind      state       bytes   dead  youngest sequence\n");
+    let (mut live, mut obsolete) = (0, 0);
+    text.push_str("  extent extents kind      state       bytes obsolete  youngest sequence\n");
     for s in segments {
         let state = if s.sealed { "sealed" } else { "open" };
         let share = match known {
-            true => format!("{}%", (s.dead_bytes * 100).checked_div(s.durable_bytes).unwrap_or(0)),
+            true => format!("{}%", (s.obsolete_bytes * 100).checked_div(s.durable_bytes).unwrap_or(0)),
             false => "-".into(),
         };
         let _ = writeln!(
             text,
-            "  {:>6} {:>7} {:<9} {state:<6} {:>10} {share:>6}  {}",
+            "  {:>6} {:>7} {:<9} {state:<6} {:>10} {share:>8}  {}",
             s.extent, s.extents, s.kind, s.durable_bytes, s.max_sequence
         );
-        dead += s.dead_bytes;
-        live += s.durable_bytes - s.dead_bytes.min(s.durable_bytes);
+        obsolete += s.obsolete_bytes;
+        live += s.durable_bytes - s.obsolete_bytes.min(s.durable_bytes);
     }
     if known {
-        let _ = writeln!(text, "  live {}, dead {} (estimated)", bytes(live), bytes(dead));
+        let _ = writeln!(text, "  live {}, obsolete {} (estimated)", bytes(live), bytes(obsolete));
     }
     text
 }

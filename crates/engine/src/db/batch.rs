@@ -542,7 +542,7 @@ enum Attempt {
     NoSpace(usize, NoSpace),
 }
 
-/// Whether a write goes over deltas without looking at them: to count their records as dead they are walked.
+/// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.
 fn replaces_chain(op: &Op, old: Slot) -> bool {
     matches!(op, Op::Put(..) | Op::Delete) && old.tag() == Tag::Delta
 }

@@ -8,7 +8,7 @@
 //! 1. A row that was written under a change has a higher sequence than it: the change is published when its record has its
 //!    sequence, so whoever knows of it takes his own later.
 //! 2. PERSIST: a change's record is durable before a catalog that holds it, and that before the record's segment is freed. So a
-//!    change is always in one of the two, and a change's record counts as dead from the first: whoever frees its segment stores the
+//!    change is always in one of the two, and a change's record counts as obsolete from the first: whoever frees its segment stores the
 //!    catalog before ([`Engine::checkpoint_catalog`]).
 //! 3. What several steps come to is in one record, however many they are (`catalog/plan.rs`).
 //!
@@ -379,9 +379,9 @@ impl Engine {
         Ok((sequence, bytes))
     }
 
-    /// Counts the record of a change as dead: nobody has to move it (see the second promise of the module), and no table has its id.
+    /// Counts the record of a change as obsolete: nobody has to move it (see the second promise of the module), and no table has its id.
     pub(super) fn count_change(&self, offset: u64, bytes: u64) {
-        self.log.died(offset, bytes);
+        self.log.add_obsolete(offset, bytes);
         self.log.record_vanished((offset / self.log.extent_bytes()) as u32, bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! Garbage collection (gc): takes segments full of dead records apart, so that overwriting for ever fits in a bounded tier.
+//! Garbage collection (gc): takes segments full of obsolete records apart, so that overwriting for ever fits in a bounded tier.
 //!
 //! One gc cycle:
 //!
@@ -10,7 +10,7 @@
 //! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint), and the catalog in the root.
 //! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
 //! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
-//!    more, it is *droppable*: from then on its record counts as dead. Its slot stays until 2 comes by that record, for while the record is
+//!    more, it is *droppable*: from then on its record counts as obsolete. Its slot stays until 2 comes by that record, for while the record is
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the extents back.
 //!
@@ -357,7 +357,7 @@ impl Engine {
         let guard = self.pin();
         table.index.multi_find(&keys, &guard, &mut found);
         if fetched == Fetched::Chains {
-            // What is not in the version that the slot leads to is dead, and that version is not looked at.
+            // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &Slot, record: &Record<'_>| {
                 slot.tag() == Tag::Delta || slot.offset() == record.offset()
             };
@@ -399,7 +399,7 @@ impl Engine {
         let done = self.republish(table, &copy, |out| out.copy_from_slice(body), moved)?;
         if done {
             // The victim may be given up, and is chosen again by what is live in it.
-            self.log.died(record.offset(), record.record_bytes() as u64);
+            self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
         }
         Ok(done)
     }
@@ -475,7 +475,7 @@ impl Engine {
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
             let obsolete: u64 = chain.records()?.map(|record| record.record_bytes() as u64).sum();
-            chain.records()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            chain.records()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.chain_ended(chain);
             let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
             self.gc.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
@@ -584,25 +584,25 @@ impl Engine {
             if let Some(slot) = fewer.map_err(index_full)?
                 && is_droppable_tombstone(slot)
             {
-                self.log.died(slot.offset(), slot.bytes());
+                self.log.add_obsolete(slot.offset(), slot.bytes());
             }
             Ok(())
         })
     }
 
-    /// Counts the rows of tables that are gone as dead, each once: in the segments that were sealed when the table went,
+    /// Counts the rows of tables that are gone as obsolete, each once: in the segments that were sealed when the table went,
     /// and in the others when they have been.
     fn recount(&self) {
         for extent in self.log.miscounted() {
-            let Some((filled, dead, counted)) = self.log.begin_recount(extent) else { continue };
+            let Some((filled, obsolete, counted)) = self.log.begin_recount(extent) else { continue };
             match self.vanished_bytes(extent) {
                 Ok(vanished) => {
                     let new = vanished.saturating_sub(counted);
                     // Some of them were written over before the table went, and counted then. How many is not known: as
                     // many, it is taken, as of all that is not counted yet.
-                    let (others, dead) = (filled.saturating_sub(counted), dead.saturating_sub(counted));
-                    let newly_dead = new - (new * dead).checked_div(others).unwrap_or(0).min(new);
-                    self.log.died(u64::from(extent) * self.log.extent_bytes(), newly_dead);
+                    let (others, obsolete) = (filled.saturating_sub(counted), obsolete.saturating_sub(counted));
+                    let newly_obsolete = new - (new * obsolete).checked_div(others).unwrap_or(0).min(new);
+                    self.log.add_obsolete(u64::from(extent) * self.log.extent_bytes(), newly_obsolete);
                     self.log.record_vanished(extent, new);
                 }
                 Err(_) => self.log.quarantine(extent),
@@ -623,7 +623,7 @@ impl Engine {
     }
 }
 
-/// Whether a slot is a tombstone with no older record under it. Its record is counted as dead already.
+/// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
 pub(super) fn is_droppable_tombstone(slot: Slot) -> bool {
     slot.tag() == Tag::Tombstone && slot.stale() == 0
 }

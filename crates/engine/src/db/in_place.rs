@@ -13,7 +13,7 @@
 //! 1. The checksums of the blocks as they will be. PERSIST: durable before the first field is touched, so that a torn block shows.
 //! 2. The fields, in whole words. PERSIST: durable before 3.
 //! 3. The word that says how far the row is merged: from then on recovery ignores the deltas. PERSIST: durable before 4.
-//! 4. The slot points at the row, and the deltas are dead. If somebody has written meanwhile it stays as it is, for the
+//! 4. The slot points at the row, and the deltas are obsolete. If somebody has written meanwhile it stays as it is, for the
 //!    deltas over a merged row change nothing.
 //!
 //! Between 1 and 2 a block and its checksum do not match. Whoever reads then has the deltas in hand: with them laid over a copy,
@@ -232,7 +232,7 @@ impl Engine {
         drop(appender);
         let stands = stands.map_err(index_full)?;
         if stands {
-            chain.deltas()?.for_each(|r| self.log.died(r.offset(), r.record_bytes() as u64));
+            chain.deltas()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.log.chain_ended(row.offset());
         }
         Ok(stands)

@@ -114,8 +114,8 @@ pub struct SegmentInfo {
     pub durable_bytes: u64,
     /// The youngest record, as its header says.
     pub max_sequence: u64,
-    /// Bytes of dead records; zero before [`View::replay`].
-    pub dead_bytes: u64,
+    /// Bytes of obsolete records; zero before [`View::replay`].
+    pub obsolete_bytes: u64,
 }
 
 /// One table.
@@ -287,7 +287,7 @@ impl View {
 
     /// The segments in use, by place.
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let info = |(extent, segment, dead_bytes): (u32, Segment, u64)| SegmentInfo {
+        let info = |(extent, segment, obsolete_bytes): (u32, Segment, u64)| SegmentInfo {
             extent,
             offset: u64::from(extent) * self.engine.log.extent_bytes(),
             extents: segment.extents,
@@ -300,7 +300,7 @@ impl View {
             number: segment.segment_number,
             durable_bytes: segment.end,
             max_sequence: segment.max_sequence,
-            dead_bytes,
+            obsolete_bytes,
         };
         self.engine.log.segments().into_iter().map(info).collect()
     }
@@ -338,7 +338,7 @@ impl View {
         checked_end(&walk, &self.found).map(|_| ())
     }
 
-    /// Rebuilds the indexes in memory, as opening would: afterwards dead bytes and rows are known. Once is enough.
+    /// Rebuilds the indexes in memory, as opening would: afterwards obsolete bytes and rows are known. Once is enough.
     ///
     /// # Errors
     /// `Corrupted`, at the first place.

@@ -82,7 +82,7 @@ pub struct Metrics {
     /// Bytes of records that are needed (estimated).
     pub live_bytes: u64,
     /// Bytes of records that are not, and wait for collection (estimated).
-    pub dead_bytes: u64,
+    pub obsolete_bytes: u64,
     /// Bytes of segments where there is no record: what open ones have room for, and what was left over when they were sealed.
     pub unused_bytes: u64,
     /// Whole rows written.
@@ -141,7 +141,7 @@ pub struct Metrics {
 impl Engine {
     pub(super) fn metrics(&self) -> Metrics {
         let tables = self.catalog.all();
-        let (live_bytes, dead_bytes, unused_bytes) = self.log.record_bytes();
+        let (live_bytes, obsolete_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.gc.totals();
         let (chains_merged, chains_merged_in_place) = self.consolidation.merged();
@@ -156,7 +156,7 @@ impl Engine {
             fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),
             fast_tier_bytes_max,
             live_bytes,
-            dead_bytes,
+            obsolete_bytes,
             unused_bytes,
             puts: self.counters.sum(Count::Put),
             updates: self.counters.sum(Count::Update),

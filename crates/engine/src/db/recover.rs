@@ -6,7 +6,7 @@
 //! 3. Replay the changes of the catalog that are left. A copy of a row that was written under a change which the cut took away is invalidated:
 //!    the row is there still, as it was before.
 //! 4. Each thread sorts its entries by key and sequence. Merging the sorted runs of a table, each thread a range of keys, let
-//!    the newest version of a key decide what its slot says, count the older ones as dead, and build the table's index
+//!    the newest version of a key decide what its slot says, count the older ones as obsolete, and build the table's index
 //!    bottom-up.
 //! 5. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
 //! 6. Seal every segment where its records end, and take sequences above all that were ever seen.
@@ -206,7 +206,7 @@ impl Engine {
                 // A dropped table's rows: nothing refers to them any more.
                 let mut by_extent: HashMap<u32, u64> = HashMap::new();
                 for slot in runs.iter().flatten().map(|entry| entry.slot) {
-                    self.log.died(slot.offset(), slot.bytes());
+                    self.log.add_obsolete(slot.offset(), slot.bytes());
                     *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() +=
                         slot.bytes();
                 }
@@ -457,7 +457,7 @@ impl Engine {
         match newest.tag() {
             Tag::Delta => expires = self.chain_below(&mut chain)?.is_some(),
             // Nothing older is left for it to hide. Gc drops it with its record.
-            Tag::Tombstone if versions.len() == 1 => self.log.died(newest.offset(), newest.bytes()),
+            Tag::Tombstone if versions.len() == 1 => self.log.add_obsolete(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
         }
         if let [.., row] = chain[..]
@@ -467,7 +467,7 @@ impl Engine {
         }
         for older in &versions[1..] {
             if !chain.contains(&older.slot.offset()) {
-                self.log.died(older.slot.offset(), older.slot.bytes());
+                self.log.add_obsolete(older.slot.offset(), older.slot.bytes());
             }
         }
         let stale = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::STALE_MANY)) as u8;

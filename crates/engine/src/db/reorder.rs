@@ -1,7 +1,7 @@
 //! Range reordering: rows that are scanned together are brought together.
 //!
 //! Owns: which ranges are worth it, and their copying. Promises: a row is copied as consolidation copies it, so readers, snapshots
-//! and recovery see nothing new; no more than half of the log is dead because of it. Must not know how a copy is published.
+//! and recovery see nothing new; no more than half of the log is obsolete because of it. Must not know how a copy is published.
 //!
 //! The log keeps rows in the order in which they were written. A scan over rows that were not written in the order of their
 //! keys pays a random access for each: several times what the same rows cost one after the other, in DRAM too, and far more where
@@ -169,7 +169,7 @@ impl Engine {
         !ranges.is_empty()
     }
 
-    /// Originals lie dead until gc has freed them. Where half of the log is dead it is at that, and where space is
+    /// Originals lie obsolete until gc has freed them. Where half of the log is obsolete it is at that, and where space is
     /// short it belongs to the writers.
     fn has_room_to_reorder(&self) -> bool {
         let filling = self.log.filling();

@@ -167,7 +167,7 @@ impl Engine {
         if dropped {
             self.gc.record_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
-            self.count_dead(slot);
+            self.count_obsolete(slot);
             self.counters.add(Count::Expired);
         }
         dropped

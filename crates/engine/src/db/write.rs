@@ -10,7 +10,7 @@
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
 //!    record (sequence, the slot it replaces, checksum of the prefix), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
-//! 5. Commit the reservation, let go of the appender, **count** the bytes that died, make **durable** as the mode asks, **pay**
+//! 5. Commit the reservation, let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **pay**
 //!    back-pressure if space is low (`throttle.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. An appender's
@@ -283,27 +283,27 @@ impl Engine {
         });
     }
 
-    /// Counts what a published record took the place of as dead; under a delta, a row that has deltas from now on.
+    /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
     #[inline]
     pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>) {
         let Some(old) = old else { return };
         if kind != RecordKind::Delta && !is_droppable_tombstone(old) {
-            self.count_dead(old);
+            self.count_obsolete(old);
         } else if kind == RecordKind::Delta && old.depth() == 0 {
             self.log.chain_begun(old.offset());
         }
     }
 
-    /// Counts the records of a version, by its home slot, as dead. Call with a guard that was pinned while the version was current.
-    pub(super) fn count_dead(&self, old: Slot) {
+    /// Counts the records of a version, by its home slot, as obsolete. Call with a guard that was pinned while the version was current.
+    pub(super) fn count_obsolete(&self, old: Slot) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
-            return self.log.died(old.offset(), old.bytes());
+            return self.log.add_obsolete(old.offset(), old.bytes());
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
         let Ok(chain) = self.chain(old) else { return };
         let Ok(records) = chain.records() else { return };
         for record in records {
-            self.log.died(record.offset(), record.record_bytes() as u64);
+            self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
         }
         self.chain_ended(&chain);
     }

@@ -151,7 +151,7 @@ pub(crate) struct Extent<'a> {
     /// Of the segment that the extent is part of.
     pub(crate) segment_number: &'a AtomicU64,
     /// Bytes of records in this extent that no reader needs any more (estimated from size classes).
-    pub(crate) dead_bytes: &'a AtomicU64,
+    pub(crate) obsolete_bytes: &'a AtomicU64,
     /// Rows in this extent that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
     /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment: a signed
     /// number.
@@ -194,13 +194,13 @@ impl Extents {
     #[inline]
     pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
         let first = (extent as usize).checked_mul(Extents::WORDS)?;
-        let [segment_number, dead_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
+        let [segment_number, obsolete_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
         let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
-        Some(Extent { segment_number, dead_bytes, chains, small_pages, expiry })
+        Some(Extent { segment_number, obsolete_bytes, chains, small_pages, expiry })
     }
 
     /// # Panics
@@ -249,9 +249,9 @@ pub(crate) struct Segment {
     pub(crate) next_copy: u8,
     /// Gc is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_gc: bool,
-    /// A table went while it was in use: it may hold rows of it that are not counted as dead.
+    /// A table went while it was in use: it may hold rows of it that are not counted as obsolete.
     pub(crate) miscounted: bool,
-    /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the dead.
+    /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the obsolete.
     pub(crate) vanished: u64,
     /// Gc came upon corruption in it, or under a record in it: gc leaves it as it is.
     pub(crate) quarantined: bool,
@@ -324,9 +324,9 @@ impl Claim {
     }
 }
 
-/// Adds to an extent's dead bytes.
-pub(crate) fn add_dead(extent: Extent<'_>, bytes: u64) {
-    extent.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
+/// Adds to an extent's obsolete bytes.
+pub(crate) fn add_obsolete_bytes(extent: Extent<'_>, bytes: u64) {
+    extent.obsolete_bytes.fetch_add(bytes, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Log {
         for u in extent..extent + extents {
             let extent = self.extents.at(u);
             extent.segment_number.store(segment_number, Ordering::Relaxed);
-            extent.dead_bytes.store(0, Ordering::Relaxed);
+            extent.obsolete_bytes.store(0, Ordering::Relaxed);
             extent.chains.store(0, Ordering::Relaxed);
             extent.expiry.reset();
         }
@@ -266,31 +266,31 @@ impl Log {
         !self.space_freed.wait_for(&mut pool, timeout).timed_out()
     }
 
-    /// Sealed segments that can be collected and are not being: first extent, segment, dead bytes.
+    /// Sealed segments that can be collected and are not being: first extent, segment, obsolete bytes.
     pub(crate) fn candidates(&self) -> Vec<(u32, Segment, u64)> {
         let pool = self.pool.lock();
         let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);
-        sealed.map(|(&extent, s)| (extent, s.clone(), self.dead_bytes(extent, s))).collect()
+        sealed.map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
     /// Those of them with nothing live in them, and all their bytes together.
     pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
         let pool = self.pool.lock();
         let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);
-        let empty = sealed.filter(|&(&extent, s)| self.dead_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
+        let empty = sealed.filter(|&(&extent, s)| self.obsolete_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
         empty.fold((Vec::new(), 0), |(mut empty, bytes), (&extent, s)| {
             empty.push(extent);
             (empty, bytes + (u64::from(s.extents) << self.extent_shift))
         })
     }
 
-    pub(super) fn dead_bytes(&self, extent: u32, segment: &Segment) -> u64 {
-        self.counted_dead(extent, segment).min(segment.end - SEGMENT_HEADER_BYTES)
+    pub(super) fn obsolete_bytes(&self, extent: u32, segment: &Segment) -> u64 {
+        self.counted_obsolete(extent, segment).min(segment.end - SEGMENT_HEADER_BYTES)
     }
 
-    fn counted_dead(&self, extent: u32, segment: &Segment) -> u64 {
-        let dead_in = |u| self.extents.at(u).dead_bytes.load(Ordering::Relaxed);
-        (extent..extent + segment.extents).map(dead_in).sum()
+    fn counted_obsolete(&self, extent: u32, segment: &Segment) -> u64 {
+        let obsolete_in = |u| self.extents.at(u).obsolete_bytes.load(Ordering::Relaxed);
+        (extent..extent + segment.extents).map(obsolete_in).sum()
     }
 
     /// Bytes of records that are needed, of those that are not, and of segments where there is no record: the rest of open
@@ -301,13 +301,13 @@ impl Log {
             ends.extend(appender.lock().ends().map(|(extent, _, end, _)| (extent, end)));
         }
         let pool = self.pool.lock();
-        pool.used.iter().fold((0, 0, 0), |(live, dead, unused), (&extent, s)| {
+        pool.used.iter().fold((0, 0, 0), |(live, obsolete, unused), (&extent, s)| {
             let open_end = ends.get(&extent).copied().unwrap_or(s.end);
             let end = if s.sealed { s.end } else { open_end };
             let filled = end - SEGMENT_HEADER_BYTES;
-            let dead_here = self.counted_dead(extent, s).min(filled);
+            let obsolete_here = self.counted_obsolete(extent, s).min(filled);
             let rest = (u64::from(s.extents) << self.extent_shift) - end;
-            (live + filled - dead_here, dead + dead_here, unused + rest)
+            (live + filled - obsolete_here, obsolete + obsolete_here, unused + rest)
         })
     }
 
@@ -317,7 +317,7 @@ impl Log {
         pool.used.iter().fold(Filling::default(), |sum, (&extent, s)| {
             let bytes = (u64::from(s.extents) << self.extent_shift) - SEGMENT_HEADER_BYTES;
             let filled = if s.sealed { s.end - SEGMENT_HEADER_BYTES } else { bytes };
-            let obsolete = self.dead_bytes(extent, s);
+            let obsolete = self.obsolete_bytes(extent, s);
             let deltas = s.deltas.bytes;
             Filling {
                 used: sum.used + bytes,
@@ -345,22 +345,22 @@ impl Log {
         self.pool.lock().used.values_mut().for_each(|segment| segment.miscounted = true);
     }
 
-    /// Sealed segments that may hold rows of tables that are gone, not counted as dead.
+    /// Sealed segments that may hold rows of tables that are gone, not counted as obsolete.
     pub(crate) fn miscounted(&self) -> Vec<u32> {
         let pool = self.pool.lock();
         pool.used.iter().filter(|(_, s)| s.is_miscounted()).map(|(&extent, _)| extent).collect()
     }
 
     /// Takes a miscounted segment to count it anew, as [`Log::begin_gc`] takes a victim: the bytes of its records,
-    /// those of them that are dead, and those that were counted so because their table was gone.
+    /// those of them that are obsolete, and those that were counted so because their table was gone.
     pub(crate) fn begin_recount(&self, extent: u32) -> Option<(u64, u64, u64)> {
         let mut pool = self.pool.lock();
         let segment = pool.used.get_mut(&extent).filter(|s| s.is_miscounted())?;
         (segment.miscounted, segment.in_gc) = (false, true);
-        Some((segment.end - SEGMENT_HEADER_BYTES, self.dead_bytes(extent, segment), segment.vanished))
+        Some((segment.end - SEGMENT_HEADER_BYTES, self.obsolete_bytes(extent, segment), segment.vanished))
     }
 
-    /// Records that `bytes` in the segment which the extent is part of were counted as dead because their table was gone.
+    /// Records that `bytes` in the segment which the extent is part of were counted as obsolete because their table was gone.
     pub(crate) fn record_vanished(&self, extent: u32, bytes: u64) {
         if let Some((_, segment)) = self.pool.lock().used.range_mut(..=extent).next_back() {
             segment.vanished += bytes;

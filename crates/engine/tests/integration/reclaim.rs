@@ -48,7 +48,7 @@ fn fill(flat: &Table, group: u8) {
     }
 }
 
-/// Makes most of what [`fill`] wrote dead.
+/// Makes most of what [`fill`] wrote obsolete.
 fn empty(flat: &Table, group: u8) {
     (0..40u8).for_each(|i| flat.put(&[b'f', group, i], &bytes(b"small")).unwrap());
 }

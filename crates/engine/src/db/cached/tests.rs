@@ -179,7 +179,7 @@ fn snapshots_see_through_cached_rows() {
     assert_eq!((seen(&old), seen(&new), a_of(&table, b"k")), (Some(1), Some(2), Some(3)));
 }
 
-/// Gc moves the row under the cached slot, and takes its dead records off its stale count.
+/// Gc moves the row under the cached slot, and takes its obsolete records off its stale count.
 #[test]
 fn collection_under_a_cached_row_keeps_row_and_counts() {
     let (db, table) = open();

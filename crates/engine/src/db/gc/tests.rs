@@ -20,7 +20,7 @@ fn fill(flat: &Table, group: u8) {
     (0..66u8).for_each(|i| put(flat, &[b'f', group, i], &[i; 16_000]));
 }
 
-/// Makes most of what [`fill`] wrote dead.
+/// Makes most of what [`fill`] wrote obsolete.
 fn empty(flat: &Table, group: u8) {
     (0..40u8).for_each(|i| put(flat, &[b'f', group, i], b"small"));
 }
@@ -145,13 +145,13 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
     assert_eq!(db.metrics().segments_quarantined, 0);
 }
 
-/// Dead bytes in each sealed segment, as counted, and what tables that are gone left there.
-fn dead_and_vanished(engine: &Engine) -> Vec<(u64, u64)> {
-    let both = |(extent, _, dead)| (dead, engine.vanished_bytes(extent).unwrap());
+/// Obsolete bytes in each sealed segment, as counted, and what tables that are gone left there.
+fn obsolete_and_vanished(engine: &Engine) -> Vec<(u64, u64)> {
+    let both = |(extent, _, obsolete)| (obsolete, engine.vanished_bytes(extent).unwrap());
     engine.log.candidates().into_iter().map(both).collect()
 }
 
-/// However often tables go, the rows of each are counted as dead once, those in segments that were still open too.
+/// However often tables go, the rows of each are counted as obsolete once, those in segments that were still open too.
 #[test]
 fn rows_of_dropped_tables_are_counted_once() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -162,16 +162,16 @@ fn rows_of_dropped_tables_are_counted_once() {
     };
     write(240, &|i| usize::from(i % 3));
     let engine = tables[0].engine();
-    let sealed = dead_and_vanished(engine);
-    let made = |dead: u64| (0..400).contains(&dead);
+    let sealed = obsolete_and_vanished(engine);
+    let made = |obsolete: u64| (0..400).contains(&obsolete);
     assert!(sealed.len() > 2, "{sealed:?}");
-    assert!(sealed.iter().all(|&(dead, vanished)| dead == vanished && made(dead)), "{sealed:?}");
+    assert!(sealed.iter().all(|&(obsolete, vanished)| obsolete == vanished && made(obsolete)), "{sealed:?}");
     for dropped in ["b", "c"] {
         assert!(db.drop_table(dropped).unwrap());
         for _ in 0..2 {
             engine.recount();
-            let counted = dead_and_vanished(engine);
-            assert!(counted.iter().all(|(dead, vanished)| dead == vanished && *dead > 400), "{counted:?}");
+            let counted = obsolete_and_vanished(engine);
+            assert!(counted.iter().all(|(obsolete, vanished)| obsolete == vanished && *obsolete > 400), "{counted:?}");
             assert!(engine.log.miscounted().is_empty());
         }
     }
@@ -180,23 +180,23 @@ fn rows_of_dropped_tables_are_counted_once() {
     (100..=165).for_each(|i| put(&tables[0], &[b'n', i], &[i; 16_000]));
     assert_eq!(engine.log.miscounted().len(), 1);
     engine.recount();
-    let counted = dead_and_vanished(engine);
-    assert!(counted.len() > before && counted.iter().filter(|(dead, _)| *dead > 0).count() > before);
-    assert!(counted.iter().all(|(dead, vanished)| dead == vanished), "{counted:?}");
+    let counted = obsolete_and_vanished(engine);
+    assert!(counted.len() > before && counted.iter().filter(|(obsolete, _)| *obsolete > 0).count() > before);
+    assert!(counted.iter().all(|(obsolete, vanished)| obsolete == vanished), "{counted:?}");
     // Opening counts the same.
     db.close().unwrap();
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let engine = db.table("a").unwrap().engine().clone();
-    let opened = dead_and_vanished(&engine);
+    let opened = obsolete_and_vanished(&engine);
     db.create_table("d", Schema::flat()).unwrap();
     db.drop_table("d").unwrap();
     engine.recount();
-    for (before, after) in opened.iter().zip(dead_and_vanished(&engine)) {
+    for (before, after) in opened.iter().zip(obsolete_and_vanished(&engine)) {
         assert!(after.0 - before.0 <= before.1 / 8, "counted again: {before:?}, {after:?}");
     }
 }
 
-/// Rows that were dead already when their table went are not counted in full a second time.
+/// Rows that were obsolete already when their table went are not counted in full a second time.
 #[test]
 fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -212,8 +212,8 @@ fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
     assert!(overwritten > filled / 5 && overwritten < filled / 3);
     db.drop_table("gone").unwrap();
     engine.recount();
-    let (dead, vanished) = dead_and_vanished(engine)[0];
-    assert!(dead >= vanished && dead - vanished < overwritten / 2 + filled / 50, "{dead}, {vanished}");
+    let (obsolete, vanished) = obsolete_and_vanished(engine)[0];
+    assert!(obsolete >= vanished && obsolete - vanished < overwritten / 2 + filled / 50, "{obsolete}, {vanished}");
 }
 
 /// A corrupted row does not keep the ones behind it from expiring.
@@ -275,12 +275,12 @@ fn live_bytes_are_those_of_rows() {
     (0..10u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
     let metrics = db.metrics();
     assert!((10_000..13_000).contains(&metrics.live_bytes), "{metrics:?}");
-    assert!(metrics.dead_bytes < 200, "the record that made the table: {metrics:?}");
+    assert!(metrics.obsolete_bytes < 200, "the record that made the table: {metrics:?}");
     assert!(metrics.unused_bytes > 1_000_000 && metrics.unused_bytes < 1 << 20, "{metrics:?}");
     (0..5u8).for_each(|i| put(&flat, &[i], &[i; 1_000]));
     let metrics = db.metrics();
     assert!((10_000..13_000).contains(&metrics.live_bytes), "{metrics:?}");
-    assert!((5_000..6_500).contains(&metrics.dead_bytes), "{metrics:?}");
+    assert!((5_000..6_500).contains(&metrics.obsolete_bytes), "{metrics:?}");
 }
 
 /// A store that is full says what pins its space: a snapshot, with its age, a reader, a segment that cannot be read.
@@ -319,17 +319,17 @@ fn what_pins_space_is_named_when_the_store_is_full() {
     put(&flat, b"room", b"again");
 }
 
-/// A victim that was given up half-way is chosen again by what is still live in it: what was copied is dead there.
+/// A victim that was given up half-way is chosen again by what is still live in it: what was copied is obsolete there.
 #[test]
-fn rows_copied_out_of_a_victim_are_dead_in_it() {
+fn rows_copied_out_of_a_victim_are_obsolete_in_it() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
     let db = open(&sim);
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     fill(&flat, 1);
     fill(&flat, 2);
     let engine = flat.engine();
-    let (extent, segment, dead) = engine.log.candidates().remove(0);
-    assert!(dead < 200, "the record that made the table: {dead}");
+    let (extent, segment, obsolete) = engine.log.candidates().remove(0);
+    assert!(obsolete < 200, "the record that made the table: {obsolete}");
     assert!(engine.log.begin_gc(extent));
     engine.empty_segment(extent, Claim::Gc).unwrap();
     engine.log.abandon_gc(extent);

@@ -79,7 +79,7 @@ fn rows_that_were_written_once_go_without_a_tombstone() {
     clock.step_to_ms(10_000);
     assert_eq!(sweep_by_time(&table, &clock), 10_000);
     (0..100).for_each(|_| assert!(db.collect().is_ok()));
-    assert!(db.metrics().dead_bytes < 2 << 20, "{:?}", db.metrics());
+    assert!(db.metrics().obsolete_bytes < 2 << 20, "{:?}", db.metrics());
     db.check_counts().unwrap();
     let (again, found, _) = open(&CrashSim::from_image(&sim.process_kill()), 10_000);
     assert_eq!(found.scan().count(), 100);

@@ -78,7 +78,7 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
 pub(super) fn log_bytes(db: &Db) -> u64 {
     let metrics = db.metrics();
     metrics.live_bytes
-        + metrics.dead_bytes
+        + metrics.obsolete_bytes
         + metrics.unused_bytes
         + metrics.segments_collected * metrics.segment_bytes
 }

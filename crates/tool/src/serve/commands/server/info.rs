@@ -247,7 +247,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
         ("fast_tier_allocated_bytes", metrics.fast_tier_allocated_bytes),
         ("fast_tier_bytes_max", metrics.fast_tier_bytes_max),
         ("live_bytes", metrics.live_bytes),
-        ("dead_bytes", metrics.dead_bytes),
+        ("obsolete_bytes", metrics.obsolete_bytes),
         ("unused_bytes", metrics.unused_bytes),
         ("puts", metrics.puts),
         ("updates", metrics.updates),
