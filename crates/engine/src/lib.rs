@@ -42,8 +42,8 @@ mod words;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
-    AtHandOnly, Batch, Change, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, Row, RowHandle, RowRef, Scan,
-    Snapshot, Table, TableChanges,
+    AtHandOnly, Batch, Change, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, Row, RowHandle,
+    RowRef, Scan, Snapshot, Table, TableChanges,
 };
 pub use db::{backup, inspect};
 pub use error::{Error, ErrorKind, Result};

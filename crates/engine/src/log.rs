@@ -8,17 +8,17 @@
 //! An appender is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks
 //! each appender once ([`Log::barrier`]) knows that all sequences given out before are published.
 
+mod appender;
 mod copy;
 mod due;
-mod segment_list;
 pub(crate) mod format;
-mod appender;
 mod open;
 mod pool;
 mod replay;
 mod root;
 mod salvage;
 pub(crate) mod segment;
+mod segment_list;
 mod space;
 
 use std::cell::Cell;
@@ -31,18 +31,18 @@ use hedgerow_device::{Clock, DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-pub(crate) use copy::{Extract, SegmentToCopy};
-pub(crate) use segment_list::SegmentEntry;
 pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
+pub(crate) use copy::{Extract, SegmentToCopy};
 use pool::Pool;
 pub(crate) use replay::{Walk, WalkEnd};
-use root::SegmentList;
 pub(crate) use root::Root;
+use root::SegmentList;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
 use segment::{
-    Deltas, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extent, Extents,
+    Deltas, Extent, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
     add_obsolete_bytes,
 };
+pub(crate) use segment_list::SegmentEntry;
 
 use self::format::{END_BYTES, Place, Record};
 use crate::words::u32_at;
@@ -487,12 +487,14 @@ impl Log {
     /// Lists the segments in use and how far they are written, for a root to name once that is durable.
     fn write_list(&self) -> Option<SegmentList> {
         let every_appender = self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]);
-        let open: Vec<_> = every_appender.flat_map(|appender| appender.lock().ends().collect::<Vec<_>>()).collect();
+        let open: Vec<_> =
+            every_appender.flat_map(|appender| appender.lock().ends().collect::<Vec<_>>()).collect();
         let pool = self.pool.lock();
         let written_to = |extent: u32, segment: &Segment| {
             // A segment may have been sealed since its appender was looked at: then it says how far it got.
-            let open =
-                open.iter().find(|(u, segment_number, ..)| (*u, *segment_number) == (extent, segment.segment_number));
+            let open = open
+                .iter()
+                .find(|(u, segment_number, ..)| (*u, *segment_number) == (extent, segment.segment_number));
             open.map_or(segment.end, |(_, _, end, _)| segment.end.max(*end))
         };
         let entry = |(&extent, segment): (&u32, &Segment)| SegmentEntry {
@@ -511,7 +513,8 @@ impl Log {
         for &(extent, segment_number, end, max_sequence) in ends {
             let Some(segment) = pool.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
-            if segment.segment_number != segment_number || segment.in_gc || segment.in_header == (end, sealed) {
+            if segment.segment_number != segment_number || segment.in_gc || segment.in_header == (end, sealed)
+            {
                 continue;
             }
             segment.in_header = (end, sealed);

@@ -13,8 +13,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Db;
-use super::fetch::{UNKNOWN_BYTES, has_waited_lately};
 use super::engine::{Engine, TableShared};
+use super::fetch::{UNKNOWN_BYTES, has_waited_lately};
 use crate::index::{Slot, Tag};
 use crate::{Error, ErrorKind, Result};
 

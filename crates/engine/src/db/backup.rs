@@ -48,8 +48,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hedgerow_device::{names_in, remove_file};
 use parking_lot::Mutex;
 
-use super::inspect::View;
 use super::engine::Engine;
+use super::inspect::View;
 use super::{Db, FAST_TIER_FILE};
 use crate::log::SegmentToCopy;
 use crate::{Error, ErrorKind, Result};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Table;
+use super::engine::{Engine, TableShared, index_full, index_full_error};
 use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
-use super::engine::{Engine, TableShared, index_full, index_full_error};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Guard, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};

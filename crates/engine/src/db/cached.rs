@@ -25,9 +25,9 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c, memory_bytes};
 use smallvec::SmallVec;
 
+use super::engine::{Engine, Pace, TableShared};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
-use super::engine::{Pace, Engine, TableShared};
 use crate::cache::{
     Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT,
     is_better_than_pages,

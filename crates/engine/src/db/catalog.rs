@@ -367,8 +367,9 @@ impl Engine {
     ) -> std::result::Result<(u64, usize), (usize, NoSpace)> {
         let spec = change_spec(body.len());
         let bytes = spec.record_bytes();
-        let reservation =
-            appender.reserve(&self.log, SegmentKind::Row, bytes, claim).map_err(|no_space| (bytes, no_space))?;
+        let reservation = appender
+            .reserve(&self.log, SegmentKind::Row, bytes, claim)
+            .map_err(|no_space| (bytes, no_space))?;
         let with_end = bytes + reservation.end_bytes;
         self.log.tier().write(reservation.offset, with_end, |out| {
             spec.encode(out, reservation.seed_at(reservation.offset), |out| out.copy_from_slice(body));
@@ -417,7 +418,7 @@ impl Engine {
             let state = self.catalog.changing.lock();
             (state.sequence, state.logged_bytes)
         };
-        let is_due = logged_bytes > 0 && self.log.noted_sequence() >= sequence;
+        let is_due = logged_bytes > 0 && self.log.checkpointed_sequence() >= sequence;
         if is_due || logged_bytes > CHANGES_BYTES_MAX { self.checkpoint_catalog() } else { Ok(()) }
     }
 

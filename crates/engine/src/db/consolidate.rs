@@ -21,9 +21,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::engine::{Engine, Pace, TableShared};
 use super::metrics::Count;
 use super::read::{Chain, GROUP};
-use super::engine::{Pace, Engine, TableShared};
 use crate::Result;
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
@@ -224,7 +224,9 @@ impl Engine {
     fn consolidate_group(&self, group: &[QueuedKey], through: Option<u64>) {
         let [first, ..] = group else { return };
         if group.iter().any(|queued| queued.table != first.table) {
-            return group.iter().for_each(|queued| self.consolidate_group(std::slice::from_ref(queued), through));
+            return group
+                .iter()
+                .for_each(|queued| self.consolidate_group(std::slice::from_ref(queued), through));
         }
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();

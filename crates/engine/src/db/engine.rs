@@ -13,14 +13,14 @@ use parking_lot::{Condvar, Mutex};
 use super::backup::BackupPins;
 use super::cached::check_options;
 use super::catalog::Catalog;
-use super::reorder::Reordering;
-use super::gc::Gc;
-use super::expiring::TableExpiry;
 use super::consolidate::Consolidation;
+use super::expiring::TableExpiry;
+use super::gc::Gc;
 use super::metrics::Counters;
+use super::reorder::Reordering;
 use crate::cache::{Cache, Traffic};
 use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
-use crate::log::{OpenState, Log};
+use crate::log::{Log, OpenState};
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 

@@ -28,9 +28,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
+use super::engine::{Engine, Pace, TableShared, index_full};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
-use super::engine::{Pace, Engine, TableShared, index_full};
 use super::throttle::{Throttle, Work};
 use super::victims::{Chosen, Need};
 use super::write::Draft;
@@ -600,7 +600,8 @@ impl Engine {
                     let new = vanished.saturating_sub(counted);
                     // Some of them were written over before the table went, and counted then. How many is not known: as
                     // many, it is taken, as of all that is not counted yet.
-                    let (others, obsolete) = (filled.saturating_sub(counted), obsolete.saturating_sub(counted));
+                    let (others, obsolete) =
+                        (filled.saturating_sub(counted), obsolete.saturating_sub(counted));
                     let newly_obsolete = new - (new * obsolete).checked_div(others).unwrap_or(0).min(new);
                     self.log.add_obsolete(u64::from(extent) * self.log.extent_bytes(), newly_obsolete);
                     self.log.record_vanished(extent, new);

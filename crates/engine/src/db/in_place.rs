@@ -25,8 +25,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
-use super::read::Chain;
 use super::engine::{Engine, TableShared, index_full};
+use super::read::Chain;
 use crate::Result;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
@@ -81,7 +81,9 @@ pub(super) fn mend<'d, 'a: 'd>(
     let mut torn: Vec<usize> = blocks.filter(|&b| !row.block_matches(b, &body[row.block_range(b)])).collect();
     let mut mended = Vec::new();
     for delta in deltas.rev() {
-        let Ok(Some(patches)) = field_patches(layout, body.get(..layout.presence_bytes())?, delta) else { break };
+        let Ok(Some(patches)) = field_patches(layout, body.get(..layout.presence_bytes())?, delta) else {
+            break;
+        };
         for (place, raw) in patches {
             body.get_mut(place)?.copy_from_slice(raw);
         }
@@ -153,7 +155,11 @@ impl Engine {
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.
         let write_all = || {
-            step(&mut merges.iter().flat_map(|(_, m)| m.checksums.iter().map(|(at, checksum)| (*at, &checksum[..]))))?;
+            step(
+                &mut merges
+                    .iter()
+                    .flat_map(|(_, m)| m.checksums.iter().map(|(at, checksum)| (*at, &checksum[..]))),
+            )?;
             step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))))?;
             step(&mut words.iter().map(|(at, word)| (*at, &word[..])))
         };
@@ -189,7 +195,8 @@ impl Engine {
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for delta in deltas.rev() {
-            let Some(patches) = field_patches(layout, &row.raw_body()[..layout.presence_bytes()], delta)? else {
+            let Some(patches) = field_patches(layout, &row.raw_body()[..layout.presence_bytes()], delta)?
+            else {
                 return Ok(None);
             };
             for (place, raw) in patches {
@@ -207,7 +214,10 @@ impl Engine {
             slot,
             row,
             through: newest,
-            checksums: blocks.into_iter().map(|block| (row.checksum_offset(block), checksum(block))).collect(),
+            checksums: blocks
+                .into_iter()
+                .map(|block| (row.checksum_offset(block), checksum(block)))
+                .collect(),
             fields: places
                 .into_iter()
                 .map(|place| (row.body_offset() + place.start as u64, body[place].to_vec()))
@@ -255,7 +265,9 @@ impl Engine {
             // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
             let body = row.raw_body();
             let checksum = |block| row.checksum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-            writes.extend(row.blocks_of(&(0..body.len())).map(|block| (row.checksum_offset(block), checksum(block))));
+            writes.extend(
+                row.blocks_of(&(0..body.len())).map(|block| (row.checksum_offset(block), checksum(block))),
+            );
         }
         let tier = self.log.tier();
         if !tier.is_read_only() {

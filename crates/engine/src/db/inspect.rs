@@ -35,11 +35,11 @@ use std::sync::Arc;
 use hedgerow_device::{Clock, FastTier};
 
 use super::FAST_TIER_FILE;
+use super::engine::{Engine, TableShared};
 use super::identity::Witness;
 use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::Salvage;
-use super::engine::{Engine, TableShared};
 use crate::index::ScanBatch;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Row;
-use super::fetch::Fetch;
-use super::metrics::Count;
 use super::engine::{Engine, TableShared};
+use super::fetch::Fetch;
 use super::in_place::mend;
+use super::metrics::Count;
 use crate::cache;
 use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, Place, Record, RecordKind};

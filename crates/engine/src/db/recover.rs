@@ -23,7 +23,7 @@ use super::engine::{Engine, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::Deltas;
-use crate::log::{OpenState, Log, SegmentEnd, Walk, WalkEnd};
+use crate::log::{Log, OpenState, SegmentEnd, Walk, WalkEnd};
 use crate::{Error, Result};
 
 /// So many segments ahead of the one that is walked are read from the disk.
@@ -315,7 +315,12 @@ impl Engine {
         Ok(())
     }
 
-    fn entries_of<'p>(&self, id: u32, prefixes: &'p Prefixes, entries: &mut ReplayEntries) -> TableEntries<'p> {
+    fn entries_of<'p>(
+        &self,
+        id: u32,
+        prefixes: &'p Prefixes,
+        entries: &mut ReplayEntries,
+    ) -> TableEntries<'p> {
         TableEntries {
             id,
             entries: entries.remove(&id).unwrap_or_default(),
@@ -387,7 +392,8 @@ impl Engine {
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
         let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
-        let separator_at = |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
+        let separator_at =
+            |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let builder = || {
                 let (arena, epoch) = (Arc::clone(&self.arena), Arc::clone(&self.epoch));

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::read::GROUP;
 use super::engine::{Engine, TableShared};
+use super::read::GROUP;
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
 /// Ranges that can wait. With [`ROWS`] and [`RANGES_EACH`] it bounds what a round of consolidation copies.

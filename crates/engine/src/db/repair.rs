@@ -7,9 +7,9 @@
 use std::ops::Bound;
 use std::path::Path;
 
+use super::engine::TableShared;
 use super::inspect::{ROWS_STEP, View};
 use super::read::RowRef;
-use super::engine::TableShared;
 use super::{Db, FAST_TIER_FILE};
 use crate::index::ScanBatch;
 use crate::{Durability, Error, ErrorKind, Options, Result, Table, Value};

@@ -11,11 +11,11 @@ use hedgerow_device::{Clock, FastTier};
 use smallvec::SmallVec;
 
 use super::catalog::LoggedChange;
-use super::recover::{FILL_PERCENT, slot_of};
 use super::engine::{Engine, index_full};
+use super::recover::{FILL_PERCENT, slot_of};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::CATALOG_TABLE;
-use crate::log::{OpenState, LostRecord};
+use crate::log::{LostRecord, OpenState};
 use crate::{Error, Options, Result};
 
 /// What is known to be missing from a damaged store.

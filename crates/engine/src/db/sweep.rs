@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::engine::{Engine, TableShared};
 use super::expiring::Pass;
 use super::metrics::Count;
 use super::read::GROUP;
-use super::engine::{Engine, TableShared};
 use super::write::{Edit, Step, is_row};
 use crate::Result;
 use crate::index::{Decision, ScanBatch, Slot, Tag};
@@ -152,7 +152,14 @@ impl Engine {
 
     /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The appender
     /// is that of any writer.
-    fn drop_row(&self, _appender: &Appender, extent: u32, table: &TableShared, key: &[u8], slot: Slot) -> bool {
+    fn drop_row(
+        &self,
+        _appender: &Appender,
+        extent: u32,
+        table: &TableShared,
+        key: &[u8],
+        slot: Slot,
+    ) -> bool {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
         if slot.tag() != Tag::Row || slot.stale() > 0 || !self.snapshots.are_none() {

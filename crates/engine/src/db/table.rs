@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use hedgerow_device::Random;
 use smallvec::SmallVec;
 
+use super::engine::{Engine, TableShared};
 use super::expiring::Expiring;
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
-use super::engine::{Engine, TableShared};
 use super::write::{At, Edit, Step, is_row};
 use super::{Db, Row, Scan};
 use crate::index::{Guard, Slot};
@@ -261,7 +261,12 @@ impl Table {
 
     /// Looks `keys` up for reads that follow at once, and brings their rows into the processor's caches as [`Table::prefetch`]
     /// does; `visit` is called with the position of each key and a handle of its row, in order.
-    pub fn look_up<'p>(&self, guard: &'p ReadGuard<'_>, keys: &[&[u8]], mut visit: impl FnMut(usize, RowHandle<'p>)) {
+    pub fn look_up<'p>(
+        &self,
+        guard: &'p ReadGuard<'_>,
+        keys: &[&[u8]],
+        mut visit: impl FnMut(usize, RowHandle<'p>),
+    ) {
         // A guard of another store holds nothing here: what is found under it will be looked up again.
         let holds = std::ptr::eq(guard.0.epoch(), &*self.engine.epoch);
         let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };

@@ -248,8 +248,7 @@ impl Engine {
     /// the order in which they were written.
     fn wholly_obsolete(&self, used: u64, obsolete: u64) -> Vec<u32> {
         let is_enough = |bytes: u64| bytes * 100 >= used * IDLE_EMPTY_PERCENT;
-        let rests_for =
-            self.clock.monotonic_ns().abs_diff(self.gc.gave_back_ns.load(Ordering::Relaxed));
+        let rests_for = self.clock.monotonic_ns().abs_diff(self.gc.gave_back_ns.load(Ordering::Relaxed));
         if !is_enough(obsolete) || rests_for < IDLE_RESTS_NS {
             return Vec::new();
         }

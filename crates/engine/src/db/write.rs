@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::engine::{Engine, TableShared, index_full};
 use super::gc::is_droppable_tombstone;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
-use super::engine::{Engine, TableShared, index_full};
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};

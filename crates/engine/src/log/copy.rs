@@ -66,7 +66,12 @@ impl Log {
     pub(crate) fn segments_to_copy(&self) -> Vec<SegmentToCopy> {
         let mut open: HashMap<(u32, u64), u64> = HashMap::new();
         for appender in self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]) {
-            open.extend(appender.lock().ends().map(|(extent, segment_number, end, _)| ((extent, segment_number), end)));
+            open.extend(
+                appender
+                    .lock()
+                    .ends()
+                    .map(|(extent, segment_number, end, _)| ((extent, segment_number), end)),
+            );
         }
         let pool = self.pool.lock();
         let listed = pool.used.iter().filter_map(|(&extent, segment)| {
@@ -76,7 +81,13 @@ impl Log {
                 false => *open.get(&(extent, segment.segment_number))?,
             };
             let (extents, kind, segment_number) = (segment.extents, segment.kind, segment.segment_number);
-            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy { extent, extents, kind, segment_number, end })
+            (end > SEGMENT_HEADER_BYTES).then_some(SegmentToCopy {
+                extent,
+                extents,
+                kind,
+                segment_number,
+                end,
+            })
         });
         listed.collect()
     }
@@ -98,8 +109,13 @@ impl Log {
     pub(crate) fn examine(&self, segment: &SegmentToCopy, sequence: u64) -> Result<Extract> {
         let (bytes, start) = (self.segment_bytes(segment)?, self.extent_offset(segment.extent));
         let mut walk = Walk::new(bytes, start, segment.segment_number, segment.end, true, 0);
-        let mut extract =
-            Extract { end: segment.end, max_sequence: 0, records: 0, invalidated: Vec::new(), is_final: true };
+        let mut extract = Extract {
+            end: segment.end,
+            max_sequence: 0,
+            records: 0,
+            invalidated: Vec::new(),
+            is_final: true,
+        };
         while let Some(record) = walk.next_record()? {
             if record.is_mergeable() {
                 // Fields may yet be merged into it.

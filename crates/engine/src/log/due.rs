@@ -112,7 +112,8 @@ impl Log {
         let first = self.extents.at(sweeping.extent).expiry;
         let worth_at = left.len() / WORTH_SHARE;
         let worth_ms = if left.is_empty() { 0 } else { *left.select_nth_unstable(worth_at).1 };
-        for expiry in (sweeping.extent..sweeping.extent + sweeping.extents).map(|u| self.extents.at(u).expiry) {
+        for expiry in (sweeping.extent..sweeping.extent + sweeping.extents).map(|u| self.extents.at(u).expiry)
+        {
             expiry.worth_ms.store(worth_ms, Relaxed);
         }
         if let Some(earliest) = left.iter().min() {

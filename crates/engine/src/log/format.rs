@@ -804,7 +804,8 @@ mod tests {
         let body = [7; 600];
         let (here, there) = (placed_at(8192, FLAG_MERGEABLE, &body), placed_at(4096, FLAG_MERGEABLE, &body));
         let record = Record::parse(&here, 8192, PLACED | 9, true).unwrap();
-        let (checksums, word) = (record.checksum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
+        let (checksums, word) =
+            (record.checksum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
         let at = record.merged_word_offset() as usize - 8192;
         let mut two = [&here[..checksums], &there[checksums..]].concat();
         let parsed = Record::parse(&two, 8192, PLACED | 9, true).unwrap();

@@ -10,16 +10,20 @@ use std::time::Duration;
 use hedgerow_device::{Clock, FastTier};
 use parking_lot::{Condvar, Mutex};
 
-use super::segment_list::SegmentEntry;
-use super::format::{END_BYTES, Record};
 use super::appender::Appender;
+use super::format::{END_BYTES, Record};
 use super::pool::Pool;
-use super::root::{CATALOG_START, SegmentList, ROOT_BYTES_MIN, EXTENT_BYTES_MIN, VERSION_NEWEST, VERSION_OLDER};
-use super::segment::{
-    Decoded, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, Extents,
+use super::root::{
+    CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
 };
+use super::segment::{
+    Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
+};
+use super::segment_list::SegmentEntry;
 use super::space::KEPT_BYTES;
-use super::{Commit, OpenState, APPENDERS_MAX, Log, Checkpoint, Padded, Root, SegmentEnd, Recovered, header_of};
+use super::{
+    APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Padded, Recovered, Root, SegmentEnd, header_of,
+};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.
@@ -140,7 +144,13 @@ impl Log {
             extent_shift: extent_bytes.trailing_zeros(),
             root_extents: root.root_extents,
             extents: Extents::new(extents_max.max(grown)),
-            pool: Mutex::new(Pool::new(root.root_extents, grown, extents_max, extents_per_large(extent_bytes), now)),
+            pool: Mutex::new(Pool::new(
+                root.root_extents,
+                grown,
+                extents_max,
+                extents_per_large(extent_bytes),
+                now,
+            )),
             space_freed: Condvar::new(),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
@@ -269,7 +279,8 @@ impl Log {
         let mut segments = Vec::new();
         let mut last_segment_number = 0;
         let mut listed = listed.iter().copied().peekable();
-        (extent..grown).for_each(|extent| self.tier.will_need(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
+        (extent..grown)
+            .for_each(|extent| self.tier.will_need(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
         while extent < grown {
             let offset = self.extent_offset(extent);
             let decoded =
@@ -462,7 +473,12 @@ impl Log {
     /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
     /// opening counts: if the process is killed again, it is right (same boot); if the power goes, the log is cut at the
     /// first sequence that the killed process left out, and nothing after it was acknowledged as durable.
-    pub(super) fn seal_recovered(&self, ends: &[SegmentEnd], durable: u64, list: Option<SegmentList>) -> Result<()> {
+    pub(super) fn seal_recovered(
+        &self,
+        ends: &[SegmentEnd],
+        durable: u64,
+        list: Option<SegmentList>,
+    ) -> Result<()> {
         let mut pool = self.pool.lock();
         let mut changed = Vec::new();
         for end in ends {

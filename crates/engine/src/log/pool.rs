@@ -70,7 +70,13 @@ const TO_REMAP_MAX: usize = 256;
 const READY_MAX: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(root_extents: u32, grown: u32, extents_max: u32, per_large: u32, now: Duration) -> Pool {
+    pub(crate) fn new(
+        root_extents: u32,
+        grown: u32,
+        extents_max: u32,
+        per_large: u32,
+        now: Duration,
+    ) -> Pool {
         Pool {
             used: BTreeMap::new(),
             free: BTreeSet::new(),

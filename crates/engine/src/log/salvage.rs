@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use hedgerow_device::{Clock, FastTier};
 
-use super::segment_list::SegmentEntry;
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
 use super::root::Root;
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::{OpenState, Log};
+use super::segment_list::SegmentEntry;
+use super::{Log, OpenState};
 use crate::{Error, Options, Result};
 
 /// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.
@@ -93,7 +93,8 @@ impl Log {
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
             let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]), offset);
             let entry = listed.get(&extent).copied();
-            let older = |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.segment_number < entry.segment_number);
+            let older =
+                |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.segment_number < entry.segment_number);
             let header = match (decoded.header, entry) {
                 (_, Some(entry)) if older(&entry) => {
                     damage.push(self.missing(entry));
@@ -110,8 +111,10 @@ impl Log {
             let Some(header) = header else {
                 let skipped = decoded.header.map_or(1, |h| h.extents).clamp(1, grown - extent);
                 // What is listed in there is younger than what was freed, and looked at for itself.
-                extent =
-                    listed.range(extent + 1..extent + skipped).next().map_or(extent + skipped, |(&next, _)| next);
+                extent = listed
+                    .range(extent + 1..extent + skipped)
+                    .next()
+                    .map_or(extent + skipped, |(&next, _)| next);
                 continue;
             };
             let extents = header.extents.clamp(1, grown - extent);
@@ -160,7 +163,8 @@ impl Log {
         damage: &mut Vec<Error>,
     ) -> Option<SegmentHeader> {
         let offset = self.extent_offset(extent);
-        let bytes = self.tier.try_read(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
+        let bytes =
+            self.tier.try_read(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
         let above = decoded.header.map_or(0, |h| h.segment_number).max(youngest_listed);
         let looks = |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, 0, false).is_ok();
         let starts: Vec<usize> = (SEGMENT_HEADER_BYTES as usize..bytes.len().min(64 << 10) - HEADER_BYTES)
@@ -171,7 +175,8 @@ impl Log {
         let root = self.root.lock().clone();
         let opens = root.opens + 1;
         let each = (GUESSES_MAX / opens.max(1)).clamp(64, 1 << 16);
-        let numbers = (1..=opens).rev().flat_map(|open| (root.first_segment_number(open)..).take(each as usize));
+        let numbers =
+            (1..=opens).rev().flat_map(|open| (root.first_segment_number(open)..).take(each as usize));
         let fits = |segment_number: &u64| {
             let verifies =
                 |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *segment_number, true).is_ok();
@@ -200,7 +205,8 @@ impl Log {
     pub(crate) fn salvage_segment(&self, extent: u32, power_cut: bool) -> Option<Salvaged<'_>> {
         let segment = self.pool.lock().used.get(&extent)?.clone();
         let start = self.extent_offset(extent);
-        let room = (u64::from(segment.extents) << self.extent_shift).min(self.tier.bytes().checked_sub(start)?);
+        let room =
+            (u64::from(segment.extents) << self.extent_shift).min(self.tier.bytes().checked_sub(start)?);
         let limit = if segment.sealed { segment.end.min(room) } else { room };
         let bytes = self.tier.try_read(start, limit as usize)?;
         let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };

@@ -63,11 +63,8 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let entries = [(9, 3, 4096), (2, 1 << 32 | 5, 136)].map(|(extent, segment_number, end)| SegmentEntry {
-            extent,
-            segment_number,
-            end,
-        });
+        let entries = [(9, 3, 4096), (2, 1 << 32 | 5, 136)]
+            .map(|(extent, segment_number, end)| SegmentEntry { extent, segment_number, end });
         let bytes = encode(entries.to_vec(), 1 << 10);
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "020000001100000005000000010000000900000000020000".to_owned() + "0300000000000000");
@@ -76,8 +73,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_the_oldest() {
-        let entries: Vec<SegmentEntry> =
-            (0..10).map(|extent| SegmentEntry { extent, segment_number: 100 - u64::from(extent), end: 128 }).collect();
+        let entries: Vec<SegmentEntry> = (0..10)
+            .map(|extent| SegmentEntry { extent, segment_number: 100 - u64::from(extent), end: 128 })
+            .collect();
         let kept = decode(&encode(entries.clone(), 4 * ENTRY_BYTES + 15));
         assert_eq!(kept, entries[..4]);
     }

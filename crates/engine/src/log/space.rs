@@ -277,7 +277,8 @@ impl Log {
     pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
         let pool = self.pool.lock();
         let sealed = pool.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);
-        let empty = sealed.filter(|&(&extent, s)| self.obsolete_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
+        let empty =
+            sealed.filter(|&(&extent, s)| self.obsolete_bytes(extent, s) == s.end - SEGMENT_HEADER_BYTES);
         empty.fold((Vec::new(), 0), |(mut empty, bytes), (&extent, s)| {
             empty.push(extent);
             (empty, bytes + (u64::from(s.extents) << self.extent_shift))
@@ -337,7 +338,10 @@ impl Log {
     /// Bytes of the segments in use and the root, and how many there may be.
     pub(crate) fn bytes_used(&self) -> (u64, u64) {
         let pool = self.pool.lock();
-        (u64::from(pool.extents_used()) << self.extent_shift, u64::from(pool.extents_max) << self.extent_shift)
+        (
+            u64::from(pool.extents_used()) << self.extent_shift,
+            u64::from(pool.extents_max) << self.extent_shift,
+        )
     }
 
     /// A table is gone: there may be rows of it in any segment of today. Call with every appender locked.
@@ -454,7 +458,8 @@ impl Log {
     pub(crate) fn walk(&self, extent: u32) -> Option<Walk<'_>> {
         let segment = self.pool.lock().used.get(&extent)?.clone();
         let start = self.extent_offset(extent);
-        let limit = if segment.sealed { segment.end } else { u64::from(segment.extents) << self.extent_shift };
+        let limit =
+            if segment.sealed { segment.end } else { u64::from(segment.extents) << self.extent_shift };
         self.tier.will_need(start, limit);
         let bytes = self.tier.try_view(start, limit as usize)?;
         // Whoever sealed it knows where its records end, whether or not its header does.

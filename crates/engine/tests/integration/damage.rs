@@ -179,7 +179,7 @@ impl Base {
                 }
                 true
             };
-            view.records(segment.number, visit).unwrap();
+            view.records(segment.extent, visit).unwrap();
         }
         places
     }

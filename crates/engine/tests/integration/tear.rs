@@ -66,7 +66,8 @@ fn rows(db: &Db) -> Option<Rows> {
 
 /// The copies of headers and of the root in a tier of so many bytes: place and length.
 fn copies(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
-    let headers = (1..bytes / SEGMENT).flat_map(|extent| [(extent * SEGMENT, 64), (extent * SEGMENT + 64, 64)]);
+    let headers =
+        (1..bytes / SEGMENT).flat_map(|extent| [(extent * SEGMENT, 64), (extent * SEGMENT + 64, 64)]);
     ROOT_COPIES.into_iter().map(|offset| (offset, 128)).chain(headers)
 }
 

@@ -20,8 +20,8 @@ use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
 use super::limits;
-use super::pipeline_peek::{PeekedRun, PipelinePeek};
 use super::persister::Persister;
+use super::pipeline_peek::{PeekedRun, PipelinePeek};
 use super::reader::Reader;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};

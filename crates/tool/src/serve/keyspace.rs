@@ -24,7 +24,6 @@ use slab::Slab;
 use super::failure::{Failure, Outcome};
 use super::limits;
 
-pub mod prefetch;
 pub mod cursor;
 pub mod expiry;
 pub mod hashes;
@@ -32,6 +31,7 @@ pub mod iterate;
 pub mod keys;
 pub mod more;
 pub mod naming;
+pub mod prefetch;
 pub mod schemas;
 pub mod strings;
 pub mod table;

@@ -57,8 +57,9 @@ impl<'i> PipelinePeek<'i> {
             written |= if command.is(Flag::Write) { bit } else { 0 };
             is_as_found
         });
-        keyspace
-            .look_up(space, guard, &strings, &hashes, |position, key| run.peeked[position].prefetched = Some(key));
+        keyspace.look_up(space, guard, &strings, &hashes, |position, key| {
+            run.peeked[position].prefetched = Some(key)
+        });
         run
     }
 

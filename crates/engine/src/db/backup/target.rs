@@ -25,7 +25,7 @@ use super::{MANIFEST_FILE, PARTIAL_FILE};
 use crate::db::FAST_TIER_FILE;
 use crate::db::inspect::{Progress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{SegmentEntry, Extract, Log, Root, SegmentToCopy};
+use crate::log::{Extract, Log, Root, SegmentEntry, SegmentToCopy};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.
@@ -79,7 +79,8 @@ impl Target {
                 ));
             }
         }
-        let fits = known.as_ref().filter(|m| m.source == root.store_id && m.extent_bytes == root.extent_bytes);
+        let fits =
+            known.as_ref().filter(|m| m.source == root.store_id && m.extent_bytes == root.extent_bytes);
         if known.is_some() && fits.is_none() {
             return Err(taken(directory, "holds a backup of another store"));
         }
@@ -113,7 +114,8 @@ impl Target {
         }
         // PERSIST: durable on return.
         replace_small_file(&self.directory.join(MANIFEST_FILE), self.manifest.encode().as_bytes())?;
-        let extents = segments.iter().map(|segment| segment.extent + segment.extents).max().unwrap_or(root_extents);
+        let extents =
+            segments.iter().map(|segment| segment.extent + segment.extents).max().unwrap_or(root_extents);
         Ok(self.file.set_bytes(u64::from(extents) * self.manifest.extent_bytes)?)
     }
 
@@ -185,7 +187,8 @@ impl Target {
         let extents = (self.file.bytes()? / self.manifest.extent_bytes) as u32;
         let mut root = source.of_copy(store_id, sequence, extents, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
-        let entry = |&(extent, segment_number, end): &(u32, u64, u64)| SegmentEntry { extent, segment_number, end };
+        let entry =
+            |&(extent, segment_number, end): &(u32, u64, u64)| SegmentEntry { extent, segment_number, end };
         let (list_offset, list) = root.list_copied(self.expected.iter().map(entry).collect());
         self.file.write_at(list_offset, &list)?;
         // PERSIST: all that the root leads to, before the root.
@@ -248,8 +251,7 @@ impl Target {
                 "the backup was read again and is not what was written, it must be made anew: {problem}"
             )));
         }
-        let found: Vec<_> =
-            view.segments().iter().map(|s| (s.extent, s.number, s.durable_bytes)).collect();
+        let found: Vec<_> = view.segments().iter().map(|s| (s.extent, s.number, s.durable_bytes)).collect();
         let mut expected = self.expected.clone();
         expected.sort_unstable();
         if found != expected {
@@ -271,7 +273,12 @@ pub(super) struct Finished {
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
     let bytes = &log.segment_bytes(segment)?[..end as usize];
     let tail = &bytes[bytes.len() - bytes.len().min(TAIL_BYTES)..];
-    Ok(Kept { extents: segment.extents, segment_number: segment.segment_number, end, tail_crc: crc32c(0, tail) })
+    Ok(Kept {
+        extents: segment.extents,
+        segment_number: segment.segment_number,
+        end,
+        tail_crc: crc32c(0, tail),
+    })
 }
 
 /// Whether the root is the one that the backup was finished with. What cannot be read was not.

@@ -78,7 +78,10 @@ fn a_close_does_not_bring_freed_segments_back() {
     drop(flat);
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let flat = db.table("flat").unwrap();
-    assert!(flat.engine().log.segments().iter().all(|(extent, ..)| *extent != victims[0]), "it is in use again");
+    assert!(
+        flat.engine().log.segments().iter().all(|(extent, ..)| *extent != victims[0]),
+        "it is in use again"
+    );
     assert!(flat.engine().log.segments().iter().any(|(extent, ..)| *extent == victims[1]));
     assert_eq!(flat.len(), 132);
     db.check_counts().unwrap();
@@ -171,7 +174,10 @@ fn rows_of_dropped_tables_are_counted_once() {
         for _ in 0..2 {
             engine.recount();
             let counted = obsolete_and_vanished(engine);
-            assert!(counted.iter().all(|(obsolete, vanished)| obsolete == vanished && *obsolete > 400), "{counted:?}");
+            assert!(
+                counted.iter().all(|(obsolete, vanished)| obsolete == vanished && *obsolete > 400),
+                "{counted:?}"
+            );
             assert!(engine.log.miscounted().is_empty());
         }
     }
@@ -213,7 +219,10 @@ fn overwritten_rows_of_a_dropped_table_are_not_counted_twice() {
     db.drop_table("gone").unwrap();
     engine.recount();
     let (obsolete, vanished) = obsolete_and_vanished(engine)[0];
-    assert!(obsolete >= vanished && obsolete - vanished < overwritten / 2 + filled / 50, "{obsolete}, {vanished}");
+    assert!(
+        obsolete >= vanished && obsolete - vanished < overwritten / 2 + filled / 50,
+        "{obsolete}, {vanished}"
+    );
 }
 
 /// A corrupted row does not keep the ones behind it from expiring.

@@ -106,7 +106,8 @@ fn a_row_is_read_at_every_step_of_a_merge() {
     let (checksums, fields) = writes_of(&table);
     assert_eq!((checksums.len(), fields.len()), (2, 2), "two blocks, two fields");
     let tier = table.engine().log.tier();
-    let mut steps: Vec<(u64, Vec<u8>)> = checksums.into_iter().map(|(at, checksum)| (at, checksum.to_vec())).collect();
+    let mut steps: Vec<(u64, Vec<u8>)> =
+        checksums.into_iter().map(|(at, checksum)| (at, checksum.to_vec())).collect();
     // Fields torn between words.
     for (at, bytes) in fields {
         let middle = (bytes.len() / 2) & !7;

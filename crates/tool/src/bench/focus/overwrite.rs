@@ -93,7 +93,9 @@ fn figure(shown: &str, windows: &[Window], settings: &str) -> Figure {
     };
     Figure {
         title: shown.into(),
-        see: "Flat lines are the aim: throughput that sinks or a tail that rises says that gc cannot keep up.".into(),
+        see:
+            "Flat lines are the aim: throughput that sinks or a tail that rises says that gc cannot keep up."
+                .into(),
         settings: settings.into(),
         paper: None,
         charts: vec![

@@ -99,8 +99,10 @@ pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let names = args.from(2);
     context.reply.array(names.len());
     let reply = &mut context.reply;
-    let found =
-        context.server.keyspace.hash_prefetched(db, args.at(1), prefetched, |view| reply_values(reply, view, names))?;
+    let found = context
+        .server
+        .keyspace
+        .hash_prefetched(db, args.at(1), prefetched, |view| reply_values(reply, view, names))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         (0..names.len()).for_each(|_| context.reply.null());

@@ -13,7 +13,10 @@ use crate::serve::server::Context;
 pub fn get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let (db, prefetched) = (context.db(), context.prefetched);
     let reply = &mut context.reply;
-    let found = context.server.keyspace.string_prefetched(db, args.at(1), prefetched, |value, _| reply.bulk(value))?;
+    let found = context
+        .server
+        .keyspace
+        .string_prefetched(db, args.at(1), prefetched, |value, _| reply.bulk(value))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         context.reply.null();

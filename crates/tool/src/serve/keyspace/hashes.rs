@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 
-use super::prefetch::PrefetchedKey;
 use super::more::{self, More, MoreTable};
+use super::prefetch::PrefetchedKey;
 use super::table::{HashTable, Slot, is_reserved};
 use super::{Keyspace, TableIndex, check_key, limits};
 use crate::serve::failure::{Failure, Outcome};
