@@ -45,10 +45,10 @@ use hedgerow_device::{FastTier, FastTierOptions, Random};
 use parking_lot::Mutex;
 
 use crate::index::Slot;
+use crate::le_bytes::u32_at;
 use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::words::u32_at;
 use crate::{Error, Result};
 
 use page::{Marks, PAGE_BYTES};

@@ -34,11 +34,11 @@ mod cache;
 mod db;
 mod error;
 mod index;
+mod le_bytes;
 mod log;
 mod options;
 mod schema;
 mod sync;
-mod words;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{

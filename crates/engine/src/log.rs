@@ -45,7 +45,7 @@ use segment::{
 pub(crate) use segment_list::SegmentEntry;
 
 use self::format::{END_BYTES, Place, Record};
-use crate::words::u32_at;
+use crate::le_bytes::u32_at;
 use crate::{Error, ErrorKind, Result};
 
 const APPENDERS_MAX: u32 = 16;

@@ -215,7 +215,7 @@ impl Engine {
             match self.try_batch(batch, &writes)? {
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
-                    self.pay(bytes);
+                    self.throttle(bytes);
                     return Ok(());
                 }
                 Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c, memory_bytes};
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Pace, TableShared};
+use super::engine::{Engine, IdleBackoff, TableShared};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use crate::cache::{
@@ -41,7 +41,7 @@ use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
 /// Between two rounds of the worker while there is work.
-const PACE: Duration = Duration::from_millis(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Between two looks whether the cache pays.
 const LOOK: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
@@ -200,13 +200,13 @@ impl Engine {
 /// The worker.
 impl Engine {
     /// The worker's thread.
-    pub(super) fn keep_cached(&self) {
-        let mut pace = Pace::new(PACE);
+    pub(super) fn cache_loop(&self) {
+        let mut backoff = IdleBackoff::new(POLL_INTERVAL);
         let mut round = Round::Busy;
         while match round {
-            Round::Aside(until_look) => self.housekeeping.sleep(until_look.max(PACE)),
-            Round::Busy => self.housekeeping.pace(&mut pace, || true),
-            Round::Quiet => self.housekeeping.pace(&mut pace, || false),
+            Round::Aside(until_look) => self.housekeeping.sleep(until_look.max(POLL_INTERVAL)),
+            Round::Busy => self.housekeeping.back_off(&mut backoff, || true),
+            Round::Quiet => self.housekeeping.back_off(&mut backoff, || false),
         } {
             round = self.tend_cache();
         }

@@ -413,7 +413,7 @@ impl Engine {
 
     /// [`Engine::checkpoint_catalog`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
     /// housekeeping.
-    pub(super) fn keep_catalog_stored(&self) -> Result<()> {
+    pub(super) fn store_catalog_if_due(&self) -> Result<()> {
         let (sequence, logged_bytes) = {
             let state = self.catalog.changing.lock();
             (state.sequence, state.logged_bytes)

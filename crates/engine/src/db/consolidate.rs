@@ -21,7 +21,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Pace, TableShared};
+use super::engine::{Engine, IdleBackoff, TableShared};
 use super::metrics::Count;
 use super::read::{Chain, GROUP};
 use crate::Result;
@@ -32,7 +32,7 @@ use crate::log::segment::{Claim, SegmentKind};
 const WAITING_MAX: usize = 4096;
 /// Rows with longer keys are left to the writers and gc.
 const KEY_BYTES_MAX: usize = 58;
-const PACE: Duration = Duration::from_millis(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// What readers find is merged while there are at least this many reads for an update.
 const READS_PER_UPDATE: u64 = 8;
 /// A scan counts as this many reads.
@@ -158,9 +158,9 @@ impl Engine {
     pub(super) fn consolidation_loop(&self) {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());
         let mut queued = Vec::with_capacity(WAITING_MAX);
-        let (mut pace, mut worked) = (Pace::new(PACE), true);
+        let (mut backoff, mut worked) = (IdleBackoff::new(POLL_INTERVAL), true);
         // After a failed sync nothing can be written any more.
-        while self.housekeeping.pace(&mut pace, || worked) && self.log.check_writable().is_ok() {
+        while self.housekeeping.back_off(&mut backoff, || worked) && self.log.check_writable().is_ok() {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));

@@ -27,11 +27,11 @@ use crate::{Durability, Error, ErrorKind, Options, Result};
 /// How much index memory is touched ahead of its use.
 const INDEX_LEAD_BYTES: u64 = 4 << 20;
 
-/// A shorter interval between syncs would be no rest at all.
+/// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// How long at most what writers made durable by themselves is not written down in the root.
-const CHECKPOINT_REST: Duration = Duration::from_secs(1);
+const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// One open store.
 pub(crate) struct Engine {
@@ -306,29 +306,29 @@ impl Snapshots {
     }
 }
 
-/// How long a background thread rests between two rounds: `busy` after one that found work, twice as long after each
+/// How long a background thread sleeps between two rounds: `busy` after one that found work, twice as long after each
 /// that found none. An idle store uses no processor to speak of, and a busy one is looked after at once.
-pub(super) struct Pace {
+pub(super) struct IdleBackoff {
     busy: Duration,
     next: Duration,
 }
 
-impl Pace {
-    /// The longest rest of a thread with nothing to do.
+impl IdleBackoff {
+    /// The longest sleep of a thread with nothing to do.
     const IDLE: Duration = Duration::from_millis(32);
 
-    pub(super) fn new(busy: Duration) -> Pace {
-        Pace { busy, next: busy }
+    pub(super) fn new(busy: Duration) -> IdleBackoff {
+        IdleBackoff { busy, next: busy }
     }
 
-    fn rest(&mut self, worked: bool) -> Duration {
+    fn next_sleep(&mut self, worked: bool) -> Duration {
         self.next = if worked { self.busy } else { (self.next * 2).min(Self::IDLE) };
         self.next
     }
 }
 
 /// What a background thread does until the store is closed.
-type Run = fn(&Engine);
+type Loop = fn(&Engine);
 
 /// Stopping and waking the background threads.
 #[derive(Default)]
@@ -339,7 +339,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Starts the threads of an open store: preparing extents and index memory, collecting, merging, sweeping, syncing. If one
+    /// Starts the threads of an open store: preparing extents and index memory, gc, consolidation, sweeping, syncing. If one
     /// cannot be started, those before it go on until [`Housekeeping::stop`].
     pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
         Housekeeping::start_by(engine, hedgerow_device::spawn)
@@ -349,15 +349,15 @@ impl Housekeeping {
         engine: &Arc<Engine>,
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
     ) -> Result<()> {
-        // Where a write makes its own lines durable, noting them would cost a sync that nothing else asks for.
+        // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
         let syncs = !engine.persists_in_place();
-        let all: [(&str, bool, Run); 6] = [
-            ("prepare", true, Engine::keep_prepared),
+        let all: [(&str, bool, Loop); 6] = [
+            ("prepare", true, Engine::prepare_loop),
             ("gc", true, Engine::gc_loop),
             ("consolidate", engine.options.merge, Engine::consolidation_loop),
-            ("cache", engine.cache.exists(), Engine::keep_cached),
-            ("sweep", true, Engine::keep_swept),
-            ("sync", syncs, Engine::keep_synced),
+            ("cache", engine.cache.exists(), Engine::cache_loop),
+            ("sweep", true, Engine::sweep_loop),
+            ("sync", syncs, Engine::sync_loop),
         ];
         for (name, _, run) in all.into_iter().filter(|(_, wanted, _)| *wanted) {
             let mine = Arc::clone(engine);
@@ -388,22 +388,22 @@ impl Housekeeping {
 
     /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
     pub(super) fn sleep(&self, duration: Duration) -> bool {
-        self.rest(|| duration)
+        self.sleep_unless_stopped(|| duration)
     }
 
-    /// Sleeps at a thread's own pace; false once stopped. What `worked` looks at and [`Housekeeping::wake`] was called for
+    /// Sleeps for as long as `backoff` says; false once stopped. What `worked` looks at and [`Housekeeping::wake`] was called for
     /// after is never slept over.
-    pub(super) fn pace(&self, pace: &mut Pace, worked: impl FnOnce() -> bool) -> bool {
-        self.rest(|| pace.rest(worked()))
+    pub(super) fn back_off(&self, backoff: &mut IdleBackoff, worked: impl FnOnce() -> bool) -> bool {
+        self.sleep_unless_stopped(|| backoff.next_sleep(worked()))
     }
 
-    /// Ends everybody's rest.
+    /// Ends everybody's sleep.
     pub(super) fn wake(&self) {
         let _stopped = self.stopped.lock();
         self.wake.notify_all();
     }
 
-    fn rest(&self, duration: impl FnOnce() -> Duration) -> bool {
+    fn sleep_unless_stopped(&self, duration: impl FnOnce() -> Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {
             let duration = duration();
@@ -414,9 +414,9 @@ impl Housekeeping {
 }
 
 impl Engine {
-    fn keep_prepared(&self) {
-        let (mut pace, mut worked) = (Pace::new(Duration::from_millis(1)), true);
-        while self.housekeeping.pace(&mut pace, || worked) {
+    fn prepare_loop(&self) {
+        let (mut backoff, mut worked) = (IdleBackoff::new(Duration::from_millis(1)), true);
+        while self.housekeeping.back_off(&mut backoff, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
             // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
@@ -428,12 +428,12 @@ impl Engine {
     }
 
     /// Syncs at the interval asked for, or else only writes down in the root what writers have made durable.
-    fn keep_synced(&self) {
+    fn sync_loop(&self) {
         let interval = match self.options.durability {
             Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
             Durability::Immediate | Durability::Process => None,
         };
-        while self.housekeeping.sleep(interval.unwrap_or(CHECKPOINT_REST)) {
+        while self.housekeeping.sleep(interval.unwrap_or(CHECKPOINT_DELAY_MAX)) {
             let durable = self.log.durable_sequence();
             let synced = match interval {
                 Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
@@ -457,12 +457,12 @@ mod tests {
     use crate::{Db, Schema};
 
     #[test]
-    fn threads_without_work_rest_longer_and_longer() {
-        let mut pace = Pace::new(Duration::from_millis(2));
-        let rests: Vec<u128> = [true, false, false, true, false, false, false, false, false]
-            .map(|w| pace.rest(w).as_millis())
+    fn threads_without_work_sleep_longer_and_longer() {
+        let mut backoff = IdleBackoff::new(Duration::from_millis(2));
+        let sleeps: Vec<u128> = [true, false, false, true, false, false, false, false, false]
+            .map(|w| backoff.next_sleep(w).as_millis())
             .into();
-        assert_eq!(rests, [2, 4, 8, 2, 4, 8, 16, 32, 32]);
+        assert_eq!(sleeps, [2, 4, 8, 2, 4, 8, 16, 32, 32]);
     }
 
     /// The threads that were started before one was refused end with the store, whose file is free again then.
@@ -482,11 +482,11 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_can_be_ended() {
+    fn a_sleep_can_be_ended() {
         let housekeeping = Arc::new(Housekeeping::default());
-        let resting = Arc::clone(&housekeeping);
+        let sleeping = Arc::clone(&housekeeping);
         let start = std::time::Instant::now();
-        let thread = std::thread::spawn(move || resting.sleep(Duration::from_secs(3600)));
+        let thread = std::thread::spawn(move || sleeping.sleep(Duration::from_secs(3600)));
         while !thread.is_finished() {
             housekeeping.wake();
             assert!(start.elapsed() < Duration::from_secs(600), "nobody woke");

@@ -28,7 +28,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Pace, TableShared, index_full};
+use super::engine::{Engine, IdleBackoff, TableShared, index_full};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use super::throttle::{Throttle, Work};
@@ -149,7 +149,7 @@ impl Engine {
 
     /// The gc thread.
     pub(super) fn gc_loop(&self) {
-        let (mut pace, mut seen) = (Pace::new(Duration::from_millis(2)), (0, 0));
+        let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), (0, 0));
         let anything_new = |seen: &mut (u64, u64)| {
             // What expires may go without a sequence.
             let now = (self.log.last_sequence(), self.counters.sum(Count::Expired));
@@ -157,7 +157,7 @@ impl Engine {
             before != *seen || self.gc.requested.load(Ordering::SeqCst)
         };
         // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
-        while self.housekeeping.pace(&mut pace, || anything_new(&mut seen))
+        while self.housekeeping.back_off(&mut backoff, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
             // While space is low and cycles get something done, one follows the other.

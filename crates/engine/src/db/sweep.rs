@@ -52,7 +52,7 @@ type Late = (Arc<TableShared>, Vec<u8>);
 
 impl Engine {
     /// The sweeper's thread.
-    pub(super) fn keep_swept(&self) {
+    pub(super) fn sweep_loop(&self) {
         if self.log.awaits_first_sync() {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
             drop(self.log.persist_to(self.log.last_sequence()));
@@ -62,7 +62,7 @@ impl Engine {
             self.sweep_due();
             self.sweep_all(&mut passes);
             // A failure closes the log for writing, and this thread's next look at it ends it.
-            drop(self.keep_catalog_stored());
+            drop(self.store_catalog_if_due());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The write throttle: while room is short, writers are held to the pace at which gc makes room, a little each, so
+//! The write throttle: while room is short, writers are held to the rate at which gc makes room, a little each, so
 //! that none has to wait for a cycle of it.
 //!
 //! Owns the rate at which all writers together may write. Promises that it follows what gc gets done, that there
@@ -24,12 +24,12 @@ use parking_lot::Mutex;
 
 use super::victims::Room;
 
-/// Writers may be ahead of their pace by so much before they sleep, and no sleep is longer than the most.
+/// Writers may be ahead of their rate by so much before they sleep, and no sleep is longer than the most.
 const SLEEP_MIN_NS: u64 = 100_000;
 const SLEEP_MAX_NS: u64 = 5_000_000;
 /// What they did not use of it while they rested, and what one large write takes of the others' time, at most.
 const SAVED_MAX_NS: u64 = 1_000_000;
-const DEBT_MAX_NS: u64 = 1_000_000_000;
+const AHEAD_MAX_NS: u64 = 1_000_000_000;
 /// The least that all writers together may write, in bytes a second.
 const RATE_MIN: f64 = 262_144.0;
 /// How long what merging gains is averaged over, in seconds; what is freed, over a pass, within bounds.
@@ -72,12 +72,12 @@ pub(super) struct Throttle {
     /// Until when the time of all writers is taken, on the monotonic clock.
     taken_until_ns: AtomicU64,
     /// Gc's own.
-    pace: Mutex<Pace>,
+    rates: Mutex<GcRates>,
 }
 
 /// How fast gc is: means in bytes a second.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pace {
+struct GcRates {
     recorded_ns: u64,
     /// Seconds that they are the means of.
     seconds: f64,
@@ -87,20 +87,20 @@ struct Pace {
 }
 
 impl Throttle {
-    /// Whether writers are held to a pace.
+    /// Whether writers are held to a rate.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.ns_per_kib.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the time of a write of so many bytes, and sleeps while the writers are ahead of their pace.
+    /// Takes the time of a write of so many bytes, and sleeps while the writers are ahead of their rate.
     #[cold]
-    pub(super) fn pay(&self, bytes: u64, clock: &Clock) {
+    pub(super) fn delay(&self, bytes: u64, clock: &Clock) {
         let now_ns = clock.monotonic_ns();
         let cost_ns = (bytes * self.ns_per_kib.load(Ordering::Relaxed)) >> 10;
         let after = |until_ns: u64| {
-            let from_ns = until_ns.clamp(now_ns.saturating_sub(SAVED_MAX_NS), now_ns + DEBT_MAX_NS);
-            from_ns + cost_ns.min(DEBT_MAX_NS)
+            let from_ns = until_ns.clamp(now_ns.saturating_sub(SAVED_MAX_NS), now_ns + AHEAD_MAX_NS);
+            from_ns + cost_ns.min(AHEAD_MAX_NS)
         };
         let taken = self
             .taken_until_ns
@@ -111,17 +111,17 @@ impl Throttle {
         }
     }
 
-    /// Sets the pace after a cycle that did `work` and left `room`.
+    /// Sets the rate after a cycle that did `work` and left `room`.
     pub(super) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
-        let mut pace = self.pace.lock();
+        let mut rates = self.rates.lock();
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.
-            pace.recorded_ns = 0;
+            rates.recorded_ns = 0;
             return self.ns_per_kib.store(0, Ordering::Relaxed);
         }
-        pace.record(room, work, extent_bytes, now_ns);
+        rates.record(room, work, extent_bytes, now_ns);
         let ns_per_kib = match work.is_anything() {
-            true => pace.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
+            true => rates.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
             // Nothing is to be had by waiting.
             false => self.ns_per_kib.load(Ordering::Relaxed) / 2,
         };
@@ -129,7 +129,7 @@ impl Throttle {
     }
 }
 
-impl Pace {
+impl GcRates {
     fn record(&mut self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
         let before_ns = std::mem::replace(&mut self.recorded_ns, now_ns);
         if before_ns == 0 || before_ns >= now_ns {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Ten cycles a second, each of which empties ten segments of rows that are half obsolete, and gains 1 MiB of deltas.
-    fn paced(throttle: &Throttle, room: Room) -> u64 {
+    fn rate_after(throttle: &Throttle, room: Room) -> u64 {
         let work = Work { segments: 10, copied: 5 * MIB, gained: MIB };
         (1..=50).for_each(|tenth| throttle.adjust(room, work, MIB, tenth * SECOND_NS / 10));
         throttle.ns_per_kib.load(Ordering::Relaxed)
@@ -186,16 +186,16 @@ mod tests {
     #[test]
     fn writers_are_held_while_room_is_short_and_no_longer() {
         let throttle = Throttle::default();
-        assert_eq!(paced(&throttle, room(20, 50)), 0);
-        assert!(paced(&throttle, room(10, 0)) > 0);
+        assert_eq!(rate_after(&throttle, room(20, 50)), 0);
+        assert!(rate_after(&throttle, room(10, 0)) > 0);
         assert!(throttle.is_on());
         throttle.adjust(room(20, 50), Work::default(), MIB, 6 * SECOND_NS);
         assert!(!throttle.is_on());
     }
 
     #[test]
-    fn deltas_are_written_at_the_pace_at_which_they_are_merged() {
-        let at = |deltas| paced(&Throttle::default(), room(100, deltas));
+    fn deltas_are_written_at_the_rate_at_which_they_are_merged() {
+        let at = |deltas| rate_after(&Throttle::default(), room(100, deltas));
         assert!(is_about(at(100), 10 * MIB), "{}", at(100));
         assert!(is_about(at(75), 25 * MIB), "{}", at(75));
         assert!(is_about(at(150), 10 * MIB / 4), "{}", at(150));
@@ -203,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_written_at_the_pace_at_which_they_are_freed() {
-        let at = |available| paced(&Throttle::default(), room(available, 0));
+    fn extents_are_written_at_the_rate_at_which_they_are_freed() {
+        let at = |available| rate_after(&Throttle::default(), room(available, 0));
         assert!(is_about(at(5), 50 * MIB), "{}", at(5));
         assert!(is_about(at(10), 150 * MIB), "{}", at(10));
         assert!(is_about(at(1), 50 * MIB * 3 / 19), "{}", at(1));
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn nobody_is_held_for_nothing() {
         let throttle = Throttle::default();
-        assert!(paced(&throttle, room(1, 150)) > 0);
+        assert!(rate_after(&throttle, room(1, 150)) > 0);
         (0..40).for_each(|_| throttle.adjust(room(1, 150), Work::default(), MIB, 6 * SECOND_NS));
         assert!(!throttle.is_on());
     }
@@ -236,16 +236,16 @@ mod tests {
         let throttle = Throttle::default();
         throttle.ns_per_kib.store(1_000_000, Ordering::Relaxed);
         let ahead = || throttle.taken_until_ns.load(Ordering::Relaxed) as i64 - clock.monotonic_ns() as i64;
-        throttle.pay(1024, &clock);
+        throttle.delay(1024, &clock);
         assert_eq!(ahead(), 0, "rest of a millisecond is saved");
-        throttle.pay(1024, &clock);
-        throttle.pay(512, &clock);
+        throttle.delay(1024, &clock);
+        throttle.delay(512, &clock);
         assert_eq!(ahead(), 1_500_000);
         clock.advance_ms(60_000);
-        throttle.pay(3 * 1024, &clock);
+        throttle.delay(3 * 1024, &clock);
         assert_eq!(ahead(), 2_000_000);
-        throttle.pay(64 << 20, &clock);
-        throttle.pay(64 << 20, &clock);
-        assert_eq!(ahead(), 2 * DEBT_MAX_NS as i64, "what one write may take, after as much");
+        throttle.delay(64 << 20, &clock);
+        throttle.delay(64 << 20, &clock);
+        assert_eq!(ahead(), 2 * AHEAD_MAX_NS as i64, "what one write may take, after as much");
     }
 }

@@ -33,7 +33,7 @@ const IDLE_EMPTY_PERCENT: u64 = 10;
 /// They go many at a time, so that a sync is seldom.
 const IDLE_EMPTY_MAX: usize = 256;
 /// And no more often than that.
-const IDLE_RESTS_NS: u64 = 1_000_000_000;
+const IDLE_COOLDOWN_NS: u64 = 1_000_000_000;
 /// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
 /// store counts as full.
 const NEED_GAIN_PERCENT: u64 = 3;
@@ -248,8 +248,8 @@ impl Engine {
     /// the order in which they were written.
     fn wholly_obsolete(&self, used: u64, obsolete: u64) -> Vec<u32> {
         let is_enough = |bytes: u64| bytes * 100 >= used * IDLE_EMPTY_PERCENT;
-        let rests_for = self.clock.monotonic_ns().abs_diff(self.gc.gave_back_ns.load(Ordering::Relaxed));
-        if !is_enough(obsolete) || rests_for < IDLE_RESTS_NS {
+        let idle_for = self.clock.monotonic_ns().abs_diff(self.gc.gave_back_ns.load(Ordering::Relaxed));
+        if !is_enough(obsolete) || idle_for < IDLE_COOLDOWN_NS {
             return Vec::new();
         }
         let (mut empty, bytes) = self.log.empty_segments();

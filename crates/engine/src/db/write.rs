@@ -10,8 +10,8 @@
 //! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
 //!    record (sequence, the slot it replaces, checksum of the prefix), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
-//! 5. Commit the reservation, let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **pay**
-//!    back-pressure if space is low (`throttle.rs`).
+//! 5. Commit the reservation, let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **throttle**
+//!    the writer if space is low (`throttle.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. An appender's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
@@ -207,7 +207,7 @@ impl Engine {
         drop(guard);
         self.record_write(table);
         self.make_durable(sequence)?;
-        self.pay(bytes);
+        self.throttle(bytes);
         Ok(Outcome::Published(old))
     }
 
@@ -242,11 +242,11 @@ impl Engine {
         self.log.check_writable()
     }
 
-    /// Back-pressure: delays the writer in proportion to what it wrote, while space is low.
+    /// Delays the writer in proportion to what it wrote, while space is low.
     #[inline]
-    pub(super) fn pay(&self, bytes: usize) {
+    pub(super) fn throttle(&self, bytes: usize) {
         if self.gc.throttle.is_on() && self.options.wait_for_space {
-            self.gc.throttle.pay(bytes as u64, &self.clock);
+            self.gc.throttle.delay(bytes as u64, &self.clock);
         }
     }
 

@@ -44,8 +44,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
 
+use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::schema::body::BodyBytes;
-use crate::words::{u16_at, u32_at, u64_at};
 use crate::{Error, Result};
 
 /// Bytes of the fixed part of a record header.

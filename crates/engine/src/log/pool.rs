@@ -53,13 +53,13 @@ struct Refusal {
 }
 
 /// How long a medium that refused to grow is left in peace: others may have freed some of the disk by then.
-const REFUSAL_RESTS: Duration = Duration::from_secs(1);
+const REFUSAL_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// Extents that new rows leave to others on a disk that fills, at most. This, and the others here, for large extents.
 const SLACK_MAX: u32 = 64;
 
 /// How long extents are free before they are given back.
-const FREE_RESTS: Duration = Duration::from_secs(1);
+const FREE_BEFORE_RELEASE: Duration = Duration::from_secs(1);
 /// Free extents that are kept beside those held back, at most, and a quarter of those used.
 const KEPT_MAX: u32 = 16;
 
@@ -203,7 +203,7 @@ impl Pool {
             self.free.extend(self.ready.drain(..));
         }
         let excess = self.excess().min((self.free.len() as u32).saturating_sub(Claim::Write.reserve()));
-        if now.abs_diff(self.watched_since) < FREE_RESTS || excess > 0 {
+        if now.abs_diff(self.watched_since) < FREE_BEFORE_RELEASE || excess > 0 {
             return excess;
         }
         let kept = Claim::Write.reserve()
@@ -273,7 +273,7 @@ impl Pool {
 
     /// Forgets a refusal that is old enough to ask again.
     fn forget_refusal(&mut self, now: Duration) {
-        if self.refusal.as_ref().is_some_and(|refusal| now.abs_diff(refusal.at) >= REFUSAL_RESTS) {
+        if self.refusal.as_ref().is_some_and(|refusal| now.abs_diff(refusal.at) >= REFUSAL_COOLDOWN) {
             self.refusal = None;
         }
     }
@@ -454,7 +454,7 @@ mod tests {
         pool.add_ready(1);
         assert_eq!(pool.take(1, Claim::Delete, now), Ok(1));
         assert_eq!(pool.take(2, Claim::Write, now), Err(NoExtent::Full));
-        let later = now + REFUSAL_RESTS;
+        let later = now + REFUSAL_COOLDOWN;
         assert_eq!(pool.take(1, Claim::Write, later), Err(NoExtent::Grow(2)), "it is asked again");
         pool.has_grown(2);
         assert_eq!(pool.refusal(), None);
@@ -473,7 +473,7 @@ mod tests {
         let start = Duration::ZERO;
         let mut pool = Pool::new(1, 1, 100, 1, start);
         pool.has_grown(40);
-        let at = |n: u32| start + FREE_RESTS * n;
+        let at = |n: u32| start + FREE_BEFORE_RELEASE * n;
         assert_eq!(pool.surplus(start), 0);
         assert_eq!(pool.surplus(at(1)), 0, "it was not there all the time");
         (0..8).for_each(|_| assert!(pool.take(1, Claim::Write, at(1)).is_ok()));

@@ -42,7 +42,7 @@ use hedgerow_device::{FastTier, crc32c};
 use super::format::PLACED;
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::segment_list::{self, ENTRY_BYTES, SegmentEntry};
-use crate::words::{u32_at, u64_at, u128_at};
+use crate::le_bytes::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";

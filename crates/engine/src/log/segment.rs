@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hedgerow_device::{crc32c, zeroed_words};
 
 use super::format::Seed;
-use crate::words::{u32_at, u64_at};
+use crate::le_bytes::{u32_at, u64_at};
 
 /// Bytes before the first record of a segment.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 128;

@@ -14,7 +14,7 @@ use super::layout::{Layout, Slot};
 use super::table::TableSchema;
 use super::types::Type;
 use super::{FieldId, Value};
-use crate::words::{u16_at, u32_at, u64_at};
+use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::{Error, Result};
 
 /// The bytes of one body.

@@ -27,8 +27,8 @@
 use super::table::{FieldLife, TableSchema};
 use super::types::Type;
 use super::{DEFAULT_BYTES_MAX, Field, FieldId, OwnedValue};
+use crate::le_bytes::u16_at;
 use crate::limits::FIELDS_MAX;
-use crate::words::u16_at;
 use crate::{Error, ErrorKind, Result};
 
 const FORMAT: u8 = 1;

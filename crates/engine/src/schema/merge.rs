@@ -12,8 +12,8 @@ use super::layout::Layout;
 use super::plan::{INLINE_FIELDS, row_too_long};
 use super::table::TableSchema;
 use crate::Result;
+use crate::le_bytes::u64_at;
 use crate::limits::{FIELDS_MAX, ROW_BYTES_MAX};
-use crate::words::u64_at;
 
 /// A present field of a merged row.
 #[derive(Debug, Clone, Copy)]
