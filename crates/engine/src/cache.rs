@@ -27,10 +27,10 @@
 //! | `cache/page.rs` | pages of equal slots, bitmaps, the pool; marks of replaced rows |
 //! | `cache/ring.rs` | the lock-free queue from readers to the worker |
 //! | `cache/policy.rs` | hit ratios, admission, lifetimes, RW |
-//! | `cache/gain.rs` | whether it pays |
+//! | `cache/benefit.rs` | whether it is of benefit: the probe |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod gain;
+mod benefit;
 mod page;
 mod policy;
 mod ring;
@@ -74,7 +74,7 @@ const SAMPLED: u32 = 4;
 
 /// The cache of one store; see the module.
 pub(crate) struct Cache {
-    /// The tick of the clock that rows' last accesses are told in; 0 while the cache stands aside.
+    /// The tick of the clock that rows' last accesses are told in; 0 while the cache is bypassed.
     tick: Padded<AtomicU32>,
     memory: Option<FastTier>,
     ring: Ring,
@@ -84,7 +84,7 @@ pub(crate) struct Cache {
     pub(crate) mode: CacheMode,
     pub(crate) numbers: Numbers,
     /// The worker's own.
-    pub(crate) books: Mutex<Books>,
+    pub(crate) state: Mutex<CacheState>,
 }
 
 /// A cache line that is read all the time and seldom written.
@@ -100,11 +100,11 @@ pub(crate) struct Numbers {
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
     /// Time at home over time in DRAM, in percent.
-    pub(crate) gain_percent: AtomicU64,
+    pub(crate) benefit_percent: AtomicU64,
 }
 
 /// What only the worker touches.
-pub(crate) struct Books {
+pub(crate) struct CacheState {
     pub(crate) pages: Pages,
     pub(crate) policy: Policy,
     /// Places that no slot leads to any more, by the epoch they must wait for.
@@ -114,11 +114,11 @@ pub(crate) struct Books {
     pub(crate) observed: u32,
     /// When the tick was last moved on, on the monotonic clock.
     pub(crate) ticked_ns: u64,
-    /// When the gain is to be looked at again.
-    pub(crate) look_at_ns: u64,
-    pub(crate) worth_it: bool,
+    /// When the benefit is to be probed again.
+    pub(crate) probe_at_ns: u64,
+    pub(crate) beneficial: bool,
     /// Of the eviction that is under way: what is still to be visited.
-    pub(crate) evicting: Vec<Visit>,
+    pub(crate) eviction_cursor: Vec<EvictionStep>,
     /// A row found no place since the last round.
     pub(crate) starved: bool,
     /// The tick at which one last did.
@@ -126,9 +126,9 @@ pub(crate) struct Books {
     pub(crate) random: Random,
 }
 
-/// A page that an eviction is to visit.
+/// A page that an eviction is to visit, and which rows go.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Visit {
+pub(crate) struct EvictionStep {
     pub(crate) table: u32,
     pub(crate) page: u32,
     /// Rows that were last read so many ticks ago go.
@@ -144,7 +144,7 @@ struct Batch {
 
 impl Cache {
     /// The cache that the options ask for. Nothing of its memory is touched yet. Where the address space cannot be had,
-    /// there is no cache: it is a gain, and not needed.
+    /// there is no cache: it is a benefit, and not needed.
     pub(crate) fn new(options: &Options, wanted: bool) -> Cache {
         let wanted = wanted && options.cache_mode != CacheMode::Off && options.cache_bytes >= CACHE_BYTES_MIN;
         let pages = if wanted { (options.cache_bytes / PAGE_BYTES).min(u64::from(u32::MAX)) } else { 0 };
@@ -155,16 +155,16 @@ impl Cache {
         let pages = if memory.is_some() { pages as u32 - 1 } else { 0 };
         let seed = if options.background { Random::from_entropy().next_u64() } else { 1 };
         let (threshold, rw) = (options.cache_hit_threshold, options.cache_rw);
-        let books = Books {
+        let state = CacheState {
             pages: Pages::new(pages),
             policy: Policy::new(options.cache_policy, threshold, rw, seed),
             retired: VecDeque::new(),
             tick: 1,
             observed: 0,
             ticked_ns: 0,
-            look_at_ns: 0,
-            worth_it: false,
-            evicting: Vec::new(),
+            probe_at_ns: 0,
+            beneficial: false,
+            eviction_cursor: Vec::new(),
             starved: false,
             starved_at: 0,
             random: Random::from_seed(seed),
@@ -177,7 +177,7 @@ impl Cache {
             sample_all: !options.background,
             mode: options.cache_mode,
             numbers: Numbers::default(),
-            books: Mutex::new(books),
+            state: Mutex::new(state),
         }
     }
 
@@ -191,7 +191,7 @@ impl Cache {
         self.memory.as_ref().map_or(0, FastTier::bytes)
     }
 
-    /// The tick that it is; 0 while the cache stands aside. One load of a line that all share.
+    /// The tick that it is; 0 while the cache is bypassed. One load of a line that all share.
     #[inline]
     pub(crate) fn tick(&self) -> u32 {
         self.tick.0.load(Ordering::Relaxed)
@@ -342,25 +342,25 @@ impl Cache {
 
     /// How many times longer reads of the home tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
     /// on either side are as near to each other: memory answers sooner to who was close by just before.
-    pub(crate) fn gain(&self, home: &FastTier, from: u64) -> f64 {
+    pub(crate) fn probe_benefit(&self, home: &FastTier, from: u64) -> f64 {
         let memory = self.memory();
         let places = |from: u64| {
-            let stride = SAMPLED_BYTES / gain::SAMPLES as u64;
+            let stride = SAMPLED_BYTES / benefit::SAMPLES as u64;
             std::array::from_fn(|i| from + i as u64 * stride)
         };
         let others = places(memory.bytes() - SAMPLED_BYTES);
         // Pages of zeros that were never written are all the same one.
         others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
-        gain::measure(home, &places(from), memory, &others)
+        benefit::measure(home, &places(from), memory, &others)
     }
 }
 
-pub(crate) use gain::{NOT_WORTH_IT, WORTH_IT, is_better_than_pages};
+pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, is_better_than_pages};
 
 /// Of the home tier, and of the cache's last page, when the one is measured against the other.
 pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;
 
-impl Books {
+impl CacheState {
     /// Has what no slot leads to any more freed once nobody can see it: `epoch` is that of a moment after the last of it
     /// was unlinked.
     pub(crate) fn retire(&mut self, epoch: u64, places: Vec<u64>, pages: Vec<u32>) {

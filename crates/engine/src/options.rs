@@ -80,8 +80,8 @@ pub struct Options {
     /// walking the fields before them, as rows without a schema would have to be: for experiments. No byte that is stored
     /// depends on it.
     pub schema_layout: bool,
-    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache stands aside. Below
-    /// 1 MiB there is no cache. On a file in the page cache it stands aside unless the store uses more than there is of memory, and
+    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. Below
+    /// 1 MiB there is no cache. On a file in the page cache it is bypassed unless the store uses more than there is of memory, and
     /// this is at least half of memory and with the index at most seven eighths.
     pub cache_bytes: u64,
     /// Default `Auto`.

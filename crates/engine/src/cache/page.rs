@@ -1,6 +1,6 @@
 //! The cache's memory in pages, and which parts of it hold rows.
 //!
-//! Owns two things. [`Pages`], the worker's book: the pool of free pages, the list of pages of each table and size, and in
+//! Owns two things. [`Pages`], the worker's state: the pool of free pages, the list of pages of each table and size, and in
 //! each page's header the table, the size of its slots, the number of rows and the occupancy bitmap (FOCUS section V-C1,
 //! figure 8). And [`Marks`], shared with all writers: which rows have been replaced and wait to be freed. Promises that a
 //! slot is given out to one row at a time, and that a mark is found by the first [`Marks::take`] that begins after it was
@@ -94,7 +94,7 @@ struct List {
     rows: u64,
 }
 
-/// The worker's book of all pages.
+/// The worker's state of all pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
     headers: Vec<Option<Box<Page>>>,
@@ -182,7 +182,7 @@ impl Pages {
         }
     }
 
-    /// Takes all pages of a table out of the book, to be given back by [`Pages::give_back`].
+    /// Takes all pages of a table out, to be given back by [`Pages::give_back`].
     pub(crate) fn detach(&mut self, table: u32) -> Vec<u32> {
         let keys: Vec<(u32, u32)> =
             self.lists.range((table, 0)..=(table, u32::MAX)).map(|(&key, _)| key).collect();

@@ -9,7 +9,7 @@
 //! The worker's round, every 4 ms while there is work:
 //!
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
-//! 2. Every few seconds, unless told always to cache: look whether it pays, by measuring home (`cache/gain.rs`), or where home is the
+//! 2. Every few seconds, unless told always to cache: look whether it pays, by measuring home (`cache/benefit.rs`), or where home is the
 //!    page cache by how much memory there is. If not, let everything go.
 //! 3. Where the cache is nearly full, evict by lifetime, the table with the lowest hit ratio first, until it is down to
 //!    90 % (FOCUS section V-C3). A cached slot goes back to its home slot.
@@ -29,7 +29,7 @@ use super::engine::{Engine, IdleBackoff, TableShared};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use crate::cache::{
-    Books, Cache, NOT_WORTH_IT, Request, SAMPLED_BYTES, TICKS_PER_SECOND, Visit, WORTH_IT,
+    BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
 };
 use crate::index::{Decision, Guard, IndexFull, LeafPosition, Slot, Tag};
@@ -43,9 +43,9 @@ use crate::{Error, Options, Result};
 /// Between two rounds of the worker while there is work.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Between two looks whether the cache pays.
-const LOOK: Duration = Duration::from_secs(3);
+const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
-const LOOK_SOON: Duration = Duration::from_millis(200);
+const PROBE_SOON: Duration = Duration::from_millis(200);
 /// Ticks between two looks at the tables' traffic.
 const OBSERVE_EVERY: u32 = 10;
 /// Rows copied in one round, at most.
@@ -53,7 +53,7 @@ const ADMIT_MAX: usize = 1024;
 /// Rows evicted in one round, at most.
 const EVICT_MAX: usize = 4096;
 /// Pages visited in one round to evict from, at most.
-const VISIT_MAX: usize = 512;
+const EVICTION_STEPS_MAX: usize = 512;
 /// Rows whose ages an eviction goes by, about.
 const AGES_SAMPLED: u64 = 4096;
 /// Eviction begins where so much of the cache is taken,
@@ -71,12 +71,12 @@ pub(super) enum Round {
     /// There was none.
     Quiet,
     /// The cache is not in use; it is looked at again after this time.
-    Aside(Duration),
+    Bypassed(Duration),
 }
 
-/// What a round unlinked.
+/// What no slot leads to any more since this round.
 #[derive(Default)]
-struct Gone {
+struct Unlinked {
     places: Vec<u64>,
     pages: Vec<u32>,
 }
@@ -204,7 +204,7 @@ impl Engine {
         let mut backoff = IdleBackoff::new(POLL_INTERVAL);
         let mut round = Round::Busy;
         while match round {
-            Round::Aside(until_look) => self.housekeeping.sleep(until_look.max(POLL_INTERVAL)),
+            Round::Bypassed(until_probe) => self.housekeeping.sleep(until_probe.max(POLL_INTERVAL)),
             Round::Busy => self.housekeeping.back_off(&mut backoff, || true),
             Round::Quiet => self.housekeeping.back_off(&mut backoff, || false),
         } {
@@ -215,106 +215,106 @@ impl Engine {
     /// One round.
     pub(super) fn tend_cache(&self) -> Round {
         if !self.cache.exists() {
-            return Round::Aside(LOOK);
+            return Round::Bypassed(PROBE_INTERVAL);
         }
-        let mut books = self.cache.books.lock();
-        let books = &mut *books;
-        let now_ns = self.advance_tick(books);
-        self.free_retired(books);
-        let mut gone = Gone::default();
+        let mut state = self.cache.state.lock();
+        let state = &mut *state;
+        let now_ns = self.advance_tick(state);
+        self.free_retired(state);
+        let mut unlinked = Unlinked::default();
         let mut taken = 0;
-        self.forget_tables(books, &mut gone);
-        self.take_replaced(books, &mut gone);
+        self.forget_tables(state, &mut unlinked);
+        self.take_replaced(state, &mut unlinked);
         let wanted = match self.cache.mode {
             CacheMode::On => true,
             // Without threads there is nobody to measure: the same calls must do the same again.
-            CacheMode::Auto => self.options.background && self.is_worth_it(books, now_ns),
+            CacheMode::Auto => self.options.background && self.is_beneficial(state, now_ns),
             CacheMode::Off => false,
         };
         if wanted {
-            self.cache.set_tick(books.tick);
-            if books.starved {
-                books.starved_at = books.tick;
+            self.cache.set_tick(state.tick);
+            if state.starved {
+                state.starved_at = state.tick;
             }
             let starved_lately =
-                books.starved_at > 0 && books.tick.wrapping_sub(books.starved_at) < STARVED_LATELY;
-            books.policy.set_full(starved_lately || books.pages.usage() >= USAGE_FULL);
-            if books.tick.wrapping_sub(books.observed) >= OBSERVE_EVERY {
-                books.observed = books.tick;
-                self.observe_tables(books);
+                state.starved_at > 0 && state.tick.wrapping_sub(state.starved_at) < STARVED_LATELY;
+            state.policy.set_full(starved_lately || state.pages.usage() >= USAGE_FULL);
+            if state.tick.wrapping_sub(state.observed) >= OBSERVE_EVERY {
+                state.observed = state.tick;
+                self.observe_tables(state);
             }
-            self.make_room(books, &mut gone);
-            taken = self.admit_requested(books);
+            self.make_room(state, &mut unlinked);
+            taken = self.admit_requested(state);
         } else {
             self.cache.set_tick(0);
             std::iter::from_fn(|| self.cache.next_request()).for_each(drop);
-            books.evicting.clear();
-            self.let_all_go(books, &mut gone);
+            state.eviction_cursor.clear();
+            self.let_all_go(state, &mut unlinked);
         }
-        let busy = taken > 0 || !gone.places.is_empty() || !gone.pages.is_empty();
-        books.retire(self.epoch.current(), gone.places, gone.pages);
-        self.free_retired(books);
-        self.cache.numbers.rows.store(books.pages.rows(), Ordering::Relaxed);
-        self.cache.numbers.bytes.store(books.pages.used_bytes(), Ordering::Relaxed);
+        let busy = taken > 0 || !unlinked.places.is_empty() || !unlinked.pages.is_empty();
+        state.retire(self.epoch.current(), unlinked.places, unlinked.pages);
+        self.free_retired(state);
+        self.cache.numbers.rows.store(state.pages.rows(), Ordering::Relaxed);
+        self.cache.numbers.bytes.store(state.pages.used_bytes(), Ordering::Relaxed);
         match (busy, wanted) {
             (true, _) => Round::Busy,
             (false, true) => Round::Quiet,
-            (false, false) => Round::Aside(Duration::from_nanos(books.look_at_ns.saturating_sub(now_ns))),
+            (false, false) => Round::Bypassed(Duration::from_nanos(state.probe_at_ns.saturating_sub(now_ns))),
         }
     }
 
     /// Moves the tick on with time, or in a store without threads by one.
-    fn advance_tick(&self, books: &mut Books) -> u64 {
+    fn advance_tick(&self, state: &mut CacheState) -> u64 {
         let now_ns = self.clock.monotonic_ns();
         let tick_ns = (1e9 / TICKS_PER_SECOND) as u64;
-        let passed = now_ns.saturating_sub(books.ticked_ns) / tick_ns;
-        let passed = if books.ticked_ns == 0 || !self.options.background { 1 } else { passed };
+        let passed = now_ns.saturating_sub(state.ticked_ns) / tick_ns;
+        let passed = if state.ticked_ns == 0 || !self.options.background { 1 } else { passed };
         if passed > 0 {
-            books.ticked_ns = now_ns;
+            state.ticked_ns = now_ns;
             // It wraps after more than a year; then some rows leave early or late.
-            books.tick = books.tick.wrapping_add(passed as u32).max(1);
+            state.tick = state.tick.wrapping_add(passed as u32).max(1);
         }
         now_ns
     }
 
-    fn free_retired(&self, books: &mut Books) {
-        books.free_retired(|epoch| self.epoch.is_quiescent_since(epoch));
+    fn free_retired(&self, state: &mut CacheState) {
+        state.free_retired(|epoch| self.epoch.is_quiescent_since(epoch));
     }
 
     /// Rows whose slots were replaced by writers.
-    fn take_replaced(&self, books: &mut Books, gone: &mut Gone) {
-        let before = gone.places.len();
-        self.cache.take_marked(&mut gone.places);
-        gone.places[before..].iter().for_each(|&place| books.pages.leave(place));
+    fn take_replaced(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
+        let before = unlinked.places.len();
+        self.cache.take_marked(&mut unlinked.places);
+        unlinked.places[before..].iter().for_each(|&place| state.pages.leave(place));
     }
 
     /// The pages of tables that were dropped or cleared: their trees went with all slots in them.
-    fn forget_tables(&self, books: &mut Books, gone: &mut Gone) {
-        for table in books.pages.tables() {
+    fn forget_tables(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
+        for table in state.pages.tables() {
             if self.catalog.by_id(table).is_none() {
                 // The table goes out of the catalog before its tree is exchanged. Only after that nobody new can find an
                 // entry.
                 self.catalog.wait_for_change();
-                gone.pages.extend(books.pages.detach(table));
+                unlinked.pages.extend(state.pages.detach(table));
             }
         }
     }
 
-    fn observe_tables(&self, books: &mut Books) {
+    fn observe_tables(&self, state: &mut CacheState) {
         for table in self.catalog.all() {
             let id = table.id.load(std::sync::atomic::Ordering::Relaxed);
-            books.policy.observe(id, &table.traffic);
+            state.policy.observe(id, &table.traffic);
         }
-        books.policy.keep_tables(|table| self.catalog.by_id(table).is_some());
+        state.policy.keep_tables(|table| self.catalog.by_id(table).is_some());
     }
 
     /// Whether rows are better off in DRAM, by a look that is at most a few seconds old.
-    fn is_worth_it(&self, books: &mut Books, now_ns: u64) -> bool {
-        if now_ns < books.look_at_ns {
-            return books.worth_it;
+    fn is_beneficial(&self, state: &mut CacheState, now_ns: u64) -> bool {
+        if now_ns < state.probe_at_ns {
+            return state.beneficial;
         }
         let tier = self.log.tier();
-        let look = match tier.medium() {
+        let probed = match tier.medium() {
             // Home is DRAM.
             Medium::Dram => Some(false),
             Medium::PageCache => Some(
@@ -324,27 +324,28 @@ impl Engine {
                         is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
                     }),
             ),
-            _ => self.is_home_slow(books),
+            _ => self.is_home_slow(state),
         };
-        books.worth_it = look.unwrap_or(false);
-        books.look_at_ns = now_ns + if look.is_some() { LOOK } else { LOOK_SOON }.as_nanos() as u64;
-        books.worth_it
+        state.beneficial = probed.unwrap_or(false);
+        state.probe_at_ns =
+            now_ns + if probed.is_some() { PROBE_INTERVAL } else { PROBE_SOON }.as_nanos() as u64;
+        state.beneficial
     }
 
     /// Whether reads at home take so much longer than reads of DRAM; `None` while the store is too small to tell.
-    fn is_home_slow(&self, books: &mut Books) -> Option<bool> {
-        let from = self.sampled_place(books)?;
-        let gain = self.cache.gain(self.log.tier(), from);
-        self.cache.numbers.gain_percent.store((gain * 100.0) as u64, Ordering::Relaxed);
-        Some(gain >= if books.worth_it { NOT_WORTH_IT } else { WORTH_IT })
+    fn is_home_slow(&self, state: &mut CacheState) -> Option<bool> {
+        let from = self.sampled_place(state)?;
+        let benefit = self.cache.probe_benefit(self.log.tier(), from);
+        self.cache.numbers.benefit_percent.store((benefit * 100.0) as u64, Ordering::Relaxed);
+        Some(benefit >= if state.beneficial { BENEFIT_KEPT } else { BENEFIT_MIN })
     }
 
     /// Where in a random segment to look how slow home is.
-    fn sampled_place(&self, books: &mut Books) -> Option<u64> {
+    fn sampled_place(&self, state: &mut CacheState) -> Option<u64> {
         let segments = self.log.segments();
-        let (extent, segment, _) = segments.get(books.random.below(segments.len().max(1) as u64) as usize)?;
+        let (extent, segment, _) = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
         let bytes = u64::from(segment.extents) * self.log.extent_bytes() - SEGMENT_HEADER_BYTES;
-        let within = books.random.below(bytes - SAMPLED_BYTES) / 64 * 64;
+        let within = state.random.below(bytes - SAMPLED_BYTES) / 64 * 64;
         Some(u64::from(*extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)
     }
 }
@@ -352,7 +353,7 @@ impl Engine {
 /// Admission.
 impl Engine {
     /// Returns how many requests there were.
-    fn admit_requested(&self, books: &mut Books) -> usize {
+    fn admit_requested(&self, state: &mut CacheState) -> usize {
         let mut taken = 0;
         let mut group: SmallVec<[Request; GROUP]> = SmallVec::new();
         while taken < ADMIT_MAX {
@@ -362,19 +363,19 @@ impl Engine {
                 || group.len() == GROUP
                 || next.is_some_and(|r| group.iter().any(|o| o.table != r.table))
             {
-                self.admit_group(books, &group);
+                self.admit_group(state, &group);
                 group.clear();
             }
             let Some(request) = next else { break };
             taken += 1;
             group.push(request);
         }
-        self.admit_group(books, &group);
+        self.admit_group(state, &group);
         taken
     }
 
     /// Admits rows of one table; their misses overlap.
-    fn admit_group(&self, books: &mut Books, group: &[Request]) {
+    fn admit_group(&self, state: &mut CacheState, group: &[Request]) {
         let Some(first) = group.first() else { return };
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
@@ -384,14 +385,14 @@ impl Engine {
         for (slot, key) in found.iter_mut().zip(&keys) {
             let admits = |slot: &Slot| {
                 matches!(slot.tag(), Tag::Row | Tag::Delta)
-                    && books.policy.admits(first.table, hash(first.table, key))
+                    && state.policy.admits(first.table, hash(first.table, key))
             };
             *slot = slot.filter(admits);
         }
         self.fetch_chains(found);
         for slot in found.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
-            if self.admit(books, &table, first.table, slot, &guard).unwrap_or(false) {
+            if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {
                 self.cache.numbers.admissions.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -400,7 +401,7 @@ impl Engine {
     /// Copies the row under a home slot into the cache, and publishes it.
     fn admit(
         &self,
-        books: &mut Books,
+        state: &mut CacheState,
         table: &TableShared,
         id: u32,
         home: Slot,
@@ -420,7 +421,7 @@ impl Engine {
             // Nobody merges in the cache.
             draft.flags &= FLAG_FIELD_EXPIRY;
             let spec = draft.spec(id, newest.key());
-            return Ok(self.admit_as(books, table, home, &chain, &spec, guard, |body| plan.encode(body)));
+            return Ok(self.admit_as(state, table, home, &chain, &spec, guard, |body| plan.encode(body)));
         }
         let body = BodyBytes::slice(&newest, 0..newest.body_len())?;
         let spec = RecordSpec {
@@ -432,13 +433,13 @@ impl Engine {
             expires_at_ms: newest.expires_at_ms(),
             body_bytes: body.len(),
         };
-        Ok(self.admit_as(books, table, home, &chain, &spec, guard, |out| out.copy_from_slice(body)))
+        Ok(self.admit_as(state, table, home, &chain, &spec, guard, |out| out.copy_from_slice(body)))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two ends of one step")]
     fn admit_as(
         &self,
-        books: &mut Books,
+        state: &mut CacheState,
         table: &TableShared,
         home: Slot,
         chain: &Chain<'_>,
@@ -447,12 +448,12 @@ impl Engine {
         body: impl FnOnce(&mut [u8]),
     ) -> bool {
         let bytes = Cache::entry_bytes(spec.record_bytes());
-        let Some(place) = books.pages.allocate(spec.table, bytes) else {
-            books.starved |= Cache::fits(bytes) && !books.pages.is_emptying(spec.table, bytes);
+        let Some(place) = state.pages.allocate(spec.table, bytes) else {
+            state.starved |= Cache::fits(bytes) && !state.pages.is_emptying(spec.table, bytes);
             return false;
         };
         let cached = Slot::cached(home, place, spec.record_bytes() as u64);
-        self.cache.fill(place, books.tick, home, spec, chain.newest().version(), body);
+        self.cache.fill(place, state.tick, home, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
         let stands = table.index.rows().upsert(spec.key, guard, |now| match now == Some(home) {
             true => (Decision::Store(cached), true),
@@ -460,8 +461,8 @@ impl Engine {
         });
         let stands = stands.unwrap_or(false);
         if !stands {
-            books.pages.leave(place);
-            books.pages.free(place);
+            state.pages.leave(place);
+            state.pages.free(place);
         }
         stands
     }
@@ -469,93 +470,93 @@ impl Engine {
 
 /// Eviction.
 impl Engine {
-    fn make_room(&self, books: &mut Books, gone: &mut Gone) {
-        if books.evicting.is_empty() && books.pages.usage() > USAGE_HIGH {
-            books.evicting = self.plan_eviction(books);
+    fn make_room(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
+        if state.eviction_cursor.is_empty() && state.pages.usage() > USAGE_HIGH {
+            state.eviction_cursor = self.plan_eviction(state);
         }
-        if !books.evicting.is_empty() {
-            self.evict_outlived(books, gone);
-        } else if books.starved && books.pages.free_pages() == 0 {
-            self.make_page(books, gone);
+        if !state.eviction_cursor.is_empty() {
+            self.evict_outlived(state, unlinked);
+        } else if state.starved && state.pages.free_pages() == 0 {
+            self.make_page(state, unlinked);
         }
-        books.starved = false;
+        state.starved = false;
     }
 
-    /// Which pages to visit, the last first, and which rows to let go there, so that enough is free in the end.
-    fn plan_eviction(&self, books: &mut Books) -> Vec<Visit> {
-        let mut tables = books.pages.tables();
-        let ratio = |&table: &u32| books.policy.ratio(table).unwrap_or(0.5);
+    /// The cursor of an eviction: which pages to visit, the last first, and which rows to let go there, so that enough is free in the end.
+    fn plan_eviction(&self, state: &mut CacheState) -> Vec<EvictionStep> {
+        let mut tables = state.pages.tables();
+        let ratio = |&table: &u32| state.policy.ratio(table).unwrap_or(0.5);
         // The one with the lowest hit ratio is to be visited first.
         tables.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
         let mut visits = Vec::new();
         for table in tables {
-            let mut pages = books.pages.of_table(table);
+            let mut pages = state.pages.of_table(table);
             // Not always the same ones first: the eviction ends when enough is free.
-            let first = books.random.below(pages.len() as u64) as usize;
+            let first = state.random.below(pages.len() as u64) as usize;
             pages.rotate_left(first);
             visits.extend(pages.into_iter().map(|page| {
-                let age_max = books.policy.lifetime(table, books.pages.occupancy(page));
-                Visit { table, page, age_max }
+                let age_max = state.policy.lifetime(table, state.pages.occupancy(page));
+                EvictionStep { table, page, age_max }
             }));
         }
-        let step = (books.pages.rows() / AGES_SAMPLED).max(1);
+        let step = (state.pages.rows() / AGES_SAMPLED).max(1);
         let mut sample = Vec::with_capacity(2 * AGES_SAMPLED as usize);
-        for visit in visits.iter().skip(books.random.below(step) as usize).step_by(step as usize) {
-            let rows = books.pages.rows_in(visit.page);
+        for visit in visits.iter().skip(state.random.below(step) as usize).step_by(step as usize) {
+            let rows = state.pages.rows_in(visit.page);
             rows.iter().for_each(|&place| self.cache.prefetch_access(place));
-            let share = books.pages.share_of_row(visit.page);
-            let lives = |&place: &u64| (f64::from(self.age_of(books, place)) / visit.age_max, share);
+            let share = state.pages.share_of_row(visit.page);
+            let lives = |&place: &u64| (f64::from(self.age_of(state, place)) / visit.age_max, share);
             sample.extend(rows.iter().map(lives));
         }
-        let scale = books.policy.scale(sample, 1.0 - USAGE_TARGET / books.pages.usage());
+        let scale = state.policy.scale(sample, 1.0 - USAGE_TARGET / state.pages.usage());
         visits.iter_mut().for_each(|visit| visit.age_max *= scale);
         visits
     }
 
     /// Goes on with an eviction: rows that were not read for longer than their lifetime leave, until enough is free.
-    fn evict_outlived(&self, books: &mut Books, gone: &mut Gone) {
+    fn evict_outlived(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
         let mut left = EVICT_MAX;
-        for _ in 0..VISIT_MAX {
+        for _ in 0..EVICTION_STEPS_MAX {
             if left == 0 {
                 return;
             }
-            let Some(Visit { table: id, page, age_max }) = books.evicting.pop() else { break };
+            let Some(EvictionStep { table: id, page, age_max }) = state.eviction_cursor.pop() else { break };
             // Between two rounds pages change hands.
-            let Some(table) = self.catalog.by_id(id).filter(|_| books.pages.table_of(page) == Some(id))
+            let Some(table) = self.catalog.by_id(id).filter(|_| state.pages.table_of(page) == Some(id))
             else {
                 continue;
             };
-            self.evict_from(books, gone, (&table, page), |age| f64::from(age) >= age_max, &mut left);
-            if books.pages.usage() <= USAGE_TARGET {
-                books.evicting.clear();
+            self.evict_from(state, unlinked, (&table, page), |age| f64::from(age) >= age_max, &mut left);
+            if state.pages.usage() <= USAGE_TARGET {
+                state.eviction_cursor.clear();
             }
         }
-        if books.evicting.is_empty() {
-            books.policy.adjust();
+        if state.eviction_cursor.is_empty() {
+            state.policy.adjust();
         }
     }
 
-    fn age_of(&self, books: &Books, place: u64) -> u32 {
-        books.tick.wrapping_sub(self.cache.last_access(place))
+    fn age_of(&self, state: &CacheState, place: u64) -> u32 {
+        state.tick.wrapping_sub(self.cache.last_access(place))
     }
 
     /// Evicts the rows of a page that are old enough, `left` at most.
     fn evict_from(
         &self,
-        books: &mut Books,
-        gone: &mut Gone,
+        state: &mut CacheState,
+        unlinked: &mut Unlinked,
         (table, page): (&TableShared, u32),
         is_due: impl Fn(u32) -> bool,
         left: &mut usize,
     ) {
         const AHEAD: usize = 8;
-        let rows = books.pages.rows_in(page);
+        let rows = state.pages.rows_in(page);
         for (i, &place) in rows.iter().enumerate() {
             if let Some(&ahead) = rows.get(i + AHEAD) {
                 self.cache.prefetch_access(ahead);
             }
-            if *left > 0 && is_due(self.age_of(books, place)) && self.evict(books, table, place) {
-                gone.places.push(place);
+            if *left > 0 && is_due(self.age_of(state, place)) && self.evict(state, table, place) {
+                unlinked.places.push(place);
                 *left -= 1;
             }
         }
@@ -563,7 +564,7 @@ impl Engine {
 
     /// Puts the home slot back in the place of a cached one. False if that was replaced already: then its entry is or will
     /// be marked.
-    fn evict(&self, books: &mut Books, table: &TableShared, place: u64) -> bool {
+    fn evict(&self, state: &mut CacheState, table: &TableShared, place: u64) -> bool {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.pin();
         let evicted = table.index.rows().upsert(record.key(), &guard, |now| match now {
@@ -574,20 +575,20 @@ impl Engine {
         });
         let evicted = evicted.unwrap_or(false);
         if evicted {
-            books.policy.evicted(record.table(), hash(record.table(), record.key()));
-            books.pages.leave(place);
+            state.policy.evicted(record.table(), hash(record.table(), record.key()));
+            state.pages.leave(place);
             self.cache.numbers.evictions.fetch_add(1, Ordering::Relaxed);
         }
         evicted
     }
 
     /// Lets rows go until none is left, a bounded number at a time.
-    fn let_all_go(&self, books: &mut Books, gone: &mut Gone) {
+    fn let_all_go(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
         let mut left = EVICT_MAX;
-        for id in books.pages.tables() {
+        for id in state.pages.tables() {
             let Some(table) = self.catalog.by_id(id) else { continue };
-            for page in books.pages.of_table(id) {
-                self.evict_from(books, gone, (&table, page), |_| true, &mut left);
+            for page in state.pages.of_table(id) {
+                self.evict_from(state, unlinked, (&table, page), |_| true, &mut left);
                 if left == 0 {
                     return;
                 }
@@ -597,30 +598,30 @@ impl Engine {
 
     /// There is room, but none for rows of some table and size: empties a page. Its rows move into other pages of their
     /// list if they can.
-    fn make_page(&self, books: &mut Books, gone: &mut Gone) {
-        let (page, moves) = match books.pages.spare() {
+    fn make_page(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
+        let (page, moves) = match state.pages.spare() {
             Some(page) => (page, true),
-            None => match books.pages.least() {
+            None => match state.pages.least() {
                 Some(page) => (page, false),
                 None => return,
             },
         };
-        let Some(id) = books.pages.table_of(page) else { return };
+        let Some(id) = state.pages.table_of(page) else { return };
         let Some(table) = self.catalog.by_id(id) else { return };
-        books.pages.close(page);
-        for place in books.pages.rows_in(page) {
-            if moves && self.move_row(books, &table, place) || self.evict(books, &table, place) {
-                gone.places.push(place);
+        state.pages.close(page);
+        for place in state.pages.rows_in(page) {
+            if moves && self.move_row(state, &table, place) || self.evict(state, &table, place) {
+                unlinked.places.push(place);
             }
         }
     }
 
     /// Moves a row to another page of its list; false if there is none, or the row was replaced.
-    fn move_row(&self, books: &mut Books, table: &TableShared, from: u64) -> bool {
+    fn move_row(&self, state: &mut CacheState, table: &TableShared, from: u64) -> bool {
         let Ok(record) = self.cache.owner(from) else { return false };
         let bytes = Cache::entry_bytes(record.record_bytes());
-        let Some(to) = books.pages.allocate(record.table(), bytes) else { return false };
-        let elsewhere = !books.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
+        let Some(to) = state.pages.allocate(record.table(), bytes) else { return false };
+        let elsewhere = !state.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
         let guard = self.pin();
         let moved = elsewhere
             && table
@@ -634,10 +635,10 @@ impl Engine {
                 })
                 .unwrap_or(false);
         if moved {
-            books.pages.leave(from);
+            state.pages.leave(from);
         } else {
-            books.pages.leave(to);
-            books.pages.free(to);
+            state.pages.leave(to);
+            state.pages.free(to);
         }
         moved
     }

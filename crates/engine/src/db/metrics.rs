@@ -126,10 +126,10 @@ pub struct Metrics {
     pub cache_bytes: u64,
     /// Bytes it may take.
     pub cache_bytes_max: u64,
-    /// Whether it is in use. Not while it stands aside because rows are read from their home about as fast, or home is the page cache.
+    /// Whether it is in use. Not while it is bypassed because rows are read from their home about as fast, or home is the page cache.
     pub cache_active: bool,
     /// How many times longer a read of a row's home takes than one of DRAM, in percent, as last measured; 0 if never.
-    pub cache_gain_percent: u64,
+    pub cache_benefit_percent: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,
     /// Everything up to this sequence is durable.
@@ -179,7 +179,7 @@ impl Engine {
             cache_bytes: of_cache.bytes.load(Ordering::Relaxed),
             cache_bytes_max: self.cache.bytes_max(),
             cache_active: self.cache.tick() != 0,
-            cache_gain_percent: of_cache.gain_percent.load(Ordering::Relaxed),
+            cache_benefit_percent: of_cache.benefit_percent.load(Ordering::Relaxed),
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
             sync_failure: self.log.tier().sync_failure().cloned(),

@@ -38,7 +38,7 @@ const EXTENT_BYTES_CHOSEN: u64 = 1 << 20;
 const LARGE_EXTENT_BYTES: u64 = 8 << 20;
 /// For so many extents writers may have an appender of their own: its open segments hold room that nobody else can use.
 const EXTENTS_PER_APPENDER: u32 = 40;
-/// Without a limit a tier has no more extents, for which there are books in memory: 1 TiB of 1 MiB each.
+/// Without a limit a tier has no more extents, for which there is state in memory: 1 TiB of 1 MiB each.
 const EXTENTS_MAX: u32 = 1 << 20;
 
 /// Whether an extent may have so many bytes.
@@ -129,8 +129,8 @@ impl Log {
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let unlimited = options.fast_tier_bytes_max == u64::MAX;
-        let books_max = if unlimited { EXTENTS_MAX } else { u32::MAX };
-        let extents_max = u32::try_from(limit / extent_bytes).unwrap_or(u32::MAX).min(books_max);
+        let states_max = if unlimited { EXTENTS_MAX } else { u32::MAX };
+        let extents_max = u32::try_from(limit / extent_bytes).unwrap_or(u32::MAX).min(states_max);
         let extents_max = if unlimited { extents_max.max(grown) } else { extents_max };
         let syncs_each_write = options.durability == Durability::Immediate;
         let appenders = match syncs_each_write && !tier.flush_is_cheap() {

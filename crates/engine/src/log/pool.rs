@@ -1,6 +1,6 @@
 //! The pool: which extents of the fast tier are used and which are free.
 //!
-//! Owns the books of the fast tier's extents and the rule how many are kept back from whom. Promises that what a claim may
+//! Owns the state of the fast tier's extents and the rule how many are kept back from whom. Promises that what a claim may
 //! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow, and gives back to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -214,7 +214,7 @@ impl Pool {
         surplus
     }
 
-    /// A free extent to be given back, taken out of the books until [`Pool::has_released`]; the low ones stay.
+    /// A free extent to be given back, taken out of the pool until [`Pool::has_released`]; the low ones stay.
     pub(crate) fn next_to_release(&mut self) -> Option<u32> {
         let extent = self.free.pop_last()?;
         self.releasing += 1;

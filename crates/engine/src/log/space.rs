@@ -126,7 +126,7 @@ impl Log {
         self.record_growth(pool, outcome, |pool| pool.has_grown(wanted))
     }
 
-    /// What the medium answered to a growth goes into the pool's books, and is an error unless the disk is full.
+    /// What the medium answered to a growth goes into the pool, and is an error unless the disk is full.
     fn record_growth(
         &self,
         pool: &mut Pool,

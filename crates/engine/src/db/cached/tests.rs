@@ -214,8 +214,8 @@ fn a_stale_count_is_that_of_the_cached_slot() {
     let cached = index.get(b"k", &guard).unwrap();
     assert!(cached.is_cached());
     assert_eq!(engine.home(cached).stale(), 1);
-    let mut books = engine.cache.books.lock();
-    assert!(engine.evict(&mut books, table.shared(), cached.offset()));
+    let mut state = engine.cache.state.lock();
+    assert!(engine.evict(&mut state, table.shared(), cached.offset()));
     assert_eq!(index.get(b"k", &guard).unwrap().stale(), 1);
 }
 
@@ -230,9 +230,9 @@ fn an_eviction_leaves_the_rows_next_entry_alone() {
     put(&table, b"k", 2);
     let second = cache(&db, &table, b"k");
     assert_ne!(first, second, "the first is not free while the guard lives");
-    let mut books = engine.cache.books.lock();
-    assert!(!engine.evict(&mut books, table.shared(), first));
-    assert!(!engine.move_row(&mut books, table.shared(), first));
+    let mut state = engine.cache.state.lock();
+    assert!(!engine.evict(&mut state, table.shared(), first));
+    assert!(!engine.move_row(&mut state, table.shared(), first));
     assert_eq!(slot(&table, b"k").offset(), second);
     drop(guard);
 }
@@ -289,10 +289,10 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         match end {
             "overwritten" => put(&table, b"k", 8),
             "evicted" => assert!({
-                let mut books = engine.cache.books.lock();
-                let evicted = engine.evict(&mut books, table.shared(), place);
+                let mut state = engine.cache.state.lock();
+                let evicted = engine.evict(&mut state, table.shared(), place);
                 let epoch = engine.epoch.current();
-                books.retire(epoch, vec![place], Vec::new());
+                state.retire(epoch, vec![place], Vec::new());
                 evicted
             }),
             "cleared" => table.clear().unwrap(),
@@ -321,11 +321,11 @@ fn a_late_admission_loses_to_a_write() {
     let guard = engine.pin();
     let home = table.shared().index.rows().get(b"k", &guard).unwrap();
     put(&table, b"k", 2);
-    let mut books = engine.cache.books.lock();
+    let mut state = engine.cache.state.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(!engine.admit(&mut books, table.shared(), id, home, &guard).unwrap());
-    assert_eq!((books.pages.rows(), books.pages.used_bytes()), (0, 0));
-    drop(books);
+    assert!(!engine.admit(&mut state, table.shared(), id, home, &guard).unwrap());
+    assert_eq!((state.pages.rows(), state.pages.used_bytes()), (0, 0));
+    drop(state);
     assert_eq!(a_of(&table, b"k"), Some(2));
     drop(db);
 }
@@ -476,9 +476,9 @@ fn a_cache_switched_off_takes_no_memory_and_one_without_gain_lets_go() {
     put(&table, b"k", 7);
     cache(&db, &table, b"k");
     let engine = table.engine();
-    let (mut books, mut gone) = (engine.cache.books.lock(), Gone::default());
-    engine.let_all_go(&mut books, &mut gone);
-    assert_eq!((gone.places.len(), books.pages.rows()), (1, 0));
+    let (mut state, mut unlinked) = (engine.cache.state.lock(), Unlinked::default());
+    engine.let_all_go(&mut state, &mut unlinked);
+    assert_eq!((unlinked.places.len(), state.pages.rows()), (1, 0));
     assert!(!slot(&table, b"k").is_cached());
     assert_eq!(a_of(&table, b"k"), Some(7));
 }
@@ -499,8 +499,8 @@ fn options_out_of_bounds_are_refused() {
 
 /// Measured, the page cache came out slower than the cache's memory now and then, and writers paid for a cache that gained nothing.
 #[test]
-fn on_the_page_cache_it_stands_aside_without_a_measurement() {
-    let scratch = fixture::Scratch::new("cached-aside");
+fn on_the_page_cache_it_is_bypassed_without_a_measurement() {
+    let scratch = fixture::Scratch::new("cached-bypassed");
     let options = Options { cache_mode: CacheMode::Auto, background: true, ..options() };
     let db = Db::open_with(scratch.at("store"), options).unwrap();
     let table = db
@@ -511,10 +511,10 @@ fn on_the_page_cache_it_stands_aside_without_a_measurement() {
         .unwrap();
     (0..20_000u64).for_each(|i| put(&table, &i.to_be_bytes(), i));
     // It was looked at when the store was opened and with each row that came; and now again.
-    table.engine().cache.books.lock().look_at_ns = 0;
+    table.engine().cache.state.lock().probe_at_ns = 0;
     table.engine().tend_cache();
     (0..20_000u64).for_each(|i| assert_eq!(a_of(&table, &i.to_be_bytes()), Some(i)));
     table.engine().tend_cache();
     let metrics = db.metrics();
-    assert_eq!((metrics.cache_active, metrics.cache_gain_percent, metrics.cache_rows), (false, 0, 0));
+    assert_eq!((metrics.cache_active, metrics.cache_benefit_percent, metrics.cache_rows), (false, 0, 0));
 }

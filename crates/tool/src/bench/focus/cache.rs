@@ -14,7 +14,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     title: "The row cache",
     paper: "Section VI-C, figures 13 and 16: with SeaCache reads are 51.5 % and scans 54.1 % better, and reads of cached rows \
             take 74.6 % less time; hit_threshold pays from 0.5 on; the best RW depends on the hit ratio. On a plain file the cache \
-            stands aside: the variants then differ by chance.",
+            is bypassed: the variants then differ by chance.",
     run,
 };
 

@@ -14,7 +14,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "hotspot",
     title: "The hot spot moves",
     paper: "Section VI-C, figure 14: after other rows become the hot ones, SeaCache needs 0.5 s to a hit ratio above 0.6 and \
-            2.0 s to a steady one. On a plain file the row cache stands aside: what moves there is what the processor's caches hold.",
+            2.0 s to a steady one. On a plain file the row cache is bypassed: what moves there is what the processor's caches hold.",
     run,
 };
 
@@ -85,7 +85,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         Figure {
             title: "The hit ratio while the hot spot moves".into(),
             see: "The row cache has followed the hot rows where the line is as high as left of the mark; it is 0 where the cache \
-                  stands aside."
+                  is bypassed."
                 .into(),
             settings,
             paper: Some("hit ratio above 0.6 after 0.5 s, steady after 2.0 s"),
@@ -172,7 +172,7 @@ fn dip(name: &str, before: &[Window], after: &[Window]) -> Vec<Factor> {
 }
 
 /// How far the hit ratio was back in the end, and how long until it was: to the end of the first window in which it was. The
-/// second is left out where it never was, both where the cache stood aside.
+/// second is left out where it never was, both where the cache was bypassed.
 fn recovery(name: &str, before: &[Window], after: &[Window], window_s: f64) -> Vec<Factor> {
     let name = name.to_uppercase();
     let [was, is] = [before, after].map(|course| settled(course, |window| window.hit_ratio));
@@ -243,6 +243,6 @@ mod tests {
         let never = recovery("c", &before, &course(&[Some(0.3), Some(0.4)]), 0.1);
         assert_eq!(never.len(), 1, "it never was");
         assert!((never[0].here - 0.5).abs() < 1e-9);
-        assert!(recovery("c", &course(&[None; 4]), &after, 0.1).is_empty(), "the cache stood aside");
+        assert!(recovery("c", &course(&[None; 4]), &after, 0.1).is_empty(), "the cache was bypassed");
     }
 }

@@ -263,7 +263,7 @@ pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
         ("chains_merged_in_place", metrics.chains_merged_in_place),
         ("rows_reordered", metrics.rows_reordered),
         ("cache_active", metrics.cache_active.into()),
-        ("cache_gain_percent", metrics.cache_gain_percent),
+        ("cache_benefit_percent", metrics.cache_benefit_percent),
         ("cache_rows", metrics.cache_rows),
         ("cache_bytes", metrics.cache_bytes),
         ("cache_bytes_max", metrics.cache_bytes_max),

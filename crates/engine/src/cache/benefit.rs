@@ -1,4 +1,4 @@
-//! Whether the cache is worth having: how long a row takes to arrive from its home, against DRAM; on the page cache, how much memory there is.
+//! The benefit probe: whether the cache is worth having. How long a row takes to arrive from its home, against DRAM; on the page cache, how much memory there is.
 //!
 //! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
 //! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
@@ -17,9 +17,9 @@ const GOES: usize = 4;
 const LINE_BYTES: usize = 64;
 
 /// Where the cache begins to pay, as time at home over time in DRAM.
-pub(crate) const WORTH_IT: f64 = 1.3;
+pub(crate) const BENEFIT_MIN: f64 = 1.3;
 /// Where a cache that is in use no longer does.
-pub(crate) const NOT_WORTH_IT: f64 = 1.15;
+pub(crate) const BENEFIT_KEPT: f64 = 1.15;
 
 /// Whether a cache of rows serves better than the page cache that it takes its memory from, where readers wait for the disk. A page holds
 /// three rows that nobody asked for beside a hot one; but what is in the cache of rows is in the page cache as well until that
@@ -86,9 +86,9 @@ mod tests {
         let places = std::array::from_fn(|i| i as u64 * 40_000 / 8 * 8);
         let others = std::array::from_fn(|i| i as u64 * 8_192);
         let (memory, home) = (dram(), dram());
-        assert!(measure(&slow, &places, &memory, &others) > WORTH_IT);
+        assert!(measure(&slow, &places, &memory, &others) > BENEFIT_MIN);
         // One of a few: a busy machine may spoil one.
-        let alike = |_| measure(&home, &places, &memory, &others) < WORTH_IT;
+        let alike = |_| measure(&home, &places, &memory, &others) < BENEFIT_MIN;
         assert!((0..20).any(alike), "DRAM against DRAM");
     }
 
