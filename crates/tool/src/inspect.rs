@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use hedgerow::inspect::{Left, RecordInfo, View};
+use hedgerow::inspect::{RecordInfo, ShutdownState, View};
 use hedgerow::{ErrorKind, RowRef, Value};
 
 /// Arguments of `hedgerow inspect`.
@@ -151,17 +151,17 @@ fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
 
 fn root(view: &View) -> String {
     let root = view.root();
-    let left = match root.left {
-        Left::Closed => "closed in order",
-        Left::Killed => "not closed; the process was killed, the machine stayed up",
-        Left::PowerCut => "not closed; the machine has been down since",
+    let shutdown = match root.shutdown {
+        ShutdownState::Closed => "closed in order",
+        ShutdownState::Killed => "not closed; the process was killed, the machine stayed up",
+        ShutdownState::PowerCut => "not closed; the machine has been down since",
     };
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<16} {value}");
     };
     line("store", format!("{:032x}, format version {}", root.store_id, root.format_version));
-    line("left", left.into());
+    line("shutdown", shutdown.into());
     line(
         "fast tier",
         format!("{} in segments of {}", bytes(root.fast_tier_bytes), bytes(root.segment_bytes)),

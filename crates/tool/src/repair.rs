@@ -29,14 +29,14 @@ pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
     bar.set_message("rows");
     let mut out = io::stdout().lock();
-    let report = hedgerow::repair(&args.from, &args.to, |event| tell(&bar, &mut out, event))
+    let report = hedgerow::repair(&args.from, &args.to, |event| report_event(&bar, &mut out, event))
         .map_err(|error| error.to_string())?;
     bar.finish_and_clear();
     verdict(&report, &mut out)
 }
 
 /// One line for each thing: `damaged`, then `lost` or `doubtful` with table and key.
-fn tell(bar: &ProgressBar, out: &mut impl Write, event: RepairEvent<'_>) {
+fn report_event(bar: &ProgressBar, out: &mut impl Write, event: RepairEvent<'_>) {
     // Whoever reads the list may stop reading it; the repair goes on.
     let _ = match event {
         RepairEvent::Progress(done, total) => {

@@ -75,17 +75,17 @@ pub struct RootInfo {
     pub opens: u64,
     /// Everything up to this sequence was durable when the root was written.
     pub watermark: u64,
-    /// How the store was left.
-    pub left: Left,
+    /// How the store was shut down.
+    pub shutdown: ShutdownState,
     /// Where the catalog of tables lies in the tier.
     pub catalog_offset: u64,
     /// Bytes of the catalog.
     pub catalog_bytes: u64,
 }
 
-/// How a store was left by whoever had it open last.
+/// How a store was shut down by whoever had it open last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum ShutdownState {
     /// Closed in order.
     Closed,
     /// The process ended without closing; the machine has not been down since.
@@ -266,10 +266,10 @@ impl View {
     /// What the root says.
     pub fn root(&self) -> RootInfo {
         let root = self.engine.log.root();
-        let left = match (self.found.clean, self.found.power_cut) {
-            (true, _) => Left::Closed,
-            (_, true) => Left::PowerCut,
-            (_, false) => Left::Killed,
+        let shutdown = match (self.found.clean, self.found.power_cut) {
+            (true, _) => ShutdownState::Closed,
+            (_, true) => ShutdownState::PowerCut,
+            (_, false) => ShutdownState::Killed,
         };
         RootInfo {
             store_id: root.store_id,
@@ -279,7 +279,7 @@ impl View {
             fast_tier_bytes: self.engine.log.tier().bytes(),
             opens: root.opens,
             watermark: root.watermark,
-            left,
+            shutdown,
             catalog_offset: root.catalog_offset,
             catalog_bytes: root.catalog_bytes,
         }

@@ -190,17 +190,17 @@ impl<'a> MergePlan<'a> {
     /// Calls `visit` with the position in the current schema and the contents of each present field, in the schema's order.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, FieldRead<'a>)) -> Result<()> {
         let layout = self.schema.current_layout();
-        let tell = |field: &Merged<'a>| {
+        let visit_field = |field: &Merged<'a>| {
             let slot = layout.slot(field.slot as usize);
             let value = slot.kind.decode(field.raw)?;
             visit(slot.position as usize, FieldRead { value, expires_at_ms: field.expires_at_ms });
             Ok(())
         };
         if layout.in_order() {
-            return self.fields.iter().try_for_each(tell);
+            return self.fields.iter().try_for_each(visit_field);
         }
         let mut fields: SmallVec<[&Merged<'a>; INLINE_FIELDS]> = self.fields.iter().collect();
         fields.sort_unstable_by_key(|field| layout.slot(field.slot as usize).position);
-        fields.into_iter().try_for_each(tell)
+        fields.into_iter().try_for_each(visit_field)
     }
 }

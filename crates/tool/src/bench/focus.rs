@@ -143,12 +143,12 @@ fn run_all(args: &Args, directory: &Path) -> std::result::Result<Vec<Result>, St
             findings[at].push(finding);
         }
     }
-    let told = runs.into_iter().zip(findings).map(|((experiment, medium), rounds)| {
+    let findings = runs.into_iter().zip(findings).map(|((experiment, medium), rounds)| {
         let Finding { figures, factors, phases, failures } = Finding::of_rounds(rounds);
         let Experiment { name, title, paper, .. } = *experiment;
         Result { experiment: name, title, paper, medium, figures, factors, phases, failures }
     });
-    Ok(told.collect())
+    Ok(findings.collect())
 }
 
 impl Args {

@@ -43,7 +43,7 @@ pub enum Flag {
     SkipSlowlog,
     /// Its writes can be part of one atomic batch.
     Batch,
-    /// It looks at no more of its key than whether it exists and when it expires, which is known of gathered writes: so it
+    /// It looks at no more of its key than whether it exists and when it expires, which is known of staged writes: so it
     /// can follow another write of the key in a batch.
     Follows,
     /// It looks one key up, and changes the store once or not at all: it never waits for space, so that what was looked up

@@ -9,7 +9,7 @@
 //! | a hash `users:42` (split at the first `:`) | `users` | `42` |
 //! | a hash without `:`, or with nothing before or after it | `@plain` | the whole key |
 //! | a hash whose prefix can have no table: too long for a name, or over the limit of open tables | `@overflow` | the whole key |
-//! | a field that its table does not have and can not learn | `@more` | see [`more`] |
+//! | a field that its table does not have and can not learn | `@more` | see [`overflow_fields`] |
 //!
 //! Database `n` above 0 has `@n/` before each name. In names made of prefixes, `%`, `@` and bytes that are not
 //! printable ASCII are written `%XX`.
@@ -29,8 +29,8 @@ pub mod expiry;
 pub mod hashes;
 pub mod iterate;
 pub mod keys;
-pub mod more;
 pub mod naming;
+pub mod overflow_fields;
 pub mod prefetch;
 pub mod schemas;
 pub mod strings;
@@ -40,8 +40,8 @@ pub mod writer;
 
 use cursor::Cursors;
 use expiry::Expiries;
-use more::MoreTable;
 use naming::{Place, TableName};
+use overflow_fields::OverflowFieldsTable;
 use table::{HashTable, Seeded};
 use watch::Watches;
 use writer::Writer;
@@ -58,7 +58,7 @@ pub struct Keyspace {
     db: Db,
     spaces: Vec<Space>,
     tables: Slab<HashTable>,
-    more: Option<MoreTable>,
+    overflow_fields: Option<OverflowFieldsTable>,
     open_tables: usize,
     /// Bytes of all schemas, about.
     schema_bytes: usize,
@@ -78,7 +78,7 @@ pub struct Keyspace {
     fields: Vec<(FieldId, Value<'static>)>,
 }
 
-/// Refuses a key that no row can have, before anything of a command is gathered that would then be done by half.
+/// Refuses a key that no row can have, before anything of a command is staged that would then be done by half.
 pub fn check_key(key: &[u8]) -> Outcome<()> {
     match (1..=hedgerow::limits::KEY_BYTES_MAX).contains(&key.len()) {
         true => Ok(()),
@@ -135,7 +135,7 @@ impl Keyspace {
         let mut keyspace = Keyspace {
             spaces: (0..limits::DATABASES).map(|_| Space::default()).collect(),
             tables: Slab::new(),
-            more: None,
+            overflow_fields: None,
             open_tables: 0,
             schema_bytes: 0,
             writer: Writer::new(db.clone()),
@@ -204,7 +204,7 @@ impl Keyspace {
 
     fn attach(&mut self, name: TableName, table: Table) -> Outcome<()> {
         match name.place {
-            Place::More => self.more = Some(MoreTable::open(table)?),
+            Place::OverflowFields => self.overflow_fields = Some(OverflowFieldsTable::open(table)?),
             Place::Strings => {
                 let value = table.field("value")?;
                 self.space_mut(name.space).strings = Some(Strings { table, value });
@@ -249,7 +249,7 @@ impl Keyspace {
                 space.in_order.remove(prefix);
                 self.open_tables -= usize::from(table.is_open());
             }
-            Place::Strings | Place::More => {}
+            Place::Strings | Place::OverflowFields => {}
         }
         table
     }
@@ -356,21 +356,21 @@ impl Keyspace {
         strings.ok_or(Failure::text("ERR the table of strings was dropped"))
     }
 
-    fn more_or_create(&mut self) -> Outcome<&mut MoreTable> {
-        if self.more.is_none() {
-            let name = TableName { space: 0, place: Place::More };
-            let table = self.create(&name, MoreTable::schema())?;
+    fn overflow_fields_or_create(&mut self) -> Outcome<&mut OverflowFieldsTable> {
+        if self.overflow_fields.is_none() {
+            let name = TableName { space: 0, place: Place::OverflowFields };
+            let table = self.create(&name, OverflowFieldsTable::schema())?;
             self.attach(name, table)?;
         }
-        self.more.as_mut().ok_or(Failure::text("ERR the table of further fields was dropped"))
+        self.overflow_fields.as_mut().ok_or(Failure::text("ERR the table of overflow fields was dropped"))
     }
 
-    /// Starts gathering writes, unless somebody does already; give the result to [`Keyspace::end`].
+    /// Starts staging writes, unless somebody does already; give the result to [`Keyspace::end`].
     pub fn begin(&mut self) -> bool {
         self.writer.begin()
     }
 
-    /// Makes the gathered writes happen, if `opened` says that this caller started it.
+    /// Makes the staged writes happen, if `opened` says that this caller started it.
     pub fn end(&mut self, opened: bool) -> Outcome<()> {
         if !opened {
             return Ok(());
@@ -378,14 +378,14 @@ impl Keyspace {
         self.writer.end()
     }
 
-    /// Forgets the gathered writes, if `opened` says that this caller started it.
+    /// Forgets the staged writes, if `opened` says that this caller started it.
     pub fn abandon(&mut self, opened: bool) {
         if opened {
             self.writer.abandon();
         }
     }
 
-    /// Runs `change` with its writes gathered: all of them happen, or none.
+    /// Runs `change` with its writes staged: all of them happen, or none.
     pub fn together<R>(&mut self, change: impl FnOnce(&mut Keyspace) -> Outcome<R>) -> Outcome<R> {
         let opened = self.begin();
         match change(self) {

@@ -150,7 +150,7 @@ fn field_names_and_values_are_binary() {
     assert_eq!(client.run("HLEN other:1"), "7");
     assert_eq!(client.run_words(&[b"HDEL", b"other:1", b"", b"\xff\0", b"@more"]), "3");
     assert_eq!(client.run("HLEN other:1"), "4");
-    // A hash made anew has none of the old one's further fields.
+    // A hash made anew has none of the old one's overflow fields.
     assert_eq!(client.run("DEL other:1"), "1");
     assert_eq!(client.run("HSET other:1 f v"), "1");
     assert_eq!(client.run("HLEN other:1"), "1");

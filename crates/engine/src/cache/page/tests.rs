@@ -85,10 +85,10 @@ fn check(pages: &Pages, live: &[(u64, u32, u64)]) {
         let owner = *owners.entry(place / PAGE_BYTES).or_insert((table, bytes));
         assert_eq!(owner, (table, bytes), "the page of {place}");
     }
-    let mut told: Vec<u64> =
+    let mut sampled: Vec<u64> =
         pages.tables().into_iter().flat_map(|t| pages.of_table(t)).flat_map(|p| pages.rows_in(p)).collect();
-    told.sort_unstable();
-    assert_eq!(told, sorted.iter().map(|row| row.0).collect::<Vec<_>>());
+    sampled.sort_unstable();
+    assert_eq!(sampled, sorted.iter().map(|row| row.0).collect::<Vec<_>>());
     assert_eq!(owners.len(), (pages.used_bytes() / PAGE_BYTES) as usize);
 }
 

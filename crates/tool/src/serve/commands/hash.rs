@@ -406,12 +406,12 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             }
             bytes < limits::SCAN_BYTES_MAX
         };
-        // A row's own fields come all at once, as those of a small hash do in Redis; further fields come by and by.
+        // A row's own fields come all at once, as those of a small hash do in Redis; overflow fields come by and by.
         if position.is_none() {
             view.for_each_own(|name, value| _ = show(name, value))?;
         }
         let mut remaining = options.count;
-        view.for_each_further(position.as_ref().map(|at| &at.after[..]), |name, value| {
+        view.for_each_overflow(position.as_ref().map(|at| &at.after[..]), |name, value| {
             remaining -= 1;
             let goes_on = show(name, value) && remaining > 0;
             if !goes_on {

@@ -158,7 +158,7 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     }
 }
 
-/// Whether the writes of these commands can be gathered into one batch.
+/// Whether the writes of these commands can be staged into one batch.
 fn fits_a_batch(queue: &[Queued]) -> bool {
     let mut written: HashSet<&[u8]> = HashSet::new();
     let mut writes = 0;

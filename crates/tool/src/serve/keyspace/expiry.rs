@@ -1,4 +1,4 @@
-//! What is left when fields expire: hashes without fields, and further fields that no hash points to. (Rows that expire
+//! What is left when fields expire: hashes without fields, and overflow fields that no hash points to. (Rows that expire
 //! as a whole are swept by the engine.)
 //!
 //! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use hedgerow::{FieldId, RowRef};
 
 use super::cursor::Source;
-use super::more::More;
+use super::overflow_fields::OverflowFields;
 use super::{Keyspace, TableIndex, Tries, limits};
 use crate::serve::failure::Outcome;
 
@@ -17,7 +17,7 @@ use crate::serve::failure::Outcome;
 const ROWS_PER_CALL: usize = 512;
 /// Keys removed in one call.
 const REMOVALS_PER_CALL: usize = 512;
-/// Generations of further fields waiting to be removed.
+/// Generations of overflow fields waiting to be removed.
 const ORPHANS_MAX: usize = 100_000;
 /// How long the sweep rests after a round that found something that will expire.
 const REST_MS: u64 = 60_000;
@@ -58,7 +58,7 @@ impl Expiries {
         self.due.insert((at_ms, space as u8, key.into()));
     }
 
-    /// Remembers to remove the further fields of a hash that is gone.
+    /// Remembers to remove the overflow fields of a hash that is gone.
     pub fn enqueue_orphan(&mut self, generation: u64) {
         if self.orphans.len() < ORPHANS_MAX {
             self.orphans.push_back(generation);
@@ -93,9 +93,9 @@ impl Keyspace {
             }
         }
         if let Some(&generation) = self.expiries.orphans.front() {
-            let done = match &self.more {
-                Some(more) if !self.is_owned(generation)? => {
-                    more.remove_generation(generation, ROWS_PER_CALL)?
+            let done = match &self.overflow_fields {
+                Some(overflow_fields) if !self.is_owned(generation)? => {
+                    overflow_fields.remove_generation(generation, ROWS_PER_CALL)?
                 }
                 _ => true,
             };
@@ -204,16 +204,16 @@ impl Keyspace {
         sweep.space += 1;
         if sweep.space == limits::DATABASES {
             sweep.generation = Some(0);
-            return self.more.is_some();
+            return self.overflow_fields.is_some();
         }
         true
     }
 
-    /// Looks at the owners of some generations of further fields; false at the end of the round.
+    /// Looks at the owners of some generations of overflow fields; false at the end of the round.
     fn sweep_owners(&mut self, sweep: &mut Sweep, mut generation: u64) -> Outcome<bool> {
         for _ in 0..ROWS_PER_CALL {
-            let owner = match &self.more {
-                Some(more) => more.next_owner(generation)?,
+            let owner = match &self.overflow_fields {
+                Some(overflow_fields) => overflow_fields.next_owner(generation)?,
                 None => None,
             };
             let Some((found, space, key)) = owner else { return Ok(false) };
@@ -228,8 +228,8 @@ impl Keyspace {
 
     /// Whether a row points to this generation after all: the write that was to remove it may not have happened.
     fn is_owned(&self, generation: u64) -> Outcome<bool> {
-        let Some(more) = &self.more else { return Ok(false) };
-        match more.next_owner(generation.saturating_sub(1))? {
+        let Some(overflow_fields) = &self.overflow_fields else { return Ok(false) };
+        match overflow_fields.next_owner(generation.saturating_sub(1))? {
             Some((found, space, key)) if found == generation => self.owns(space, &key, generation),
             _ => Ok(false),
         }
@@ -241,8 +241,9 @@ impl Keyspace {
         }
         let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
         let table = &self.tables[index];
-        let Some(field): Option<FieldId> = table.more() else { return Ok(false) };
-        let more = table.table().read(row, |row| Ok(More::decode(row.get(field)?)))?.flatten();
-        Ok(more.is_some_and(|more| more.generation == generation))
+        let Some(field): Option<FieldId> = table.overflow_fields() else { return Ok(false) };
+        let overflow_fields =
+            table.table().read(row, |row| Ok(OverflowFields::decode(row.get(field)?)))?.flatten();
+        Ok(overflow_fields.is_some_and(|overflow_fields| overflow_fields.generation == generation))
     }
 }

@@ -1,20 +1,20 @@
-//! Keys that are hashes: rows of tables, and the further fields some of them have.
+//! Keys that are hashes: rows of tables, and the overflow fields some of them have.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 
-use super::more::{self, More, MoreTable};
+use super::overflow_fields::{self, OverflowFields, OverflowFieldsTable};
 use super::prefetch::PrefetchedKey;
 use super::table::{HashTable, Slot, is_reserved};
 use super::{Keyspace, TableIndex, check_key, limits};
 use crate::serve::failure::{Failure, Outcome};
 
-/// A hash in place: its row, and its further fields if it has any.
+/// A hash in place: its row, and its overflow fields if it has any.
 pub struct HashView<'v, 'r> {
     table: &'v HashTable,
     row: &'v RowRef<'r>,
-    more: Option<(More, &'v MoreTable)>,
+    overflow_fields: Option<(OverflowFields, &'v OverflowFieldsTable)>,
 }
 
 impl HashView<'_, '_> {
@@ -24,9 +24,9 @@ impl HashView<'_, '_> {
         if let Some(slot) = self.table.slot(name) {
             return Ok(read(self.row.get(slot.id)?));
         }
-        if let Some((more, table)) = &self.more {
+        if let Some((overflow_fields, table)) = &self.overflow_fields {
             let mut read = Some(read);
-            let found = table.read(*more, name, |value, _| read.take().map(|read| read(value)))?;
+            let found = table.read(*overflow_fields, name, |value, _| read.take().map(|read| read(value)))?;
             return match (found.flatten(), read) {
                 (Some(result), _) => Ok(result),
                 (None, Some(read)) => Ok(read(Value::Null)),
@@ -44,8 +44,8 @@ impl HashView<'_, '_> {
                 false => Ok(Some(self.row.field_expires_at_ms(slot.id)?)),
             };
         }
-        match &self.more {
-            Some((more, table)) => table.read(*more, name, |_, expires| expires),
+        match &self.overflow_fields {
+            Some((overflow_fields, table)) => table.read(*overflow_fields, name, |_, expires| expires),
             None => Ok(None),
         }
     }
@@ -56,7 +56,7 @@ impl HashView<'_, '_> {
         let mut goes_on = true;
         self.for_each_own(|name, value| goes_on = goes_on && visit(name, value))?;
         match goes_on {
-            true => self.for_each_further(None, visit),
+            true => self.for_each_overflow(None, visit),
             false => Ok(()),
         }
     }
@@ -85,13 +85,13 @@ impl HashView<'_, '_> {
                 return Ok(None);
             }
         }
-        if let Some((more, table)) = &self.more {
-            table.for_each(*more, None, |_, _, expiry| latest(expiry))?;
+        if let Some((overflow_fields, table)) = &self.overflow_fields {
+            table.for_each(*overflow_fields, None, |_, _, expiry| latest(expiry))?;
         }
         Ok(last)
     }
 
-    /// Like [`HashView::for_each`], without the further fields.
+    /// Like [`HashView::for_each`], without the overflow fields.
     #[inline]
     pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
         self.row.for_each(|name, value| {
@@ -101,31 +101,36 @@ impl HashView<'_, '_> {
         })
     }
 
-    /// Runs `visit` on the further fields after `after`, until it says false.
-    pub fn for_each_further(
+    /// Runs `visit` on the overflow fields after `after`, until it says false.
+    pub fn for_each_overflow(
         &self,
         after: Option<&[u8]>,
         mut visit: impl FnMut(&[u8], Value<'_>) -> bool,
     ) -> hedgerow::Result<()> {
-        match &self.more {
-            Some((more, table)) => table.for_each(*more, after, |name, value, _| visit(name, value)),
+        match &self.overflow_fields {
+            Some((overflow_fields, table)) => {
+                table.for_each(*overflow_fields, after, |name, value, _| visit(name, value))
+            }
             None => Ok(()),
         }
     }
 
     /// Those of these fields that exist.
     fn present<'n>(&self, names: impl Iterator<Item = &'n [u8]>) -> hedgerow::Result<Present<'n>> {
-        let mut present = Present { more: self.more.as_ref().map(|(more, _)| *more), ..Present::default() };
+        let mut present = Present {
+            overflow_fields: self.overflow_fields.as_ref().map(|(overflow_fields, _)| *overflow_fields),
+            ..Present::default()
+        };
         for name in names {
             if let Some(slot) = self.table.slot(name) {
                 let value = self.row.get(slot.id)?;
                 if !value.is_null() {
                     present.own.push((name, slot, value.to_owned()));
                 }
-            } else if let Some((more, table)) = &self.more
-                && table.has(*more, name)?
+            } else if let Some((overflow_fields, table)) = &self.overflow_fields
+                && table.has(*overflow_fields, name)?
             {
-                present.further.push(name);
+                present.overflow_names.push(name);
             }
         }
         Ok(present)
@@ -135,8 +140,8 @@ impl HashView<'_, '_> {
     pub fn count(&self) -> hedgerow::Result<u64> {
         let mut count = 0;
         self.for_each_own(|_, _| count += 1)?;
-        if let Some((more, table)) = &self.more {
-            count += table.count(*more)?;
+        if let Some((overflow_fields, table)) = &self.overflow_fields {
+            count += table.count(*overflow_fields)?;
         }
         Ok(count)
     }
@@ -153,8 +158,8 @@ struct Present<'n> {
     /// Those in its row, with their values.
     own: Vec<(&'n [u8], Slot, OwnedValue)>,
     /// The others.
-    further: Vec<&'n [u8]>,
-    more: Option<More>,
+    overflow_names: Vec<&'n [u8]>,
+    overflow_fields: Option<OverflowFields>,
 }
 
 /// The row a key is: its table and key there, and where it was, if it was looked up already.
@@ -200,7 +205,7 @@ struct Before {
     exists: bool,
     /// How many of the fields to be written the row does not have.
     new: usize,
-    more: Option<More>,
+    overflow_fields: Option<OverflowFields>,
     expires_at_ms: Option<u64>,
 }
 
@@ -282,11 +287,11 @@ impl Keyspace {
         table: &'v HashTable,
         row: &'v RowRef<'r>,
     ) -> hedgerow::Result<HashView<'v, 'r>> {
-        let more = match table.more() {
-            Some(field) => More::decode(row.get(field)?).zip(self.more.as_ref()),
+        let overflow_fields = match table.overflow_fields() {
+            Some(field) => OverflowFields::decode(row.get(field)?).zip(self.overflow_fields.as_ref()),
             None => None,
         };
-        Ok(HashView { table, row, more })
+        Ok(HashView { table, row, overflow_fields })
     }
 
     /// Whether the key is a hash with a field in it.
@@ -343,7 +348,7 @@ impl Keyspace {
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
         self.together(|keyspace| {
-            // First what may be refused: a transaction that goes on has what was gathered before.
+            // First what may be refused: a transaction that goes on has what was staged before.
             keyspace.hash_write(space, key, None, writes, Some(expires_at_ms))?;
             if keyspace.string_exists(space, key)? {
                 keyspace.string_delete_key(space, key)?;
@@ -392,7 +397,7 @@ impl Keyspace {
         own: &mut OwnFields<'v>,
     ) -> Outcome<usize> {
         let Target { index, row, .. } = target;
-        let has_further = self.gather(index, key, writes.clone(), own)?;
+        let has_overflow = self.stage(index, key, writes.clone(), own)?;
         let before = match whole {
             Some(_) => {
                 self.enqueue_orphans(index, row)?;
@@ -404,12 +409,13 @@ impl Keyspace {
             return Err(Failure::WRONG_TYPE);
         }
         self.touch(space, key);
-        if has_further {
-            return self.hash_write_further(space, key, index, row, writes, whole, own, before);
+        if has_overflow {
+            return self.hash_write_overflow(space, key, index, row, writes, whole, own, before);
         }
         // Nobody else writes rows. So if it is known what the row will be, it is written as such: nothing has to be merged
-        // later. Gathered writes may be of the same row, and are not seen in it yet.
-        let is_known = self.tables[index].is_whole(own.values.len(), before.exists) && !self.writer.gathers();
+        // later. Staged writes may be of the same row, and are not seen in it yet.
+        let is_known =
+            self.tables[index].is_whole(own.values.len(), before.exists) && !self.writer.is_staging();
         let whole = if is_known { whole.or(Some(before.expires_at_ms)) } else { whole };
         self.write_row(index, row, own, whole)?;
         Ok(before.new)
@@ -465,14 +471,14 @@ impl Keyspace {
 
     /// Turns what is written into the fields of the table; says whether some have to be kept as rows of their own.
     #[inline]
-    fn gather<'v>(
+    fn stage<'v>(
         &mut self,
         index: TableIndex,
         key: &[u8],
         writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         own: &mut OwnFields<'v>,
     ) -> Outcome<bool> {
-        let (mut has_further, mut has_learned) = (false, false);
+        let (mut has_overflow, mut has_learned) = (false, false);
         let names = writes.clone().map(|write| write.name);
         // A filter of the fields so far: where its bit is clear, the field is new to the list.
         let mut seen = 0u64;
@@ -491,8 +497,8 @@ impl Keyspace {
                     return Err(table.unknown_field(name));
                 }
                 check_key(key)?;
-                more::check_name(name)?;
-                has_further = true;
+                overflow_fields::check_name(name)?;
+                has_overflow = true;
                 continue;
             };
             let value = table.value_of(slot, name, text)?;
@@ -514,7 +520,7 @@ impl Keyspace {
                 own.expiries.push((slot.id, at_ms));
             }
         }
-        Ok(has_further)
+        Ok(has_overflow)
     }
 
     /// Learns the names that the table does not have and can learn, all at once.
@@ -537,17 +543,17 @@ impl Keyspace {
             for (id, _) in fields {
                 new += usize::from(!row.has(*id)?);
             }
-            let more = match table.more() {
-                Some(field) => More::decode(row.get(field)?),
+            let overflow_fields = match table.overflow_fields() {
+                Some(field) => OverflowFields::decode(row.get(field)?),
                 None => None,
             };
-            Ok(Before { exists: true, new, more, expires_at_ms: row.expires_at_ms() })
+            Ok(Before { exists: true, new, overflow_fields, expires_at_ms: row.expires_at_ms() })
         })?;
         Ok(before.unwrap_or(Before { new: fields.len(), ..Before::default() }))
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn hash_write_further<'v>(
+    fn hash_write_overflow<'v>(
         &mut self,
         space: usize,
         key: &[u8],
@@ -558,35 +564,35 @@ impl Keyspace {
         own: &mut OwnFields<'v>,
         before: Before,
     ) -> Outcome<usize> {
-        let pointer_field = self.tables[index].more_or_create(&mut self.writer)?;
-        let known = before.more;
+        let pointer_field = self.tables[index].overflow_fields_or_create(&mut self.writer)?;
+        let known = before.overflow_fields;
         let generation = match known {
-            Some(more) => more.generation,
-            None => self.more_or_create()?.new_generation(),
+            Some(overflow_fields) => overflow_fields.generation,
+            None => self.overflow_fields_or_create()?.new_generation(),
         };
-        let mut more = known.unwrap_or(More { generation, count: 0, expiring: false });
+        let mut overflow_fields = known.unwrap_or(OverflowFields { generation, count: 0, expiring: false });
         let new = self.together(|keyspace| {
             let table = &keyspace.tables[index];
-            let further = keyspace.more.as_ref().ok_or(more::LOST)?;
+            let overflow_table = keyspace.overflow_fields.as_ref().ok_or(overflow_fields::LOST)?;
             let mut written = HashSet::new();
             for FieldWrite { name, text, expires_at_ms } in
                 writes.filter(|write| table.slot(write.name).is_none())
             {
                 let is_first = written.insert(name);
-                if is_first && (known.is_none() || !further.has(more, name)?) {
-                    more.count += 1;
+                if is_first && (known.is_none() || !overflow_table.has(overflow_fields, name)?) {
+                    overflow_fields.count += 1;
                 }
-                more.expiring |= expires_at_ms.is_some();
-                let value = [(further.value(), Value::Bytes(text))];
-                let field_key = more::field_key(generation, name);
-                keyspace.writer.put(further.table(), &field_key, &value, expires_at_ms)?;
+                overflow_fields.expiring |= expires_at_ms.is_some();
+                let value = [(overflow_table.value(), Value::Bytes(text))];
+                let field_key = overflow_fields::field_key(generation, name);
+                keyspace.writer.put(overflow_table.table(), &field_key, &value, expires_at_ms)?;
             }
             if known.is_none() {
-                let (owner, value) = MoreTable::owner_row(space, key, generation);
-                let value = [(further.value(), Value::Bytes(&value))];
-                keyspace.writer.put(further.table(), &owner, &value, None)?;
+                let (owner, value) = OverflowFieldsTable::owner_row(space, key, generation);
+                let value = [(overflow_table.value(), Value::Bytes(&value))];
+                keyspace.writer.put(overflow_table.table(), &owner, &value, None)?;
             }
-            let pointer = more.encode();
+            let pointer = overflow_fields.encode();
             let mut values: Vec<(FieldId, Value<'_>)> = own.values.clone();
             values.push((pointer_field, Value::Bytes(&pointer)));
             let own = OwnFields {
@@ -595,7 +601,7 @@ impl Keyspace {
                 any_expires: own.any_expires,
             };
             keyspace.write_row(index, row, &own, whole)?;
-            Ok(more.count - known.map_or(0, |known| known.count))
+            Ok(overflow_fields.count - known.map_or(0, |known| known.count))
         })?;
         Ok(before.new + new as usize)
     }
@@ -608,7 +614,7 @@ impl Keyspace {
         names: impl Iterator<Item = &'v [u8]> + Clone,
     ) -> Outcome<usize> {
         let mut own: Vec<Slot> = Vec::new();
-        let mut further: HashSet<&'v [u8]> = HashSet::new();
+        let mut overflow_names: HashSet<&'v [u8]> = HashSet::new();
         let seen = self.hash(space, key, |view| {
             for name in names {
                 if let Some(slot) = view.table.slot(name) {
@@ -616,24 +622,24 @@ impl Keyspace {
                     if !is_listed && !view.row.get(slot.id)?.is_null() {
                         own.push(slot);
                     }
-                } else if let Some((more, table)) = &view.more
-                    && table.has(*more, name)?
+                } else if let Some((overflow_fields, table)) = &view.overflow_fields
+                    && table.has(*overflow_fields, name)?
                 {
-                    further.insert(name);
+                    overflow_names.insert(name);
                 }
             }
             let mut is_left = false;
             view.for_each(|name, _| {
                 is_left = match view.table.slot(name) {
                     Some(slot) => !own.iter().any(|listed| listed.id == slot.id),
-                    None => !further.contains(name),
+                    None => !overflow_names.contains(name),
                 };
                 !is_left
             })?;
-            Ok((is_left, view.more.as_ref().map(|(more, _)| *more)))
+            Ok((is_left, view.overflow_fields.as_ref().map(|(overflow_fields, _)| *overflow_fields)))
         })?;
-        let Some((is_left, more)) = seen else { return Ok(0) };
-        let removed = own.len() + further.len();
+        let Some((is_left, overflow_fields)) = seen else { return Ok(0) };
+        let removed = own.len() + overflow_names.len();
         let Some((index, row)) = self.locate(space, key).filter(|_| removed > 0) else { return Ok(0) };
         if !is_left {
             self.hash_delete_key(space, key)?;
@@ -649,14 +655,20 @@ impl Keyspace {
         self.together(|keyspace| {
             let pointer;
             let mut fields = fields;
-            if let (Some(mut more), Some(table), Some(field), false) =
-                (more, &keyspace.more, keyspace.tables[index].more(), further.is_empty())
-            {
-                for name in &further {
-                    keyspace.writer.delete(table.table(), &more::field_key(more.generation, name))?;
+            if let (Some(mut overflow_fields), Some(table), Some(field), false) = (
+                overflow_fields,
+                &keyspace.overflow_fields,
+                keyspace.tables[index].overflow_fields(),
+                overflow_names.is_empty(),
+            ) {
+                for name in &overflow_names {
+                    keyspace.writer.delete(
+                        table.table(),
+                        &overflow_fields::field_key(overflow_fields.generation, name),
+                    )?;
                 }
-                more.count = more.count.saturating_sub(further.len() as u64);
-                pointer = more.encode();
+                overflow_fields.count = overflow_fields.count.saturating_sub(overflow_names.len() as u64);
+                pointer = overflow_fields.encode();
                 fields.push((field, Value::Bytes(&pointer)));
             }
             keyspace.writer.update(keyspace.tables[index].table(), row, &fields)
@@ -671,7 +683,7 @@ impl Keyspace {
         if table.table().is_empty() {
             return Ok(false);
         }
-        if table.more().is_none() && !table.has_expiring_fields() {
+        if table.overflow_fields().is_none() && !table.has_expiring_fields() {
             // A blind delete would cost a log record where most often there is nothing to delete.
             if !table.table().exists(row)? {
                 return Ok(false);
@@ -688,13 +700,14 @@ impl Keyspace {
         Ok(had_fields.unwrap_or(false))
     }
 
-    /// Remembers to remove the further fields of a row that goes away.
+    /// Remembers to remove the overflow fields of a row that goes away.
     pub(super) fn enqueue_orphans(&mut self, index: TableIndex, row: &[u8]) -> Outcome<()> {
         let table = &self.tables[index];
-        let Some(field) = table.more() else { return Ok(()) };
-        let more = table.table().read(row, |row| Ok(More::decode(row.get(field)?)))?.flatten();
-        if let Some(more) = more {
-            self.expiries.enqueue_orphan(more.generation);
+        let Some(field) = table.overflow_fields() else { return Ok(()) };
+        let overflow_fields =
+            table.table().read(row, |row| Ok(OverflowFields::decode(row.get(field)?)))?.flatten();
+        if let Some(overflow_fields) = overflow_fields {
+            self.expiries.enqueue_orphan(overflow_fields.generation);
         }
         Ok(())
     }
@@ -708,7 +721,9 @@ impl Keyspace {
         at_ms: Option<u64>,
     ) -> Outcome<()> {
         let found = self.hash(space, key, |view| view.present(names))?;
-        let Some((Present { own, further, more }, (index, row))) = found.zip(self.locate(space, key)) else {
+        let Some((Present { own, overflow_names, overflow_fields }, (index, row))) =
+            found.zip(self.locate(space, key))
+        else {
             return Ok(());
         };
         if at_ms.is_some() {
@@ -718,17 +733,19 @@ impl Keyspace {
             self.tables[index].record_expiring_fields(&mut self.writer)?;
         }
         self.touch(space, key);
-        let pointer = more.filter(|more| at_ms.is_some() && !more.expiring && !further.is_empty());
+        let pointer = overflow_fields.filter(|overflow_fields| {
+            at_ms.is_some() && !overflow_fields.expiring && !overflow_names.is_empty()
+        });
         self.together(|keyspace| {
             let table = &keyspace.tables[index];
-            if let (Some(more), Some(table)) = (more, &keyspace.more) {
-                for name in &further {
-                    let field_key = more::field_key(more.generation, name);
+            if let (Some(overflow_fields), Some(table)) = (overflow_fields, &keyspace.overflow_fields) {
+                for name in &overflow_names {
+                    let field_key = overflow_fields::field_key(overflow_fields.generation, name);
                     keyspace.writer.expire(table.table(), &field_key, at_ms)?;
                 }
             }
-            if let (Some(more), Some(field)) = (pointer, table.more()) {
-                let pointer = More { expiring: true, ..more }.encode();
+            if let (Some(overflow_fields), Some(field)) = (pointer, table.overflow_fields()) {
+                let pointer = OverflowFields { expiring: true, ..overflow_fields }.encode();
                 keyspace.writer.update(table.table(), row, &[(field, Value::Bytes(&pointer))])?;
             }
             let own: Vec<(FieldId, Value<'_>)> =

@@ -75,10 +75,10 @@ impl Keyspace {
         self.writer.delete(&strings.table, key)
     }
 
-    /// When a key expires: None if it does not exist, else its time if it has one. Sees gathered writes.
+    /// When a key expires: None if it does not exist, else its time if it has one. Sees staged writes.
     pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
-        if let Some(gathered) = self.gathered(space, key)? {
-            return Ok(gathered.map(|(_, at_ms)| at_ms));
+        if let Some(staged) = self.staged(space, key)? {
+            return Ok(staged.map(|(_, at_ms)| at_ms));
         }
         match self.kind(space, key)? {
             None => Ok(None),
@@ -87,12 +87,12 @@ impl Keyspace {
         }
     }
 
-    /// What the gathered writes make of a key: None if they leave it as it is.
-    fn gathered(&self, space: usize, key: &[u8]) -> Outcome<Option<TypeAndExpiry>> {
+    /// What the staged writes make of a key: None if they leave it as it is.
+    fn staged(&self, space: usize, key: &[u8]) -> Outcome<Option<TypeAndExpiry>> {
         let mut found = None;
         for kind in [Kind::String, Kind::Hash] {
             let Ok((table, row)) = self.row_of(space, key, kind) else { continue };
-            match self.writer.gathered_expiry(table, row)? {
+            match self.writer.staged_expiry(table, row)? {
                 Some(Some(at_ms)) => return Ok(Some(Some((kind, at_ms)))),
                 Some(None) => found = Some(None),
                 None => {}
@@ -101,10 +101,10 @@ impl Keyspace {
         Ok(found)
     }
 
-    /// Sets or clears the expiry of a key; false if it does not exist. Sees gathered writes.
+    /// Sets or clears the expiry of a key; false if it does not exist. Sees staged writes.
     pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
-        let kind = match self.gathered(space, key)? {
-            Some(gathered) => gathered.map(|(kind, _)| kind),
+        let kind = match self.staged(space, key)? {
+            Some(staged) => staged.map(|(kind, _)| kind),
             None => self.kind(space, key)?,
         };
         let Some(kind) = kind else { return Ok(false) };
@@ -114,9 +114,9 @@ impl Keyspace {
         self.writer.expire(&table, row, at_ms)
     }
 
-    /// Removes a key that exists because its time has come; gathered writes of it go, too.
+    /// Removes a key that exists because its time has come; staged writes of it go, too.
     pub fn expire_now(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
-        match self.gathered(space, key)? {
+        match self.staged(space, key)? {
             // Its row may not be there yet, so that there is nothing to delete: it expires as soon as it is.
             Some(_) => self.set_expiry(space, key, Some(self.now_ms)),
             None => self.delete(space, key),
@@ -218,10 +218,13 @@ impl Keyspace {
                 }
             }
         }
-        if let Some(more) = &self.more
-            && self.tables.iter().all(|(index, table)| table.more().is_none() || dropped.contains(&index))
+        if let Some(overflow_fields) = &self.overflow_fields
+            && self
+                .tables
+                .iter()
+                .all(|(index, table)| table.overflow_fields().is_none() || dropped.contains(&index))
         {
-            changes.clear(more.table().name());
+            changes.clear(overflow_fields.table().name());
         }
         self.writer.prepare(|| self.db.change_tables(&changes))?;
         self.writer.record_change();

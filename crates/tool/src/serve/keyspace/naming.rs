@@ -21,7 +21,7 @@ pub enum Place {
     /// Hashes with this prefix.
     Prefix(Box<[u8]>),
     /// Fields that other tables do not have; one for all databases.
-    More,
+    OverflowFields,
 }
 
 /// The database and the place of a table.
@@ -61,7 +61,7 @@ impl TableName {
             "@strings" => Place::Strings,
             "@plain" => Place::Plain,
             "@overflow" => Place::Overflow,
-            "@more" if space == 0 => Place::More,
+            "@more" if space == 0 => Place::OverflowFields,
             _ if rest.starts_with('@') => return None,
             _ => Place::Prefix(unescape(rest)?.into()),
         };
@@ -79,7 +79,7 @@ impl fmt::Display for TableName {
             Place::Strings => f.write_str("@strings"),
             Place::Plain => f.write_str("@plain"),
             Place::Overflow => f.write_str("@overflow"),
-            Place::More => f.write_str("@more"),
+            Place::OverflowFields => f.write_str("@more"),
             Place::Prefix(prefix) => prefix.iter().try_for_each(|&byte| match byte {
                 b'%' | b'@' => write!(f, "%{byte:02X}"),
                 b' '..=b'~' => write!(f, "{}", byte as char),

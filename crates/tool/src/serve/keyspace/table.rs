@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use hedgerow::{FieldId, Table, Type, Value};
 
 use super::limits;
-use super::more;
 use super::naming::{Place, TableName};
+use super::overflow_fields;
 use super::writer::Writer;
 use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::number;
@@ -40,14 +40,15 @@ pub struct HashTable {
     name: TableName,
     open: bool,
     fields: HashMap<Box<[u8]>, Slot, Seeded>,
-    more: Option<FieldId>,
+    overflow_fields: Option<FieldId>,
     has_expiring_fields: bool,
 }
 
 /// Whether a field is the server's own.
 #[inline]
 pub fn is_reserved(name: &[u8]) -> bool {
-    name.first() == Some(&b'@') && (name == more::FIELD.as_bytes() || name == EXPIRING_FIELD.as_bytes())
+    name.first() == Some(&b'@')
+        && (name == overflow_fields::FIELD.as_bytes() || name == EXPIRING_FIELD.as_bytes())
 }
 
 impl HashTable {
@@ -59,7 +60,7 @@ impl HashTable {
             name,
             open,
             fields: HashMap::with_hasher(Seeded::default()),
-            more: None,
+            overflow_fields: None,
             has_expiring_fields: false,
         };
         known.reload()?;
@@ -72,7 +73,7 @@ impl HashTable {
         for field in self.table.schema().fields() {
             let id = self.table.field(field.name())?;
             match field.name() {
-                more::FIELD => self.more = Some(id),
+                overflow_fields::FIELD => self.overflow_fields = Some(id),
                 EXPIRING_FIELD => self.has_expiring_fields = true,
                 name => {
                     let slot = Slot { id, kind: field.kind(), nullable: field.is_nullable() };
@@ -109,9 +110,9 @@ impl HashTable {
         self.open
     }
 
-    /// The field that points to further fields, if any row ever had some.
-    pub fn more(&self) -> Option<FieldId> {
-        self.more
+    /// The field that points to overflow fields, if any row ever had some.
+    pub fn overflow_fields(&self) -> Option<FieldId> {
+        self.overflow_fields
     }
 
     /// Whether fields of this table may expire on their own.
@@ -123,7 +124,7 @@ impl HashTable {
     #[inline]
     pub fn is_whole(&self, count: usize, exists: bool) -> bool {
         match exists {
-            true => count == self.fields.len() && self.more.is_none() && !self.has_expiring_fields,
+            true => count == self.fields.len() && self.overflow_fields.is_none() && !self.has_expiring_fields,
             // In an open table no field has a default; a declared one may refuse a row without some.
             false => self.open,
         }
@@ -174,14 +175,14 @@ impl HashTable {
         ))
     }
 
-    /// The field that points to further fields, created if need be.
-    pub(super) fn more_or_create(&mut self, writer: &mut Writer) -> Outcome<FieldId> {
-        if let Some(id) = self.more {
+    /// The field that points to overflow fields, created if need be.
+    pub(super) fn overflow_fields_or_create(&mut self, writer: &mut Writer) -> Outcome<FieldId> {
+        if let Some(id) = self.overflow_fields {
             return Ok(id);
         }
-        writer.prepare(|| self.table.add_field(more::FIELD, Type::Bytes))?;
-        let id = self.table.field(more::FIELD)?;
-        self.more = Some(id);
+        writer.prepare(|| self.table.add_field(overflow_fields::FIELD, Type::Bytes))?;
+        let id = self.table.field(overflow_fields::FIELD)?;
+        self.overflow_fields = Some(id);
         Ok(id)
     }
 

@@ -1,6 +1,6 @@
 //! Where changes of rows go: to the store at once, or into a batch.
 //!
-//! Owns: the batch being gathered, and what the rows it names will be once it is written. Promises: a change that finds no room, or a read
+//! Owns: the batch being staged, and what the rows it names will be once it is written. Promises: a change that finds no room, or a read
 //! of a row that is not in memory, makes the whole command fail for now ([`Wants`]), so that nobody sleeps on the event loop; only a command
 //! that has changed something by then sleeps. Must not know keys or tables' places.
 
@@ -11,10 +11,10 @@ use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Missing, Table,
 use crate::serve::failure::Outcome;
 use crate::serve::waiter;
 
-/// Makes changes of rows, or gathers them.
+/// Makes changes of rows, or stages them.
 pub(super) struct Writer {
     db: Db,
-    gathered: Option<Gathered>,
+    staged: Option<Staged>,
     /// Changes made so far.
     count: u64,
     /// The command under way has changed something: it can not be tried again from its start.
@@ -52,15 +52,15 @@ const FETCHES_MAX: u32 = 16;
 
 /// Writes that wait for the others of their batch.
 #[derive(Default)]
-struct Gathered {
+struct Staged {
     batch: Batch,
     /// By the table's name and the row's key.
-    rows: HashMap<(String, Box<[u8]>), Fate>,
+    rows: HashMap<(String, Box<[u8]>), PendingState>,
 }
 
 /// What a row will be, as far as expiry goes.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum PendingState {
     /// It will not be there.
     Absent,
     /// It will be there, and expire then, or not at all.
@@ -73,7 +73,7 @@ impl Writer {
     pub(super) fn new(db: Db) -> Writer {
         Writer {
             db,
-            gathered: None,
+            staged: None,
             count: 0,
             has_changed: false,
             is_last_try: false,
@@ -163,24 +163,24 @@ impl Writer {
         Err(busy.into())
     }
 
-    /// Starts gathering, unless that was done already; says whether it did.
+    /// Starts staging, unless that was done already; says whether it did.
     pub(super) fn begin(&mut self) -> bool {
-        let starts = self.gathered.is_none();
+        let starts = self.staged.is_none();
         if starts {
-            self.gathered = Some(Gathered::default());
+            self.staged = Some(Staged::default());
         }
         starts
     }
 
-    /// Whether changes are being gathered.
+    /// Whether changes are being staged.
     #[inline]
-    pub(super) fn gathers(&self) -> bool {
-        self.gathered.is_some()
+    pub(super) fn is_staging(&self) -> bool {
+        self.staged.is_some()
     }
 
-    /// Makes the gathered changes, all or none, and stops gathering.
+    /// Makes the staged changes, all or none, and stops staging.
     pub(super) fn end(&mut self) -> Outcome<()> {
-        let Some(Gathered { batch, .. }) = self.gathered.take() else { return Ok(()) };
+        let Some(Staged { batch, .. }) = self.staged.take() else { return Ok(()) };
         if batch.is_empty() {
             return Ok(());
         }
@@ -189,9 +189,9 @@ impl Writer {
         self.attempt(|| db.write(&batch))
     }
 
-    /// Forgets the gathered changes.
+    /// Forgets the staged changes.
     pub(super) fn abandon(&mut self) {
-        self.gathered = None;
+        self.staged = None;
     }
 
     /// A number that grows with every change.
@@ -213,17 +213,17 @@ impl Writer {
         fields: &[(FieldId, Value<'_>)],
     ) -> Outcome<()> {
         self.count += 1;
-        match &mut self.gathered {
+        match &mut self.staged {
             None => self.attempt(|| table.update(row, fields)),
-            Some(gathered) => {
-                gathered.batch.update(table, row, fields)?;
-                gathered.record(table, row, Fate::AsBefore);
+            Some(staged) => {
+                staged.batch.update(table, row, fields)?;
+                staged.record(table, row, PendingState::AsBefore);
                 Ok(())
             }
         }
     }
 
-    /// Writes fields that expire on their own; with others, where writes are gathered.
+    /// Writes fields that expire on their own; with others, where writes are staged.
     pub(super) fn update_expiring(
         &mut self,
         table: &Table,
@@ -232,11 +232,11 @@ impl Writer {
         at_ms: u64,
     ) -> Outcome<()> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else {
+        let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.update_expiring(row, fields, at_ms));
         };
-        gathered.batch.update_expiring(table, row, fields, at_ms)?;
-        gathered.record(table, row, Fate::AsBefore);
+        staged.batch.update_expiring(table, row, fields, at_ms)?;
+        staged.record(table, row, PendingState::AsBefore);
         Ok(())
     }
 
@@ -248,28 +248,28 @@ impl Writer {
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else {
+        let Some(staged) = &mut self.staged else {
             return self.attempt(|| match expires_at_ms {
                 None => table.put(row, fields),
                 Some(at) => table.put_expiring(row, fields, at),
             });
         };
         match expires_at_ms {
-            None => gathered.batch.put(table, row, fields)?,
-            Some(at) => gathered.batch.put_expiring(table, row, fields, at)?,
+            None => staged.batch.put(table, row, fields)?,
+            Some(at) => staged.batch.put_expiring(table, row, fields, at)?,
         }
-        gathered.record(table, row, Fate::Expires(expires_at_ms));
+        staged.record(table, row, PendingState::Expires(expires_at_ms));
         Ok(())
     }
 
     /// Whether there was a row.
     pub(super) fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else { return self.attempt(|| table.delete(row)) };
+        let Some(staged) = &mut self.staged else { return self.attempt(|| table.delete(row)) };
         let existed = table.exists(row)?;
         if existed {
-            gathered.batch.delete(table, row)?;
-            gathered.record(table, row, Fate::Absent);
+            staged.batch.delete(table, row)?;
+            staged.record(table, row, PendingState::Absent);
         }
         Ok(existed)
     }
@@ -277,34 +277,36 @@ impl Writer {
     /// Sets or clears the expiry of a row that is there, or will be.
     pub(super) fn expire(&mut self, table: &Table, row: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
         self.count += 1;
-        let Some(gathered) = &mut self.gathered else {
+        let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.expire(row, at_ms));
         };
-        gathered.batch.set_expiry(table, row, at_ms)?;
-        gathered.record(table, row, Fate::Expires(at_ms));
+        staged.batch.set_expiry(table, row, at_ms)?;
+        staged.record(table, row, PendingState::Expires(at_ms));
         Ok(true)
     }
 
-    /// What the gathered writes make of a row: None if they leave it as it is, else its expiry if it will be there.
-    pub(super) fn gathered_expiry(&self, table: &Table, row: &[u8]) -> Outcome<Option<Option<Option<u64>>>> {
-        let Some(gathered) = &self.gathered else { return Ok(None) };
-        Ok(match gathered.rows.get(&(table.name().to_owned(), row.into())) {
+    /// What the staged writes make of a row: None if they leave it as it is, else its expiry if it will be there.
+    pub(super) fn staged_expiry(&self, table: &Table, row: &[u8]) -> Outcome<Option<Option<Option<u64>>>> {
+        let Some(staged) = &self.staged else { return Ok(None) };
+        Ok(match staged.rows.get(&(table.name().to_owned(), row.into())) {
             None => None,
-            Some(Fate::Absent) => Some(None),
-            Some(Fate::Expires(at_ms)) => Some(Some(*at_ms)),
-            Some(Fate::AsBefore) => Some(Some(table.read(row, |row| Ok(row.expires_at_ms()))?.flatten())),
+            Some(PendingState::Absent) => Some(None),
+            Some(PendingState::Expires(at_ms)) => Some(Some(*at_ms)),
+            Some(PendingState::AsBefore) => {
+                Some(Some(table.read(row, |row| Ok(row.expires_at_ms()))?.flatten()))
+            }
         })
     }
 }
 
-impl Gathered {
-    fn record(&mut self, table: &Table, row: &[u8], fate: Fate) {
-        let was = self.rows.entry((table.name().to_owned(), row.into())).or_insert(fate);
-        *was = match (*was, fate) {
-            // An update keeps what was gathered before; after a removal it makes the row anew.
-            (Fate::Expires(at_ms), Fate::AsBefore) => Fate::Expires(at_ms),
-            (Fate::Absent, Fate::AsBefore) => Fate::Expires(None),
-            _ => fate,
+impl Staged {
+    fn record(&mut self, table: &Table, row: &[u8], pending: PendingState) {
+        let was = self.rows.entry((table.name().to_owned(), row.into())).or_insert(pending);
+        *was = match (*was, pending) {
+            // An update keeps what was staged before; after a removal it makes the row anew.
+            (PendingState::Expires(at_ms), PendingState::AsBefore) => PendingState::Expires(at_ms),
+            (PendingState::Absent, PendingState::AsBefore) => PendingState::Expires(None),
+            _ => pending,
         };
     }
 }

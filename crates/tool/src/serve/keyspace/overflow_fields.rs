@@ -1,4 +1,4 @@
-//! Further fields: those that an open table does not learn (too many, names that are no text). Each is a row of its own, so
+//! Overflow fields: those that an open table does not learn (too many, names that are no text). Each is a row of its own, so
 //! that a hash of a million odd fields costs no more to change than one of ten.
 //!
 //! Owns: the bytes below. Promises: the fields of a hash that is gone are unreachable at once and removed in time.
@@ -7,8 +7,8 @@
 //!
 //! | bytes | `@more` of the row |
 //! |---|---|
-//! | 0..8 | generation, big-endian: which further fields are this hash's |
-//! | 8..16 | how many further fields it has, little-endian; those that expire are counted until they are removed |
+//! | 0..8 | generation, big-endian: which overflow fields are this hash's |
+//! | 8..16 | how many overflow fields it has, little-endian; those that expire are counted until they are removed |
 //! | 16 | 1 if some of them may expire, else 0 |
 //!
 //! | bytes | key in table `@more` |
@@ -23,15 +23,15 @@ use hedgerow::{FieldId, RowRef, Schema, Table, Type, Value};
 
 use crate::serve::failure::{Failure, Outcome};
 
-/// The field of a hash's row that points to its further fields.
+/// The field of a hash's row that points to its overflow fields.
 pub const FIELD: &str = "@more";
 /// Bytes of [`FIELD`]'s value.
 pub const POINTER_BYTES: usize = 17;
 
 /// The value of the field `@more` of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct More {
-    /// Which further fields are this hash's.
+pub struct OverflowFields {
+    /// Which overflow fields are this hash's.
     pub generation: u64,
     /// How many they are, expired ones not yet removed included.
     pub count: u64,
@@ -39,13 +39,13 @@ pub struct More {
     pub expiring: bool,
 }
 
-impl More {
+impl OverflowFields {
     /// Reads the value of a row's field; None if the row has none, or its bytes are foreign.
-    pub fn decode(value: Value<'_>) -> Option<More> {
+    pub fn decode(value: Value<'_>) -> Option<OverflowFields> {
         let bytes: &[u8; POINTER_BYTES] = value.as_bytes()?.try_into().ok()?;
         let (generation, rest) = bytes.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first_chunk::<8>()?;
-        Some(More {
+        Some(OverflowFields {
             generation: u64::from_be_bytes(*generation),
             count: u64::from_le_bytes(*count),
             expiring: rest.first() == Some(&1),
@@ -62,8 +62,8 @@ impl More {
     }
 }
 
-/// The table of further fields.
-pub struct MoreTable {
+/// The table of overflow fields.
+pub struct OverflowFieldsTable {
     table: Table,
     value: FieldId,
     next_generation: u64,
@@ -81,7 +81,7 @@ fn fields_start(generation: u64) -> Vec<u8> {
     key
 }
 
-/// Refuses a name too long to be that of a further field.
+/// Refuses a name too long to be that of an overflow field.
 pub fn check_name(name: &[u8]) -> Outcome<()> {
     const NAME_BYTES_MAX: usize = hedgerow::limits::KEY_BYTES_MAX - 9;
     match name.len() <= NAME_BYTES_MAX {
@@ -93,7 +93,7 @@ pub fn check_name(name: &[u8]) -> Outcome<()> {
     }
 }
 
-/// The key of a further field.
+/// The key of an overflow field.
 pub fn field_key(generation: u64, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(9 + name.len());
     key.extend_from_slice(&generation.to_be_bytes());
@@ -102,21 +102,21 @@ pub fn field_key(generation: u64, name: &[u8]) -> Vec<u8> {
     key
 }
 
-impl MoreTable {
+impl OverflowFieldsTable {
     /// The schema of the table.
     pub fn schema() -> Schema {
         Schema::new().field("value", Type::Bytes)
     }
 
     /// Takes the engine's table.
-    pub fn open(table: Table) -> Outcome<MoreTable> {
+    pub fn open(table: Table) -> Outcome<OverflowFieldsTable> {
         let value = table.field("value")?;
         let mut last = 0;
         table.scan().reverse().limit(1).for_each(|key, _| {
             last = generation_of(key);
             Ok(false)
         })?;
-        Ok(MoreTable { table, value, next_generation: last + 1 })
+        Ok(OverflowFieldsTable { table, value, next_generation: last + 1 })
     }
 
     /// The engine's table.
@@ -124,7 +124,7 @@ impl MoreTable {
         &self.table
     }
 
-    /// The field that holds a further field's value.
+    /// The field that holds an overflow field's value.
     pub fn value(&self) -> FieldId {
         self.value
     }
@@ -144,32 +144,32 @@ impl MoreTable {
         (owner_key(generation), value)
     }
 
-    /// Runs `read` on the value and expiry of a further field, if it exists.
+    /// Runs `read` on the value and expiry of an overflow field, if it exists.
     pub fn read<R>(
         &self,
-        more: More,
+        overflow_fields: OverflowFields,
         name: &[u8],
         read: impl FnOnce(Value<'_>, Option<u64>) -> R,
     ) -> hedgerow::Result<Option<R>> {
-        self.table.read(&field_key(more.generation, name), |row: &RowRef<'_>| {
+        self.table.read(&field_key(overflow_fields.generation, name), |row: &RowRef<'_>| {
             Ok(read(row.get(self.value)?, row.expires_at_ms()))
         })
     }
 
-    /// Whether a further field exists.
-    pub fn has(&self, more: More, name: &[u8]) -> hedgerow::Result<bool> {
-        self.table.exists(&field_key(more.generation, name))
+    /// Whether an overflow field exists.
+    pub fn has(&self, overflow_fields: OverflowFields, name: &[u8]) -> hedgerow::Result<bool> {
+        self.table.exists(&field_key(overflow_fields.generation, name))
     }
 
-    /// Runs `visit` on name, value and expiry of the further fields after `after`, in order of names, until it says false.
+    /// Runs `visit` on name, value and expiry of the overflow fields after `after`, in order of names, until it says false.
     pub fn for_each(
         &self,
-        more: More,
+        overflow_fields: OverflowFields,
         after: Option<&[u8]>,
         mut visit: impl FnMut(&[u8], Value<'_>, Option<u64>) -> bool,
     ) -> hedgerow::Result<()> {
-        let prefix = fields_start(more.generation);
-        let start = after.map(|name| field_key(more.generation, name));
+        let prefix = fields_start(overflow_fields.generation);
+        let start = after.map(|name| field_key(overflow_fields.generation, name));
         let mut scan = self.table.scan().prefix(&prefix);
         if let Some(start) = &start {
             scan = scan.from(Bound::Excluded(start));
@@ -180,13 +180,13 @@ impl MoreTable {
         })
     }
 
-    /// How many further fields there are now.
-    pub fn count(&self, more: More) -> hedgerow::Result<u64> {
-        if !more.expiring {
-            return Ok(more.count);
+    /// How many overflow fields there are now.
+    pub fn count(&self, overflow_fields: OverflowFields) -> hedgerow::Result<u64> {
+        if !overflow_fields.expiring {
+            return Ok(overflow_fields.count);
         }
         let mut count = 0;
-        self.for_each(more, None, |_, _, _| {
+        self.for_each(overflow_fields, None, |_, _, _| {
             count += 1;
             true
         })?;
@@ -228,8 +228,8 @@ fn generation_of(key: &[u8]) -> u64 {
     key.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The failure of a row that points to further fields while their table is gone.
-pub const LOST: Failure = Failure::text("ERR the table of further fields is missing");
+/// The failure of a row that points to overflow fields while their table is gone.
+pub const LOST: Failure = Failure::text("ERR the table of overflow fields is missing");
 
 #[cfg(test)]
 mod tests {
@@ -237,12 +237,12 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let more = More { generation: 0x0102, count: 3, expiring: true };
-        let bytes = more.encode();
+        let overflow_fields = OverflowFields { generation: 0x0102, count: 3, expiring: true };
+        let bytes = overflow_fields.encode();
         assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(More::decode(Value::Bytes(&bytes)), Some(more));
-        assert_eq!(More::decode(Value::Bytes(b"short")), None);
-        assert_eq!(More::decode(Value::Null), None);
+        assert_eq!(OverflowFields::decode(Value::Bytes(&bytes)), Some(overflow_fields));
+        assert_eq!(OverflowFields::decode(Value::Bytes(b"short")), None);
+        assert_eq!(OverflowFields::decode(Value::Null), None);
         assert_eq!(field_key(5, b"f"), [0, 0, 0, 0, 0, 0, 0, 5, 1, b'f']);
         assert_eq!(owner_key(5), [0, 0, 0, 0, 0, 0, 0, 5, 0]);
     }
