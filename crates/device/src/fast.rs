@@ -93,18 +93,18 @@ pub enum EmulatedBase {
 
 /// Where the bytes are.
 #[derive(Debug)]
-enum Home {
+enum Backing {
     File(TierFile),
     Dram(Mapping),
     Simulated(CrashSim),
 }
 
-impl Home {
+impl Backing {
     fn mapping(&self) -> &Mapping {
         match self {
-            Home::File(file) => file.mapping(),
-            Home::Dram(mapping) => mapping,
-            Home::Simulated(sim) => sim.mapping(),
+            Backing::File(file) => file.mapping(),
+            Backing::Dram(mapping) => mapping,
+            Backing::Simulated(sim) => sim.mapping(),
         }
     }
 }
@@ -124,12 +124,12 @@ pub struct FastTier {
     bytes_max: u64,
     /// Dropped before the mapping whose addresses it knows.
     emulation: Option<EmulatedTier>,
-    home: Home,
+    backing: Backing,
     growing: Mutex<()>,
     syncs: SyncGate,
 }
 
-// SAFETY: `base` points into the mapping that `home` owns for as long as the tier lives; the bytes behind it are plain
+// SAFETY: `base` points into the mapping that `backing` owns for as long as the tier lives; the bytes behind it are plain
 // memory, and the module's rules say who may touch them when.
 unsafe impl Send for FastTier {}
 // SAFETY: as above.
@@ -145,7 +145,7 @@ impl FastTier {
     pub fn open_file(path: &Path, options: &FastTierOptions, create: bool) -> Result<FastTier> {
         let (file, bytes) = TierFile::open(path, create, options.reserve_bytes.min(options.bytes_max))?;
         let medium = if file.is_persistent_memory() { Medium::PersistentMemory } else { Medium::PageCache };
-        Ok(FastTier::over(Home::File(file), medium, bytes, options.bytes_max))
+        Ok(FastTier::over(Backing::File(file), medium, bytes, options.bytes_max))
     }
 
     /// Opens the file at `path` for reading, beside other readers but not beside a writer. Every change is refused:
@@ -155,7 +155,7 @@ impl FastTier {
     /// As [`FastTier::open_file`].
     pub fn open_file_read_only(path: &Path) -> Result<FastTier> {
         let (file, bytes) = TierFile::open_read_only(path)?;
-        Ok(FastTier::over(Home::File(file), Medium::PageCache, bytes, bytes))
+        Ok(FastTier::over(Backing::File(file), Medium::PageCache, bytes, bytes))
     }
 
     /// A tier in memory, for tests and for data that need not last.
@@ -166,7 +166,7 @@ impl FastTier {
         let mapping = Mapping::reserve(options.reserve_bytes.min(options.bytes_max), 0)
             .map_err(|source| DeviceError::io("reserve address space for", Path::new("DRAM"), source))?;
         mapping.advise_huge_pages(0, mapping.bytes());
-        Ok(FastTier::over(Home::Dram(mapping), Medium::Dram, 0, options.bytes_max))
+        Ok(FastTier::over(Backing::Dram(mapping), Medium::Dram, 0, options.bytes_max))
     }
 
     /// A tier that behaves like the persistent memory of `model`, for experiments. Persisting costs what it costs there
@@ -185,7 +185,7 @@ impl FastTier {
         };
         tier.medium = Medium::Emulated;
         let base = tier.base.as_ptr() as u64;
-        tier.emulation = Some(EmulatedTier::new(&model, base..base + tier.home.mapping().bytes()));
+        tier.emulation = Some(EmulatedTier::new(&model, base..base + tier.backing.mapping().bytes()));
         (tier.slow_reads, tier.watched_writes) = (true, true);
         Ok(tier)
     }
@@ -195,7 +195,7 @@ impl FastTier {
     pub fn simulated(sim: &CrashSim) -> FastTier {
         sim.open();
         let (bytes, bytes_max) = (sim.bytes(), sim.bytes_max());
-        let mut tier = FastTier::over(Home::Simulated(sim.clone()), Medium::Simulated, bytes, bytes_max);
+        let mut tier = FastTier::over(Backing::Simulated(sim.clone()), Medium::Simulated, bytes, bytes_max);
         tier.watched_writes = true;
         tier
     }
@@ -205,9 +205,9 @@ impl FastTier {
         FastTier::simulated(&CrashSim::from_image(image))
     }
 
-    fn over(home: Home, medium: Medium, bytes: u64, bytes_max: u64) -> FastTier {
-        let mapping = home.mapping();
-        let read_only = matches!(&home, Home::File(file) if file.is_read_only());
+    fn over(backing: Backing, medium: Medium, bytes: u64, bytes_max: u64) -> FastTier {
+        let mapping = backing.mapping();
+        let read_only = matches!(&backing, Backing::File(file) if file.is_read_only());
         let page = page_bytes();
         // A file longer than a new, smaller limit is read in full; it only cannot grow.
         let bytes_max = bytes_max.min(mapping.bytes());
@@ -220,7 +220,7 @@ impl FastTier {
             medium,
             bytes_max: if read_only { bytes_max } else { bytes_max - bytes_max % page },
             emulation: None,
-            home,
+            backing,
             growing: Mutex::new(()),
             syncs: SyncGate::default(),
         }
@@ -233,26 +233,26 @@ impl FastTier {
 
     /// The tier's file, where it has one.
     pub fn path(&self) -> Option<&Path> {
-        match &self.home {
-            Home::File(file) => Some(file.path()),
-            Home::Dram(_) | Home::Simulated(_) => None,
+        match &self.backing {
+            Backing::File(file) => Some(file.path()),
+            Backing::Dram(_) | Backing::Simulated(_) => None,
         }
     }
 
     /// The simulated medium behind this tier, where there is one.
     pub fn crash_sim(&self) -> Option<&CrashSim> {
-        match &self.home {
-            Home::Simulated(sim) => Some(sim),
-            Home::File(_) | Home::Dram(_) => None,
+        match &self.backing {
+            Backing::Simulated(sim) => Some(sim),
+            Backing::File(_) | Backing::Dram(_) => None,
         }
     }
 
     /// A number for whatever is made on this tier, which nothing else has. A simulated medium gives the same one where the same
     /// was done to it before, so that a script leaves the same bytes whenever it runs.
     pub fn new_id(&self) -> u128 {
-        let mut random = match &self.home {
-            Home::Simulated(sim) => sim.random(),
-            Home::File(_) | Home::Dram(_) => Random::from_entropy(),
+        let mut random = match &self.backing {
+            Backing::Simulated(sim) => sim.random(),
+            Backing::File(_) | Backing::Dram(_) => Random::from_entropy(),
         };
         u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
     }
@@ -264,9 +264,9 @@ impl FastTier {
 
     /// Tells whether the machine went down since the bytes were written: see [`boot_id`]. A simulated medium has its own.
     pub fn boot_id(&self) -> u128 {
-        match &self.home {
-            Home::Simulated(sim) => sim.boot_id(),
-            Home::File(_) | Home::Dram(_) => boot_id(),
+        match &self.backing {
+            Backing::Simulated(sim) => sim.boot_id(),
+            Backing::File(_) | Backing::Dram(_) => boot_id(),
         }
     }
 
@@ -298,8 +298,8 @@ impl FastTier {
             return Err(DeviceError::Full { wanted: new_bytes, limit: self.bytes_max, source: None });
         }
         let new = new_bytes.next_multiple_of(page_bytes());
-        match &self.home {
-            Home::File(file) => {
+        match &self.backing {
+            Backing::File(file) => {
                 file.allocate(old, new)?;
                 if file.is_persistent_memory() {
                     // PERSIST: persist() is a matter of cache lines there, so the file's new length and blocks are made
@@ -308,10 +308,10 @@ impl FastTier {
                 }
                 file.map_more(old, new)?;
             }
-            Home::Dram(mapping) => {
+            Backing::Dram(mapping) => {
                 mapping.map_memory(old, new).map_err(|source| memory_refused(old, new, source))?
             }
-            Home::Simulated(sim) => sim.grow(old, new)?,
+            Backing::Simulated(sim) => sim.grow(old, new)?,
         }
         self.bytes.store(new, Ordering::Release);
         Ok(())
@@ -321,29 +321,29 @@ impl FastTier {
     /// knows. Others take of them, too: a growth may be refused in spite of it, and where a part of the disk is kept for
     /// the superuser, it may succeed in spite of it.
     pub fn free_bytes(&self) -> Option<u64> {
-        match &self.home {
-            Home::File(file) => file.free_bytes(self.bytes()),
-            Home::Dram(_) => None,
-            Home::Simulated(sim) => sim.free_bytes(),
+        match &self.backing {
+            Backing::File(file) => file.free_bytes(self.bytes()),
+            Backing::Dram(_) => None,
+            Backing::Simulated(sim) => sim.free_bytes(),
         }
     }
 
     /// Bytes of the file system, or of the simulated disk, that the tier is on; `None` where there is none.
     pub fn disk_bytes(&self) -> Option<u64> {
-        match &self.home {
-            Home::File(file) => file.file_system_bytes(),
-            Home::Dram(_) => None,
-            Home::Simulated(sim) => sim.disk_bytes(),
+        match &self.backing {
+            Backing::File(file) => file.file_system_bytes(),
+            Backing::Dram(_) => None,
+            Backing::Simulated(sim) => sim.disk_bytes(),
         }
     }
 
     /// Bytes of the disk that the tier takes now, where it is on one: less than [`FastTier::bytes`] once some were
     /// [released](FastTier::release).
     pub fn allocated_bytes(&self) -> Option<u64> {
-        match &self.home {
-            Home::File(file) => file.allocated_bytes(),
-            Home::Dram(_) => None,
-            Home::Simulated(sim) => Some(sim.allocated_bytes()),
+        match &self.backing {
+            Backing::File(file) => file.allocated_bytes(),
+            Backing::Dram(_) => None,
+            Backing::Simulated(sim) => Some(sim.allocated_bytes()),
         }
     }
 
@@ -355,10 +355,10 @@ impl FastTier {
         if self.read_only || offset >= end {
             return false;
         }
-        match &self.home {
-            Home::File(file) => file.release(offset, end),
-            Home::Dram(mapping) => mapping.release_memory(offset, end),
-            Home::Simulated(sim) => {
+        match &self.backing {
+            Backing::File(file) => file.release(offset, end),
+            Backing::Dram(mapping) => mapping.release_memory(offset, end),
+            Backing::Simulated(sim) => {
                 sim.release(offset, end);
                 true
             }
@@ -376,10 +376,10 @@ impl FastTier {
         if offset >= end {
             return Ok(());
         }
-        match &self.home {
-            Home::File(file) => file.allocate_again(offset, end),
-            Home::Dram(_) => Ok(()),
-            Home::Simulated(sim) => sim.allocate(offset, end),
+        match &self.backing {
+            Backing::File(file) => file.allocate_again(offset, end),
+            Backing::Dram(_) => Ok(()),
+            Backing::Simulated(sim) => sim.allocate(offset, end),
         }
     }
 
@@ -390,10 +390,10 @@ impl FastTier {
         if self.read_only || offset >= end {
             return;
         }
-        match &self.home {
-            Home::File(file) => file.mapping().populate(offset, end),
-            Home::Dram(mapping) => mapping.populate(offset, end),
-            Home::Simulated(_) => {}
+        match &self.backing {
+            Backing::File(file) => file.mapping().populate(offset, end),
+            Backing::Dram(mapping) => mapping.populate(offset, end),
+            Backing::Simulated(_) => {}
         }
     }
 
@@ -403,8 +403,8 @@ impl FastTier {
     /// (what is on the medium is read again). On a file in the page cache; elsewhere it is `populate`.
     pub fn populate_for_small_syncs(&self, offset: u64, len: u64, anew: bool) {
         let end = offset.saturating_add(len).min(self.bytes());
-        match &self.home {
-            Home::File(file) if self.medium == Medium::PageCache && !self.read_only && offset < end => {
+        match &self.backing {
+            Backing::File(file) if self.medium == Medium::PageCache && !self.read_only && offset < end => {
                 if anew {
                     file.write_through(offset, end);
                     file.make_pages_small(offset, end);
@@ -418,7 +418,7 @@ impl FastTier {
     /// For bytes that do not fit in memory, and are touched here and there: from now on a page that is not in memory is read alone, where the
     /// medium is a file through the page cache. A hint.
     pub fn read_nothing_ahead(&self) {
-        if let Home::File(file) = &self.home
+        if let Backing::File(file) = &self.backing
             && self.medium == Medium::PageCache
         {
             file.mapping().read_nothing_ahead(self.bytes());
@@ -442,8 +442,8 @@ impl FastTier {
     /// The file, and where the bytes that exist of `len` at `offset` end, if there are any and it is one through the page cache.
     fn cached_file(&self, offset: u64, len: u64) -> Option<(&TierFile, u64)> {
         let end = offset.saturating_add(len).min(self.bytes());
-        match &self.home {
-            Home::File(file) if self.medium == Medium::PageCache && offset < end => Some((file, end)),
+        match &self.backing {
+            Backing::File(file) if self.medium == Medium::PageCache && offset < end => Some((file, end)),
             _ => None,
         }
     }
@@ -574,7 +574,7 @@ impl FastTier {
     /// As [`FastTier::write`].
     pub fn write_apart(&self, offset: u64, bytes: &[u8]) {
         self.check_writable(offset, bytes.len() as u64);
-        if let Home::File(file) = &self.home
+        if let Backing::File(file) = &self.backing
             && self.medium == Medium::PageCache
             && !self.watched_writes
             && file.store_apart(offset, bytes)
@@ -586,7 +586,7 @@ impl FastTier {
 
     #[cold]
     fn watch_write(&self, offset: u64, bytes: &[u8]) {
-        if let Home::Simulated(sim) = &self.home {
+        if let Backing::Simulated(sim) = &self.backing {
             sim.record_store(offset, bytes);
         }
         if let Some(emulation) = &self.emulation {
@@ -652,7 +652,7 @@ impl FastTier {
 
     #[cold]
     fn watch_store_u64(&self, offset: u64, word: &AtomicU64, value: u64) {
-        if let Home::Simulated(sim) = &self.home {
+        if let Backing::Simulated(sim) = &self.backing {
             sim.record_word(offset, word, value);
         } else {
             word.store(value.to_le(), Ordering::Release);
@@ -682,8 +682,8 @@ impl FastTier {
     }
 
     fn refuse_read_only(&self) -> Result<()> {
-        match &self.home {
-            Home::File(file) if file.is_read_only() => {
+        match &self.backing {
+            Backing::File(file) if file.is_read_only() => {
                 Err(DeviceError::ReadOnly { path: file.path().to_path_buf() })
             }
             _ => Ok(()),
@@ -703,13 +703,15 @@ impl FastTier {
         if offset >= end {
             return Ok(());
         }
-        match (&self.home, self.medium) {
-            (Home::Simulated(sim), _) => {
+        match (&self.backing, self.medium) {
+            (Backing::Simulated(sim), _) => {
                 self.syncs.pass(Asker::Range, || sim.persist(Asker::Range, offset, end - offset))
             }
             // msync of the range, not fdatasync: alike where little is dirty, and it does not wait for what others wrote
             // elsewhere (measured with 128 MB dirty elsewhere: 2 to 8 ms against 30).
-            (Home::File(file), Medium::PageCache) => self.syncs.pass(Asker::Range, || file.sync(offset, end)),
+            (Backing::File(file), Medium::PageCache) => {
+                self.syncs.pass(Asker::Range, || file.sync(offset, end))
+            }
             (_, Medium::PersistentMemory | Medium::Emulated) => {
                 if let Some(emulation) = &self.emulation {
                     emulation.persisted(self.base.as_ptr() as u64 + offset, end - offset);
@@ -730,12 +732,14 @@ impl FastTier {
     /// As [`FastTier::persist`].
     pub fn persist_all(&self) -> Result<()> {
         self.refuse_read_only()?;
-        match &self.home {
-            Home::Simulated(sim) => self.syncs.pass(Asker::Whole, || sim.persist(Asker::Whole, 0, u64::MAX)),
-            Home::File(file) if self.medium != Medium::Emulated => {
+        match &self.backing {
+            Backing::Simulated(sim) => {
+                self.syncs.pass(Asker::Whole, || sim.persist(Asker::Whole, 0, u64::MAX))
+            }
+            Backing::File(file) if self.medium != Medium::Emulated => {
                 self.syncs.pass(Asker::Whole, || file.sync_all())
             }
-            Home::File(_) | Home::Dram(_) => {
+            Backing::File(_) | Backing::Dram(_) => {
                 if let Some(emulation) = &self.emulation {
                     emulation.persist_all();
                 }
@@ -765,10 +769,10 @@ impl FastTier {
     /// The tier was not opened for reading only.
     pub fn rewrite(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.bytes());
-        match &self.home {
+        match &self.backing {
             _ if offset >= end => return,
-            Home::File(file) if self.medium == Medium::PageCache => file.mapping().populate(offset, end),
-            Home::Simulated(sim) if sim.model() == CrashModel::Pages => {}
+            Backing::File(file) if self.medium == Medium::PageCache => file.mapping().populate(offset, end),
+            Backing::Simulated(sim) if sim.model() == CrashModel::Pages => {}
             _ => return,
         }
         self.check_writable(offset, end - offset);
@@ -787,8 +791,8 @@ impl FastTier {
 
     /// Whether `persist` costs cache lines, not a system call: then there is no point in grouping commits.
     pub fn flush_is_cheap(&self) -> bool {
-        match (&self.home, self.medium) {
-            (Home::Simulated(sim), _) => sim.model() == CrashModel::CacheLines,
+        match (&self.backing, self.medium) {
+            (Backing::Simulated(sim), _) => sim.model() == CrashModel::CacheLines,
             (_, medium) => medium != Medium::PageCache,
         }
     }

@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 
 use crate::index::Slot;
 use crate::le_bytes::u32_at;
-use crate::log::format::{self, CACHED_OFFSET, Place, Record, RecordSpec, Seed};
+use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{Error, Result};
@@ -214,16 +214,16 @@ impl Cache {
 
     /// The bytes of the row at `place`. Under a guard pinned before the slot that says so was read.
     #[inline]
-    pub(crate) fn place(&self, place: u64) -> Result<Place<'_>> {
+    pub(crate) fn raw_record(&self, place: u64) -> Result<RawRecord<'_>> {
         let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
         let header = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
         let bytes = u32_at(header, 4) as usize;
         let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
-        Ok(Place { bytes, offset: CACHED_OFFSET | place, segment_number: SEGMENT_NUMBER })
+        Ok(RawRecord { bytes, offset: CACHED_OFFSET | place, segment_number: SEGMENT_NUMBER })
     }
 
     fn unverified(&self, place: u64) -> Result<Record<'_>> {
-        self.place(place)?.record(false).map_err(|_| broken(place))
+        self.raw_record(place)?.record(false).map_err(|_| broken(place))
     }
 
     /// Fetches the row of a cached slot.

@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
 pub(crate) use copy::{Extract, SegmentToCopy};
 use pool::Pool;
-pub(crate) use replay::{Walk, WalkEnd};
+pub(crate) use replay::{SegmentWalk, WalkEnd};
 pub(crate) use root::Root;
 use root::SegmentList;
 pub(crate) use salvage::{LostRecord, spoiled_copy};
@@ -44,7 +44,7 @@ use segment::{
 };
 pub(crate) use segment_list::SegmentEntry;
 
-use self::format::{END_BYTES, Place, Record};
+use self::format::{END_BYTES, RawRecord, Record};
 use crate::le_bytes::u32_at;
 use crate::{Error, ErrorKind, Result};
 
@@ -205,17 +205,17 @@ impl Log {
     /// The record at `offset`, its prefix verified.
     #[inline]
     pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
-        self.place(offset)?.record(self.verify_reads).map_err(|_| not_a_record(offset))
+        self.raw_record(offset)?.record(self.verify_reads).map_err(|_| not_a_record(offset))
     }
 
     /// The same, to be verified even if reads are not: for whoever changes it.
     pub(crate) fn verified_record(&self, offset: u64) -> Result<Record<'_>> {
-        self.place(offset)?.record(true).map_err(|_| not_a_record(offset))
+        self.raw_record(offset)?.record(true).map_err(|_| not_a_record(offset))
     }
 
     /// The bytes that should be the record at `offset`.
     #[inline]
-    pub(crate) fn place(&self, offset: u64) -> Result<Place<'_>> {
+    pub(crate) fn raw_record(&self, offset: u64) -> Result<RawRecord<'_>> {
         // A place that is not verified may be anywhere.
         let Some(extent) = self.extents.get(offset >> self.extent_shift) else {
             return Err(not_a_record(offset));
@@ -225,7 +225,7 @@ impl Log {
         let bytes = u32_at(header, 4) as usize;
         // Who looks into the record is charged for the blocks it looks at.
         let Some(bytes) = self.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
-        Ok(Place { bytes, offset, segment_number })
+        Ok(RawRecord { bytes, offset, segment_number })
     }
 
     /// Whether reads verify checksums.

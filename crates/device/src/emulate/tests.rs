@@ -46,17 +46,17 @@ fn a_random_read_takes_in_all_what_the_model_says_over_dram() {
     const READS: u64 = 64;
     let model = PersistentMemoryModel { read_latency_ns: 810, ..PersistentMemoryModel::optane() };
     let options = FastTierOptions { bytes_max: 4 << 20, ..FastTierOptions::default() };
-    let home = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
-    home.grow(4 << 20).unwrap();
-    home.populate(0, 4 << 20);
+    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
+    tier.grow(4 << 20).unwrap();
+    tier.populate(0, 4 << 20);
     // Each place depends on the byte read before it, which is zero, so that no two reads overlap.
     let read_all = || {
         let place = |n: u64| (n * 97 + 13) % 1024 * 4096;
-        (0..READS).for_each(|n| home.cool(place(n), 8));
+        (0..READS).for_each(|n| tier.cool(place(n), 8));
         let begun = monotonic_ns();
         let mut zero = 0;
         for n in 0..READS {
-            zero = u64::from(home.read(place(n) + zero, 8)[0]);
+            zero = u64::from(tier.read(place(n) + zero, 8)[0]);
         }
         std::hint::black_box(zero);
         (monotonic_ns() - begun) as f64 / READS as f64
@@ -153,26 +153,26 @@ fn making_everything_durable_costs_a_write_back_of_what_was_stored() {
 fn who_looks_at_bytes_is_charged_for_those() {
     let model = PersistentMemoryModel { read_latency_ns: 40_000_000, ..PersistentMemoryModel::optane() };
     let options = FastTierOptions { bytes_max: 1 << 20, ..FastTierOptions::default() };
-    let home = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
-    home.grow(1 << 20).unwrap();
+    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
+    tier.grow(1 << 20).unwrap();
     let timed = |f: &dyn Fn()| {
         let begun = monotonic_ns();
         f();
         monotonic_ns() - begun
     };
     let slow = model.latency_here().random_ns;
-    home.cool(0, 1 << 20);
-    let view = home.try_view(0, 1 << 20).unwrap();
+    tier.cool(0, 1 << 20);
+    let view = tier.try_view(0, 1 << 20).unwrap();
     assert!(timed(&|| touch(&view[4096..4104])) >= slow * 9 / 10, "a unit from the medium");
     assert!((0..9).map(|_| timed(&|| touch(&view[4096..4104]))).min().unwrap() < slow / 2, "from the cache");
     assert!(
-        timed(&|| assert!(home.try_read(8192, 8).is_some())) >= slow * 9 / 10,
+        timed(&|| assert!(tier.try_read(8192, 8).is_some())) >= slow * 9 / 10,
         "a read is charged at once"
     );
     let own = [7_u8; 64];
     assert!((0..9).map(|_| timed(&|| touch(&own))).min().unwrap() < slow / 2, "memory of nobody's");
     let address = view.as_ptr() as u64;
-    drop(home);
+    drop(tier);
     assert!(!TIERS.read().unwrap().iter().any(|(range, _)| range.contains(&address)), "gone with the tier");
 }
 

@@ -35,7 +35,7 @@ use super::throttle::{Throttle, Work};
 use super::victims::{Chosen, Need};
 use super::write::Draft;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::Walk;
+use crate::log::SegmentWalk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::{Error, ErrorKind, Result};
@@ -615,7 +615,7 @@ impl Engine {
     /// Bytes in a segment of tables that are gone, and of what changed the catalog.
     fn vanished_bytes(&self, extent: u32) -> Result<u64> {
         let (mut walk, mut bytes) = (self.log.walk(extent), 0);
-        while let Some(record) = walk.as_mut().map_or(Ok(None), Walk::next_record)? {
+        while let Some(record) = walk.as_mut().map_or(Ok(None), SegmentWalk::next_record)? {
             if self.catalog.by_id(record.table()).is_none() {
                 bytes += record.record_bytes() as u64;
             }

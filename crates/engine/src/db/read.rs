@@ -28,7 +28,7 @@ use super::in_place::mend;
 use super::metrics::Count;
 use crate::cache;
 use crate::index::{Slot, Tag};
-use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, Place, Record, RecordKind};
+use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, Log};
 use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
@@ -201,11 +201,11 @@ impl Engine {
     ) -> Result<Option<RowRef<'a>>> {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
         self.check_at_hand(slot)?;
-        let place = match slot.is_cached() {
-            false => self.log.place(slot.offset())?,
-            true => self.cache.place(slot.offset())?,
+        let raw = match slot.is_cached() {
+            false => self.log.raw_record(slot.offset())?,
+            true => self.cache.raw_record(slot.offset())?,
         };
-        let Ok(newest) = place.record(self.log.verifies_reads()) else { return Err(not_a_record(&place)) };
+        let Ok(newest) = raw.record(self.log.verifies_reads()) else { return Err(not_a_record(&raw)) };
         let now_ms = self.clock.now_ms();
         // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
@@ -374,10 +374,10 @@ fn broken_chain(offset: u64, key: &[u8]) -> Error {
 }
 
 #[cold]
-fn not_a_record(place: &Place<'_>) -> Error {
-    match place.offset & CACHED_OFFSET {
-        0 => log::not_a_record(place.offset),
-        _ => cache::broken(place.offset ^ CACHED_OFFSET),
+fn not_a_record(raw: &RawRecord<'_>) -> Error {
+    match raw.offset & CACHED_OFFSET {
+        0 => log::not_a_record(raw.offset),
+        _ => cache::broken(raw.offset ^ CACHED_OFFSET),
     }
 }
 

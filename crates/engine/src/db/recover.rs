@@ -23,7 +23,7 @@ use super::engine::{Engine, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::Deltas;
-use crate::log::{Log, OpenState, SegmentEnd, Walk, WalkEnd};
+use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
 use crate::{Error, Result};
 
 /// So many segments ahead of the one that is walked are read from the disk.
@@ -517,7 +517,7 @@ impl Engine {
 }
 
 /// Where a walk ended, if the records after it may be missing.
-pub(super) fn checked_end(walk: &Walk<'_>, found: &OpenState) -> Result<WalkEnd> {
+pub(super) fn checked_end(walk: &SegmentWalk<'_>, found: &OpenState) -> Result<WalkEnd> {
     let end = walk.end();
     // A killed process leaves no holes; a power cut leaves none where all was durable.
     let hole = match found.power_cut {

@@ -42,12 +42,12 @@ impl<F: FnOnce() + Send> Garbage for F {
 
 /// One thread's announcement, on cache lines of its own (two: neighbours are prefetched in pairs).
 #[repr(align(128))]
-struct Place(AtomicU64);
+struct Announcement(AtomicU64);
 
 /// A reclamation domain. One serves a whole store.
 pub struct Epoch {
     global: AtomicU64,
-    places: Box<[Place]>,
+    announcements: Box<[Announcement]>,
     /// Guards of threads without a place, by the low bits of the epoch they are pinned at.
     shared: [AtomicU64; 4],
     garbage: Mutex<VecDeque<(u64, Box<dyn Garbage>)>>,
@@ -59,7 +59,7 @@ impl Epoch {
         Epoch {
             // Starts high enough that "the epoch before" exists.
             global: AtomicU64::new(4),
-            places: (0..PLACES).map(|_| Place(AtomicU64::new(0))).collect(),
+            announcements: (0..PLACES).map(|_| Announcement(AtomicU64::new(0))).collect(),
             shared: [const { AtomicU64::new(0) }; 4],
             garbage: Mutex::new(VecDeque::new()),
         }
@@ -69,7 +69,7 @@ impl Epoch {
     /// on the stack: one kept in a thread-local that outlives this module's would lose its place.
     pub fn pin(&self) -> Guard<'_> {
         let place = claim::place();
-        let Some(Place(word)) = self.places.get(place) else { return self.pin_shared() };
+        let Some(Announcement(word)) = self.announcements.get(place) else { return self.pin_shared() };
         let held = word.load(Ordering::Relaxed);
         if held != 0 {
             word.store(held + 1, Ordering::Relaxed);
@@ -155,11 +155,11 @@ impl Epoch {
     fn advance(&self) -> bool {
         let epoch = self.global.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let behind = |place: &Place| {
+        let behind = |place: &Announcement| {
             let word = place.0.load(Ordering::SeqCst);
             word != 0 && word >> DEPTH_BITS != epoch
         };
-        if self.places[..claim::places_used()].iter().any(behind) {
+        if self.announcements[..claim::places_used()].iter().any(behind) {
             return false;
         }
         if (1..4).any(|back| self.shared[(epoch.wrapping_sub(back) & 3) as usize].load(Ordering::SeqCst) != 0)
@@ -228,9 +228,9 @@ impl<'e> Guard<'e> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        match self.epoch.places.get(self.place) {
+        match self.epoch.announcements.get(self.place) {
             // Release: all this guard's reads come before a freer sees it gone.
-            Some(Place(word)) => {
+            Some(Announcement(word)) => {
                 let held = word.load(Ordering::Relaxed);
                 let left = if held & ((1 << DEPTH_BITS) - 1) == 1 { 0 } else { held - 1 };
                 word.store(left, Ordering::Release);

@@ -111,7 +111,7 @@ struct Stop<'g> {
     bounded: bool,
 }
 
-struct Walk<'a, 'g> {
+struct LeafScan<'a, 'g> {
     view: View<'g>,
     way: Way,
     /// The bound on the far side.
@@ -178,7 +178,7 @@ impl Index {
             (Bound::Unbounded, Way::Forward) => Seek::At { included: true },
             (Bound::Unbounded, Way::Reverse) => Seek::Last,
         };
-        Walk { view: self.view(guard), way, until, limit, out }.run(seek)
+        LeafScan { view: self.view(guard), way, until, limit, out }.run(seek)
     }
 }
 
@@ -193,7 +193,7 @@ fn is_void(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     }
 }
 
-impl<'g> Walk<'_, 'g> {
+impl<'g> LeafScan<'_, 'g> {
     fn run(mut self, mut seek: Seek) -> ScanEnd {
         let mut backoff = Backoff::new();
         let mut next: Option<Stop<'g>> = None;

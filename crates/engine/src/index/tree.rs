@@ -162,7 +162,7 @@ pub(super) struct View<'g> {
 }
 
 /// A node on a key's path, and what leads to it.
-struct Place<'g> {
+struct PathNode<'g> {
     /// The parent, its version, and which child of it; `None` for the root.
     parent: Option<(&'g Node, u64, usize)>,
     id: u32,
@@ -211,9 +211,9 @@ impl<'g> View<'g> {
     }
 
     /// The node on `level` on the path of `key`, or the `NULL` where the path ends above it.
-    fn place(&self, key: &[u8], level: usize) -> Result<Option<Place<'g>>, Retry> {
+    fn place(&self, key: &[u8], level: usize) -> Result<Option<PathNode<'g>>, Retry> {
         let Some((id, mut node, mut version)) = self.enter()? else { return Ok(None) };
-        let mut place = Place { parent: None, id, node: None, level: 0, low: None, high: None };
+        let mut place = PathNode { parent: None, id, node: None, level: 0, low: None, high: None };
         loop {
             let meta = node.meta();
             place.level = meta.level();
@@ -406,7 +406,7 @@ impl<'g> View<'g> {
     /// Splits `node` at `cut`; all locks are held. Changes nothing if there is an obstacle.
     fn carry_out(
         &self,
-        place: &Place<'g>,
+        place: &PathNode<'g>,
         parent: Option<(&Node, usize)>,
         node: &Node,
         items: &Items,
@@ -550,13 +550,13 @@ struct Cut {
 }
 
 impl Cut {
-    fn choose(items: &Items, lock: &NodeLock<'_>, key: &[u8], place: &Place<'_>) -> Result<Cut, Retry> {
+    fn choose(items: &Items, lock: &NodeLock<'_>, key: &[u8], place: &PathNode<'_>) -> Result<Cut, Retry> {
         let (at, _) = lock.node.search(lock.node.meta(), key, lock.version())?;
         if items.level == 0 { Cut::leaf(items, at, key, place) } else { Cut::inner(items, at, key) }
     }
 
     /// A leaf is cut where the separator is shortest, near the middle; near an end if keys come in order there.
-    fn leaf(items: &Items, at: usize, key: &[u8], place: &Place<'_>) -> Result<Cut, Retry> {
+    fn leaf(items: &Items, at: usize, key: &[u8], place: &PathNode<'_>) -> Result<Cut, Retry> {
         let count = items.count;
         let few = (count / 10).max(1);
         let between = |i: usize| common_prefix(items.tail(i - 1), items.tail(i));

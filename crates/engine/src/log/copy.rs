@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::format::FLAG_RELOCATED;
 use super::segment::{HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, SegmentState};
-use super::{Log, Walk};
+use super::{Log, SegmentWalk};
 use crate::Result;
 
 /// A segment to be copied.
@@ -108,7 +108,7 @@ impl Log {
     /// Verifies every record of a segment to its last byte, and says what of it belongs to the state at `sequence`.
     pub(crate) fn examine(&self, segment: &SegmentToCopy, sequence: u64) -> Result<Extract> {
         let (bytes, start) = (self.segment_bytes(segment)?, self.extent_offset(segment.extent));
-        let mut walk = Walk::new(bytes, start, segment.segment_number, segment.end, true, 0);
+        let mut walk = SegmentWalk::new(bytes, start, segment.segment_number, segment.end, true, 0);
         let mut extract = Extract {
             end: segment.end,
             max_sequence: 0,

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::replay::Walk;
+use super::replay::SegmentWalk;
 use super::segment::Extent;
 use super::{Log, Padded};
 
@@ -39,7 +39,7 @@ pub(crate) struct Sweeping<'a> {
     extents: u32,
     /// What expired up to then was looked at by earlier sweeps.
     pub(crate) after_ms: u64,
-    pub(crate) walk: Walk<'a>,
+    pub(crate) walk: SegmentWalk<'a>,
 }
 
 impl Log {
@@ -103,7 +103,7 @@ impl Log {
             expiry.urgency.store(0, Relaxed);
             after_ms = after_ms.min(expiry.swept_ms.fetch_max(now_ms, Relaxed));
         }
-        let walk = Walk::new(bytes, start, segment_number, end, true, self.torn_through.load(Relaxed));
+        let walk = SegmentWalk::new(bytes, start, segment_number, end, true, self.torn_through.load(Relaxed));
         Some(Sweeping { extent, extents, after_ms, walk })
     }
 

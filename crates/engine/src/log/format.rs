@@ -308,7 +308,7 @@ pub(crate) struct Record<'a> {
 
 /// Bytes that should begin with a record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct RawRecord<'a> {
     pub(crate) bytes: &'a [u8],
     /// Where they lie: in the tier, or with [`CACHED_OFFSET`] in the cache.
     pub(crate) offset: u64,
@@ -316,7 +316,7 @@ pub(crate) struct Place<'a> {
     pub(crate) segment_number: u64,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RawRecord<'a> {
     /// [`Record::parse`].
     // Always inline, as all between here and a reader's row: a record that is returned through memory in parts and reloaded
     // whole stalls for longer than its parsing takes.

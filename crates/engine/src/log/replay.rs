@@ -6,7 +6,7 @@ use crate::{Error, Result};
 
 /// Walks the records of one segment, whole ones only, batches unfolded.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct SegmentWalk<'a> {
     bytes: &'a [u8],
     start: u64,
     segment_number: u64,
@@ -41,7 +41,7 @@ pub(crate) struct WalkEnd {
     pub(crate) beyond_sequence: Option<u64>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SegmentWalk<'a> {
     pub(super) fn new(
         bytes: &'a [u8],
         start: u64,
@@ -49,9 +49,9 @@ impl<'a> Walk<'a> {
         durable_end: u64,
         sealed: bool,
         torn_through: u64,
-    ) -> Walk<'a> {
+    ) -> SegmentWalk<'a> {
         let position = SEGMENT_HEADER_BYTES as usize;
-        Walk {
+        SegmentWalk {
             bytes,
             start,
             segment_number,

@@ -11,7 +11,7 @@ use hedgerow_device::DeviceError;
 
 use super::appender::NoSpace;
 use super::pool::{NoExtent, Pool};
-use super::replay::Walk;
+use super::replay::SegmentWalk;
 use super::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
 use super::{Log, header_of, thread_number};
 use crate::Result;
@@ -455,7 +455,7 @@ impl Log {
     }
 
     /// Walks the records of a segment. `OpenState::power_cut` says how to read an end that does not parse.
-    pub(crate) fn walk(&self, extent: u32) -> Option<Walk<'_>> {
+    pub(crate) fn walk(&self, extent: u32) -> Option<SegmentWalk<'_>> {
         let segment = self.pool.lock().used.get(&extent)?.clone();
         let start = self.extent_offset(extent);
         let limit =
@@ -465,6 +465,6 @@ impl Log {
         // Whoever sealed it knows where its records end, whether or not its header does.
         let whole_end = if segment.sealed { segment.end } else { segment.durable_end };
         let torn_through = self.torn_through.load(Ordering::Relaxed);
-        Some(Walk::new(bytes, start, segment.segment_number, whole_end, segment.sealed, torn_through))
+        Some(SegmentWalk::new(bytes, start, segment.segment_number, whole_end, segment.sealed, torn_through))
     }
 }

@@ -149,7 +149,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
             }
             return Ok(());
         }
-        let mut walk = Walk::new(self.layout);
+        let mut walk = FieldWalk::new(self.layout);
         for (position, field) in schema.fields().fields().iter().enumerate() {
             match body.slot(schema, position) {
                 Some(slot) if slot < direct && !self.has_field_expiry => {
@@ -224,12 +224,12 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     /// The field's bytes, if it is present.
     #[inline]
     fn raw(&self, bitmap: &[u8], slot: usize) -> Result<Option<&'a [u8]>> {
-        self.raw_from(bitmap, slot, &mut Walk::new(self.layout))
+        self.raw_from(bitmap, slot, &mut FieldWalk::new(self.layout))
     }
 
     /// [`RowBody::raw`], where the fields before it have to be walked from where `walk` has come to.
     #[inline]
-    fn raw_from(&self, bitmap: &[u8], slot: usize, walk: &mut Walk) -> Result<Option<&'a [u8]>> {
+    fn raw_from(&self, bitmap: &[u8], slot: usize, walk: &mut FieldWalk) -> Result<Option<&'a [u8]>> {
         if !is_set(bitmap, slot) {
             return Ok(None);
         }
@@ -298,15 +298,15 @@ fn read_fixed<'a>(slot: &Slot, bytes: &'a [u8]) -> Result<FieldRead<'a>> {
 /// A reader of rows without a schema on its way to a field ([`FieldAccess`](super::table::FieldAccess)): it cannot know where
 /// the next field begins before it has looked at the head of the one before. Our rows have no such heads, so it looks at the first
 /// byte of each field where theirs would be, and takes the width from the schema.
-struct Walk {
+struct FieldWalk {
     slot: usize,
     at: usize,
 }
 
-impl Walk {
+impl FieldWalk {
     #[inline]
-    fn new(layout: &Layout) -> Walk {
-        Walk { slot: 0, at: layout.bitmap_bytes() }
+    fn new(layout: &Layout) -> FieldWalk {
+        FieldWalk { slot: 0, at: layout.bitmap_bytes() }
     }
 
     /// Goes on to `slot`, or to the end of the fixed fields before it.
@@ -314,7 +314,7 @@ impl Walk {
     fn to<'a, B: BodyBytes<'a>>(&mut self, body: &RowBody<'a, B>, slot: usize) -> Result<()> {
         let layout = body.layout;
         if slot < self.slot {
-            *self = Walk::new(layout);
+            *self = FieldWalk::new(layout);
         }
         while self.slot < slot.min(layout.fixed_slots()) {
             let head = slice(&body.bytes, self.at, 1)?;
@@ -399,7 +399,7 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
     pub(crate) fn find(&self, schema: &TableSchema, position: usize) -> Result<Option<FieldRead<'a>>> {
         let Some(field) = schema.fields().fields().get(position) else { return Ok(None) };
         let entries = self.entry_table()?;
-        let mut places = Places::new(entries);
+        let mut places = EntryPlaces::new(entries);
         for entry in entries.chunks_exact(DELTA_ENTRY_BYTES) {
             let place = places.next(entry);
             if u16_at(entry, 0) == field.id.0 {
@@ -415,7 +415,7 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
     /// bytes. `None` if it says nothing of it.
     pub(crate) fn sets(&self, id: FieldId) -> Result<Option<(bool, Option<u64>)>> {
         let entries = self.entry_table()?;
-        let mut places = Places::new(entries);
+        let mut places = EntryPlaces::new(entries);
         for entry in entries.chunks_exact(DELTA_ENTRY_BYTES) {
             let (expiry_at, _) = places.next(entry);
             if u16_at(entry, 0) == id.0 {
@@ -432,7 +432,7 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
     /// The entries, ascending by id.
     pub(crate) fn entries(&self) -> Result<impl Iterator<Item = Result<DeltaEntry<'a>>>> {
         let entries = self.entry_table()?;
-        let mut places = Places::new(entries);
+        let mut places = EntryPlaces::new(entries);
         Ok(entries.chunks_exact(DELTA_ENTRY_BYTES).map(move |entry| self.entry(entry, places.next(entry))))
     }
 
@@ -457,17 +457,17 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
 }
 
 /// Walks the places of a delta's expiries and contents, entry by entry.
-struct Places {
+struct EntryPlaces {
     expiry: usize,
     content: usize,
 }
 
-impl Places {
+impl EntryPlaces {
     #[inline]
-    fn new(entries: &[u8]) -> Places {
+    fn new(entries: &[u8]) -> EntryPlaces {
         let expiry = DELTA_HEADER_BYTES + entries.len();
         let expiring = entries.chunks_exact(DELTA_ENTRY_BYTES).filter(|entry| entry[2] & DELTA_EXPIRES != 0);
-        Places { expiry, content: expiry + expiring.count() * DELTA_EXPIRY_BYTES }
+        EntryPlaces { expiry, content: expiry + expiring.count() * DELTA_EXPIRY_BYTES }
     }
 
     /// Where the expiry and the content of `entry`, the next one, are. 65,535 lengths of 32 bits do not overflow.

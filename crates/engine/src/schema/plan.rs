@@ -46,28 +46,28 @@ impl From<PlanError> for Error {
 }
 
 /// Values in one write: more than any table has fields, for a field may be given several times.
-const VALUES_MAX: usize = Place::DEFAULT as usize;
+const VALUES_MAX: usize = SlotAndIndex::DEFAULT as usize;
 
 /// Which given value goes where, in ascending order of slot, at most one for each slot. Plans are moved about, so this is
 /// small; and nothing is stored where a whole row is given in order.
 #[derive(Debug)]
-enum Places {
+enum ValueOrder {
     /// The value at index `i` goes to slot `i`, for so many values.
     InOrder(usize),
-    Each(SmallVec<[Place; INLINE_FIELDS]>),
+    Each(SmallVec<[SlotAndIndex; INLINE_FIELDS]>),
 }
 
 /// Slot and index of the value, in the upper and lower half: sorts by slot, then by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place(u32);
+struct SlotAndIndex(u32);
 
-impl Place {
+impl SlotAndIndex {
     /// Instead of an index: the field's default.
     const DEFAULT: u16 = u16::MAX;
 
     #[inline]
-    fn new(slot: usize, index: usize) -> Place {
-        Place((slot as u32) << 16 | index as u32)
+    fn new(slot: usize, index: usize) -> SlotAndIndex {
+        SlotAndIndex((slot as u32) << 16 | index as u32)
     }
 
     #[inline]
@@ -82,36 +82,38 @@ impl Place {
 
     #[inline]
     fn is_default(self) -> bool {
-        self.0 as u16 == Place::DEFAULT
+        self.0 as u16 == SlotAndIndex::DEFAULT
     }
 }
 
-impl Places {
+impl ValueOrder {
     #[inline]
     fn len(&self) -> usize {
         match self {
-            Places::InOrder(count) => *count,
-            Places::Each(places) => places.len(),
+            ValueOrder::InOrder(count) => *count,
+            ValueOrder::Each(places) => places.len(),
         }
     }
 
     /// The places one by one, to be changed.
     #[inline]
-    fn each(&mut self) -> &mut SmallVec<[Place; INLINE_FIELDS]> {
-        if let Places::InOrder(count) = *self {
-            *self = Places::Each((0..count).map(|index| Place::new(index, index)).collect());
+    fn each(&mut self) -> &mut SmallVec<[SlotAndIndex; INLINE_FIELDS]> {
+        if let ValueOrder::InOrder(count) = *self {
+            *self = ValueOrder::Each((0..count).map(|index| SlotAndIndex::new(index, index)).collect());
         }
         match self {
-            Places::Each(places) => places,
-            Places::InOrder(_) => unreachable!("made one by one above"),
+            ValueOrder::Each(places) => places,
+            ValueOrder::InOrder(_) => unreachable!("made one by one above"),
         }
     }
 
     #[inline(always)]
-    fn for_each(&self, mut visit: impl FnMut(Place)) {
+    fn for_each(&self, mut visit: impl FnMut(SlotAndIndex)) {
         match self {
-            Places::InOrder(count) => (0..*count).for_each(|index| visit(Place::new(index, index))),
-            Places::Each(places) => places.iter().for_each(|at| visit(*at)),
+            ValueOrder::InOrder(count) => {
+                (0..*count).for_each(|index| visit(SlotAndIndex::new(index, index)))
+            }
+            ValueOrder::Each(places) => places.iter().for_each(|at| visit(*at)),
         }
     }
 }
@@ -142,7 +144,7 @@ impl Totals {
 fn gather_row<F: FieldName>(
     schema: &TableSchema,
     fields: &[(F, Value<'_>)],
-    places: &mut Places,
+    places: &mut ValueOrder,
 ) -> PlanResult<Totals> {
     let (names, layout) = (schema.fields(), schema.current_layout());
     let mut totals = Totals::default();
@@ -157,7 +159,7 @@ fn gather_row<F: FieldName>(
         totals.add(planned.kind, bytes);
     }
     if totals.present == fields.len() {
-        *places = Places::InOrder(fields.len());
+        *places = ValueOrder::InOrder(fields.len());
         return checked(totals);
     }
     gather_each(schema, fields, true, places)
@@ -168,7 +170,7 @@ fn gather_each<F: FieldName>(
     schema: &TableSchema,
     fields: &[(F, Value<'_>)],
     by_slot: bool,
-    places: &mut Places,
+    places: &mut ValueOrder,
 ) -> PlanResult<Totals> {
     if fields.len() > VALUES_MAX {
         let given = fields.len();
@@ -194,7 +196,7 @@ fn gather_each<F: FieldName>(
         let slot = if by_slot { planned.slot as usize } else { position };
         sorted &= slot >= bound;
         bound = slot + 1;
-        places.push(Place::new(slot, index));
+        places.push(SlotAndIndex::new(slot, index));
     }
     if !sorted && sort(places) {
         totals = Totals::default();
@@ -209,7 +211,7 @@ fn gather_each<F: FieldName>(
 }
 
 /// Sorts the places and drops those that do not count; whether there were any.
-fn sort(places: &mut SmallVec<[Place; INLINE_FIELDS]>) -> bool {
+fn sort(places: &mut SmallVec<[SlotAndIndex; INLINE_FIELDS]>) -> bool {
     places.sort_unstable();
     let all = places.len();
     // `dedup_by` drops its first argument, the later element: hence last wins once the index is carried over.
@@ -268,7 +270,7 @@ pub(crate) struct RowPlan<'p, 'v, F> {
     schema: &'p TableSchema,
     fields: &'p [(F, Value<'v>)],
     /// By slot; present fields only.
-    places: Places,
+    places: ValueOrder,
     variable: usize,
     body_bytes: usize,
 }
@@ -281,7 +283,7 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
         fields: &'p [(F, Value<'v>)],
     ) -> PlanResult<RowPlan<'p, 'v, F>> {
         let layout = schema.current_layout();
-        let mut plan = RowPlan { schema, fields, places: Places::InOrder(0), variable: 0, body_bytes: 0 };
+        let mut plan = RowPlan { schema, fields, places: ValueOrder::InOrder(0), variable: 0, body_bytes: 0 };
         let mut totals = gather_row(schema, fields, &mut plan.places)?;
         if totals.present < layout.len() {
             if totals.present < plan.places.len() {
@@ -306,7 +308,7 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
     /// Whether every field of the schema was given a value that is not null.
     #[inline]
     pub(crate) fn gives_all(&self) -> bool {
-        matches!(self.places, Places::InOrder(count) if count == self.schema.current_layout().len())
+        matches!(self.places, ValueOrder::InOrder(count) if count == self.schema.current_layout().len())
     }
 
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything. It has no field expiries.
@@ -327,7 +329,11 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
 }
 
 /// Gives the required fields that were not given their defaults.
-fn add_defaults(schema: &TableSchema, places: &mut SmallVec<[Place; INLINE_FIELDS]>, totals: &mut Totals) {
+fn add_defaults(
+    schema: &TableSchema,
+    places: &mut SmallVec<[SlotAndIndex; INLINE_FIELDS]>,
+    totals: &mut Totals,
+) {
     let (layout, given) = (schema.current_layout(), places.len());
     let mut next = 0;
     for &slot in layout.required() {
@@ -337,7 +343,7 @@ fn add_defaults(schema: &TableSchema, places: &mut SmallVec<[Place; INLINE_FIELD
         if next == given || places[next].slot() != slot as usize {
             let &Slot { position, kind, .. } = layout.slot(slot as usize);
             totals.add(kind, schema.default_raw(position as usize).len());
-            places.push(Place::new(slot as usize, Place::DEFAULT as usize));
+            places.push(SlotAndIndex::new(slot as usize, SlotAndIndex::DEFAULT as usize));
         }
     }
     if places.len() > given {
@@ -378,7 +384,7 @@ pub(crate) struct DeltaPlan<'p, 'v, F> {
     schema: &'p TableSchema,
     fields: &'p [(F, Value<'v>)],
     /// With positions for slots: in the order of ids.
-    places: Places,
+    places: ValueOrder,
     expiries: FieldExpiries<'p>,
     expiring: usize,
     body_bytes: usize,
@@ -396,7 +402,7 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
         if fields.is_empty() {
             return Err(Error::invalid("an update of no fields; it needs at least one").into());
         }
-        let places = Places::InOrder(0);
+        let places = ValueOrder::InOrder(0);
         let mut plan = DeltaPlan { schema, fields, places, expiries, expiring: 0, body_bytes: 0 };
         let totals = gather_each(schema, fields, false, &mut plan.places)?;
         if !expiries.is_none() {
