@@ -7,6 +7,8 @@
 //!
 //! # The tour
 //!
+//! Of the source, for its readers: all modules but two are private, and what callers need of them is re-exported here.
+//!
 //! | module | owns |
 //! |---|---|
 //! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
@@ -19,8 +21,8 @@
 //! | `options`, `error` | each option declared once; what the caller should do about an error |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
 //!
-//! Arrows run one way: `db` knows all the others; `log` knows nothing of tables or the index, `schema` nothing of logs,
-//! `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
+//! Arrows run one way: `db` knows all the others; `log` knows of tables their numbers only, and nothing of
+//! fields or the index, `schema` nothing of logs, `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
 //! `ARCHITECTURE.md` has the map with the lock order and the files on disk.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests use the machine as it is"))]

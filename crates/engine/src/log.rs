@@ -2,7 +2,8 @@
 //!
 //! Owns the fast tier's space: the root, segments, appenders, sequences, and the point up to which all is durable. Promises
 //! that a record, once published, stays where it is until its segment is freed, and that after a crash what is left is
-//! everything that was durable plus a prefix of the rest. Must not know of tables, fields or the index.
+//! everything that was durable plus a prefix of the rest. Must know of tables their numbers only, and nothing of
+//! fields or the index.
 //!
 //! Writers do not meet: each thread appends in its own **appender**, which has an open segment for rows and one for deltas.
 //! An appender is locked for the whole of a write, from the reservation to the publication in the index. So whoever locks

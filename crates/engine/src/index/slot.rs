@@ -23,7 +23,8 @@
 //! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `stale` are
 //! those of the home slot, and of the stale count it alone is up to date.
 //!
-//! The word lives in DRAM only; no file holds it.
+//! The word of a key lives in DRAM only. But a record in the log holds one, too: `previous`, the slot that it replaced (`log/format.rs`).
+//! So the layout is persisted, all but the tag of a cached slot, which is never written to the log.
 
 use std::fmt;
 use std::num::NonZeroU64;
