@@ -6,7 +6,7 @@
 //! the index, what is in the store.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::schema::names;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
-use crate::{FieldId, FieldName, Result, Value};
+use crate::{FieldId, FieldName, Result, Type, Value};
 
 /// With no more fields a write takes no memory of its own while it is encoded.
 const INLINE_FIELDS: usize = 12;
@@ -107,6 +107,15 @@ impl FieldWrite {
             Name::Id(_) => None,
         }
     }
+
+    /// Where the schema has the field; or its name, if it does not.
+    fn identity(&self, schema: &TableSchema) -> std::result::Result<usize, &Name> {
+        let found = match &self.name {
+            Name::Id(id) => schema.fields().position_of(*id),
+            Name::Text(text) => FieldName::find(&**text, schema.fields()),
+        };
+        found.ok_or(&self.name)
+    }
 }
 
 /// The expiry that an update of some fields gives the row by the way, folded out of two writes.
@@ -127,7 +136,7 @@ enum Held {
 }
 
 /// A field's name, owned.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Name {
     Id(FieldId),
     Text(Box<str>),
@@ -425,11 +434,53 @@ impl Staged {
                     earlier.op.lapse(now_ms);
                     self.give_fields(earlier);
                     self.give_fields(&mut later);
-                    earlier.op.then(later.op);
+                    let schema = self.table(write).schema.load();
+                    earlier.op.then(later.op, |fields, more| self.extend(&schema, fields, more));
                 }
             }
         }
+        for write in &mut folded {
+            let schema = self.table(write).schema.load();
+            if let Op::Put(Fields::Given(fields), _) | Op::Update(Fields::Given(fields), _) = &mut write.op {
+                self.drop_replaced(&schema, fields);
+            }
+        }
         Cow::Owned(folded)
+    }
+
+    /// Adds later fields to earlier ones. Before that takes memory, those that others go over make room: so any number of updates
+    /// of a row take no more than a few times its fields.
+    fn extend(&self, schema: &TableSchema, fields: &mut Vec<FieldWrite>, more: Vec<FieldWrite>) {
+        if fields.capacity() - fields.len() < more.len() {
+            self.drop_replaced(schema, fields);
+            fields.reserve(fields.len() + more.len());
+        }
+        fields.extend(more);
+    }
+
+    /// Leaves the last of each field. What does not fit the schema stays as well: the batch will be refused for it.
+    fn drop_replaced(&self, schema: &TableSchema, fields: &mut Vec<FieldWrite>) {
+        let mut given_later = HashSet::with_capacity(fields.len());
+        let from_last = fields.iter().rev();
+        let stays: Vec<bool> = from_last
+            .map(|field| given_later.insert(field.identity(schema)) || !self.fits(schema, field))
+            .collect();
+        let mut stays = stays.into_iter().rev();
+        fields.retain(|_| stays.next() == Some(true));
+    }
+
+    /// Whether a field can be written, once its name has been learned.
+    fn fits(&self, schema: &TableSchema, field: &FieldWrite) -> bool {
+        let value = field.value.value(&self.bytes);
+        let (kind, nullable) = match field.identity(schema) {
+            Ok(position) => {
+                let known = &schema.fields().fields()[position];
+                (known.kind(), known.is_nullable())
+            }
+            Err(Name::Text(_)) if schema.fields().is_open() => (Type::Bytes, true),
+            Err(_) => return false,
+        };
+        kind.check(&value).is_ok() || value.is_null() && nullable
     }
 
     /// Turns the fields of a write into fields one by one.
@@ -479,13 +530,13 @@ impl Op {
         }
     }
 
-    /// Folds a later write of the same row into this. The fields of both are given one by one.
-    fn then(&mut self, later: Op) {
+    /// Folds a later write of the same row into this. The fields of both are given one by one; `extend` adds later ones to earlier.
+    fn then(&mut self, later: Op, extend: impl FnOnce(&mut Vec<FieldWrite>, Vec<FieldWrite>)) {
         match (&mut *self, later) {
             (
                 Op::Put(Fields::Given(fields), _) | Op::Update(Fields::Given(fields), _),
                 Op::Update(Fields::Given(more), _),
-            ) => fields.extend(more),
+            ) => extend(fields, more),
             (Op::Delete, Op::Update(fields, _)) => *self = Op::Put(fields, None),
             (Op::Expire(at_ms), Op::Update(fields, _)) => {
                 *self = Op::Update(fields, Some(NewExpiry { at_ms: *at_ms, of_new_row: false }));

@@ -59,6 +59,58 @@ fn writes_that_are_folded_keep_their_bytes() {
 }
 
 /// A table whose fields change between a write's addition to a batch and the batch.
+/// However often its fields are given, a row is written with one of each, the last.
+#[test]
+fn updates_of_one_row_without_end_cost_its_fields() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let opened = db.create_table("opened", Schema::open()).unwrap();
+    let n = table.field("n").unwrap();
+    let (mut batch, rounds) = (Batch::new(), 100_000);
+    for round in 0..rounds {
+        match round % 2 {
+            0 => batch
+                .update(&table, b"row", &[("n", Value::Int(round)), ("text", Value::Str("even"))])
+                .unwrap(),
+            _ => batch.update(&table, b"row", &[(n, Value::Int(round))]).unwrap(),
+        }
+        batch.update(&opened, b"row", &[("learned", Value::Bytes(&round.to_le_bytes()))]).unwrap();
+    }
+    batch.put(&table, b"put", &[("n", Value::Int(-1)), ("bytes", Value::Bytes(b"put"))]).unwrap();
+    (0..rounds).for_each(|n| batch.update(&table, b"put", &[("n", Value::Int(n))]).unwrap());
+    for write in &*batch.staged.folded(0) {
+        let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { panic!("no row") };
+        let fields = batch.staged.fields(write, fields);
+        assert!(fields.len() <= 2, "{} fields", fields.len());
+    }
+    db.write(&batch).unwrap();
+    for (key, text, bytes) in [(b"row", "even", &b""[..]), (b"put", "", b"put")] {
+        let row = table.get(key).unwrap().unwrap();
+        assert_eq!((row.get("n"), row.get("text")), (Value::Int(rounds - 1), Value::Str(text)));
+        assert_eq!(row.get("bytes"), Value::Bytes(bytes));
+    }
+    let learned = opened.get(b"row").unwrap().unwrap();
+    assert_eq!(learned.get("learned"), Value::Bytes(&(rounds - 1).to_le_bytes()));
+}
+
+#[test]
+fn a_value_that_does_not_fit_is_refused_though_another_goes_over_it() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let opened = db.create_table("opened", Schema::open()).unwrap();
+    for (bad, table, good) in [
+        (("n", Value::Str("no number")), &table, ("n", Value::Int(1))),
+        (("text", Value::Null), &table, ("text", Value::Str("t"))),
+        (("new", Value::Int(1)), &opened, ("new", Value::Bytes(b"1"))),
+    ] {
+        let mut batch = Batch::new();
+        batch.update(table, b"row", &[bad]).unwrap();
+        (0..100).for_each(|_| batch.update(table, b"row", &[good]).unwrap());
+        assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
+        assert!(table.get(b"row").unwrap().is_none());
+    }
+}
+
 fn evolving() -> Schema {
     Schema::new().nullable("kept", Type::String).field("default", Type::I64).nullable("other", Type::Bytes)
 }
