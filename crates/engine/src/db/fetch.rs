@@ -83,13 +83,19 @@ impl Engine {
         if new == 0 {
             return;
         }
-        let (tier, waits) = (self.log.tier(), self.waits_for_disk.fetch_add(new, Ordering::Relaxed) + new);
+        let waits = self.waits_for_disk.fetch_add(new, Ordering::Relaxed) + new;
         if self.reads_ahead.load(Ordering::Relaxed)
-            && (waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(|bytes| tier.bytes() > bytes))
+            && self.has_little_memory(waits, memory_bytes)
             && self.reads_ahead.swap(false, Ordering::Relaxed)
         {
-            tier.read_nothing_ahead();
+            self.log.tier().read_nothing_ahead();
         }
+    }
+
+    /// Whether there is less memory than data, after so many waits. The segments in use are the data: the file may be longer, and all
+    /// that was freed of it holes.
+    fn has_little_memory(&self, waits: u64, memory_bytes: impl FnOnce() -> Option<u64>) -> bool {
+        waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(|bytes| self.log.bytes_used().0 > bytes)
     }
 
     /// Has the rows at `slots` read from the disk, all at once, if this thread had to wait for it lately; under deltas, what they were
@@ -180,7 +186,33 @@ impl Fetch {
 
 #[cfg(test)]
 mod tests {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
     use super::*;
+    use crate::db::fixture::options;
+    use crate::{Db, Schema, Value};
+
+    /// A store that was larger once reads ahead like any other that fits into memory.
+    #[test]
+    fn what_was_freed_of_a_long_file_takes_no_memory() {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let table = db.create_table("t", Schema::flat()).unwrap();
+        let (engine, memory) = (table.engine(), || Some(16 << 20));
+        assert!(!engine.has_little_memory(1, memory));
+        (0..30_000u64)
+            .for_each(|n| table.put(&n.to_be_bytes(), &[("value", Value::Bytes(&[1; 1000]))]).unwrap());
+        assert!(engine.has_little_memory(1, memory), "30 MB of rows");
+        table.clear().unwrap();
+        for _ in 0..100 {
+            db.collect().unwrap();
+        }
+        db.persist().unwrap();
+        assert!(engine.log.tier().bytes() > 16 << 20, "the file stays as long");
+        assert!(!engine.has_little_memory(1, memory), "{} bytes are in use", engine.log.bytes_used().0);
+        assert!(engine.has_little_memory(WAITS_OF_LITTLE_MEMORY, memory), "they wait all the same");
+        assert!(!engine.has_little_memory(1, || None), "nothing says how much there is");
+    }
 
     #[test]
     fn a_thread_asks_while_it_waited_for_the_disk_lately() {
