@@ -234,7 +234,8 @@ impl Db {
     /// Writes all of a batch, or nothing. A batch that is lent may be written again, or [cleared](Batch::clear) for the next.
     ///
     /// # Errors
-    /// Those of the single writes, before anything is written; `Conflict` if a required version has changed.
+    /// Those of the single writes, before anything is written; `Conflict` if a required version has changed. `Closed` if it stopped
+    /// half-way after all: then the store takes no more writes, and opened again it has all of the batch or nothing.
     pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
         self.engine.write_batch(batch.borrow())
     }

@@ -46,7 +46,7 @@ pub enum ErrorKind {
     Cancelled,
     /// The store was opened for reading only ([`Options::read_only`](crate::Options::read_only)).
     ReadOnly,
-    /// The store was closed, or an earlier failed sync closed it for writing.
+    /// The store was closed, or an earlier failed sync, or a batch that stopped half-way, closed it for writing.
     Closed,
 }
 

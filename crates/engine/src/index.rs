@@ -35,7 +35,7 @@ use std::fmt;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Arc, Backoff};
 
-pub use arena::{IndexFull, NodeArena};
+pub use arena::{IndexFull, IndexReservation, NodeArena};
 pub use build::IndexBuilder;
 pub use epoch::{Epoch, Garbage, Guard};
 pub use rows::RowIndex;
@@ -78,7 +78,7 @@ impl Index {
 
     /// An empty tree; it takes no node until the first key.
     pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>) -> Index {
-        Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, false, 0))
+        Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, 0, 0))
     }
 
     fn with_tree(arena: Arc<NodeArena>, epoch: Arc<Epoch>, tree: Tree) -> Index {
@@ -93,7 +93,7 @@ impl Index {
         );
         // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
         let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
-        View { arena: &self.arena, epoch: &self.epoch, tree }
+        View { arena: &self.arena, epoch: &self.epoch, tree, reserved: None }
     }
 
     /// The slot of `key`.
@@ -182,11 +182,11 @@ impl Index {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at(key, None, guard, decide)
+        self.upsert_at(key, None, None, guard, decide)
     }
 
     /// [`Index::upsert`] of a key that [`Index::multi_locate`] looked up `at` this place under the same guard. The tree is
-    /// walked again only if the leaf's entries have been moved since.
+    /// walked again only if the leaf's entries have been moved since. Memory is taken from what is `reserved` first.
     ///
     /// # Errors
     /// As [`Index::upsert`].
@@ -195,13 +195,14 @@ impl Index {
         &'g self,
         key: &[u8],
         mut at: Option<LeafPosition<'g>>,
+        reserved: Option<&'g IndexReservation<'g>>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let mut backoff = Backoff::new();
         loop {
-            let view = self.view(guard);
+            let view = View { reserved, ..self.view(guard) };
             let known = at.take().and_then(|at| at.lock(view).ok());
             let locked = known.map_or_else(|| lock_entry(view, key), |locked| Ok(Some(locked)));
             let (lock, meta, at, equal) = match locked {
@@ -227,6 +228,12 @@ impl Index {
             }
             return write.absent(lock, room, decide);
         }
+    }
+
+    /// Bytes of memory that `keys` new keys of `key_bytes` bytes together, the longest of `longest`, take at most, whatever splits
+    /// they cause: to be [reserved](NodeArena::reserve) for them.
+    pub fn bytes_for(&self, keys: u64, key_bytes: u64, longest: usize, guard: &Guard<'_>) -> u64 {
+        self.view(guard).bytes_for(keys, key_bytes, longest)
     }
 
     /// Keys in the tree. While writers are at work, a number between what it was and what it will be.
@@ -255,7 +262,7 @@ impl Index {
             Arc::ptr_eq(&self.arena, &other.arena) && Arc::ptr_eq(&self.epoch, &other.epoch),
             "trees of one arena and epoch"
         );
-        let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, false, 0)));
+        let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, 0, 0)));
         let new = other.tree.swap(empty, Ordering::AcqRel);
         let old = self.tree.swap(new, Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it.
@@ -473,7 +480,7 @@ impl Write<'_> {
             }
             edit::insert(node, self.at, &Entry { tail, blob: blob.link(), value: slot.raw() });
             drop(lock);
-            self.view.tree.count_keys(self.stripe, 1);
+            self.view.tree.count_new_key(self.stripe, self.key.len());
         } else {
             drop(lock);
             if self.meta.count() == 0 {

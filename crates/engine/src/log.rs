@@ -99,6 +99,8 @@ pub(crate) struct Log {
     closing: AtomicBool,
     /// The store was closed in order, and the root says so: no more writes.
     closed: AtomicBool,
+    /// A batch stopped half-way: no more writes.
+    halted: AtomicBool,
     syncs: AtomicU64,
     verify_reads: bool,
     /// Until recovery has put them right, walks pass on rows up to this sequence that a merge in place may have torn.
@@ -350,11 +352,14 @@ impl Log {
         self.extent_of(offset).chains.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// `Err` once a sync has failed, or the store was closed. The tier itself remembers the failure, and refuses every later
-    /// sync; this says so before anything is written.
+    /// `Err` once a sync has failed, a batch has stopped half-way, or the store was closed. The tier itself remembers a failed sync, and
+    /// refuses every later one; this says so before anything is written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(failure) = self.tier.sync_failure() {
             return Err(DeviceError::Closed { failure: failure.clone() }.into());
+        }
+        if self.halted.load(Ordering::Acquire) {
+            return Err(halted());
         }
         match self.closed.load(Ordering::Acquire) {
             true if self.tier.is_read_only() => {
@@ -369,6 +374,15 @@ impl Log {
     fn check_open(&self) -> Result<()> {
         self.check_writable()?;
         if self.closing.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Takes no more writes: some rows of a batch can be seen and its records do not count. All writers' appenders are given, so that none
+    /// writes over those records; opened anew the store has all of the batch, or nothing. Returns the error that every write gets.
+    #[cold]
+    pub(crate) fn halt(&self, appenders: &mut [MutexGuard<'_, Appender>]) -> Error {
+        self.halted.store(true, Ordering::Release);
+        appenders.iter_mut().for_each(|appender| appender.seal_all(self));
+        halted()
     }
 
     /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing:
@@ -698,6 +712,12 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
 #[cold]
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store has been closed")
+}
+
+#[cold]
+fn halted() -> Error {
+    let message = "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing";
+    Error::new(ErrorKind::Closed, message)
 }
 
 #[cold]

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Table;
-use super::engine::{Engine, TableShared, index_full, index_full_error};
+use super::engine::{Engine, TableShared, index_full};
 use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
-use crate::index::{Decision, Guard, LeafPosition, Located, Slot, Tag};
+use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Appender, NoSpace, Reservation};
@@ -270,15 +270,10 @@ impl Engine {
         }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
-        // Publishing must not stop half-way, so there must be room in the index for all new keys, whatever splits they cause. Nothing is
-        // held back for them: what gc takes meanwhile, of an index as good as full, is not reckoned with.
-        let is_new = |part: &Part<'_>| !is_row(part.old);
-        if !self.has_index_room(&parts, is_new) {
-            return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full_error())));
-        }
-        // A tombstone kept apart is an entry of its own. Where there is no room for it, it stands in its row's place.
-        let is_buried = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone && is_row(part.old);
-        let buries = self.has_index_room(&parts, |part| is_new(part) || is_buried(part));
+        let reserved = match self.reserve_index(&parts, &guard) {
+            Ok(reserved) => reserved,
+            Err(full) => return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
+        };
         let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
         let claim = match parts.iter().all(is_deletion) {
             true => Claim::Delete,
@@ -289,14 +284,27 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        let sequence = self.publish_batch(&mut appenders[0], reservation, (&parts, &made), buries, &guard)?;
-        Ok(Attempt::Done(sequence, bytes))
+        match self.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard) {
+            Ok(sequence) => Ok(Attempt::Done(sequence, bytes)),
+            Err(IndexFull { .. }) => Err(self.log.halt(&mut appenders)),
+        }
     }
 
-    /// Whether each of these parts may be a new entry of the index.
-    fn has_index_room(&self, parts: &[Part<'_>], is_entry: impl Fn(&Part<'_>) -> bool) -> bool {
-        let entries = || parts.iter().filter(|part| is_entry(part));
-        self.arena.has_room(entries().count(), entries().map(|part| part.spec.key.len()).sum())
+    /// Memory of the index for all new keys, so that publishing does not stop half-way: gc takes some meanwhile. Tombstones
+    /// have none of it, for they can do without.
+    fn reserve_index(
+        &self,
+        parts: &[Part<'_>],
+        guard: &Guard<'_>,
+    ) -> std::result::Result<IndexReservation<'_>, IndexFull> {
+        let new = |part: &&Part<'_>| !is_row(part.old);
+        let longest = parts.iter().filter(new).map(|part| part.spec.key.len()).max().unwrap_or(0);
+        let of_tables = parts.chunk_by(|one, next| std::ptr::eq(one.table, next.table));
+        let bytes = of_tables.map(|parts| {
+            let lens = || parts.iter().filter(new).map(|part| part.spec.key.len() as u64);
+            parts[0].table.index.rows().bytes_for(lens().count() as u64, lens().sum(), longest, guard)
+        });
+        self.arena.reserve(bytes.fold(0, u64::saturating_add))
     }
 
     /// What the writes put into the log, and the bodies that were made for it. The keys of a group are looked up together, so
@@ -349,15 +357,16 @@ impl Engine {
         }
     }
 
-    /// Writes the frame and the records under one sequence, and publishes them one after the other; `buries`: tombstones apart from rows.
+    /// Writes the frame and the records under one sequence, and publishes them one after the other. Where it is refused memory, which
+    /// what is `reserved` is there against, it has stopped half-way.
     fn publish_batch(
         &self,
         appender: &mut Appender,
         reservation: Reservation,
         (parts, made): (&[Part<'_>], &[u8]),
-        buries: bool,
+        reserved: &IndexReservation<'_>,
         guard: &Guard<'_>,
-    ) -> Result<u64> {
+    ) -> std::result::Result<u64, IndexFull> {
         let Reservation { offset: start, segment_number, .. } = reservation;
         let sequence = self.write_frame_and_records(&reservation, (parts, made));
         let first = start + frame_spec().record_bytes() as u64;
@@ -374,7 +383,7 @@ impl Engine {
         let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
         let mut offset = first;
         for part in parts {
-            let old = self.publish_at(part.table, (part.spec.key, part.at), buries, guard, |old| {
+            let old = self.publish_at(part.table, (part.spec.key, part.at), Some(reserved), guard, |old| {
                 if seal_ahead {
                     // But for the count of stale records, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
@@ -383,7 +392,7 @@ impl Engine {
                 }
                 (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
             });
-            replaced.push(old.map_err(index_full)?);
+            replaced.push(old?);
             part.draft.record_expiry(&self.log, offset);
             offset += part.bytes as u64;
         }
@@ -579,5 +588,7 @@ fn encode_delta(
     Ok(())
 }
 
+#[cfg(test)]
+mod index_full;
 #[cfg(test)]
 mod tests;

@@ -32,7 +32,7 @@ use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
 };
-use crate::index::{Decision, Guard, IndexFull, LeafPosition, Slot, Tag};
+use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
@@ -112,23 +112,23 @@ impl Engine {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.publish_at(table, (key, None), true, guard, decide)
+        self.publish_at(table, (key, None), None, guard, decide)
     }
 
-    /// [`Engine::publish`] of a key that was looked up at this place in the index, under the same guard. Unless it `buries`, a tombstone
-    /// stays among the rows, which needs no memory.
+    /// [`Engine::publish`] of a key that was looked up at this place in the index, under the same guard; for a row, memory is
+    /// taken from what is `reserved`.
     #[inline]
     pub(super) fn publish_at<'g, R>(
         &self,
         table: &'g TableShared,
         (key, at): (&[u8], Option<LeafPosition<'g>>),
-        buries: bool,
+        reserved: Option<&'g IndexReservation<'g>>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         let mut replaced = None;
-        let apart = || buries && self.snapshots.are_none();
-        let result = table.index.upsert_at(key, at, guard, apart, |now| {
+        let apart = || self.snapshots.are_none();
+        let result = table.index.upsert_at((key, at), reserved, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.home(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
                 && decision != Decision::Keep

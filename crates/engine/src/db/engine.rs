@@ -237,11 +237,6 @@ impl Engine {
 /// The error for a full index.
 #[cold]
 pub(super) fn index_full(_: IndexFull) -> Error {
-    index_full_error()
-}
-
-#[cold]
-pub(super) fn index_full_error() -> Error {
     Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }
 

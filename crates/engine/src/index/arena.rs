@@ -5,6 +5,7 @@
 //! what is in a node.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 
@@ -51,8 +52,11 @@ impl NodeArena {
     /// # Errors
     /// When the system gives not even 1 GiB of address space, or `bytes_max` if that is less.
     pub fn new(bytes_max: u64) -> io::Result<NodeArena> {
+        let memory = memory::Memory::reserve(bytes_max)?;
+        // Whoever has a node's bytes has a node: what there is no address space for is no part of the budget.
+        let bytes_max = bytes_max.min(u64::from(memory.nodes() - 1) * NODE_BYTES);
         Ok(NodeArena {
-            memory: memory::Memory::reserve(bytes_max)?,
+            memory,
             next: AtomicU32::new(NULL + 1),
             free: Mutex::new(Vec::new()),
             used: AtomicU64::new(0),
@@ -71,14 +75,13 @@ impl NodeArena {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether `keys` new keys of `key_bytes` bytes together surely find room, whatever splits they cause, if nobody else
-    /// takes any meanwhile.
-    pub fn has_room(&self, keys: usize, key_bytes: usize) -> bool {
-        // A key may split its leaf and the inner nodes above; a long one is kept in a blob, and again as a separator.
-        let needed = keys as u64 * 4 * NODE_BYTES + 2 * key_bytes as u64;
-        let nodes = u64::from(self.memory.nodes().saturating_sub(self.next.load(Ordering::Relaxed)))
-            + self.free.lock().len() as u64;
-        self.bytes().saturating_add(needed) <= self.bytes_max && nodes * NODE_BYTES >= needed
+    /// Takes `bytes` out of the budget for whoever must not be refused half-way.
+    ///
+    /// # Errors
+    /// `IndexFull` if there is less; then nothing is taken.
+    pub fn reserve(&self, bytes: u64) -> Result<IndexReservation<'_>, IndexFull> {
+        self.charge(bytes, None)?;
+        Ok(IndexReservation { arena: self, left: Cell::new(bytes) })
     }
 
     /// The node of `id`. Ids beyond the range name the null node, which is never written.
@@ -87,9 +90,9 @@ impl NodeArena {
         self.memory.node(id)
     }
 
-    /// A node nobody else knows, or `IndexFull`.
-    pub(super) fn allocate(&self) -> Result<u32, IndexFull> {
-        self.charge(NODE_BYTES)?;
+    /// A node nobody else knows, or `IndexFull`; its bytes are those of `reserved` as long as it has any.
+    pub(super) fn allocate(&self, reserved: Option<&IndexReservation<'_>>) -> Result<u32, IndexFull> {
+        self.charge(NODE_BYTES, reserved)?;
         if let Some(id) = self.free.lock().pop() {
             return Ok(id);
         }
@@ -109,13 +112,20 @@ impl NodeArena {
         self.discharge(NODE_BYTES);
     }
 
-    /// Takes `bytes` from the budget.
-    pub(super) fn charge(&self, bytes: u64) -> Result<(), IndexFull> {
-        if self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > self.bytes_max {
-            self.discharge(bytes);
-            return Err(self.full());
+    /// Takes `bytes` from what is reserved, or else from the budget. Who is refused was never counted, so that nobody else is for
+    /// his sake.
+    pub(super) fn charge(
+        &self,
+        bytes: u64,
+        reserved: Option<&IndexReservation<'_>>,
+    ) -> Result<(), IndexFull> {
+        if reserved.is_some_and(|reserved| reserved.take(bytes)) {
+            return Ok(());
         }
-        Ok(())
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|&used| used <= self.bytes_max)
+        });
+        taken.map(drop).map_err(|_| self.full())
     }
 
     /// Gives `bytes` back to the budget.
@@ -144,6 +154,29 @@ impl NodeArena {
             *populated += STEP;
         }
         Ok(*populated - from)
+    }
+}
+
+/// Bytes of an arena's budget that are kept for one writer, so that what it began it can end: made by [`NodeArena::reserve`]. What is
+/// left of them goes back when it is dropped.
+#[derive(Debug)]
+pub struct IndexReservation<'a> {
+    arena: &'a NodeArena,
+    left: Cell<u64>,
+}
+
+impl IndexReservation<'_> {
+    /// Whether there were as many.
+    fn take(&self, bytes: u64) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        self.left.set(left.unwrap_or(self.left.get()));
+        left.is_some()
+    }
+}
+
+impl Drop for IndexReservation<'_> {
+    fn drop(&mut self) {
+        self.arena.discharge(self.left.get());
     }
 }
 
@@ -247,13 +280,36 @@ mod tests {
     #[test]
     fn nodes_are_recycled_and_the_budget_holds() {
         let arena = NodeArena::new(3 * NODE_BYTES).unwrap();
-        let ids: Vec<u32> = (0..3).map(|_| arena.allocate().unwrap()).collect();
-        assert_eq!(arena.allocate(), Err(IndexFull { bytes_max: 3 * NODE_BYTES }));
+        let ids: Vec<u32> = (0..3).map(|_| arena.allocate(None).unwrap()).collect();
+        assert_eq!(arena.allocate(None), Err(IndexFull { bytes_max: 3 * NODE_BYTES }));
         arena.release(ids[1]);
         assert_eq!(arena.bytes(), 2 * NODE_BYTES);
-        assert_eq!(arena.allocate(), Ok(ids[1]));
-        assert!(arena.charge(1).is_err());
+        assert_eq!(arena.allocate(None), Ok(ids[1]));
+        assert!(arena.charge(1, None).is_err());
         assert_eq!(arena.bytes(), 3 * NODE_BYTES);
+    }
+
+    #[test]
+    fn what_is_reserved_is_nobody_elses_and_the_rest_goes_back() {
+        let arena = NodeArena::new(4 * NODE_BYTES).unwrap();
+        let other = arena.allocate(None).unwrap();
+        assert!(arena.reserve(3 * NODE_BYTES + 1).is_err(), "more than there is");
+        let reserved = arena.reserve(3 * NODE_BYTES).unwrap();
+        assert!(arena.allocate(None).is_err() && arena.charge(1, None).is_err());
+        let mine = arena.allocate(Some(&reserved)).unwrap();
+        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
+        assert_eq!(arena.bytes(), 4 * NODE_BYTES, "it was counted before");
+        // Where it does not suffice, what is free does.
+        arena.release(other);
+        arena.charge(NODE_BYTES + 1, Some(&reserved)).unwrap_err();
+        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
+        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
+        assert!(arena.charge(1, Some(&reserved)).is_err());
+        arena.discharge(3 * NODE_BYTES);
+        drop(reserved);
+        arena.release(mine);
+        drop(arena.reserve(4 * NODE_BYTES).unwrap());
+        assert_eq!(arena.bytes(), 0);
     }
 
     #[test]

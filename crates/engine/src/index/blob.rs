@@ -7,7 +7,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 
-use super::arena::{IndexFull, NodeArena};
+use super::arena::{IndexFull, IndexReservation, NodeArena};
 use super::epoch::{Epoch, Garbage};
 use crate::sync::Arc;
 
@@ -26,10 +26,14 @@ fn layout(key_len: usize) -> Option<Layout> {
 }
 
 /// A blob of `key`, or `IndexFull` if neither the budget nor the allocator has room.
-pub(super) fn allocate(arena: &NodeArena, key: &[u8]) -> Result<u64, IndexFull> {
+pub(super) fn allocate(
+    arena: &NodeArena,
+    key: &[u8],
+    reserved: Option<&IndexReservation<'_>>,
+) -> Result<u64, IndexFull> {
     let layout = layout(key.len()).ok_or_else(|| arena.full())?;
     let charge = cost(key.len());
-    arena.charge(charge)?;
+    arena.charge(charge, reserved)?;
     // SAFETY: the layout is not empty; the writes stay within it and are aligned.
     unsafe {
         let base = alloc(layout);

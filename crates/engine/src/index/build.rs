@@ -25,6 +25,8 @@ pub struct IndexBuilder {
     keys: u64,
     nodes: u64,
     blob_bytes: u64,
+    /// Bytes of the longest key.
+    longest: usize,
     /// The keys of the leaf being gathered, end to end.
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -106,6 +108,7 @@ impl IndexBuilder {
             keys: 0,
             nodes: 0,
             blob_bytes: 0,
+            longest: 0,
             bytes: Vec::new(),
             ends: Vec::new(),
             slots: Vec::new(),
@@ -160,6 +163,7 @@ impl IndexBuilder {
         self.ends.push(self.bytes.len());
         self.slots.push(slot);
         self.keys += 1;
+        self.longest = self.longest.max(key.len());
         Ok(())
     }
 
@@ -195,6 +199,7 @@ impl IndexBuilder {
         self.keys += next.keys;
         self.nodes += next.nodes;
         self.blob_bytes += next.blob_bytes;
+        self.longest = self.longest.max(next.longest);
         Ok(self)
     }
 
@@ -214,7 +219,7 @@ impl IndexBuilder {
             self.adopted = 0;
         }
         let root = self.below.ids.pop().unwrap_or(NULL);
-        let tree = Tree::new(root, self.nodes, self.keys, self.blob_bytes > 0, self.blob_bytes);
+        let tree = Tree::new(root, self.nodes, self.keys, self.longest, self.blob_bytes);
         Ok(Index::with_tree(self.arena.clone(), self.epoch.clone(), tree))
     }
 
@@ -236,7 +241,7 @@ impl IndexBuilder {
     }
 
     fn allocate(&mut self) -> Result<u32, IndexFull> {
-        let id = self.arena.allocate()?;
+        let id = self.arena.allocate(None)?;
         self.arena.node(id).revive();
         self.nodes += 1;
         Ok(id)
@@ -292,7 +297,7 @@ impl IndexBuilder {
         let mut made = 0;
         let mut full = None;
         for i in (0..count).filter(|i| spills(self.key(*i).len() - prefix)) {
-            match blob::allocate(&self.arena, self.key(i)) {
+            match blob::allocate(&self.arena, self.key(i), None) {
                 Ok(raw) => {
                     blobs[i] = raw;
                     made += blob::cost(self.key(i).len());
@@ -376,7 +381,7 @@ impl IndexBuilder {
         let mut full = None;
         for i in (0..count).filter(|i| spills(self.below.separator(first + i).len() - prefix)) {
             let separator = self.below.separator(first + i);
-            match blob::allocate(&self.arena, separator) {
+            match blob::allocate(&self.arena, separator, None) {
                 Ok(raw) => {
                     blobs[i] = raw;
                     made += blob::cost(separator.len());
@@ -410,7 +415,7 @@ impl Drop for IndexBuilder {
     fn drop(&mut self) {
         for &id in self.below.ids[self.adopted.min(self.below.ids.len())..].iter().chain(&self.above.ids) {
             // SAFETY: no index was made of these nodes, and those that have a parent go with it.
-            unsafe { Tree::new(id, 0, 0, true, 0).free(&self.arena) };
+            unsafe { Tree::new(id, 0, 0, self.longest, 0).free(&self.arena) };
         }
     }
 }

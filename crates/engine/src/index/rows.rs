@@ -15,7 +15,9 @@
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Decision, Epoch, Guard, Index, IndexFull, LeafPosition, Located, NodeArena, Slot, Tag};
+use super::{
+    Decision, Epoch, Guard, Index, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, Slot, Tag,
+};
 
 /// One table's index: its rows, and apart from them the keys that were deleted.
 pub struct RowIndex {
@@ -106,23 +108,24 @@ impl RowIndex {
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at(key, None, guard, apart, decide)
+        self.upsert_at((key, None), None, guard, apart, decide)
     }
 
-    /// [`RowIndex::upsert`] of a key that [`RowIndex::multi_locate`] looked up, as [`Index::upsert_at`].
+    /// [`RowIndex::upsert`] of a key that [`RowIndex::multi_locate`] looked up, as [`Index::upsert_at`]. What is `reserved` is for the
+    /// rows alone: a tombstone for which there is no other memory stays among them.
     ///
     /// # Errors
     /// As [`Index::upsert`].
     #[inline]
     pub fn upsert_at<'g, R>(
         &'g self,
-        key: &[u8],
-        at: Option<LeafPosition<'g>>,
+        (key, at): (&[u8], Option<LeafPosition<'g>>),
+        reserved: Option<&'g IndexReservation<'g>>,
         guard: &'g Guard<'_>,
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.rows.upsert_at(key, at, guard, |now| {
+        self.rows.upsert_at(key, at, reserved, guard, |now| {
             let buried = if now.is_none() { self.tombstones.get(key, guard) } else { None };
             let (decision, result) = decide(now.or(buried));
             let decision = match (decision, buried) {

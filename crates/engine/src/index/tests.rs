@@ -360,6 +360,87 @@ fn a_full_index_refuses_new_keys_before_deciding_and_goes_on_with_the_old() {
     assert_eq!(arena.bytes(), index.bytes(), "a build that failed gives all back");
 }
 
+/// Keys that come in order and share much: at the right edge of the tree, where nodes have no prefix, few fill a node.
+fn tall_key(n: u64) -> Vec<u8> {
+    format!("{:x<46}{n:010}", "").into_bytes()
+}
+
+#[test]
+fn a_key_takes_no_more_than_is_reserved_for_it() {
+    // Nodes that one key took, at most, and for how many keys what is reserved was all taken.
+    let (mut nodes_max, mut exact) = (0, 0);
+    for family in FAMILIES.into_iter().chain(["tall"]) {
+        let (arena, epoch) = fresh();
+        let index = Index::new(arena.clone(), epoch.clone());
+        let mut r = Random(7);
+        let steps = if family == "tall" { 40_000 } else { 6000 };
+        for step in 0..steps {
+            let key = if family == "tall" { tall_key(step) } else { key_of(family, &mut r, step) };
+            let (guard, before) = (epoch.pin(), arena.bytes());
+            let foreseen = index.bytes_for(1, key.len() as u64, key.len(), &guard);
+            put(&index, &key, slot(step));
+            let taken = arena.bytes() - before;
+            assert!(taken <= foreseen, "{family}, step {step}: {taken} bytes for {foreseen}");
+            nodes_max = nodes_max.max(taken / arena::NODE_BYTES);
+            exact += u64::from(taken == foreseen);
+            drop(guard);
+            if family != "tall" && r.below(3) == 0 {
+                remove(&index, &key_of(family, &mut r, step));
+                epoch.collect();
+            }
+        }
+    }
+    assert!(nodes_max >= 5 && exact > 0, "{nodes_max} nodes at most, {exact} times all of them");
+}
+
+#[test]
+fn keys_take_no_more_than_is_reserved_for_all_of_them() {
+    for (family, n) in
+        FAMILIES.into_iter().chain(["tall"]).flat_map(|family| (0..4).map(move |n| (family, n)))
+    {
+        let (arena, epoch) = fresh();
+        let index = Index::new(arena.clone(), epoch.clone());
+        let mut r = Random(n);
+        let mut step = 0;
+        for round in 0..12 {
+            let key = |r: &mut Random, step| match family {
+                "tall" => tall_key(step),
+                family => key_of(family, r, step),
+            };
+            let keys: Vec<_> = (step..step + (1 << round) * n).map(|step| key(&mut r, step)).collect();
+            step += keys.len() as u64;
+            let (guard, before) = (epoch.pin(), arena.bytes());
+            let (key_bytes, longest) =
+                (keys.iter().map(Vec::len).sum::<usize>(), keys.iter().map(Vec::len).max().unwrap_or(0));
+            let foreseen = index.bytes_for(keys.len() as u64, key_bytes as u64, longest, &guard);
+            for key in &keys {
+                put(&index, key, slot(1));
+            }
+            assert!(arena.bytes() - before <= foreseen, "{family}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_writer_takes_what_is_reserved_for_it_where_others_are_refused() {
+    let (arena, epoch) = (Arc::new(NodeArena::new(40 << 10).unwrap()), Arc::new(Epoch::new()));
+    let (mine, others) = (Index::new(arena.clone(), epoch.clone()), Index::new(arena.clone(), epoch.clone()));
+    let guard = epoch.pin();
+    let store = |n: u64| (Decision::Store(slot(n)), ());
+    let reserved = arena.reserve(mine.bytes_for(4, 400, 100, &guard)).unwrap();
+    let put_others = |n: u64| others.upsert(&[b'o'; 90][..], &guard, |_| store(n));
+    (0u64..).take_while(|n| others.upsert(&tall_key(*n), &guard, |_| store(*n)).is_ok()).for_each(drop);
+    let rest = arena.reserve((40 << 10) - arena.bytes()).unwrap();
+    put_others(1).unwrap_err();
+    for n in 0..4u8 {
+        let key = [n; 100];
+        mine.upsert_at(&key, None, Some(&reserved), &guard, |_| store(1)).unwrap();
+    }
+    drop((reserved, rest));
+    put_others(1).unwrap();
+    assert_eq!((arena.bytes(), mine.len()), (mine.bytes() + others.bytes(), 4));
+}
+
 #[test]
 fn keys_in_order_fill_their_leaves() {
     for descending in [false, true] {
@@ -606,7 +687,7 @@ fn what_was_located_is_found_again_after_any_change() {
             for (n, (key, found)) in keys.iter().zip(located).enumerate() {
                 let to = if n % 3 == 0 { None } else { Some(slot(n as u64)) };
                 let decision = to.map_or(Decision::Remove, Decision::Store);
-                let old = index.upsert_at(key, found.at, &guard, |old| (decision, old)).unwrap();
+                let old = index.upsert_at(key, found.at, None, &guard, |old| (decision, old)).unwrap();
                 assert_eq!(old, model.get(*key).copied(), "{family}, seed {seed}");
                 match to {
                     Some(to) => drop(model.insert(key.to_vec(), to)),

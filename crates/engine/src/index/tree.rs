@@ -15,12 +15,12 @@
 //! readers compare the id again after reading the root's version, which a root split steps after writing the id.
 #![allow(unsafe_code)]
 
-use super::arena::{IndexFull, NULL, NodeArena};
+use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};
 use super::epoch::{Epoch, Garbage};
 use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, spills};
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Backoff};
 
 const STRIPES: usize = 8;
@@ -33,23 +33,32 @@ struct Stripe(AtomicI64);
 pub(super) struct Tree {
     root: AtomicU32,
     nodes: AtomicU64,
-    /// Whether some key was ever spilled: freeing the tree must look into leaves.
-    spilled: AtomicBool,
+    /// Bytes of the longest key there ever was. If that would spill, freeing the tree must look into leaves.
+    longest: AtomicU64,
     blob_bytes: AtomicI64,
     keys: [Stripe; STRIPES],
 }
 
 impl Tree {
-    pub(super) fn new(root: u32, nodes: u64, keys: u64, spilled: bool, blob_bytes: u64) -> Tree {
+    pub(super) fn new(root: u32, nodes: u64, keys: u64, longest: usize, blob_bytes: u64) -> Tree {
         let tree = Tree {
             root: AtomicU32::new(root),
             nodes: AtomicU64::new(nodes),
-            spilled: AtomicBool::new(spilled),
+            longest: AtomicU64::new(longest as u64),
             blob_bytes: AtomicI64::new(blob_bytes as i64),
             keys: [const { Stripe(AtomicI64::new(0)) }; STRIPES],
         };
         tree.keys[0].0.store(keys as i64, Ordering::Relaxed);
         tree
+    }
+
+    /// Counts a new key of `len` bytes.
+    pub(super) fn count_new_key(&self, stripe: usize, len: usize) {
+        self.count_keys(stripe, 1);
+        // Hardly ever true: who only looks does not take the line from others.
+        if self.longest.load(Ordering::Relaxed) < len as u64 {
+            self.longest.fetch_max(len as u64, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn count_keys(&self, stripe: usize, by: i64) {
@@ -62,14 +71,11 @@ impl Tree {
 
     pub(super) fn bytes(&self) -> u64 {
         let blobs = self.blob_bytes.load(Ordering::Relaxed).max(0) as u64;
-        self.nodes.load(Ordering::Relaxed) * super::arena::NODE_BYTES + blobs
+        self.nodes.load(Ordering::Relaxed) * NODE_BYTES + blobs
     }
 
     /// Records that a blob for a key of `len` bytes was linked (`by` 1) or unlinked (-1).
     pub(super) fn count_blob(&self, len: usize, by: i64) {
-        if by > 0 && !self.spilled.load(Ordering::Relaxed) {
-            self.spilled.store(true, Ordering::Relaxed);
-        }
         self.blob_bytes.fetch_add(blob::cost(len) as i64 * by, Ordering::Relaxed);
     }
 
@@ -78,7 +84,7 @@ impl Tree {
     /// # Safety
     /// Nobody uses the tree now or later.
     pub(super) unsafe fn free(&self, arena: &NodeArena) {
-        let spilled = self.spilled.load(Ordering::Acquire);
+        let spilled = spills(self.longest.load(Ordering::Acquire) as usize);
         let mut rest = vec![self.root.load(Ordering::Acquire)];
         while let Some(id) = rest.pop() {
             if id == NULL {
@@ -159,6 +165,8 @@ pub(super) struct View<'g> {
     pub(super) arena: &'g Arc<NodeArena>,
     pub(super) epoch: &'g Epoch,
     pub(super) tree: &'g Tree,
+    /// What a change takes its memory from first.
+    pub(super) reserved: Option<&'g IndexReservation<'g>>,
 }
 
 /// A node on a key's path, and what leads to it.
@@ -184,6 +192,45 @@ impl<'g> View<'g> {
         let node = self.arena.node(id);
         let version = node.stable();
         if self.tree.root.load(Ordering::Acquire) == id { Ok(Some((id, node, version))) } else { Err(Retry) }
+    }
+
+    /// Levels of the tree.
+    fn height(&self) -> u64 {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.enter() {
+                Ok(None) => return 0,
+                Ok(Some((_, root, version))) => {
+                    let level = root.meta().level();
+                    if root.check(version).is_ok() {
+                        return level as u64 + 1;
+                    }
+                }
+                Err(Retry) => {}
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Bytes that `keys` new keys of `key_bytes` bytes, the longest of `longest`, take at most, whatever nodes they split.
+    ///
+    /// **Nodes.** A key splits at most one node of each level, since either part of a node that is split has room for any entry; or
+    /// it plants one of each level at most. Above the root there come fewer new nodes than keys: each of them has two children
+    /// at least, and those of the lowest new level are the parts that the root was split into.
+    /// **Blobs.** A key that may spill has one of its own, and each node may come with a separator in another, which is part of some
+    /// key of the tree or of these.
+    pub(super) fn bytes_for(&self, keys: u64, key_bytes: u64, longest: usize) -> u64 {
+        if keys == 0 {
+            return 0;
+        }
+        let nodes = keys.saturating_mul(self.height().max(1) + 1);
+        let longest = self.tree.longest.load(Ordering::Relaxed).max(longest as u64) as usize;
+        match spills(longest) {
+            true => {
+                (nodes * (NODE_BYTES + blob::cost(longest))).saturating_add(keys * blob::cost(0) + key_bytes)
+            }
+            false => nodes * NODE_BYTES,
+        }
     }
 
     /// The leaf of `key` and its version; `None` if its range has no leaf.
@@ -251,7 +298,7 @@ impl<'g> View<'g> {
     }
 
     fn allocate(&self) -> Result<u32, IndexFull> {
-        let id = self.arena.allocate()?;
+        let id = self.arena.allocate(self.reserved)?;
         self.arena.node(id).revive();
         self.tree.nodes.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -296,7 +343,7 @@ impl<'g> View<'g> {
         if !spills(len) {
             return Ok(0);
         }
-        let raw = blob::allocate(self.arena, key)?;
+        let raw = blob::allocate(self.arena, key, self.reserved)?;
         self.tree.count_blob(key.len(), 1);
         Ok(raw)
     }

@@ -166,6 +166,7 @@ impl Log {
             leader_done: Condvar::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
+            halted: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             torn_through: AtomicU64::new(root.watermark),

@@ -339,7 +339,7 @@ fn a_batch_that_deletes_in_a_full_index_is_all_or_nothing() {
     let (a, b, new) = (key("a", 60_000), key("b", 60_000), key("new", 60_000));
     table.put(&a, &row).unwrap();
     table.put(&b, &row).unwrap();
-    for (step, until) in [(60_000, 400_000), (5_000, 140_000)] {
+    for (step, until) in [(60_000, 520_000), (5_000, 260_000)] {
         (0..)
             .take_while(|_| left() > until)
             .for_each(|n| table.put(&key(&format!("{step}-{n}-"), step), &row).unwrap());

@@ -1,0 +1,202 @@
+//! Batches into an index that is as good as full: all or nothing, whatever others take of it meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+
+use super::*;
+use crate::db::fixture::options;
+use crate::{Db, Options, Schema};
+
+/// With so little memory for the index.
+fn open(sim: &CrashSim, index_bytes_max: u64) -> (Db, Table) {
+    let options = Options { index_bytes_max, ..options() };
+    let db = Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).unwrap();
+    let table = match db.table("t") {
+        Ok(table) => table,
+        Err(_) => db.create_table("t", Schema::flat()).unwrap(),
+    };
+    (db, table)
+}
+
+fn row(n: u64) -> [u8; 8] {
+    n.to_le_bytes()
+}
+
+fn put(table: &Table, key: &[u8], n: u64) -> Result<()> {
+    table.put(key, &[("value", Value::Bytes(&row(n)))])
+}
+
+fn get(table: &Table, key: &[u8]) -> Option<u64> {
+    let found = table.get(key).unwrap()?;
+    let Value::Bytes(bytes) = found.get("value") else { panic!("a row without its value") };
+    Some(u64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+/// Keys that come in order and fill a node with few of them.
+fn tall(n: u64) -> Vec<u8> {
+    format!("{:x<46}{n:010}", "").into_bytes()
+}
+
+/// In a tree of four levels that are full a key splits a node of each and makes a root: five nodes, and not four.
+#[test]
+fn a_batch_that_makes_the_tree_higher_is_all_or_nothing() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (db, table) = open(&sim, 64 << 20);
+    let used = |table: &Table| table.engine().arena.bytes();
+    // How much is in use before the key that takes five.
+    let (last, before) = (0..100_000)
+        .find_map(|n| {
+            let before = used(&table);
+            put(&table, &tall(n), n).unwrap();
+            (used(&table) - before == 5 * 1024).then_some((n, before))
+        })
+        .expect("the tree grows");
+    drop((table, db));
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (db, table) = open(&sim, before + 4 * 1024 + 512);
+    (0..last).for_each(|n| put(&table, &tall(n), n).unwrap());
+    assert_eq!(used(&table), before);
+    let mut batch = Batch::new();
+    batch.put(&table, &tall(0), &[("value", Value::Bytes(&row(77)))]).unwrap();
+    batch.put(&table, &tall(last), &[("value", Value::Bytes(&row(77)))]).unwrap();
+    assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!((get(&table, &tall(0)), get(&table, &tall(last))), (Some(0), None));
+    assert_eq!(used(&table), before, "what was held for it went back");
+    // What needs no memory goes on.
+    put(&table, &tall(0), 1).unwrap();
+    db.check_counts().unwrap();
+}
+
+/// Batches of eight new rows each, by two threads, until the index is full; of each either all rows are there, or none.
+fn write_until_full(db: &Db, table: &Table, thread: u64, done: &AtomicBool) -> Vec<(Vec<u8>, bool)> {
+    let (mut batches, mut refused) = (Vec::new(), 0);
+    for n in 0.. {
+        let name = format!("{thread}-{n:06}");
+        let mut batch = Batch::new();
+        for part in 0..8 {
+            batch.put(table, &part_of(name.as_bytes(), part), &[("value", Value::Bytes(&row(n)))]).unwrap();
+        }
+        match db.write(&batch) {
+            Ok(()) => batches.push((name.into_bytes(), true)),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                batches.push((name.into_bytes(), false));
+                refused += 1;
+            }
+        }
+        if refused == 40 {
+            break;
+        }
+    }
+    done.store(true, Ordering::Release);
+    batches
+}
+
+/// Parts of a batch lie far from one another.
+fn part_of(name: &[u8], part: u8) -> Vec<u8> {
+    [&[part * 31], name, &[b'z'; 20]].concat()
+}
+
+fn check_whole(table: &Table, batches: &[(Vec<u8>, bool)], when: &str) {
+    for (name, written) in batches {
+        let there = (0..8).filter(|&part| get(table, &part_of(name, part)).is_some()).count();
+        assert_eq!(there, if *written { 8 } else { 0 }, "{when}: {}", name.escape_ascii());
+    }
+}
+
+/// What takes memory of the index besides: gc, which puts tombstones apart, and comes by keys that are gone.
+fn collect_meanwhile(db: &Db, table: &Table, done: &AtomicBool) {
+    let mut position = Vec::new();
+    for n in 0u64.. {
+        if done.load(Ordering::Acquire) && n > 20 {
+            return;
+        }
+        let snapshot = db.snapshot();
+        for old in 0..20 {
+            let key = (n % 50 * 20 + old).to_be_bytes();
+            let _ = put(table, &key, n);
+            table.delete(&key).unwrap();
+        }
+        drop(snapshot);
+        table.engine().set_tombstones_apart(table.shared(), &mut position);
+        db.collect().unwrap();
+    }
+}
+
+#[test]
+fn batches_at_once_near_a_full_index_are_all_or_nothing() {
+    for collecting in [false, true] {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let (db, table) = open(&sim, 300 << 10);
+        let done = [AtomicBool::new(false), AtomicBool::new(false)];
+        let batches: Vec<_> = std::thread::scope(|scope| {
+            let writer = |thread: usize| {
+                let (db, table, done) = (&db, &table, &done[thread]);
+                scope.spawn(move || write_until_full(db, table, thread as u64, done))
+            };
+            let writers = [writer(0), writer(1)];
+            if collecting {
+                scope.spawn(|| collect_meanwhile(&db, &table, &done[0]));
+            }
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        assert!(batches.iter().any(|(_, written)| *written) && batches.iter().any(|(_, written)| !written));
+        check_whole(&table, &batches, "at once");
+        db.check_counts().unwrap();
+        db.persist().unwrap();
+        drop((table, db));
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        let cut = CrashSim::from_image(&walk.image(Survivors::None, 1));
+        let (_db, table) = open(&cut, 1 << 20);
+        check_whole(&table, &batches, "after a power cut");
+    }
+}
+
+/// What is reserved suffices. Where the allocator itself has no more it does not: then nothing is written any more.
+#[test]
+fn a_batch_that_stops_half_way_ends_all_writes() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (db, table) = open(&sim, 1 << 20);
+    let empty = db.create_table("empty", Schema::flat()).unwrap();
+    put(&table, b"row", 1).unwrap();
+    let mut batch = Batch::new();
+    batch.put(&table, b"row", &[("value", Value::Bytes(&row(2)))]).unwrap();
+    batch.put(&empty, b"new", &[("value", Value::Bytes(&row(2)))]).unwrap();
+    let engine = Arc::clone(table.engine());
+    let told = {
+        let mut appenders = engine.log.all_appenders();
+        let guard = engine.pin();
+        let writes = batch.staged.folded(0);
+        let (parts, made) = engine.parts(&batch.staged, &writes, &guard).unwrap();
+        let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
+        let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
+        let (reserved, _others) = (
+            engine.arena.reserve(0).unwrap(),
+            engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap(),
+        );
+        let stopped =
+            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard);
+        assert!(stopped.is_err(), "there was memory");
+        engine.log.halt(&mut appenders)
+    };
+    assert_eq!(told.kind(), ErrorKind::Closed);
+    let refusals = [
+        put(&table, b"row", 3).unwrap_err(),
+        put(&table, b"another", 3).unwrap_err(),
+        table.delete(b"row").map(drop).unwrap_err(),
+        db.write(&batch).unwrap_err(),
+        db.persist().unwrap_err(),
+    ];
+    for refused in refusals {
+        assert_eq!((refused.kind(), refused.message()), (ErrorKind::Closed, told.message()));
+    }
+    assert!(get(&table, b"row").is_some() && get(&empty, b"new").is_none(), "reads go on");
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let (db, table) = open(&killed, 1 << 20);
+    let empty = db.table("empty").unwrap();
+    assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
+    put(&table, b"row", 4).unwrap();
+}
