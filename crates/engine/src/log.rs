@@ -660,7 +660,7 @@ impl Log {
 
     /// Where a copy of the root or of a segment header is spoiled. The other copy serves; a crash may leave that.
     pub(crate) fn spoiled_copies(&self) -> Vec<u64> {
-        let mut spoiled = Root::spoiled_copies(&self.tier);
+        let (mut spoiled, placed) = (Root::spoiled_copies(&self.tier), self.root.lock().is_placed());
         let used = self.segments();
         let mut used = used.iter().peekable();
         // Extents below were part of a segment that was freed, and may hold the middle of a record.
@@ -668,7 +668,7 @@ impl Log {
         while let offset = self.extent_offset(extent)
             && let Some(bytes) = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize)
         {
-            let decoded = SegmentHeader::decode(bytes, offset);
+            let decoded = SegmentHeader::decode(bytes, offset, placed);
             if extent >= freed_until {
                 let copies = [0, HEADER_COPY_BYTES as u64].into_iter().zip(decoded.spoiled);
                 spoiled.extend(copies.filter(|&(_, bad)| bad).map(|(at, _)| offset + at));

@@ -275,6 +275,7 @@ impl Log {
     /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first extents of
     /// used segments.
     fn load_segments(&self, grown: u32, power_cut: bool, listed: &[SegmentEntry]) -> Result<Vec<u32>> {
+        let placed = self.root.lock().is_placed();
         let mut pool = self.pool.lock();
         let mut extent = pool.root_extents;
         let mut segments = Vec::new();
@@ -285,7 +286,7 @@ impl Log {
         while extent < grown {
             let offset = self.extent_offset(extent);
             let decoded =
-                SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize), offset);
+                SegmentHeader::decode(self.tier.read(offset, SEGMENT_HEADER_BYTES as usize), offset, placed);
             last_segment_number = last_segment_number.max(decoded.header.map_or(0, |h| h.segment_number));
             let Some(header) = decoded.header.filter(|h| h.state != SegmentState::Free) else {
                 if !self.may_be_free(extent, &decoded, power_cut) {

@@ -269,14 +269,18 @@ impl Root {
             return Ok((Root { whole_copy: copy, ..root }, damage));
         }
         let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(EXTENT_BYTES_MIN as usize);
-        let begins = |start: u64| {
-            let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);
-            header.and_then(|header| Some((start, SegmentHeader::decode(header, start).header?)))
+        let headers = |placed: bool| {
+            let begins = move |start: u64| {
+                let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize)?;
+                Some((start, SegmentHeader::decode(header, start, placed).header?))
+            };
+            starts.clone().filter_map(begins)
         };
-        let (mut first, mut together, mut segment_numbers) = (u64::MAX, 0, 0);
-        for (start, header) in starts.filter_map(begins) {
+        // A store of another version may have left some on the same blocks.
+        let placed = headers(true).count() >= headers(false).count();
+        let (mut first, mut together) = (u64::MAX, 0);
+        for (start, _) in headers(placed) {
             (first, together) = (first.min(start), together | start);
-            segment_numbers |= header.segment_number;
         }
         if together == 0 {
             return Err(Error::corrupted(
@@ -289,7 +293,6 @@ impl Root {
         let damage = Error::corrupted(format!(
             "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {extent_bytes} bytes"
         ));
-        let placed = segment_numbers & PLACED != 0;
         let root = Root::new(extent_bytes, root_extents, placed, (0, tier.boot_id()));
         Ok((Root { clean: false, ..root }, vec![damage]))
     }
@@ -349,6 +352,11 @@ impl Root {
     /// Of the segments that opening number `opening` begins.
     pub(super) fn first_segment_number(&self, opening: u64) -> u64 {
         opening << 32 | if self.placed { PLACED } else { 0 }
+    }
+
+    /// Whether checksums know their place, and the segment numbers say so.
+    pub(super) fn is_placed(&self) -> bool {
+        self.placed
     }
 
     /// The most bytes that all tables' schemas may take together.

@@ -87,11 +87,13 @@ impl Log {
         let listed: BTreeMap<u32, SegmentEntry> = listed.iter().map(|entry| (entry.extent, *entry)).collect();
         damage.extend(listed.range(grown..).map(|(_, entry)| self.missing(*entry)));
         *lacks |= listed.range(grown..).next().is_some();
-        let (mut segments, mut extent) = (Vec::new(), self.root_extents);
+        let (mut segments, mut extent, placed) =
+            (Vec::new(), self.root_extents, self.root.lock().is_placed());
         while extent < grown {
             let offset = self.extent_offset(extent);
             let bytes = self.tier.try_read(offset, SEGMENT_HEADER_BYTES as usize);
-            let decoded = SegmentHeader::decode(bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]), offset);
+            let bytes = bytes.unwrap_or(&[0; SEGMENT_HEADER_BYTES as usize]);
+            let decoded = SegmentHeader::decode(bytes, offset, placed);
             let entry = listed.get(&extent).copied();
             let older =
                 |entry: &SegmentEntry| decoded.header.is_none_or(|h| h.segment_number < entry.segment_number);

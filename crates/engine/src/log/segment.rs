@@ -14,7 +14,8 @@
 //! * `state` 0 free, 1 open, 2 sealed. `kind` 0 row, 1 delta, 2 relocated. `crc` is the crc32c of bytes 0..60, seeded
 //!   (`log/format.rs`) with the segment number and the place of the extent in the tier; in stores of versions 1 and 2 not seeded.
 //! * `segment number` is unique in the life of the store and seeds the checksums of the segment's records. Its highest bit
-//!   (`PLACED`) is set in stores of version 3, and in no others: so whoever finds a header knows how it is seeded.
+//!   (`PLACED`) is set in stores of version 3, and in no others: so whoever finds a header knows how it is seeded, and whoever
+//!   knows the version tells it from what a store of another version left on the same blocks.
 //! * Below `durable end` (bytes from the segment's start) everything was known to be durable when the header was
 //!   written: what does not parse there is corruption. In an open segment the log may go on above it, up to a torn end;
 //!   a sealed segment ends there.
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hedgerow_device::{crc32c, zeroed_words};
 
-use super::format::Seed;
+use super::format::{PLACED, Seed};
 use crate::le_bytes::{u32_at, u64_at};
 
 /// Bytes before the first record of a segment.
@@ -84,9 +85,11 @@ impl SegmentHeader {
         bytes
     }
 
-    fn decode_copy(bytes: &[u8], offset: u64) -> Option<SegmentHeader> {
-        let seed = Seed::of_header(u64_at(bytes, 8), offset);
-        if bytes[..8] != MAGIC[..] || crc32c(seed, &bytes[..60]) != u32_at(bytes, 60) {
+    fn decode_copy(bytes: &[u8], offset: u64, placed: bool) -> Option<SegmentHeader> {
+        let segment_number = u64_at(bytes, 8);
+        let is_of_store = (segment_number & PLACED != 0) == placed;
+        let seed = Seed::of_header(segment_number, offset);
+        if !is_of_store || bytes[..8] != MAGIC[..] || crc32c(seed, &bytes[..60]) != u32_at(bytes, 60) {
             return None;
         }
         let kind = match bytes[37] {
@@ -105,28 +108,34 @@ impl SegmentHeader {
             state,
             kind,
             extents: u32_at(bytes, 32),
-            segment_number: u64_at(bytes, 8),
+            segment_number,
             durable_end: u64_at(bytes, 16),
             max_sequence: u64_at(bytes, 24),
         })
     }
 
-    /// Reads a header from the first 128 bytes of the extent that begins `offset` bytes into the tier.
-    pub(crate) fn decode(bytes: &[u8], offset: u64) -> Decoded {
+    /// Reads a header from the first 128 bytes of the extent that begins `offset` bytes into the tier of a store of version 3
+    /// (`placed`) or of an older one.
+    pub(crate) fn decode(bytes: &[u8], offset: u64, placed: bool) -> Decoded {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
-        let copies = [first, second].map(|copy| SegmentHeader::decode_copy(copy, offset));
+        let copies = [first, second].map(|copy| SegmentHeader::decode_copy(copy, offset, placed));
         let order = |h: &SegmentHeader| (h.segment_number, h.state == SegmentState::Free, h.durable_end);
         let counts = u8::from(copies[1].as_ref().map(order) > copies[0].as_ref().map(order));
         let [header, other] = [counts, counts ^ 1].map(|copy| copies[usize::from(copy)]);
         let other_is_used = other.is_some_and(|other| other.state != SegmentState::Free);
-        Decoded { header, copy: counts, spoiled: SegmentHeader::spoiled(bytes, offset), other_is_used }
+        Decoded {
+            header,
+            copy: counts,
+            spoiled: SegmentHeader::spoiled(bytes, offset, placed),
+            other_is_used,
+        }
     }
 
     /// Which of the two copies hold something that is not a header.
-    pub(crate) fn spoiled(bytes: &[u8], offset: u64) -> [bool; 2] {
+    fn spoiled(bytes: &[u8], offset: u64, placed: bool) -> [bool; 2] {
         let (first, second) = bytes[..2 * HEADER_COPY_BYTES].split_at(HEADER_COPY_BYTES);
         let is_bad = |bytes: &[u8]| {
-            SegmentHeader::decode_copy(bytes, offset).is_none() && bytes.iter().any(|&b| b != 0)
+            SegmentHeader::decode_copy(bytes, offset, placed).is_none() && bytes.iter().any(|&b| b != 0)
         };
         [is_bad(first), is_bad(second)]
     }
@@ -332,7 +341,6 @@ pub(crate) fn add_obsolete_bytes(extent: Extent<'_>, bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::format::PLACED;
 
     fn header() -> SegmentHeader {
         SegmentHeader {
@@ -378,10 +386,25 @@ mod tests {
     #[test]
     fn a_header_of_another_extent_does_not_count() {
         let both = [placed().encode(OFFSET), placed().encode(OFFSET)].concat();
-        assert_eq!(SegmentHeader::decode(&both, OFFSET).header, Some(placed()));
+        assert_eq!(SegmentHeader::decode(&both, OFFSET, true).header, Some(placed()));
         for extent in (0..4096u64).filter(|extent| extent << 18 != OFFSET) {
-            let decoded = SegmentHeader::decode(&both, extent << 18);
+            let decoded = SegmentHeader::decode(&both, extent << 18, true);
             assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]), "extent {extent}");
+        }
+    }
+
+    /// What a store of another version left on the same blocks matches its checksum, and is no header of this one; nor does it hide one.
+    #[test]
+    fn a_header_of_a_store_of_another_version_does_not_count() {
+        for (of_store, stale) in [(placed(), header()), (header(), placed())] {
+            let placed = of_store.segment_number & PLACED != 0;
+            let decode = |copies: [SegmentHeader; 2]| {
+                SegmentHeader::decode(&copies.map(|copy| copy.encode(OFFSET)).concat(), OFFSET, placed)
+            };
+            let decoded = decode([stale; 2]);
+            assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]));
+            let decoded = decode([stale, of_store]);
+            assert_eq!((decoded.header, decoded.spoiled), (Some(of_store), [true, false]));
         }
     }
 
@@ -389,8 +412,8 @@ mod tests {
     fn one_spoiled_copy_is_survived() {
         [header(), placed()].into_iter().for_each(spoil_each_bit);
         let nothing = Decoded { header: None, copy: 0, spoiled: [false; 2], other_is_used: false };
-        assert_eq!(SegmentHeader::decode(&[0; 128], OFFSET), nothing);
-        assert_eq!(SegmentHeader::decode(&[1; 128], OFFSET), Decoded { spoiled: [true; 2], ..nothing });
+        assert_eq!(SegmentHeader::decode(&[0; 128], OFFSET, true), nothing);
+        assert_eq!(SegmentHeader::decode(&[1; 128], OFFSET, true), Decoded { spoiled: [true; 2], ..nothing });
     }
 
     fn spoil_each_bit(header: SegmentHeader) {
@@ -399,7 +422,7 @@ mod tests {
         for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
             both[bit / 8] ^= 1 << (bit % 8);
             let first = bit < HEADER_COPY_BYTES * 8;
-            let decoded = SegmentHeader::decode(&both, OFFSET);
+            let decoded = SegmentHeader::decode(&both, OFFSET, header.segment_number & PLACED != 0);
             assert_eq!((decoded.header, decoded.copy), (Some(header), u8::from(first)));
             assert_eq!((decoded.spoiled, decoded.other_is_used), ([first, !first], false));
             both[bit / 8] ^= 1 << (bit % 8);
@@ -413,7 +436,7 @@ mod tests {
         let reused = SegmentHeader { segment_number: 78, durable_end: 0, ..open };
         let pick = |a: SegmentHeader, b: SegmentHeader| {
             let both = [a.encode(OFFSET), b.encode(OFFSET)].concat();
-            SegmentHeader::decode(&both, OFFSET).header.unwrap()
+            SegmentHeader::decode(&both, OFFSET, false).header.unwrap()
         };
         assert_eq!(pick(open, freed), freed);
         assert_eq!(pick(freed, open), freed);
