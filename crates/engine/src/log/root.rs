@@ -254,7 +254,8 @@ impl Root {
     }
 
     /// The root of a tier that may be damaged, and what is wrong with it: the copy that verifies, however short the tier
-    /// is; or where none does one that says no more than how long an extent is, which the segments' headers tell.
+    /// is; or where none does one that says no more than how long an extent is and how often the store was opened, as the segments'
+    /// headers say.
     pub(crate) fn salvage(tier: &FastTier) -> Result<(Root, Vec<Error>)> {
         let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
         let best = copies.into_iter().enumerate().filter_map(|(copy, root)| Some((copy, root?)));
@@ -278,9 +279,10 @@ impl Root {
         };
         // A store of another version may have left some on the same blocks.
         let placed = headers(true).count() >= headers(false).count();
-        let (mut first, mut together) = (u64::MAX, 0);
-        for (start, _) in headers(placed) {
+        let (mut first, mut together, mut opens) = (u64::MAX, 0, 0);
+        for (start, header) in headers(placed) {
             (first, together) = (first.min(start), together | start);
+            opens = opens.max(Root::opening_of(header.segment_number));
         }
         if together == 0 {
             return Err(Error::corrupted(
@@ -294,7 +296,7 @@ impl Root {
             "both copies of the root (bytes 0 and 4096 of the fast tier) are lost; going by the segments' headers, a segment has {extent_bytes} bytes"
         ));
         let root = Root::new(extent_bytes, root_extents, placed, (0, tier.boot_id()));
-        Ok((Root { clean: false, ..root }, vec![damage]))
+        Ok((Root { clean: false, opens, ..root }, vec![damage]))
     }
 
     /// Where a copy of the root of a store that has one is spoiled.
@@ -352,6 +354,11 @@ impl Root {
     /// Of the segments that opening number `opening` begins.
     pub(super) fn first_segment_number(&self, opening: u64) -> u64 {
         opening << 32 | if self.placed { PLACED } else { 0 }
+    }
+
+    /// The number of the opening that began a segment.
+    fn opening_of(segment_number: u64) -> u64 {
+        (segment_number & !PLACED) >> 32
     }
 
     /// Whether checksums know their place, and the segment numbers say so.

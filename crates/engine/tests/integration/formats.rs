@@ -121,6 +121,49 @@ fn segments_in(bytes: &[u8]) -> Vec<usize> {
 
 const UNIT: usize = 1 << 20;
 
+/// Each opening numbers its segments anew. Without the root their headers say how often the store was opened, and so under which
+/// numbers the records of one without a header are looked for.
+#[test]
+fn a_store_opened_often_without_its_root_gives_a_segment_without_its_header() {
+    const OPENINGS: u64 = 6;
+    for format_version in [3, 2] {
+        let scratch = Scratch::new("formats-opened-often");
+        let [store, repaired] = ["store", "repaired"].map(|name| scratch.0.join(name));
+        for opening in 0..OPENINGS {
+            let options = Options { segment_bytes: UNIT as u64, format_version, ..options() };
+            let db = Db::open_with(&store, options).unwrap();
+            if opening == 0 {
+                db.create_table("rows", schema()).unwrap();
+            }
+            let table = db.table("rows").unwrap();
+            for n in opening * 100..opening * 100 + 100 {
+                table.put(&n.to_be_bytes(), &row! { round: 11u64, body: &vec![n as u8; 2_000] }).unwrap();
+            }
+            db.close().unwrap();
+        }
+        let mut whole = std::fs::read(store.join(FAST_TIER_FILE)).unwrap();
+        [0, 4096].into_iter().for_each(|root| whole[root..root + 128].fill(0));
+        let segments = segments_in(&whole);
+        assert_eq!(segments.len() as u64, OPENINGS, "version {format_version}");
+        for lost in &segments[1..] {
+            let mut bytes = whole.clone();
+            bytes[*lost..*lost + 128].fill(0xEE);
+            std::fs::write(store.join(FAST_TIER_FILE), &bytes).unwrap();
+            let report = repair(&store, &repaired, |_| {}).unwrap();
+            assert_eq!(
+                (report.rows, report.lost),
+                (OPENINGS * 100, 0),
+                "version {format_version}: segment at {lost}"
+            );
+            let db = Db::open_with(&repaired, options()).unwrap();
+            let table = db.table("rows").unwrap();
+            assert!((0..OPENINGS * 100).all(|n| table.get(&n.to_be_bytes()).unwrap().is_some()));
+            drop((table, db));
+            std::fs::remove_dir_all(&repaired).unwrap();
+        }
+    }
+}
+
 /// A store of another version lay on the same blocks of the disk before, and a page of it is there again: its headers verify, for
 /// those of version 2 do so anywhere, and those of version 3 in their own places. Its rows are not this store's.
 #[test]
