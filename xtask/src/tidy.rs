@@ -30,6 +30,55 @@ const REQUIRED: &[&str] = &[
     "docs/operating.md",
 ];
 const ARCHITECTURE_LINES_MAX: usize = 300;
+/// Words of this code's own that gave way to those of the field, in names and in comments.
+const REPLACED_WORDS: &[(&str, &str)] = &[
+    ("lane", "appender"),
+    ("lanes", "appenders"),
+    ("incarnation", "segment number"),
+    ("collector", "gc"),
+    ("merger", "consolidation"),
+    ("clustering", "range reordering"),
+    ("swims", "merges in place"),
+    ("unsettled", "awaits its first sync"),
+    ("glance", "peek"),
+];
+/// Types that had such names, and where. Elsewhere they may mean something else.
+const REPLACED_TYPES: &[(&str, &[&str])] = &[
+    (
+        "crates/engine/",
+        &[
+            "Ahead",
+            "Books",
+            "Clustering",
+            "Collector",
+            "Found",
+            "Gone",
+            "Lane",
+            "Lead",
+            "Left",
+            "Merging",
+            "NoUnit",
+            "Note",
+            "Noted",
+            "NotedTable",
+            "Pace",
+            "Piece",
+            "Pin",
+            "Place",
+            "Scattered",
+            "Unit",
+            "Units",
+            "Unsettled",
+            "Visit",
+            "Walk",
+        ],
+    ),
+    (
+        "crates/tool/",
+        &["Ahead", "Fate", "Gathered", "Glance", "Known", "Lane", "More", "MoreTable", "Sought"],
+    ),
+    ("sim/", &["Found"]),
+];
 
 pub(crate) fn run(root: &Path) -> Outcome {
     let mut problems = Vec::new();
@@ -114,6 +163,39 @@ fn check_source(path: &str, text: &str, problems: &mut Vec<String>) {
         }
     }
     check_functions(path, &lines, problems);
+    if !path.starts_with("xtask/") {
+        check_words(path, &lines, problems);
+    }
+}
+
+/// No name or comment goes back to a word that was replaced.
+fn check_words(path: &str, lines: &[&str], problems: &mut Vec<String>) {
+    let types =
+        REPLACED_TYPES.iter().filter(|(place, _)| path.starts_with(place)).flat_map(|(_, types)| *types);
+    let types: Vec<&str> = types.copied().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let number = at + 1;
+        for part in line.split(|c: char| !c.is_ascii_alphanumeric()) {
+            let part = part.to_ascii_lowercase();
+            if let Some((word, instead)) = REPLACED_WORDS.iter().find(|(word, _)| part == *word) {
+                problems.push(format!("{path}:{number}: {word}; the word is {instead}"));
+            }
+        }
+        if let Some(name) = declared_type(line).filter(|name| types.contains(name)) {
+            problems.push(format!("{path}:{number}: {name} was a name that says nothing to others"));
+        }
+    }
+}
+
+/// The type that a line declares.
+fn declared_type(line: &str) -> Option<&str> {
+    let mut words = line.split([' ', '<', '(', ';', '{']).filter(|word| !word.is_empty());
+    let keyword =
+        words.find(|word| !word.starts_with("pub") && !matches!(*word, "crate)" | "super)" | "in"))?;
+    if !matches!(keyword, "struct" | "enum" | "trait" | "type" | "union") {
+        return None;
+    }
+    words.next()
 }
 
 /// Whether `word` is in `line` and is not part of a longer one.
@@ -210,9 +292,20 @@ mod tests {
             ("crates/engine/src/log.rs", "//! Owns.\nfn a() {\n    unsafe { b() }\n}\n"),
             ("crates/engine/src/log.rs", long.as_str()),
             ("crates/engine/src/log.rs", &"//! Owns.\n".repeat(901)),
+            ("crates/engine/src/log.rs", "//! Owns.\nlet all_lanes = ();\n"),
+            ("crates/engine/src/log.rs", "//! Owns.\n// What the collector frees.\n"),
+            ("crates/engine/src/log.rs", "//! Owns.\npub(crate) struct Found<'a> {\n"),
+            ("crates/tool/src/serve.rs", "//! Owns.\nenum Fate {\n"),
         ] {
             assert_eq!(problems_of(path, text).len(), 1, "{path}: {text:.60}");
         }
+    }
+
+    #[test]
+    fn names_that_mean_something_else_stay() {
+        let text = "//! Owns.\nenum Lookup {\n    Found(u8),\n}\npub struct FoundAgain;\nlet plane = 1;\n";
+        assert_eq!(problems_of("crates/engine/src/log.rs", text), [""; 0]);
+        assert_eq!(problems_of("crates/tool/src/bench/chart.rs", "//! Owns.\npub enum Unit {\n"), [""; 0]);
     }
 
     #[test]

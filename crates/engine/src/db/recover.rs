@@ -132,7 +132,7 @@ struct Walked {
     /// Changes of the catalog.
     changes: Vec<LoggedChange>,
     /// Copies under schemas that the root's catalog does not know.
-    ahead: Vec<Ahead>,
+    ahead: Vec<SchemaAhead>,
     /// Where rows lie that do not verify, most likely because they were being merged in place.
     torn: Vec<u64>,
     last_sequence: u64,
@@ -151,7 +151,7 @@ struct Above {
 
 /// A copy of a row under a schema that only a change in the log may explain.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+struct SchemaAhead {
     table: u32,
     version: u16,
     offset: u64,
@@ -304,7 +304,7 @@ impl Engine {
                 let (table, version) = (record.table(), record.schema_version());
                 if record.flags() & FLAG_RELOCATED != 0 && version > of_table.version {
                     let (offset, sequence) = (record.offset(), record.sequence());
-                    walked.ahead.push(Ahead { table, version, offset, sequence });
+                    walked.ahead.push(SchemaAhead { table, version, offset, sequence });
                 }
             }
         }
@@ -333,7 +333,7 @@ impl Engine {
     /// change, and there still: nothing is freed before all is durable.
     fn cut_ahead(&self, walked: &mut Walked) {
         let known = |table| self.catalog.by_id(table).map(|table| table.schema.load().version());
-        let is_cut = |ahead: &&Ahead| known(ahead.table).is_some_and(|version| ahead.version > version);
+        let is_cut = |ahead: &&SchemaAhead| known(ahead.table).is_some_and(|version| ahead.version > version);
         let mut cut: HashMap<u32, HashSet<u64>> = HashMap::new();
         for ahead in walked.ahead.iter().filter(is_cut) {
             self.log.invalidate(ahead.offset);
@@ -491,7 +491,7 @@ impl Engine {
     }
 
     /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
-    /// expires, by the newest word on that.
+    /// expires, by the newest record that says so.
     pub(super) fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
         let mut record = self.log.record(chain[0])?;
         let mut word = record.expires_at_ms();

@@ -54,87 +54,87 @@ pub fn parse_durability(text: &str) -> Result<Durability, String> {
 }
 
 /// One thing that can be set: its name, what its value may be, what it does, and how.
-struct Known {
+struct SettingKind {
     name: &'static str,
     values: &'static str,
     what: &'static str,
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 16] = [
-    Known {
+const KNOWN: [SettingKind; 16] = [
+    SettingKind {
         name: "merge",
         values: "on|off",
-        what: "a thread that makes whole the rows found with deltas",
+        what: "a thread that merges delta chains into rows",
         set: |options, value| switch(&mut options.merge, value),
     },
-    Known {
+    SettingKind {
         name: "swim",
         values: "on|off",
         what: "fixed fields merged in place where the medium's lines are cheap to flush, not by copying the row",
         set: |options, value| switch(&mut options.swim, value),
     },
-    Known {
+    SettingKind {
         name: "line_flush",
         values: "on|off",
         what: "each line flushed once for all that merging in place changed in it, not once for each field",
         set: |options, value| switch(&mut options.line_flush, value),
     },
-    Known {
+    SettingKind {
         name: "reorder",
         values: "on|off",
         what: "rows that are scanned together and lie apart copied into the order of their keys",
         set: |options, value| switch(&mut options.reorder, value),
     },
-    Known {
+    SettingKind {
         name: "early_stop",
         values: "on|off",
         what: "reads of single fields go down a chain of deltas no farther than to the newest that names them",
         set: |options, value| switch(&mut options.early_stop, value),
     },
-    Known {
+    SettingKind {
         name: "layout",
         values: "on|off",
         what: "fixed fields read at their schema's constant offsets, not by walking the fields before them",
         set: |options, value| switch(&mut options.schema_layout, value),
     },
-    Known {
+    SettingKind {
         name: "delta_chain_max",
         values: "1..7",
         what: "deltas on a row before it is rewritten whole",
         set: |options, value| number(&mut options.delta_chain_max, value),
     },
-    Known {
+    SettingKind {
         name: "verify_reads",
         values: "on|off",
         what: "checksums verified by every read",
         set: |options, value| switch(&mut options.verify_reads, value),
     },
-    Known {
+    SettingKind {
         name: "segment_bytes",
         values: "a power of two from 262144, or 0: as the store chooses",
         what: "bytes of a log segment, in a new store",
         set: |options, value| number(&mut options.segment_bytes, value),
     },
-    Known {
+    SettingKind {
         name: "format_version",
         values: "2|3",
         what: "checksums of a new store that know their place, or (2) do not",
         set: |options, value| number(&mut options.format_version, value),
     },
-    Known {
+    SettingKind {
         name: "fast_tier_bytes_max",
         values: "bytes",
         what: "the most the fast tier may take",
         set: |options, value| number(&mut options.fast_tier_bytes_max, value),
     },
-    Known {
+    SettingKind {
         name: "cache",
         values: "bytes",
         what: "the most DRAM the row cache may take; 0 is none",
         set: |options, value| number(&mut options.cache_bytes, value),
     },
-    Known {
+    SettingKind {
         name: "cache-mode",
         values: "off|auto|on",
         what: "whether rows are cached: never, where it pays, always",
@@ -143,7 +143,7 @@ const KNOWN: [Known; 16] = [
             one_of(&mut options.cache_mode, &modes, value)
         },
     },
-    Known {
+    SettingKind {
         name: "cache-policy",
         values: "focus|lru",
         what: "which rows the cache takes in and lets go",
@@ -152,7 +152,7 @@ const KNOWN: [Known; 16] = [
             one_of(&mut options.cache_policy, &policies, value)
         },
     },
-    Known {
+    SettingKind {
         name: "hit-threshold",
         values: "0..1",
         what: "hit ratio of a table from which on every row read is cached",
@@ -161,7 +161,7 @@ const KNOWN: [Known; 16] = [
             (0.0..=1.0).contains(&options.cache_hit_threshold).then_some(())
         },
     },
-    Known {
+    SettingKind {
         name: "cache-rw",
         values: "seconds up to 3600, or auto",
         what: "the lifetime of cached rows at a hit ratio of 1 in an empty cache",
@@ -223,7 +223,7 @@ impl Setting {
     /// An unknown name, or a value it cannot have.
     pub fn apply(&self, options: &mut Options) -> Result<(), String> {
         let Some(known) = KNOWN.iter().find(|known| known.name == self.name) else {
-            let line = |known: &Known| format!("\n  {}={}: {}", known.name, known.values, known.what);
+            let line = |known: &SettingKind| format!("\n  {}={}: {}", known.name, known.values, known.what);
             return Err(format!(
                 "there is no {}; there are{}",
                 self.name,

@@ -13,12 +13,12 @@ const WRITERS: u64 = 3;
 
 /// What a writer knows of its keys: the last acknowledged value, and what was sent after it without an answer.
 #[derive(Default, Clone)]
-struct Known {
+struct Written {
     acknowledged: u64,
     sent: u64,
 }
 
-type Book = Arc<Mutex<HashMap<String, Known>>>;
+type WrittenByName = Arc<Mutex<HashMap<String, Written>>>;
 
 /// The commands of step `n` on key number `key` of `writer`, and what they set.
 fn commands(writer: u64, key: u64, n: u64) -> Vec<Vec<u8>> {
@@ -39,7 +39,13 @@ fn commands(writer: u64, key: u64, n: u64) -> Vec<Vec<u8>> {
     }
 }
 
-fn write_until_killed(mut client: Client, writer: u64, round: u64, book: Book, stop: Arc<AtomicBool>) {
+fn write_until_killed(
+    mut client: Client,
+    writer: u64,
+    round: u64,
+    written: WrittenByName,
+    stop: Arc<AtomicBool>,
+) {
     use std::io::Write;
     let mut n = round * 1_000_000;
     while !stop.load(Ordering::Relaxed) {
@@ -47,7 +53,7 @@ fn write_until_killed(mut client: Client, writer: u64, round: u64, book: Book, s
         let key = n % 40;
         let batch = commands(writer, key, n);
         let name = format!("{writer}-{key}");
-        book.lock().unwrap().entry(name.clone()).or_default().sent = n;
+        written.lock().unwrap().entry(name.clone()).or_default().sent = n;
         if client.stream.write_all(&batch.concat()).is_err() {
             return;
         }
@@ -57,12 +63,12 @@ fn write_until_killed(mut client: Client, writer: u64, round: u64, book: Book, s
                 None => return,
             }
         }
-        book.lock().unwrap().entry(name).or_default().acknowledged = n;
+        written.lock().unwrap().entry(name).or_default().acknowledged = n;
     }
 }
 
-fn check(client: &mut Client, book: &Book) {
-    for (name, known) in book.lock().unwrap().iter_mut() {
+fn check(client: &mut Client, written: &WrittenByName) {
+    for (name, known) in written.lock().unwrap().iter_mut() {
         let (writer, key) = name.split_once('-').unwrap();
         let string = client.run(&format!("GET s{writer}-{key}"));
         let fields =
@@ -90,15 +96,15 @@ fn check(client: &mut Client, book: &Book) {
 
 fn kill_in_a_loop(durability: &str) {
     let dir = TempDir::new();
-    let book: Book = Arc::default();
+    let written: WrittenByName = Arc::default();
     for round in 0..rounds(24, 100) {
         let program = Program::spawn(dir.path(), &["--durability", durability]);
-        check(&mut program.client(), &book);
+        check(&mut program.client(), &written);
         let stop = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let (client, book, stop) = (program.client(), book.clone(), stop.clone());
-                std::thread::spawn(move || write_until_killed(client, writer, round + 1, book, stop))
+                let (client, written, stop) = (program.client(), written.clone(), stop.clone());
+                std::thread::spawn(move || write_until_killed(client, writer, round + 1, written, stop))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(40 + round * 7));
@@ -107,8 +113,8 @@ fn kill_in_a_loop(durability: &str) {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
     }
     let program = Program::spawn(dir.path(), &["--durability", durability]);
-    check(&mut program.client(), &book);
-    let acknowledged = book.lock().unwrap().values().filter(|known| known.acknowledged > 0).count();
+    check(&mut program.client(), &written);
+    let acknowledged = written.lock().unwrap().values().filter(|known| known.acknowledged > 0).count();
     assert!(acknowledged as u64 >= WRITERS * 20, "only {acknowledged} keys were ever acknowledged");
     program.kill();
 }
