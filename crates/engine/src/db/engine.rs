@@ -334,7 +334,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Starts the threads of an open store: preparing extents and index memory, gc, consolidation, sweeping, syncing. If one
+    /// Starts the threads of an open store: prefaulting extents and index memory, gc, consolidation, sweeping, syncing. If one
     /// cannot be started, those before it go on until [`Housekeeping::stop`].
     pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
         Housekeeping::start_by(engine, hedgerow_device::spawn)
@@ -347,7 +347,7 @@ impl Housekeeping {
         // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
         let syncs = !engine.persists_in_place();
         let all: [(&str, bool, Loop); 6] = [
-            ("prepare", true, Engine::prepare_loop),
+            ("prefault", true, Engine::prefault_loop),
             ("gc", true, Engine::gc_loop),
             ("consolidate", engine.options.merge, Engine::consolidation_loop),
             ("cache", engine.cache.exists(), Engine::cache_loop),
@@ -409,14 +409,14 @@ impl Housekeeping {
 }
 
 impl Engine {
-    fn prepare_loop(&self) {
+    fn prefault_loop(&self) {
         let (mut backoff, mut worked) = (IdleBackoff::new(Duration::from_millis(1)), true);
         while self.housekeeping.back_off(&mut backoff, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
             // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
             let garbage = self.epoch.collect() > 0;
-            worked = self.log.prepare_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
+            worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             worked |= self.log.remap_sealed();
             self.log.give_back();
         }

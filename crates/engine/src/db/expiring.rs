@@ -1,7 +1,7 @@
 //! How many rows of a table have an expiry, and when they expire on the mean.
 //!
 //! Owns: the count, kept where slots are replaced and counted anew by recovery, and the mean that the sweeper finds.
-//! Promises: while nobody writes, the count is that of the rows whose newest word on their expiry is a time; reading either
+//! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
 //! walks nothing. Must not know records.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -48,7 +48,7 @@ pub(super) struct Chain<'a> {
     /// Newest first, the base row last. Not inline: a row without deltas should be cheap to move.
     below: OnceCell<Vec<Record<'a>>>,
     depth: u8,
-    /// Some record may have a word on the row's expiry.
+    /// Some record may have an expiry of the row.
     may_expire: bool,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Chain<'a> {
         Ok(Base { chain: self, row: self.base_row()?, schema })
     }
 
-    /// The newest word on the row's expiry.
+    /// The newest expiry of the row, if it was not taken away.
     #[inline]
     pub(super) fn expires_at_ms(&self) -> Result<Option<u64>> {
         if !self.may_expire {

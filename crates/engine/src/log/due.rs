@@ -5,7 +5,7 @@
 //! to, up to when one has come to all, and when the next is worth its while. A sweep walks the segment and looks up the
 //! keys of those records that have expired since the last.
 //!
-//! Owns: these words. Promises: a record whose time of expiry is the newest word on it is found by a sweep of its segment
+//! Owns: these words. Promises: a record that has the newest expiry of its row is found by a sweep of its segment
 //! that begins at that time or later, wherever collection has moved it. Must not know: what becomes of what has expired.
 
 use std::sync::atomic::Ordering::Relaxed;

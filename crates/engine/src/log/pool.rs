@@ -26,7 +26,7 @@ pub(crate) struct Pool {
     /// Free, and touched already, so that writing them faults no page.
     ready: VecDeque<u32>,
     /// Extents that are being touched: neither free nor ready, but soon to be had.
-    preparing: u32,
+    prefaulting: u32,
     /// The first of them are the root's.
     pub(crate) root_extents: u32,
     /// How many extents are as long as a large one: what is to be ready, kept or left over comes to as many bytes in small ones.
@@ -85,7 +85,7 @@ impl Pool {
             fewest_free: 0,
             watched_since: now,
             ready: VecDeque::new(),
-            preparing: 0,
+            prefaulting: 0,
             root_extents,
             per_large,
             grown,
@@ -134,7 +134,7 @@ impl Pool {
 
     /// Extents of segments, and the root's.
     pub(super) fn extents_used(&self) -> u32 {
-        self.grown - self.free_extents() - self.preparing - self.releasing - self.bare.len() as u32
+        self.grown - self.free_extents() - self.prefaulting - self.releasing - self.bare.len() as u32
     }
 
     /// Extents of segments.
@@ -151,7 +151,7 @@ impl Pool {
     /// has no room for.
     pub(crate) fn space(&self) -> (u32, u32) {
         let growable = self.growable().min(self.disk_extents);
-        let there = self.free_extents() + self.preparing;
+        let there = self.free_extents() + self.prefaulting;
         let used = self.extents_used();
         // Above the limit what is kept back is there all the same, or nobody could work towards it.
         let allowed = self.extents_max.saturating_sub(used).max(there.min(Claim::Write.reserve()));
@@ -338,7 +338,7 @@ impl Pool {
     }
 
     /// An extent to make ready, if more are wanted: a free one, or `Grow`.
-    pub(crate) fn next_to_prepare(&mut self, now: Duration) -> Option<Result<u32, NoExtent>> {
+    pub(crate) fn next_to_prefault(&mut self, now: Duration) -> Option<Result<u32, NoExtent>> {
         self.forget_refusal(now);
         if self.excess() > 0 {
             return None;
@@ -352,12 +352,12 @@ impl Pool {
             return None;
         }
         let extent = self.free.pop_first()?;
-        self.preparing += 1;
+        self.prefaulting += 1;
         Some(Ok(extent))
     }
 
     pub(crate) fn add_ready(&mut self, extent: u32) {
-        self.preparing -= 1;
+        self.prefaulting -= 1;
         self.ready.push_back(extent);
     }
 }
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(pool.space(), (4, 5), "and no more than it gives");
         assert_eq!(pool.take(1, Claim::Write, now), Err(NoExtent::Full));
         assert!(pool.lacks(1, Claim::Write) && !pool.lacks(1, Claim::Overwrite));
-        assert!(pool.next_to_prepare(now).is_some(), "what is there is made ready");
+        assert!(pool.next_to_prefault(now).is_some(), "what is there is made ready");
         pool.add_ready(1);
         assert_eq!(pool.take(1, Claim::Delete, now), Ok(1));
         assert_eq!(pool.take(2, Claim::Write, now), Err(NoExtent::Full));

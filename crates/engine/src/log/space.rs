@@ -142,7 +142,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives free extents that nobody wants back to the disk, all but the page of their header. Called by the housekeeper; its
+    /// Gives free extents that nobody wants back to the disk, all but the page of their header. Called by the prefault thread; its
     /// calls must not meet. Returns how many.
     pub(crate) fn give_back(&self) -> u32 {
         let surplus = self.pool.lock().surplus(self.now());
@@ -208,25 +208,25 @@ impl Log {
         self.pool.lock().lacks(extents, claim)
     }
 
-    /// Touches free extents ahead of the appenders, so that writing them faults no page. Called by the housekeeper. False if there
+    /// Touches free extents ahead of the appenders, so that writing them faults no page. Called by the prefault thread. False if there
     /// was none to touch.
-    pub(crate) fn prepare_extents(&self) -> bool {
-        let mut prepared = false;
+    pub(crate) fn prefault_extents(&self) -> bool {
+        let mut prefaulted = false;
         self.look_at_disk(&mut self.pool.lock());
         while self.check_open().is_ok() {
             let mut pool = self.pool.lock();
-            let extent = match pool.next_to_prepare(self.now()) {
-                None | Some(Err(NoExtent::Full)) => return prepared,
+            let extent = match pool.next_to_prefault(self.now()) {
+                None | Some(Err(NoExtent::Full)) => return prefaulted,
                 Some(Ok(extent)) => extent,
                 Some(Err(NoExtent::Grow(extents))) => {
                     if self.grow(&mut pool, extents).is_err() {
-                        return prepared;
+                        return prefaulted;
                     }
                     continue;
                 }
             };
             drop(pool);
-            prepared = true;
+            prefaulted = true;
             let small = self.extents.at(extent).small_pages;
             let anew = self.syncs_each_write && small.swap(1, Ordering::Relaxed) == 0;
             // In steps, so that the pages of an appender's own segment are not kept waiting for the mapping's lock.
@@ -241,10 +241,10 @@ impl Log {
             }
             self.pool.lock().add_ready(extent);
         }
-        prepared
+        prefaulted
     }
 
-    /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the housekeeper. False if there were none.
+    /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the prefault thread. False if there were none.
     pub(crate) fn remap_sealed(&self) -> bool {
         let mut remapped = false;
         loop {
