@@ -176,7 +176,7 @@ pub struct Runner {
 /// After one operation in so many, the cache's worker has its round.
 const CACHE_ROUNDS: u64 = 4;
 
-/// After one collection in so many, the stale counts are compared with the log.
+/// After one collection in so many, the older-version counts are compared with the log.
 const CHECKED_COLLECTIONS: u64 = 16;
 
 impl Runner {
@@ -454,7 +454,7 @@ impl Runner {
         self.check_counts()
     }
 
-    /// Compares the slots' stale counts with the log.
+    /// Compares the slots' older-version counts with the log.
     fn check_counts(&self) -> std::result::Result<(), Divergence> {
         self.parts()?.db.check_counts().map_err(|error| unexpected("checking the counts", &error))
     }

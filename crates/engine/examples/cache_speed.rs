@@ -1,4 +1,4 @@
-//! What the row cache gains, on emulated persistent memory: reads from home and from the cache, the hit ratio of a skewed
+//! What the row cache gains, on emulated persistent memory: reads from the fast tier and from the cache, the hit ratio of a skewed
 //! load under both policies, and how soon it is back after the hot spot has moved.
 //!
 //! `cargo run --release -p hedgerow --example cache_speed [rows]`
@@ -106,7 +106,7 @@ fn main() -> Result<()> {
         std::thread::sleep(second / 2);
         let (on, mut next) = ((&db, &table), 0);
         let metrics = db.metrics();
-        println!("{name}: active {}, home / DRAM {} %", metrics.cache_active, metrics.cache_benefit_percent);
+        println!("{name}: active {}, fast tier / DRAM {} %", metrics.cache_active, metrics.cache_benefit_percent);
         for (what, keys) in [("20,000 rows", &hot), ("zipfian 0.99", &skewed)] {
             for whole in [true, false] {
                 run(on, keys, &mut next, 0, whole, second)?;

@@ -3,23 +3,23 @@
 //! Owns the cache's memory, what is in it, who asks for what, and the rules by which rows come and go. Promises that its
 //! memory stays within its budget, that what it holds of a row is a record in the log's own format, and that a row whose
 //! place was freed is not overwritten while somebody may read it: freeing waits for the epoch, and the callers see to it
-//! that nothing is retired before no slot leads to it. Must not know tables, trees, or where homes are; `db/cached.rs`
+//! that nothing is retired before no slot leads to it. Must not know tables, trees, or where the log is; `db/cached.rs`
 //! joins it with the index.
 //!
 //! **A cached row** is an entry in DRAM and a *cached* slot in the index (`index/slot.rs`) that says where it is. So a read
-//! that misses has lost nothing: the slot it found is the way home. The entry keeps the *home slot*, the word that stood in
-//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Engine::home`).
+//! that misses has lost nothing: the slot it found is the way to the log. The entry keeps the *log slot*, the word that stood in
+//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Engine::log_slot`).
 //! No place in DRAM ever gets into the log.
 //!
 //! ```text
 //!  0          8             16
 //!  +----------+-------------+------------------------------------------------+
-//!  | home     | last access | the merged row: a record (log/format.rs) under |
+//!  | log      | last access | the merged row: a record (log/format.rs) under |
 //!  | slot     | (tick)      | the newest version's sequence, previous 0      |
 //!  +----------+-------------+------------------------------------------------+
 //! ```
 //!
-//! The home word never changes (its stale count does not count; that in the cached slot does). A change of the row, or its
+//! The log slot never changes (its older-version count does not count; that in the cached slot does). A change of the row, or its
 //! move, puts another slot in the place of the cached one and marks the entry ([`Cache::invalidate`]).
 //!
 //! | file | what |
@@ -99,7 +99,7 @@ pub(crate) struct Numbers {
     pub(crate) evictions: AtomicU64,
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Time at home over time in DRAM, in percent.
+    /// Time on the fast tier over time in DRAM, in percent.
     pub(crate) benefit_percent: AtomicU64,
 }
 
@@ -151,7 +151,7 @@ impl Cache {
         let tier = FastTierOptions { bytes_max: pages * PAGE_BYTES, ..FastTierOptions::default() };
         let reserved = (pages > 0).then(|| FastTier::dram(&tier)).and_then(std::result::Result::ok);
         let memory = reserved.filter(|memory| memory.grow(pages * PAGE_BYTES).is_ok());
-        // The last page is what home is measured against.
+        // The last page is what the fast tier is measured against.
         let pages = if memory.is_some() { pages as u32 - 1 } else { 0 };
         let seed = if options.background { Random::from_entropy().next_u64() } else { 1 };
         let (threshold, rw) = (options.cache_hit_threshold, options.cache_rw);
@@ -206,10 +206,10 @@ impl Cache {
         self.memory.as_ref().expect("a cached slot was made by a cache with memory")
     }
 
-    /// The slot at home that a cached slot stands for. Under a guard pinned before `slot` was read.
-    pub(crate) fn home(&self, slot: Slot) -> Slot {
+    /// The slot in the log that a cached slot stands for. Under a guard pinned before `slot` was read.
+    pub(crate) fn log_slot(&self, slot: Slot) -> Slot {
         let word = self.memory().load_u64(slot.offset());
-        Slot::from_raw(word).expect("an entry holds a home slot").with_stale(slot.stale())
+        Slot::from_raw(word).expect("an entry holds a log slot").with_older_versions(slot.older_versions())
     }
 
     /// The bytes of the row at `place`. Under a guard pinned before the slot that says so was read.
@@ -301,7 +301,7 @@ impl Cache {
         &self,
         place: u64,
         tick: u32,
-        home: Slot,
+        log_slot: Slot,
         spec: &RecordSpec<'_>,
         sequence: u64,
         body: impl FnOnce(&mut [u8]),
@@ -309,7 +309,7 @@ impl Cache {
         let bytes = Cache::entry_bytes(spec.record_bytes()) as usize;
         self.memory().write(place, bytes, |entry| {
             let (header, record) = entry.split_at_mut(ENTRY_HEADER_BYTES as usize);
-            header[..8].copy_from_slice(&home.raw().to_le_bytes());
+            header[..8].copy_from_slice(&log_slot.raw().to_le_bytes());
             header[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
             let seed = Seed::new(SEGMENT_NUMBER, CACHED_OFFSET | place);
             spec.encode(record, seed, body);
@@ -340,9 +340,9 @@ impl Cache {
         self.marks.take(out);
     }
 
-    /// How many times longer reads of the home tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
+    /// How many times longer reads of the fast tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
     /// on either side are as near to each other: memory answers sooner to who was close by just before.
-    pub(crate) fn probe_benefit(&self, home: &FastTier, from: u64) -> f64 {
+    pub(crate) fn probe_benefit(&self, fast: &FastTier, from: u64) -> f64 {
         let memory = self.memory();
         let places = |from: u64| {
             let stride = SAMPLED_BYTES / benefit::SAMPLES as u64;
@@ -351,13 +351,13 @@ impl Cache {
         let others = places(memory.bytes() - SAMPLED_BYTES);
         // Pages of zeros that were never written are all the same one.
         others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
-        benefit::measure(home, &places(from), memory, &others)
+        benefit::measure(fast, &places(from), memory, &others)
     }
 }
 
 pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, is_better_than_pages};
 
-/// Of the home tier, and of the cache's last page, when the one is measured against the other.
+/// Of the fast tier, and of the cache's last page, when the one is measured against the other.
 pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;
 
 impl CacheState {

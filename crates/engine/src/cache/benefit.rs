@@ -1,4 +1,4 @@
-//! The benefit probe: whether the cache is worth having. How long a row takes to arrive from its home, against DRAM; on the page cache, how much memory there is.
+//! The benefit probe: whether the cache is worth having. How long a row takes to arrive from the fast tier, against DRAM; on the page cache, how much memory there is.
 //!
 //! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
 //! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
@@ -16,7 +16,7 @@ pub(crate) const SAMPLE_BYTES: u64 = 1024;
 const GOES: usize = 4;
 const LINE_BYTES: usize = 64;
 
-/// Where the cache begins to pay, as time at home over time in DRAM.
+/// Where the cache begins to pay, as time on the fast tier over time in DRAM.
 pub(crate) const BENEFIT_MIN: f64 = 1.3;
 /// Where a cache that is in use no longer does.
 pub(crate) const BENEFIT_KEPT: f64 = 1.15;
@@ -33,20 +33,20 @@ pub(crate) fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_byte
         && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
 }
 
-/// How many times longer reads at `places` of `home` take than reads at `others` of `memory`.
+/// How many times longer reads at `places` of `fast` take than reads at `others` of `memory`.
 pub(crate) fn measure(
-    home: &FastTier,
+    fast: &FastTier,
     places: &[u64; SAMPLES],
     memory: &FastTier,
     others: &[u64; SAMPLES],
 ) -> f64 {
     let clock = Clock::system();
-    let (mut at_home, mut in_memory) = (u64::MAX, u64::MAX);
+    let (mut on_fast, mut in_memory) = (u64::MAX, u64::MAX);
     for _ in 0..GOES {
-        at_home = at_home.min(time(&clock, home, places));
+        on_fast = on_fast.min(time(&clock, fast, places));
         in_memory = in_memory.min(time(&clock, memory, others));
     }
-    at_home as f64 / in_memory.max(1) as f64
+    on_fast as f64 / in_memory.max(1) as f64
 }
 
 fn time(clock: &Clock, tier: &FastTier, places: &[u64; SAMPLES]) -> u64 {
@@ -85,10 +85,10 @@ mod tests {
         let slow = filled(FastTier::emulated(EmulatedBase::Dram, model, &options).unwrap());
         let places = std::array::from_fn(|i| i as u64 * 40_000 / 8 * 8);
         let others = std::array::from_fn(|i| i as u64 * 8_192);
-        let (memory, home) = (dram(), dram());
+        let (memory, fast) = (dram(), dram());
         assert!(measure(&slow, &places, &memory, &others) > BENEFIT_MIN);
         // One of a few: a busy machine may spoil one.
-        let alike = |_| measure(&home, &places, &memory, &others) < BENEFIT_MIN;
+        let alike = |_| measure(&fast, &places, &memory, &others) < BENEFIT_MIN;
         assert!((0..20).any(alike), "DRAM against DRAM");
     }
 

@@ -74,8 +74,8 @@ fn an_entry_is_freed_after_its_readers() {
         let epoch = Arc::new(Epoch::new());
         let arena = Arc::new(NodeArena::new(1 << 20).expect("an arena"));
         let index = Arc::new(Index::new(arena, epoch.clone()));
-        let home = Slot::new(Tag::Row, 800, 32);
-        index.upsert(b"k", &epoch.pin(), |_| (Decision::Store(home), ())).expect("room");
+        let log_slot = Slot::new(Tag::Row, 800, 32);
+        index.upsert(b"k", &epoch.pin(), |_| (Decision::Store(log_slot), ())).expect("room");
         let (entry, marks) = (Arc::new(AtomicU64::new(0)), Arc::new(Marks::new(1)));
         let written = Arc::new(AtomicBool::new(false));
         let reader = {
@@ -87,7 +87,7 @@ fn an_entry_is_freed_after_its_readers() {
                     if slot.is_cached() {
                         // A row takes a while to read.
                         for _ in 0..40 {
-                            assert_eq!(entry.load(Ordering::SeqCst), home.raw(), "read after it was freed");
+                            assert_eq!(entry.load(Ordering::SeqCst), log_slot.raw(), "read after it was freed");
                         }
                     }
                 }
@@ -108,9 +108,9 @@ fn an_entry_is_freed_after_its_readers() {
             })
         };
         // The worker: fills, publishes, takes the mark, waits for the epoch, frees.
-        entry.store(home.raw(), Ordering::SeqCst);
-        let cached = Slot::cached(home, 0, 32);
-        let publish = |now| match now == Some(home) {
+        entry.store(log_slot.raw(), Ordering::SeqCst);
+        let cached = Slot::cached(log_slot, 0, 32);
+        let publish = |now| match now == Some(log_slot) {
             true => (Decision::Store(cached), true),
             false => (Decision::Keep, false),
         };

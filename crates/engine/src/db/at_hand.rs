@@ -96,7 +96,7 @@ impl Engine {
             return Ok(());
         }
         let guard = self.pin();
-        let found = table.index.find(key, &guard).map(|slot| self.home(slot));
+        let found = table.index.find(key, &guard).map(|slot| self.log_slot(slot));
         found
             .filter(|slot| slot.tag() == Tag::Delta)
             .map_or(Ok(()), |slot| self.look_at_hand([slot].into_iter()))
@@ -110,8 +110,8 @@ impl Engine {
 
     #[cold]
     fn look_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
-        let at_home = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
-        let lacks = at_home.filter(|&slot| self.lacks(slot)).count();
+        let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
+        let lacks = in_log.filter(|&slot| self.lacks(slot)).count();
         if lacks == 0 {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Engine {
         ))
     }
 
-    /// Notes what is missing of the records that `slot`, a home slot, leads to, as far down as they can be followed.
+    /// Notes what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
     fn lacks(&self, slot: Slot) -> bool {
         let tier = self.log.tier();
         let mut slot = slot;

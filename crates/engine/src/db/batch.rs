@@ -179,7 +179,7 @@ struct Part<'b> {
     /// Of the whole record.
     bytes: usize,
     body: Body<'b>,
-    /// What it goes over, a home slot. While all appenders are locked a row stays one, though gc may move it.
+    /// What it goes over, a log slot. While all appenders are locked a row stays one, though gc may move it.
     old: Option<Slot>,
     /// Where in the index it is.
     at: Option<LeafPosition<'b>>,
@@ -330,7 +330,7 @@ impl Engine {
                 // After the slots, so that it knows the version of every record that they lead to.
                 let schema = table.schema.load();
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
-                    let old = found.slot.map(|slot| self.home(slot));
+                    let old = found.slot.map(|slot| self.log_slot(slot));
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         self.check_at_hand(chain)?;
                     }
@@ -385,7 +385,7 @@ impl Engine {
         for part in parts {
             let old = self.publish_at(part.table, (part.spec.key, part.at), Some(reserved), guard, |old| {
                 if seal_ahead {
-                    // But for the count of stale records, which is nothing to the log.
+                    // But for the older-version count, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
                 } else {
                     self.seal_with(&part.spec, offset, segment_number, sequence, old);
@@ -468,7 +468,7 @@ impl Engine {
                 self.counters.add(Count::Update);
                 let body = staged.body(write, fields, schema);
                 let goes_unseen = |bytes| {
-                    let old = slot.map(|slot| self.home(slot));
+                    let old = slot.map(|slot| self.log_slot(slot));
                     expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
                 };
                 match body {
@@ -527,7 +527,7 @@ impl Engine {
         expiry: Option<NewExpiry>,
     ) -> Result<Draft> {
         let bytes = bodies.len() - from;
-        if self.takes_delta(slot.map(|slot| self.home(slot)), row.as_ref(), bytes)? {
+        if self.takes_delta(slot.map(|slot| self.log_slot(slot)), row.as_ref(), bytes)? {
             // In a delta's header 0 takes the row's expiry away.
             let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
             return Ok(delta_draft(schema, expires_at_ms, bytes));

@@ -1,20 +1,20 @@
-//! The cache and the index together: home slots, and the worker that fills and empties the cache.
+//! The cache and the index together: log slots, and the worker that fills and empties the cache.
 //!
 //! Owns the rule by which the rest of `db` lives with cached slots: who reads a row takes the slot as it is
-//! ([`Engine::row_at`]); who wants anything else of it takes its *home* ([`Engine::home`]); who replaces it does so through
-//! [`Engine::publish`], which shows it the home slot and sees to the entry. So a place in DRAM is never mistaken for one in
-//! the log. Promises that a cached slot stands for the very version its home slot leads to: it is published over that slot
+//! ([`Engine::row_at`]); who wants anything else of it takes its *log slot* ([`Engine::log_slot`]); who replaces it does so through
+//! [`Engine::publish`], which shows it the log slot and sees to the entry. So a place in DRAM is never mistaken for one in
+//! the log. Promises that a cached slot stands for the very version its log slot leads to: it is published over that slot
 //! alone, and gone with the first change. Must not know what a page is.
 //!
 //! The worker's round, every 4 ms while there is work:
 //!
 //! 1. Free what was retired long enough ago; retire what was replaced, and the pages of tables that are gone.
-//! 2. Every few seconds, unless told always to cache: look whether it pays, by measuring home (`cache/benefit.rs`), or where home is the
+//! 2. Every few seconds, unless told always to cache: look whether it pays, by measuring the fast tier (`cache/benefit.rs`), or where the fast tier is in the
 //!    page cache by how much memory there is. If not, let everything go.
 //! 3. Where the cache is nearly full, evict by lifetime, the table with the lowest hit ratio first, until it is down to
-//!    90 % (FOCUS section V-C3). A cached slot goes back to its home slot.
+//!    90 % (FOCUS section V-C3). A cached slot goes back to its log slot.
 //! 4. Take requests out of the ring; copy the rows that the policy admits, each chain merged into one record; publish the
-//!    cached slot over the home slot, if that is still there.
+//!    cached slot over the log slot, if that is still there.
 //! 5. Retire what steps 3 and 4 unlinked, under an epoch read after all of it.
 //!
 //! Reads of single rows fill the cache; scans use it but do not fill it: they fetch their rows ahead, so that it gains
@@ -98,11 +98,11 @@ impl Engine {
     /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
     /// `slot` was read.
     #[inline]
-    pub(super) fn home(&self, slot: Slot) -> Slot {
-        if slot.is_cached() { self.cache.home(slot) } else { slot }
+    pub(super) fn log_slot(&self, slot: Slot) -> Slot {
+        if slot.is_cached() { self.cache.log_slot(slot) } else { slot }
     }
 
-    /// [`Index::upsert`](crate::index::Index::upsert) in terms of home slots: `decide` sees the key's home slot, and what
+    /// [`Index::upsert`](crate::index::Index::upsert) in terms of log slots: `decide` sees the key's log slot, and what
     /// it stores is one. If that replaces a cached slot, its entry is marked.
     #[inline]
     pub(super) fn publish<R>(
@@ -129,7 +129,7 @@ impl Engine {
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
         let result = table.index.upsert_at((key, at), reserved, guard, apart, |now| {
-            let (decision, result) = decide(now.map(|slot| self.home(slot)));
+            let (decision, result) = decide(now.map(|slot| self.log_slot(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
                 && decision != Decision::Keep
             {
@@ -315,7 +315,7 @@ impl Engine {
         }
         let tier = self.log.tier();
         let probed = match tier.medium() {
-            // Home is DRAM.
+            // The fast tier is DRAM.
             Medium::Dram => Some(false),
             Medium::PageCache => Some(
                 self.waits_for_disk.load(Ordering::Relaxed) > 0
@@ -324,7 +324,7 @@ impl Engine {
                         is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
                     }),
             ),
-            _ => self.is_home_slow(state),
+            _ => self.is_fast_tier_slow(state),
         };
         state.beneficial = probed.unwrap_or(false);
         state.probe_at_ns =
@@ -332,15 +332,15 @@ impl Engine {
         state.beneficial
     }
 
-    /// Whether reads at home take so much longer than reads of DRAM; `None` while the store is too small to tell.
-    fn is_home_slow(&self, state: &mut CacheState) -> Option<bool> {
+    /// Whether reads of the fast tier take so much longer than reads of DRAM; `None` while the store is too small to tell.
+    fn is_fast_tier_slow(&self, state: &mut CacheState) -> Option<bool> {
         let from = self.sampled_place(state)?;
         let benefit = self.cache.probe_benefit(self.log.tier(), from);
         self.cache.numbers.benefit_percent.store((benefit * 100.0) as u64, Ordering::Relaxed);
         Some(benefit >= if state.beneficial { BENEFIT_KEPT } else { BENEFIT_MIN })
     }
 
-    /// Where in a random segment to look how slow home is.
+    /// Where in a random segment to look how slow the fast tier is.
     fn sampled_place(&self, state: &mut CacheState) -> Option<u64> {
         let segments = self.log.segments();
         let (extent, segment, _) = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
@@ -398,16 +398,16 @@ impl Engine {
         }
     }
 
-    /// Copies the row under a home slot into the cache, and publishes it.
+    /// Copies the row under a log slot into the cache, and publishes it.
     fn admit(
         &self,
         state: &mut CacheState,
         table: &TableShared,
         id: u32,
-        home: Slot,
+        log_slot: Slot,
         guard: &Guard<'_>,
     ) -> Result<bool> {
-        let chain = self.chain(home)?;
+        let chain = self.chain(log_slot)?;
         let newest = chain.newest();
         if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);
@@ -421,7 +421,7 @@ impl Engine {
             // Nobody merges in the cache.
             draft.flags &= FLAG_FIELD_EXPIRY;
             let spec = draft.spec(id, newest.key());
-            return Ok(self.admit_as(state, table, home, &chain, &spec, guard, |body| plan.encode(body)));
+            return Ok(self.admit_as(state, table, log_slot, &chain, &spec, guard, |body| plan.encode(body)));
         }
         let body = BodyBytes::slice(&newest, 0..newest.body_len())?;
         let spec = RecordSpec {
@@ -433,7 +433,7 @@ impl Engine {
             expires_at_ms: newest.expires_at_ms(),
             body_bytes: body.len(),
         };
-        Ok(self.admit_as(state, table, home, &chain, &spec, guard, |out| out.copy_from_slice(body)))
+        Ok(self.admit_as(state, table, log_slot, &chain, &spec, guard, |out| out.copy_from_slice(body)))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two ends of one step")]
@@ -441,7 +441,7 @@ impl Engine {
         &self,
         state: &mut CacheState,
         table: &TableShared,
-        home: Slot,
+        log_slot: Slot,
         chain: &Chain<'_>,
         spec: &RecordSpec<'_>,
         guard: &Guard<'_>,
@@ -452,10 +452,10 @@ impl Engine {
             state.starved |= Cache::fits(bytes) && !state.pages.is_emptying(spec.table, bytes);
             return false;
         };
-        let cached = Slot::cached(home, place, spec.record_bytes() as u64);
-        self.cache.fill(place, state.tick, home, spec, chain.newest().version(), body);
+        let cached = Slot::cached(log_slot, place, spec.record_bytes() as u64);
+        self.cache.fill(place, state.tick, log_slot, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
-        let stands = table.index.rows().upsert(spec.key, guard, |now| match now == Some(home) {
+        let stands = table.index.rows().upsert(spec.key, guard, |now| match now == Some(log_slot) {
             true => (Decision::Store(cached), true),
             false => (Decision::Keep, false),
         });
@@ -562,14 +562,14 @@ impl Engine {
         }
     }
 
-    /// Puts the home slot back in the place of a cached one. False if that was replaced already: then its entry is or will
+    /// Puts the log slot back in the place of a cached one. False if that was replaced already: then its entry is or will
     /// be marked.
     fn evict(&self, state: &mut CacheState, table: &TableShared, place: u64) -> bool {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.pin();
         let evicted = table.index.rows().upsert(record.key(), &guard, |now| match now {
             Some(slot) if slot.is_cached() && slot.offset() == place => {
-                (Decision::Store(self.home(slot)), true)
+                (Decision::Store(self.log_slot(slot)), true)
             }
             _ => (Decision::Keep, false),
         });

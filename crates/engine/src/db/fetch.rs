@@ -126,10 +126,10 @@ impl Engine {
 
     #[cold]
     fn ask_for_chains(&self, slots: &[Option<Slot>]) {
-        let at_home = |slot: &Slot| !slot.is_cached();
+        let in_log = |slot: &Slot| !slot.is_cached();
         let place =
             |slot: &Slot| (slot.offset(), if slot.bytes_unknown() { UNKNOWN_BYTES } else { slot.bytes() });
-        let mut level: SmallVec<[Slot; 64]> = slots.iter().flatten().copied().filter(at_home).collect();
+        let mut level: SmallVec<[Slot; 64]> = slots.iter().flatten().copied().filter(in_log).collect();
         for _ in 0..=Slot::DEPTH_MAX {
             self.log.will_read(level.iter().map(place));
             level.retain(|slot| slot.tag() == Tag::Delta);

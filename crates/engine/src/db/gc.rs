@@ -9,7 +9,7 @@
 //!    the copy is published only over the slot it was made from.
 //! 3. PERSIST: everything durable, and the root's watermark above it (a checkpoint), and the catalog in the root.
 //! 4. When no snapshot can need a victim any more, and no reader holds a reference into it, mark it free, durably.
-//! 5. Take its records off their keys' counts of stale records. A tombstone whose count reaches zero hides nothing any
+//! 5. Take its records off their keys' older-version counts. A tombstone whose count reaches zero hides nothing any
 //!    more, it is *droppable*: from then on its record counts as obsolete. Its slot stays until 2 comes by that record, for while the record is
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the extents back.
@@ -362,7 +362,7 @@ impl Engine {
                 slot.tag() == Tag::Delta || slot.offset() == record.offset()
             };
             for (slot, record) in found.iter_mut().zip(records) {
-                *slot = slot.map(|slot| self.home(slot)).filter(|slot| leads_to(slot, record));
+                *slot = slot.map(|slot| self.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
             self.fetch_chains(found);
         }
@@ -372,7 +372,7 @@ impl Engine {
     fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.index.find(record.key(), &guard) else { return Ok(true) };
-        let slot = self.home(slot);
+        let slot = self.log_slot(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot, claim);
         }
@@ -394,8 +394,8 @@ impl Engine {
         // Snapshots go on down from here to what its original replaced.
         let previous = Slot::from_raw(record.previous());
         let copy = Copy { of: record, draft, kind: SegmentKind::Relocated, claim, slot, previous };
-        // The original is one more stale record until its segment is freed.
-        let moved = |offset, _| slot.with_offset(offset).stale_more(1);
+        // The original is one older record more until its segment is freed.
+        let moved = |offset, _| slot.with_offset(offset).add_older_versions(1);
         let done = self.republish(table, &copy, |out| out.copy_from_slice(body), moved)?;
         if done {
             // The victim may be given up, and is chosen again by what is live in it.
@@ -573,11 +573,11 @@ impl Engine {
                 |slot| {
                     // A table that was cleared since has the key of another record.
                     let same_table = table.id.load(Ordering::Acquire) == record.table();
-                    let Some(slot) = slot.filter(|slot| same_table && slot.stale() > 0) else {
+                    let Some(slot) = slot.filter(|slot| same_table && slot.older_versions() > 0) else {
                         return (Decision::Keep, None);
                     };
                     // Of a cached slot, too: its own count is the one that counts.
-                    let fewer = slot.stale_fewer(1);
+                    let fewer = slot.subtract_older_versions(1);
                     (Decision::Store(fewer), Some(fewer))
                 },
             );
@@ -626,7 +626,7 @@ impl Engine {
 
 /// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
 pub(super) fn is_droppable_tombstone(slot: Slot) -> bool {
-    slot.tag() == Tag::Tombstone && slot.stale() == 0
+    slot.tag() == Tag::Tombstone && slot.older_versions() == 0
 }
 
 #[cfg(test)]

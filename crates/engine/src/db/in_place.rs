@@ -229,8 +229,8 @@ impl Engine {
     fn publish_merged(&self, table: &TableShared, merge: &Merge<'_, '_>, chain: &Chain<'_>) -> Result<bool> {
         let Merge { key, slot, row, .. } = *merge;
         let merged = Slot::new(Tag::Row, row.offset(), row.record_bytes() as u64)
-            .with_stale(slot.stale())
-            .stale_more(slot.depth())
+            .with_older_versions(slot.older_versions())
+            .add_older_versions(slot.depth())
             .with_expires(slot.expires());
         let guard = self.pin();
         // Clearing the table locks all appenders before it drops the index.

@@ -126,9 +126,9 @@ pub struct Metrics {
     pub cache_bytes: u64,
     /// Bytes it may take.
     pub cache_bytes_max: u64,
-    /// Whether it is in use. Not while it is bypassed because rows are read from their home about as fast, or home is the page cache.
+    /// Whether it is in use. Not while it is bypassed because rows are read from the fast tier about as fast, or that is in the page cache.
     pub cache_active: bool,
-    /// How many times longer a read of a row's home takes than one of DRAM, in percent, as last measured; 0 if never.
+    /// How many times longer a read of the fast tier takes than one of DRAM, in percent, as last measured; 0 if never.
     pub cache_benefit_percent: u64,
     /// The last sequence given out: writes in the life of the store, about.
     pub sequence: u64,

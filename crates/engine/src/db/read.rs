@@ -172,7 +172,7 @@ impl<'a> Chain<'a> {
 }
 
 impl Engine {
-    /// The records that `slot`, a home slot and no tombstone, leads to. Under a guard pinned before the slot was read.
+    /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
     #[inline(always)]
     pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
         debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
@@ -222,7 +222,7 @@ impl Engine {
     /// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
     /// younger. `None` if there was no row.
     pub(super) fn version_before(&self, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
-        let mut slot = Some(self.home(slot));
+        let mut slot = Some(self.log_slot(slot));
         while let Some(version) = slot {
             let record = self.log.record(version.offset())?;
             if record.sequence() <= sequence {

@@ -61,7 +61,7 @@ struct ReplayEntry {
     /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
     key: KeyWords,
     sequence: u64,
-    /// A slot that points at the record. In place of the stale count: the bytes in `key`, or `LONG`, or `LOW`.
+    /// A slot that points at the record. In place of the older-version count: the bytes in `key`, or `LONG`, or `LOW`.
     slot: Slot,
 }
 
@@ -93,23 +93,23 @@ impl ReplayEntry {
             word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
             u64::from_be_bytes(word)
         };
-        let slot = slot_of(record).with_stale(kept);
+        let slot = slot_of(record).with_older_versions(kept);
         ReplayEntry { key: std::array::from_fn(word), sequence: record.version(), slot }
     }
 
     fn is_long(&self) -> bool {
-        self.slot.stale() >= LOW
+        self.slot.older_versions() >= LOW
     }
 
     /// Orders entries with equal words: of two such keys one is the other with zeros added, unless one is long.
     fn rank(&self) -> i16 {
-        if self.slot.stale() == LOW { -1 } else { i16::from(self.slot.stale()) }
+        if self.slot.older_versions() == LOW { -1 } else { i16::from(self.slot.older_versions()) }
     }
 
     /// Appends the bytes kept of a key that is not long.
     fn extend(&self, key: &mut Vec<u8>) {
         let bytes = self.key.map(u64::to_be_bytes);
-        key.extend_from_slice(&bytes.as_flattened()[..usize::from(self.slot.stale())]);
+        key.extend_from_slice(&bytes.as_flattened()[..usize::from(self.slot.older_versions())]);
     }
 
     /// Whether the two may have one key, as far as the entries tell: surely, if neither is long.
@@ -476,8 +476,8 @@ impl Engine {
                 self.log.add_obsolete(older.slot.offset(), older.slot.bytes());
             }
         }
-        let stale = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::STALE_MANY)) as u8;
-        let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_stale(stale);
+        let older = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
+        let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_older_versions(older);
         building.expiring += u64::from(expires);
         let Building { rows, tombstones, prefix, key, .. } = building;
         let builder = if newest.tag() == Tag::Tombstone { tombstones } else { rows };

@@ -201,12 +201,12 @@ impl Engine {
 
     /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.
     fn copy_isolated(&self, table: &TableShared, slots: &[Slot]) {
-        let isolated: SmallVec<[Slot; ROWS]> = isolated(slots).map(|slot| self.home(slot)).collect();
+        let isolated: SmallVec<[Slot; ROWS]> = isolated(slots).map(|slot| self.log_slot(slot)).collect();
         for group in isolated.chunks(GROUP) {
-            let mut homes = [None; GROUP];
-            homes.iter_mut().zip(group).for_each(|(home, slot)| *home = Some(*slot));
-            self.fetch_chains(homes);
-            for slot in homes.into_iter().flatten() {
+            let mut log_slots = [None; GROUP];
+            log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));
+            self.fetch_chains(log_slots);
+            for slot in log_slots.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
                 let copied = self.walked_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));

@@ -134,7 +134,7 @@ impl Engine {
             let mut found = [None; GROUP];
             let guard = self.pin();
             table.index.rows().multi_get(&keys, &guard, &mut found);
-            let slots = found.map(|slot| slot.map(|slot| self.home(slot)));
+            let slots = found.map(|slot| slot.map(|slot| self.log_slot(slot)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
             let appender = self.log.appender();
             for (record, slot) in records.iter().zip(slots) {
@@ -162,7 +162,7 @@ impl Engine {
     ) -> bool {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
-        if slot.tag() != Tag::Row || slot.stale() > 0 || !self.snapshots.are_none() {
+        if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {
             return false;
         }
         let guard = self.pin();

@@ -75,17 +75,17 @@ impl Draft {
 
     /// The slot of this record once it has replaced `old`.
     pub(super) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
-        let stale = |slot: Slot| match old {
-            Some(old) => slot.with_stale(old.stale()).stale_more(old.depth() + 1),
+        let older = |slot: Slot| match old {
+            Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
             None => slot,
         };
         match (self.kind, old) {
             (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
                 .with_depth(old.depth() + 1)
-                .with_stale(old.stale())
+                .with_older_versions(old.older_versions())
                 .with_expires(self.expires_over(Some(old))),
-            (RecordKind::Tombstone, _) => stale(Slot::new(Tag::Tombstone, offset, bytes as u64)),
-            _ => stale(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
+            (RecordKind::Tombstone, _) => older(Slot::new(Tag::Tombstone, offset, bytes as u64)),
+            _ => older(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
         }
     }
 
@@ -115,7 +115,7 @@ const UNSEEN_BYTES: usize = 64 << 10;
 /// What all deltas of a chain come to that were written so.
 const UNSEEN_BYTES_MAX: usize = Slot::DEPTH_MAX as usize * UNSEEN_BYTES;
 
-/// Whether the row under `old`, a home slot, stays within [`limits::ROW_BYTES_MAX`] with a delta of `bytes` over it, as far
+/// Whether the row under `old`, a log slot, stays within [`limits::ROW_BYTES_MAX`] with a delta of `bytes` over it, as far
 /// as the slot tells. If not, the row must be looked at ([`Engine::takes_delta`]).
 ///
 /// Both ways keep to one rule: under a delta there is room for [`UNSEEN_BYTES_MAX`] more. So a small delta over a delta
@@ -294,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// Counts the records of a version, by its home slot, as obsolete. Call with a guard that was pinned while the version was current.
+    /// Counts the records of a version, by its log slot, as obsolete. Call with a guard that was pinned while the version was current.
     pub(super) fn count_obsolete(&self, old: Slot) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
             return self.log.add_obsolete(old.offset(), old.bytes());
@@ -461,7 +461,7 @@ pub(super) struct At<'r, 's> {
     pub(super) table: &'r TableShared,
     pub(super) key: &'r [u8],
     pub(super) schema: &'s Arc<TableSchema>,
-    /// What the index says: the home slot.
+    /// What the index says: the log slot.
     pub(super) slot: Option<Slot>,
     /// The row, unless it is absent or has expired.
     pub(super) row: Option<&'r RowRef<'s>>,
@@ -515,7 +515,7 @@ impl Engine {
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
                 let row = self.row_at(&schema, found)?;
-                let slot = found.map(|slot| self.home(slot));
+                let slot = found.map(|slot| self.log_slot(slot));
                 decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
             })?;
             match step {
@@ -553,7 +553,7 @@ impl Engine {
         }
     }
 
-    /// Whether a delta with a body of `bytes` may go over `old`, a home slot, without a look at the row. A chain that is full, a
+    /// Whether a delta with a body of `bytes` may go over `old`, a log slot, without a look at the row. A chain that is full, a
     /// row that may have expired, or may become too long, takes the long way: [`Engine::with_row`].
     #[inline]
     pub(super) fn takes_delta_unseen(&self, old: Slot, bytes: usize) -> bool {
@@ -571,7 +571,7 @@ impl Engine {
         bytes: usize,
     ) -> Result<bool> {
         let (Some(slot), Some(row)) = (slot, row) else { return Ok(false) };
-        // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is at home.
+        // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is in the log.
         if slot.depth() >= self.options.delta_chain_max {
             return Ok(false);
         }

@@ -6,7 +6,7 @@
 //! ```text
 //!  63  61  60   59   57 56        50 49       42 41                                   0
 //! +------+-----+-------+------------+-----------+--------------------------------------+
-//! | tag  | exp | depth | size class |   stale   |           log offset / 8             |
+//! | tag  | exp | depth | size class |   older   |           log offset / 8             |
 //! |  3   |  1  |   3   |     7      |     8     |                 42                   |
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
@@ -16,12 +16,12 @@
 //! - `depth`: deltas from the newest record down to its row, 0 to 7.
 //! - `size class`: bytes of the newest record, rounded up, as 4 bits of exponent and 3 of mantissa:
 //!   `(8 + m) * 4 << e`, from 32 bytes to 1,966,080; the largest class stands for everything above as well.
-//! - `stale`: older physical records of this key still in the log; 255 stands for "many" and stays.
+//! - `older`: the older-version count: physical records of this key still in the log beside the newest; 255 is saturated and stays.
 //! - offset: 42 bits of 8-byte units, so 32 TiB of log.
 //!
-//! A *cached* slot stands for the *home* slot of the same key, which is kept in the cache's entry (`cache.rs`): its offset
-//! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `stale` are
-//! those of the home slot, and of the stale count it alone is up to date.
+//! A *cached* slot stands for the *log* slot of the same key, which is kept in the cache's entry (`cache.rs`): its offset
+//! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `older` are
+//! those of the log slot, and of the older-version count it alone is up to date.
 //!
 //! The word of a key lives in DRAM only. But a record in the log holds one, too: `previous`, the slot that it replaced (`log/format.rs`).
 //! So the layout is persisted, all but the tag of a cached slot, which is never written to the log.
@@ -30,7 +30,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 const ADDR_BITS: u32 = 42;
-const STALE_AT: u32 = 42;
+const OLDER_VERSIONS_AT: u32 = 42;
 const CLASS_AT: u32 = 50;
 const DEPTH_AT: u32 = 57;
 const EXPIRES_AT: u32 = 60;
@@ -64,10 +64,10 @@ impl Slot {
     pub const OFFSET_END: u64 = 1 << (ADDR_BITS + 3);
     /// The most deltas a slot can count.
     pub const DEPTH_MAX: u8 = 7;
-    /// The sticky value of [`Slot::stale`].
-    pub const STALE_MANY: u8 = 255;
+    /// The sticky value of [`Slot::older_versions`].
+    pub const OLDER_VERSIONS_SATURATED: u8 = 255;
 
-    /// A slot of `tag` for the record at log offset `offset`, of `bytes` bytes; depth 0, stale 0, no expiry.
+    /// A slot of `tag` for the record at log offset `offset`, of `bytes` bytes; depth 0, no older versions, no expiry.
     pub fn new(tag: Tag, offset: u64, bytes: u64) -> Slot {
         debug_assert!(offset.is_multiple_of(8) && offset < Self::OFFSET_END, "offset {offset} in a slot");
         let tag: u64 = match tag {
@@ -79,11 +79,11 @@ impl Slot {
         Slot(NonZeroU64::new(word).expect("the tag is not zero"))
     }
 
-    /// The slot of the row of `home`, a row or delta, once the cache holds it at `place` in a record of `bytes` bytes.
-    pub fn cached(home: Slot, place: u64, bytes: u64) -> Slot {
-        debug_assert!(matches!(home.tag(), Tag::Row | Tag::Delta), "{home:?} is not to be cached");
+    /// The slot of the row of `log_slot`, a row or delta, once the cache holds it at `place` in a record of `bytes` bytes.
+    pub fn cached(log_slot: Slot, place: u64, bytes: u64) -> Slot {
+        debug_assert!(matches!(log_slot.tag(), Tag::Row | Tag::Delta), "{log_slot:?} is not to be cached");
         debug_assert!(place.is_multiple_of(8) && place < Self::OFFSET_END, "place {place} in a slot");
-        let kept = home.raw() & (1 << EXPIRES_AT | 7 << DEPTH_AT | 0xff << STALE_AT);
+        let kept = log_slot.raw() & (1 << EXPIRES_AT | 7 << DEPTH_AT | 0xff << OLDER_VERSIONS_AT);
         let word =
             CACHED << TAG_AT | kept | u64::from(class_of(bytes)) << CLASS_AT | (place >> 3 & ADDR_MASK);
         Slot(NonZeroU64::new(word).expect("the tag is not zero"))
@@ -132,8 +132,8 @@ impl Slot {
     }
 
     /// Older physical records of this key in the log; 255 is "many".
-    pub fn stale(self) -> u8 {
-        (self.raw() >> STALE_AT & 0xff) as u8
+    pub fn older_versions(self) -> u8 {
+        (self.raw() >> OLDER_VERSIONS_AT & 0xff) as u8
     }
 
     /// Bytes of the newest record, rounded up to its size class.
@@ -159,25 +159,25 @@ impl Slot {
         self.with(DEPTH_AT, 7, u64::from(depth.min(Self::DEPTH_MAX)))
     }
 
-    /// With `stale` older records.
+    /// With so many older records.
     #[must_use]
-    pub fn with_stale(self, stale: u8) -> Slot {
-        self.with(STALE_AT, 0xff, u64::from(stale))
+    pub fn with_older_versions(self, older: u8) -> Slot {
+        self.with(OLDER_VERSIONS_AT, 0xff, u64::from(older))
     }
 
     /// With `more` older records added; sticks at "many".
     #[must_use]
-    pub fn stale_more(self, more: u8) -> Slot {
-        self.with_stale(self.stale().saturating_add(more))
+    pub fn add_older_versions(self, more: u8) -> Slot {
+        self.with_older_versions(self.older_versions().saturating_add(more))
     }
 
     /// With `fewer` older records; "many" stays "many".
     #[must_use]
-    pub fn stale_fewer(self, fewer: u8) -> Slot {
-        if self.stale() == Self::STALE_MANY {
+    pub fn subtract_older_versions(self, fewer: u8) -> Slot {
+        if self.older_versions() == Self::OLDER_VERSIONS_SATURATED {
             self
         } else {
-            self.with_stale(self.stale().saturating_sub(fewer))
+            self.with_older_versions(self.older_versions().saturating_sub(fewer))
         }
     }
 
@@ -201,7 +201,7 @@ impl fmt::Debug for Slot {
             .field("offset", &self.offset())
             .field("bytes", &self.bytes())
             .field("depth", &self.depth())
-            .field("stale", &self.stale())
+            .field("older_versions", &self.older_versions())
             .field("expires", &self.expires())
             .finish()
     }
@@ -243,40 +243,40 @@ mod tests {
 
     #[test]
     fn the_word_is_as_documented() {
-        let slot = Slot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_stale(3).with_expires(true);
+        let slot = Slot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_older_versions(3).with_expires(true);
         assert_eq!(slot.raw(), 2 << 61 | 1 << 60 | 5 << 57 | 3 << 42 | 0x247);
     }
 
     #[test]
     fn a_cached_slot_keeps_what_callers_look_at() {
-        let home = Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_stale(3).with_expires(true);
-        let cached = Slot::cached(home, 0x40, 1_200);
+        let log_slot = Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_older_versions(3).with_expires(true);
+        let cached = Slot::cached(log_slot, 0x40, 1_200);
         assert_eq!(cached.raw() >> 61, 4);
-        assert!(cached.is_cached() && !home.is_cached());
+        assert!(cached.is_cached() && !log_slot.is_cached());
         assert_eq!((cached.tag(), cached.offset()), (Tag::Cached, 0x40));
-        assert_eq!((cached.depth(), cached.stale(), cached.expires()), (5, 3, true));
+        assert_eq!((cached.depth(), cached.older_versions(), cached.expires()), (5, 3, true));
         assert!((1_200..1_350).contains(&cached.bytes()));
     }
 
     proptest! {
         #[test]
         fn fields_read_back_and_leave_each_other_alone(
-            tag in 0usize..3, unit in 0u64..1 << 42, moved in 0u64..1 << 42, bytes in 0u64..1 << 22, depth in 0u8..8, stale: u8,
+            tag in 0usize..3, unit in 0u64..1 << 42, moved in 0u64..1 << 42, bytes in 0u64..1 << 22, depth in 0u8..8, older: u8,
             more: u8, expires: bool,
         ) {
             let tag = [Tag::Row, Tag::Delta, Tag::Tombstone][tag];
-            let slot = Slot::new(tag, unit * 8, bytes).with_depth(depth).with_stale(stale).with_expires(expires);
+            let slot = Slot::new(tag, unit * 8, bytes).with_depth(depth).with_older_versions(older).with_expires(expires);
             prop_assert_eq!(Slot::from_raw(slot.raw()), Some(slot));
             let moved = moved * 8;
-            for (slot, stale) in [
-                (slot, stale),
-                (slot.stale_more(more), stale.saturating_add(more)),
-                (slot.stale_fewer(more), if stale == 255 { 255 } else { stale.saturating_sub(more) }),
+            for (slot, older) in [
+                (slot, older),
+                (slot.add_older_versions(more), older.saturating_add(more)),
+                (slot.subtract_older_versions(more), if older == 255 { 255 } else { older.saturating_sub(more) }),
             ] {
                 prop_assert_eq!(slot.tag(), tag);
                 prop_assert_eq!(slot.offset(), unit * 8);
                 prop_assert_eq!(slot.depth(), depth);
-                prop_assert_eq!(slot.stale(), stale);
+                prop_assert_eq!(slot.older_versions(), older);
                 prop_assert_eq!(slot.expires(), expires);
                 prop_assert!(slot.bytes() >= bytes.min(1_966_080));
                 prop_assert!(slot.bytes() <= bytes.max(32) + bytes / 8);

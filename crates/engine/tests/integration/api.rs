@@ -624,7 +624,7 @@ fn tables_are_cleared_and_dropped() {
 
 #[test]
 fn rows_found_with_deltas_are_consolidated() {
-    // A row in the cache is whole there, and its home is left as it is.
+    // A row in the cache is whole there, and its records in the log are left as they are.
     let options = Options { cache_mode: CacheMode::Off, ..Options::default() };
     let db = Db::open_on(tier(256 << 20), options).unwrap();
     let schema =

@@ -448,7 +448,7 @@ fn a_table_cleared_under_writers_counts_its_rows() {
     db.check_counts().unwrap();
 }
 
-/// Writers, readers, consolidation, two gc threads, the sweeper and a snapshot at once: afterwards the stale counts are right.
+/// Writers, readers, consolidation, two gc threads, the sweeper and a snapshot at once: afterwards the older-version counts are right.
 /// `HEDGEROW_SECONDS=n` goes on for longer than the default.
 #[test]
 fn counts_are_right_after_all_threads_met() {

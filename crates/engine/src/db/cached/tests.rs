@@ -57,8 +57,8 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     put(&table, b"k", 7);
     table.update(b"k", &row! { b: 8 }).unwrap();
     table.update(b"k", &row! { text: "new" }).unwrap();
-    let (home, before) = (slot(&table, b"k"), table.get(b"k").unwrap().unwrap());
-    assert_eq!(home.depth(), 2);
+    let (log_slot, before) = (slot(&table, b"k"), table.get(b"k").unwrap().unwrap());
+    assert_eq!(log_slot.depth(), 2);
     cache(&db, &table, b"k");
     let after = table.get(b"k").unwrap().unwrap();
     assert_eq!(before.version(), after.version());
@@ -66,7 +66,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     let engine = table.engine();
     let guard = engine.pin();
     let cached = table.shared().index.rows().get(b"k", &guard).unwrap();
-    assert_eq!(engine.home(cached), home);
+    assert_eq!(engine.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
     let metrics = db.metrics();
@@ -108,10 +108,10 @@ fn every_write_replaces_the_cached_row() {
             "merge",
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().pin());
-                let home = engine.home(t.shared().index.rows().get(b"k", &guard).unwrap());
-                let chain = engine.chain(home).unwrap();
+                let log_slot = engine.log_slot(t.shared().index.rows().get(b"k", &guard).unwrap());
+                let chain = engine.chain(log_slot).unwrap();
                 assert!(
-                    engine.write_merged(t.shared(), home, &chain, SegmentKind::Row, Claim::Write).unwrap()
+                    engine.write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write).unwrap()
                 );
             },
             Some(7),
@@ -140,7 +140,7 @@ fn every_write_replaces_the_cached_row() {
     }
 }
 
-/// A cached row is whole, what is at home may be a full chain: deltas over it must not make it longer.
+/// A cached row is whole, what is in the log may be a full chain: deltas over it must not make it longer.
 #[test]
 fn chains_under_cached_rows_stay_bounded() {
     for (kind, n) in (0..3).flat_map(|kind| (1..20).map(move |n| (kind, n))) {
@@ -179,7 +179,7 @@ fn snapshots_see_through_cached_rows() {
     assert_eq!((seen(&old), seen(&new), a_of(&table, b"k")), (Some(1), Some(2), Some(3)));
 }
 
-/// Gc moves the row under the cached slot, and takes its obsolete records off its stale count.
+/// Gc moves the row under the cached slot, and takes its obsolete records off its older-version count.
 #[test]
 fn collection_under_a_cached_row_keeps_row_and_counts() {
     let (db, table) = open();
@@ -200,7 +200,7 @@ fn collection_under_a_cached_row_keeps_row_and_counts() {
 }
 
 #[test]
-fn a_stale_count_is_that_of_the_cached_slot() {
+fn an_older_version_count_is_that_of_the_cached_slot() {
     let (db, table) = open();
     put(&table, b"k", 1);
     put(&table, b"k", 2);
@@ -208,15 +208,15 @@ fn a_stale_count_is_that_of_the_cached_slot() {
     cache(&db, &table, b"k");
     let (engine, guard) = (table.engine(), table.engine().pin());
     let index = table.shared().index.rows();
-    let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().stale_fewer(1)), ());
-    assert_eq!(engine.home(index.get(b"k", &guard).unwrap()).stale(), 2);
+    let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().subtract_older_versions(1)), ());
+    assert_eq!(engine.log_slot(index.get(b"k", &guard).unwrap()).older_versions(), 2);
     index.upsert(b"k", &guard, fewer).unwrap();
     let cached = index.get(b"k", &guard).unwrap();
     assert!(cached.is_cached());
-    assert_eq!(engine.home(cached).stale(), 1);
+    assert_eq!(engine.log_slot(cached).older_versions(), 1);
     let mut state = engine.cache.state.lock();
     assert!(engine.evict(&mut state, table.shared(), cached.offset()));
-    assert_eq!(index.get(b"k", &guard).unwrap().stale(), 1);
+    assert_eq!(index.get(b"k", &guard).unwrap().older_versions(), 1);
 }
 
 /// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.
@@ -303,7 +303,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         let row = engine.row_at(&schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
-        assert_eq!(engine.home(found.unwrap()).tag(), Tag::Row);
+        assert_eq!(engine.log_slot(found.unwrap()).tag(), Tag::Row);
         drop(guard);
         rounds(&db);
         crowd(&db, &other);
@@ -319,11 +319,11 @@ fn a_late_admission_loses_to_a_write() {
     put(&table, b"k", 1);
     let engine = table.engine();
     let guard = engine.pin();
-    let home = table.shared().index.rows().get(b"k", &guard).unwrap();
+    let log_slot = table.shared().index.rows().get(b"k", &guard).unwrap();
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(!engine.admit(&mut state, table.shared(), id, home, &guard).unwrap());
+    assert!(!engine.admit(&mut state, table.shared(), id, log_slot, &guard).unwrap());
     assert_eq!((state.pages.rows(), state.pages.used_bytes()), (0, 0));
     drop(state);
     assert_eq!(a_of(&table, b"k"), Some(2));

@@ -85,7 +85,7 @@ fn a_merged_row_is_one_record() {
     db.collect().unwrap();
     assert_eq!(db.metrics().chains_merged_in_place, 1);
     let slot = table.shared().index.rows().get(KEY, &table.engine().pin()).unwrap();
-    assert_eq!((slot.tag(), slot.stale(), slot.depth()), (Tag::Row, 2, 0));
+    assert_eq!((slot.tag(), slot.older_versions(), slot.depth()), (Tag::Row, 2, 0));
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
     check(&table);
     db.check_counts().unwrap();

@@ -1,7 +1,7 @@
 //! Whether the slots of an open store count what the log holds.
 //!
 //! Owns one invariant: for every key, the records of the log that are neither invalidated nor [dropped](super::super::gc)
-//! are those of its version and as many more as its slot calls stale; and each record a slot leads to is among them. The
+//! are those of its version and as many more as its slot counts as older; and each record a slot leads to is among them. The
 //! rule by which a tombstone may go rests on it (`docs/decisions/0004-tombstones.md`). Beside it another: a slot says
 //! whether its row has an expiry, and the table counts the slots that do. Nobody may write meanwhile. Must not know how
 //! the counts come about.
@@ -26,7 +26,7 @@ struct Held {
 }
 
 impl Db {
-    /// Compares the slots' stale counts with the log, as [`hedgerow::inspect`](crate::inspect) does not: for tests, of a
+    /// Compares the slots' older-version counts with the log, as [`hedgerow::inspect`](crate::inspect) does not: for tests, of a
     /// store without threads of its own. It walks the whole log.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Engine {
         let (mut mixed, mut expiring) = (0, 0);
         let guard = self.pin();
         each_slot(table.index.rows(), &guard, |key, slot| {
-            let slot = self.home(slot);
+            let slot = self.log_slot(slot);
             mixed += u64::from(slot.tag() == Tag::Tombstone);
             expiring += u64::from(slot.expires());
             self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
@@ -115,8 +115,8 @@ impl Engine {
         if let Some(lost) = version.iter().find(|place| !places.contains(place)) {
             return Err(wrong(table, key, &format!("has a record at {lost}, in no segment: {slot:?}")));
         }
-        let stale = usize::from(slot.stale());
-        if stale < usize::from(Slot::STALE_MANY) && records != version.len() + stale {
+        let older = usize::from(slot.older_versions());
+        if older < usize::from(Slot::OLDER_VERSIONS_SATURATED) && records != version.len() + older {
             return Err(wrong(table, key, &format!("has {records} records in the log, but {slot:?}")));
         }
         Ok(())
