@@ -65,7 +65,7 @@ const ENTRY_HEADER_BYTES: u64 = 16;
 const SEGMENT_NUMBER: u64 = u64::MAX >> 1;
 /// Requests that can wait.
 const RING_CAPACITY: usize = 2048;
-/// Of a cached row, so much is fetched at once.
+/// Of a cached row, so much is prefetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// A cache of fewer bytes is none.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -226,7 +226,7 @@ impl Cache {
         self.raw_record(place)?.record(false).map_err(|_| broken(place))
     }
 
-    /// Fetches the row of a cached slot.
+    /// Prefetches the row of a cached slot.
     #[inline]
     pub(crate) fn prefetch(&self, slot: Slot) {
         let bytes = slot.bytes().min(PREFETCH_BYTES_MAX) + ENTRY_HEADER_BYTES;
@@ -250,7 +250,7 @@ impl Cache {
         self.memory().load_u64(place + 8) as u32
     }
 
-    /// Fetches what [`Cache::last_access`] reads.
+    /// Prefetches what [`Cache::last_access`] reads.
     pub(crate) fn prefetch_access(&self, place: u64) {
         self.memory().prefetch(place + 8, 8);
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `db/write.rs` | the write path |
 //! | `db/read.rs` | the read path |
-//! | `db/fetch.rs` | what of a row is fetched ahead |
+//! | `db/prefetch.rs` | what of a row is prefetched |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/gc.rs` | freeing segments |
@@ -30,7 +30,7 @@ mod consolidate;
 mod deleted;
 mod engine;
 mod expiring;
-mod fetch;
+mod prefetch;
 #[cfg(test)]
 mod fixture;
 mod gc;

@@ -52,7 +52,7 @@ use crate::{Error, ErrorKind, Result};
 const APPENDERS_MAX: u32 = 16;
 /// What is read from a file at the least. Where pages are larger, some are asked for twice.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Of a record that is about to be read, so much is fetched at once.
+/// Of a record that is about to be read, so much is prefetched at once.
 const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable: a little less than
 /// a second, so that of syncs at intervals of one (the default) each does.
@@ -236,13 +236,13 @@ impl Log {
         self.verify_reads
     }
 
-    /// The slot word that the record at `offset` replaced, unverified: good enough to fetch it ahead.
+    /// The slot word that the record at `offset` replaced, unverified: good enough to prefetch it.
     #[inline]
     pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
         self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
     }
 
-    /// Fetches the lines of a small record, all at once: their misses overlap.
+    /// Prefetches the lines of a small record, all at once: their misses overlap.
     #[inline]
     pub(crate) fn prefetch_record(&self, offset: u64, bytes: u64) {
         self.tier.prefetch(offset, bytes.min(PREFETCH_BYTES_MAX));
@@ -268,7 +268,7 @@ impl Log {
         self.tier.will_need(run.start, run.end - run.start);
     }
 
-    /// Fetches of a row what a read of parts of its body touches: the prefix, and the blocks they lie in.
+    /// Prefetches of a row what a read of parts of its body touches: the prefix, and the blocks they lie in.
     #[inline]
     pub(crate) fn prefetch_parts(
         &self,

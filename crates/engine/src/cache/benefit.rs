@@ -1,6 +1,6 @@
 //! The benefit probe: whether the cache is worth having. How long a row takes to arrive from the fast tier, against DRAM; on the page cache, how much memory there is.
 //!
-//! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then fetched and read as the read
+//! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then prefetched and read as the read
 //! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
 //! well under a millisecond on memory. Must not know rows.
 

@@ -1,12 +1,12 @@
 //! Reading what is at hand, for a thread that serves many callers and must not wait for a disk on behalf of one.
 //!
 //! Such a thread says so for the time of a call ([`Db::at_hand_only`]). A read of a row that is not in memory then fails with
-//! [`NotInMemory`](ErrorKind::NotInMemory), changes nothing, and leaves a note of the bytes it lacks. Another thread brings those
+//! [`NotInMemory`](ErrorKind::NotInMemory), changes nothing, and leaves a list of the bytes it lacks. Another thread brings those
 //! ([`Missing::bring`]), all of them at once; then the call is made again. A row under deltas may take that twice: where the row is
 //! stands in the newest delta.
 //!
-//! Owns: the notes. Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
-//! that is found out by waiting (`fetch.rs`). Must not know who serves whom.
+//! Owns: these lists. Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
+//! that is found out by waiting (`prefetch.rs`). Must not know who serves whom.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Db;
 use super::engine::{Engine, TableShared};
-use super::fetch::{UNKNOWN_BYTES, has_waited_lately};
+use super::prefetch::{UNKNOWN_BYTES, has_waited_lately};
 use crate::index::{Slot, Tag};
 use crate::{Error, ErrorKind, Result};
 
@@ -89,7 +89,7 @@ impl Engine {
         if ONLY.get() && has_waited_lately() { self.look_at_hand([slot].into_iter()) } else { Ok(()) }
     }
 
-    /// The same for the row of a key that will be replaced as a whole: under deltas its records are looked at, to be counted as dead.
+    /// The same for the row of a key that will be replaced as a whole: under deltas its records are looked at, to be counted as obsolete.
     #[inline]
     pub(super) fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
         if !ONLY.get() || !has_waited_lately() {
@@ -102,7 +102,7 @@ impl Engine {
             .map_or(Ok(()), |slot| self.look_at_hand([slot].into_iter()))
     }
 
-    /// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is noted.
+    /// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is recorded.
     #[inline]
     pub(super) fn check_all_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
         if ONLY.get() && has_waited_lately() { self.look_at_hand(slots) } else { Ok(()) }
@@ -115,14 +115,14 @@ impl Engine {
         if lacks == 0 {
             return Ok(());
         }
-        self.note_refused_waits(lacks as u64);
+        self.count_refused_waits(lacks as u64);
         Err(Error::new(
             ErrorKind::NotInMemory,
             "the row is not in memory, and this thread does not wait for the disk",
         ))
     }
 
-    /// Notes what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
+    /// Records what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
     fn lacks(&self, slot: Slot) -> bool {
         let tier = self.log.tier();
         let mut slot = slot;
@@ -174,7 +174,7 @@ mod tests {
         let tier = db.engine.log.tier();
         tier.evict(0, tier.bytes());
         // The thread has met one that was cold.
-        db.engine.note_refused_waits(1);
+        db.engine.count_refused_waits(1);
         !tier.is_in_memory(0, tier.bytes())
     }
 
@@ -194,7 +194,7 @@ mod tests {
                 Ok(answer) => return (answer, put_off),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::NotInMemory, "{error}"),
             }
-            let missing = missing.expect("an error without a note");
+            let missing = missing.expect("an error without a list");
             std::thread::scope(|scope| {
                 scope.spawn(|| (missing.ask(), missing.bring()));
             });
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!((table.get(&key(1)).unwrap().is_none(), table.len()), (true, ROWS - ROWS / 4 + ROWS / 4));
     }
 
-    /// What is written over deltas counts their records as dead, and reads them for it.
+    /// What is written over deltas counts their records as obsolete, and reads them for it.
     #[test]
     fn a_batch_looks_for_the_deltas_it_replaces() {
         let dir = Scratch::new("at-hand-batch");

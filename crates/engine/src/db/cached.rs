@@ -17,7 +17,7 @@
 //!    cached slot over the log slot, if that is still there.
 //! 5. Retire what steps 3 and 4 unlinked, under an epoch read after all of it.
 //!
-//! Reads of single rows fill the cache; scans use it but do not fill it: they fetch their rows ahead, so that it gains
+//! Reads of single rows fill the cache; scans use it but do not fill it: they prefetch their rows, so that it gains
 //! them little, and one long scan would drive out what is read again and again.
 
 use std::time::Duration;
@@ -147,7 +147,7 @@ impl Engine {
         Ok(result)
     }
 
-    /// Fetches the newest record of a row, or its cached copy.
+    /// Prefetches the newest record of a row, or its cached copy.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot) {
         if slot.is_cached() {
@@ -389,7 +389,7 @@ impl Engine {
             };
             *slot = slot.filter(admits);
         }
-        self.fetch_chains(found);
+        self.prefetch_chains(found);
         for slot in found.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
             if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {

@@ -237,7 +237,7 @@ impl Engine {
         for (slot, queued) in found.iter_mut().zip(group) {
             *slot = slot.filter(|slot| still(*slot, queued));
         }
-        self.fetch_chains(found);
+        self.prefetch_chains(found);
         let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
             found.into_iter().flatten().filter_map(|slot| Some((slot, self.walked_chain(slot).ok()?))),
@@ -278,8 +278,8 @@ impl Engine {
         self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
     }
 
-    /// Fetches the records of all chains, one level of all at a time: their misses overlap.
-    pub(super) fn fetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
+    /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
+    pub(super) fn prefetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
         for _ in 0..=Slot::DEPTH_MAX {
             let slots = level.iter().flatten();
             slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));

@@ -78,9 +78,9 @@ const MANUAL_CYCLES_MAX: usize = 256;
 /// A segment which could not be emptied is skipped for so many cycles.
 const SKIP_CYCLES: u64 = 64;
 
-/// What of a record's key is fetched before the record is looked at.
+/// What of a record's key is prefetched before the record is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fetched {
+enum PrefetchDepth {
     /// The index's lines.
     Slots,
     /// These, and the records that the slot leads to.
@@ -312,18 +312,18 @@ impl Engine {
 
     /// Step 2, for one segment.
     fn empty_segment(&self, extent: u32, claim: Claim) -> Result<()> {
-        self.each_record(extent, Fetched::Chains, |table, record| {
+        self.each_record(extent, PrefetchDepth::Chains, |table, record| {
             while !self.relocate(table, extent, record, claim)? {}
             Ok(())
         })
     }
 
     /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
-    /// not parse ends it. A group at a time is fetched ahead: each look-up alone would be a row of misses, one after the other.
+    /// not parse ends it. A group at a time is prefetched: each look-up alone would be a row of misses, one after the other.
     fn each_record(
         &self,
         extent: u32,
-        fetched: Fetched,
+        depth: PrefetchDepth,
         mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
@@ -341,7 +341,7 @@ impl Engine {
             };
             for of_one in group.chunk_by(|one, next| one.table() == next.table()) {
                 let Some(table) = self.catalog.by_id(of_one[0].table()) else { continue };
-                self.fetch_group(&table, of_one, fetched);
+                self.prefetch_group(&table, of_one, depth);
                 of_one.iter().try_for_each(|record| visit(&table, record))?;
             }
             group.clear();
@@ -351,12 +351,12 @@ impl Engine {
         }
     }
 
-    fn fetch_group(&self, table: &TableShared, records: &[Record<'_>], fetched: Fetched) {
+    fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
         table.index.multi_find(&keys, &guard, &mut found);
-        if fetched == Fetched::Chains {
+        if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &Slot, record: &Record<'_>| {
                 slot.tag() == Tag::Delta || slot.offset() == record.offset()
@@ -364,7 +364,7 @@ impl Engine {
             for (slot, record) in found.iter_mut().zip(records) {
                 *slot = slot.map(|slot| self.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
-            self.fetch_chains(found);
+            self.prefetch_chains(found);
         }
     }
 
@@ -561,7 +561,7 @@ impl Engine {
     fn uncount(&self, extent: u32) -> Result<()> {
         let mut dropped = self.gc.dropped.lock().remove(&extent).unwrap_or_default();
         dropped.sort_unstable();
-        self.each_record(extent, Fetched::Slots, |table, record| {
+        self.each_record(extent, PrefetchDepth::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
                 return Ok(());
             }

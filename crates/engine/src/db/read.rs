@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::Row;
 use super::engine::{Engine, TableShared};
-use super::fetch::Fetch;
+use super::prefetch::RowPrefetch;
 use super::in_place::mend;
 use super::metrics::Count;
 use crate::cache;
@@ -346,7 +346,7 @@ impl Engine {
         }
         match (slot, ids) {
             (Some(slot), None) => self.prefetch(slot),
-            (Some(slot), ids) => Fetch::new(self, &schema, ids).newest(self, slot, key),
+            (Some(slot), ids) => RowPrefetch::new(self, &schema, ids).newest(self, slot, key),
             _ => {}
         }
         let version = match (slot, before) {

@@ -37,7 +37,7 @@ const RANGES_EACH: usize = 8;
 const ROWS_MIN: usize = 8;
 /// So many rows that lie together are left where they are.
 const RUN_MIN: usize = 16;
-/// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own fetching ahead covers.
+/// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own prefetching covers.
 const NEAR_BYTES: u64 = 4096;
 /// One row in so many is remembered.
 const SAMPLE: u64 = 16;
@@ -205,7 +205,7 @@ impl Engine {
         for group in isolated.chunks(GROUP) {
             let mut log_slots = [None; GROUP];
             log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));
-            self.fetch_chains(log_slots);
+            self.prefetch_chains(log_slots);
             for slot in log_slots.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.

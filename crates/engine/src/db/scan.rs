@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use super::fetch::Fetch;
+use super::prefetch::RowPrefetch;
 use super::metrics::Count;
 use super::read::RowRef;
 use super::table::FieldIds;
@@ -18,7 +18,7 @@ use crate::{FieldId, FieldName, Result};
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
 const STEP_MAX: usize = 256;
-/// How many rows ahead the newest record is fetched, and under a delta what it was written over.
+/// How many rows ahead the newest record is prefetched, and under a delta what it was written over.
 const NEWEST_AHEAD: usize = 8;
 const BELOW_AHEAD: usize = 4;
 
@@ -155,11 +155,11 @@ impl Scan {
         engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
-        let fetch = Fetch::new(engine, &schema, ids.as_deref());
+        let prefetch = RowPrefetch::new(engine, &schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
         engine.ask_for_all(slots);
         engine.check_all_at_hand(slots.iter().copied())?;
-        let newest = |i: usize| fetch.newest(engine, slots[i], state.batch.key(i));
+        let newest = |i: usize| prefetch.newest(engine, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {

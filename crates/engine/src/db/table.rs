@@ -237,7 +237,7 @@ impl Table {
         self.engine.read(&self.shared, key, None, None, read)
     }
 
-    /// [`Table::read`] for whoever will ask for these fields: only they are fetched ahead, which is quicker where they are a small
+    /// [`Table::read`] for whoever will ask for these fields: only they are prefetched, which is quicker where they are a small
     /// part of the row. Others can be read as well, and are waited for.
     ///
     /// # Errors

@@ -44,8 +44,8 @@ thread_local!(static LATELY: Cell<Lately> =
     const { Cell::new(Lately { faults: 0, reads_before_look: 0, looks_asking: 0 }) });
 
 impl Lately {
-    /// Notes what the thread's count of faults has become; how many are new.
-    fn note(&mut self, faults: u64) -> u64 {
+    /// Records what the thread's count of faults has become; how many are new.
+    fn record_faults(&mut self, faults: u64) -> u64 {
         let new = faults.saturating_sub(std::mem::replace(&mut self.faults, faults));
         self.reads_before_look = READS_A_LOOK;
         self.looks_asking = if new > 0 { LOOKS_ASKING } else { self.looks_asking.saturating_sub(1) };
@@ -61,9 +61,9 @@ pub(super) fn has_waited_lately() -> bool {
 
 impl Engine {
     /// Counts so many reads that did not wait for the disk, though they would have.
-    pub(super) fn note_refused_waits(&self, rows: u64) {
+    pub(super) fn count_refused_waits(&self, rows: u64) {
         LATELY.set(Lately { looks_asking: LOOKS_ASKING, ..LATELY.get() });
-        self.note_waits(rows);
+        self.count_waits(rows);
     }
 
     /// Counts so many reads; whether what they will touch is to be asked for.
@@ -72,14 +72,14 @@ impl Engine {
         let mut lately = LATELY.get();
         match lately.reads_before_look.checked_sub(reads) {
             Some(left) => lately.reads_before_look = left,
-            None => self.note_waits(lately.note(hedgerow_device::major_faults())),
+            None => self.count_waits(lately.record_faults(hedgerow_device::major_faults())),
         }
         LATELY.set(lately);
         lately.looks_asking > 0
     }
 
     #[cold]
-    fn note_waits(&self, new: u64) {
+    fn count_waits(&self, new: u64) {
         if new == 0 {
             return;
         }
@@ -144,8 +144,8 @@ impl Engine {
     }
 }
 
-/// What is fetched of each row before it is visited.
-pub(super) struct Fetch {
+/// What is prefetched of each row before it is visited.
+pub(super) struct RowPrefetch {
     /// Of a row's body; nothing: all of it.
     parts: SmallVec<[Range<usize>; 4]>,
     body_bytes: usize,
@@ -153,17 +153,17 @@ pub(super) struct Fetch {
     flags: u8,
 }
 
-impl Fetch {
+impl RowPrefetch {
     /// For whoever will ask for the fields `ids`, if it said so.
     #[inline]
-    pub(super) fn new(engine: &Engine, schema: &TableSchema, ids: Option<&[FieldId]>) -> Fetch {
+    pub(super) fn new(engine: &Engine, schema: &TableSchema, ids: Option<&[FieldId]>) -> RowPrefetch {
         let layout = schema.current_layout();
         let flags = engine.mergeable_flag(layout);
         let place = |&id| layout.fixed_reach(id);
         let parts = ids.and_then(|ids| ids.iter().map(place).collect::<Option<SmallVec<_>>>());
         match (layout.body_bytes(), parts) {
-            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => Fetch { parts, body_bytes, flags },
-            _ => Fetch { parts: SmallVec::new(), body_bytes: 0, flags },
+            (Some(body_bytes), Some(parts)) if parts.len() <= 4 => RowPrefetch { parts, body_bytes, flags },
+            _ => RowPrefetch { parts: SmallVec::new(), body_bytes: 0, flags },
         }
     }
 
@@ -217,12 +217,12 @@ mod tests {
     #[test]
     fn a_thread_asks_while_it_waited_for_the_disk_lately() {
         let mut lately = Lately { faults: 7, reads_before_look: 0, looks_asking: 0 };
-        assert_eq!((lately.note(7), lately.looks_asking), (0, 0));
-        assert_eq!(lately.note(9), 2);
+        assert_eq!((lately.record_faults(7), lately.looks_asking), (0, 0));
+        assert_eq!(lately.record_faults(9), 2);
         assert!(lately.looks_asking > 0);
         // What it asks for it does not wait for.
-        (1..LOOKS_ASKING).for_each(|_| assert_eq!(lately.note(9), 0));
+        (1..LOOKS_ASKING).for_each(|_| assert_eq!(lately.record_faults(9), 0));
         assert!(lately.looks_asking > 0);
-        assert_eq!((lately.note(9), lately.looks_asking), (0, 0));
+        assert_eq!((lately.record_faults(9), lately.looks_asking), (0, 0));
     }
 }
