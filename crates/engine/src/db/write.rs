@@ -131,7 +131,7 @@ fn surely_fits(old: Slot, bytes: usize) -> bool {
 
 /// What became of a write.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// It is visible; this is what it replaced.
     Published(Option<Slot>),
     /// It was not wanted any more, given what the slot holds.
@@ -168,7 +168,7 @@ impl Engine {
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<Slot>) -> bool,
-    ) -> Result<Outcome> {
+    ) -> Result<WriteOutcome> {
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
         let bytes = spec.record_bytes();
@@ -176,7 +176,7 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => match self.reserve_over(&mut appender, table, key, draft, (bytes, no_space)) {
                 Ok(reservation) => reservation,
-                Err(no_space) => return Ok(Outcome::NoSpace(bytes, no_space)),
+                Err(no_space) => return Ok(WriteOutcome::NoSpace(bytes, no_space)),
             },
         };
         let with_end = bytes + reservation.end_bytes;
@@ -196,8 +196,8 @@ impl Engine {
         }
         let (old, sequence) = match published {
             Ok(Some(published)) => published,
-            Ok(None) => return Ok(Outcome::Refused),
-            Err(full) => return Ok(Outcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
+            Ok(None) => return Ok(WriteOutcome::Refused),
+            Err(full) => return Ok(WriteOutcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
         draft.record_expiry(&self.log, reservation.offset);
         appender.commit(reservation, sequence);
@@ -208,7 +208,7 @@ impl Engine {
         self.record_write(table);
         self.make_durable(sequence)?;
         self.throttle(bytes);
-        Ok(Outcome::Published(old))
+        Ok(WriteOutcome::Published(old))
     }
 
     /// Reserves again what a write was refused, if it goes over a row: then it takes what it replaces with it, and may have of
@@ -381,9 +381,9 @@ impl Engine {
         }
         loop {
             match self.try_write(table, key, draft, &fill, &accept)? {
-                Outcome::Published(old) => return Ok(Some(old)),
-                Outcome::Refused => return Ok(None),
-                Outcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
+                WriteOutcome::Published(old) => return Ok(Some(old)),
+                WriteOutcome::Refused => return Ok(None),
+                WriteOutcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }
@@ -483,17 +483,17 @@ pub(super) enum Step<R> {
     Done(R),
     /// The row changed meanwhile: look again.
     Again,
-    /// See [`Outcome::NoSpace`].
+    /// See [`WriteOutcome::NoSpace`].
     Wait(usize, NoSpace),
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// Done if it was published.
     pub(super) fn then<R>(self, result: R) -> Step<R> {
         match self {
-            Outcome::Published(_) => Step::Done(result),
-            Outcome::Refused => Step::Again,
-            Outcome::NoSpace(bytes, no_space) => Step::Wait(bytes, no_space),
+            WriteOutcome::Published(_) => Step::Done(result),
+            WriteOutcome::Refused => Step::Again,
+            WriteOutcome::NoSpace(bytes, no_space) => Step::Wait(bytes, no_space),
         }
     }
 }
@@ -531,7 +531,7 @@ impl Engine {
         &self,
         at: At<'_, '_>,
         edit: Edit<'_, F>,
-    ) -> Result<Outcome, PlanError> {
+    ) -> Result<WriteOutcome, PlanError> {
         let same = |now: Option<Slot>| now == at.slot;
         let (table, key, schema) = (at.table, at.key, at.schema);
         match (edit, at.row) {
@@ -589,7 +589,7 @@ impl Engine {
         row: Option<&RowRef<'_>>,
         draft: &Draft,
         fill: &dyn Fn(&mut [u8]),
-    ) -> Result<Outcome, PlanError> {
+    ) -> Result<WriteOutcome, PlanError> {
         let same = |now: Option<Slot>| now == at.slot;
         if self.takes_delta(at.slot, row, draft.body_bytes)? {
             return Ok(self.try_write(at.table, at.key, draft, fill, same)?);

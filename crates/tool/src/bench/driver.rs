@@ -49,7 +49,7 @@ pub struct Plan {
 
 /// What a phase gave.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct PhaseOutcome {
     /// Operations done.
     pub operations: u64,
     /// From the first operation's start to the last one's end.
@@ -166,7 +166,7 @@ pub fn run_phase(
     population: &Population,
     plan: &Plan,
     watch: &mut dyn FnMut(Progress),
-) -> Result<Outcome, String> {
+) -> Result<PhaseOutcome, String> {
     run_phase_by_window(store, shape, population, plan, None, watch)
 }
 
@@ -178,7 +178,7 @@ pub fn run_phase_by_window(
     plan: &Plan,
     window: Option<Duration>,
     watch: &mut dyn FnMut(Progress),
-) -> Result<Outcome, String> {
+) -> Result<PhaseOutcome, String> {
     check_plan(plan)?;
     if plan.workload.builds() {
         store.clear()?;
@@ -209,7 +209,7 @@ pub fn run_phase_by_window(
     }
     let first = results.iter().map(|result| result.start).min().ok_or("no threads")?;
     let last = results.iter().map(|result| result.end).max().ok_or("no threads")?;
-    Ok(Outcome {
+    Ok(PhaseOutcome {
         operations: results.iter().map(|result| result.operations).sum(),
         elapsed: last - first,
         latencies,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::driver::Outcome;
+use super::driver::PhaseOutcome;
 use super::process::Memory;
 
 /// The results of one phase.
@@ -61,7 +61,7 @@ impl PhaseReport {
     pub fn new(
         phase: &str,
         threads: usize,
-        outcome: &Outcome,
+        outcome: &PhaseOutcome,
         memory: Memory,
         disk_bytes: u64,
     ) -> PhaseReport {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::driver::{Outcome, run_phase, run_phase_by_window};
+use super::driver::{PhaseOutcome, run_phase, run_phase_by_window};
 use super::row::{Key, RowSink};
 use super::store::{Columns, Session};
 use super::*;
@@ -26,7 +26,7 @@ fn plan(name: &str, threads: usize) -> Plan {
     }
 }
 
-fn outcome(store: &mut dyn BenchStore, population: &Population, plan: &Plan) -> Result<Outcome, String> {
+fn outcome(store: &mut dyn BenchStore, population: &Population, plan: &Plan) -> Result<PhaseOutcome, String> {
     run_phase(store, SHAPE, population, plan, &mut |_| {})
 }
 

@@ -31,14 +31,14 @@ const PROBES_MAX: usize = 64;
 #[derive(Default, Clone)]
 pub(super) struct Staged {
     pub(super) writes: Vec<Write>,
-    runs: Vec<Run>,
+    runs: Vec<TableRun>,
     /// Keys, bodies and values.
     bytes: Vec<u8>,
 }
 
 /// Writes one after the other to one table.
 #[derive(Clone)]
-pub(super) struct Run {
+pub(super) struct TableRun {
     pub(super) table: Arc<TableShared>,
     /// As it was when the first of them was added.
     schema: Arc<TableSchema>,
@@ -207,7 +207,7 @@ impl Staged {
     fn run_of(&mut self, table: &Table) -> usize {
         let shared = table.shared();
         if !self.runs.last().is_some_and(|run| Arc::ptr_eq(&run.table, shared)) {
-            self.runs.push(Run { table: Arc::clone(shared), schema: shared.schema.load_full() });
+            self.runs.push(TableRun { table: Arc::clone(shared), schema: shared.schema.load_full() });
         }
         self.runs.len() - 1
     }
