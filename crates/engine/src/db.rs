@@ -252,8 +252,8 @@ impl Db {
         Snapshot::take(&self.engine)
     }
 
-    /// Makes everything written so far durable against a power cut, and notes it in the file: what is missing of it later
-    /// will be missed, by opening and by `hedgerow check`.
+    /// Makes everything written so far durable against a power cut, with a checkpoint in the file that says so: what is missing of
+    /// it later will be missed, by opening and by `hedgerow check`.
     ///
     /// # Errors
     /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.

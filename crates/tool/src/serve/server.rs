@@ -123,7 +123,7 @@ pub struct Server {
     pub saving_took: Option<Duration>,
     /// The backups that clients asked for.
     pub backups: Backups,
-    /// Whether the next sync is for a `SAVE`: it is noted in the file what was saved.
+    /// Whether the next sync is for a `SAVE`: a checkpoint says in the file what was saved.
     pub wants_save: bool,
     /// Whether to sync without anybody waiting for it.
     pub wants_background_sync: bool,
