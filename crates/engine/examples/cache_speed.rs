@@ -106,7 +106,10 @@ fn main() -> Result<()> {
         std::thread::sleep(second / 2);
         let (on, mut next) = ((&db, &table), 0);
         let metrics = db.metrics();
-        println!("{name}: active {}, fast tier / DRAM {} %", metrics.cache_active, metrics.cache_benefit_percent);
+        println!(
+            "{name}: active {}, fast tier / DRAM {} %",
+            metrics.cache_active, metrics.cache_benefit_percent
+        );
         for (what, keys) in [("20,000 rows", &hot), ("zipfian 0.99", &skewed)] {
             for whole in [true, false] {
                 run(on, keys, &mut next, 0, whole, second)?;

@@ -30,7 +30,6 @@ mod consolidate;
 mod deleted;
 mod engine;
 mod expiring;
-mod prefetch;
 #[cfg(test)]
 mod fixture;
 mod gc;
@@ -38,6 +37,7 @@ mod identity;
 mod in_place;
 pub mod inspect;
 mod metrics;
+mod prefetch;
 mod read;
 mod recover;
 mod reorder;

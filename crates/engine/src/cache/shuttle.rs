@@ -87,7 +87,11 @@ fn an_entry_is_freed_after_its_readers() {
                     if slot.is_cached() {
                         // A row takes a while to read.
                         for _ in 0..40 {
-                            assert_eq!(entry.load(Ordering::SeqCst), log_slot.raw(), "read after it was freed");
+                            assert_eq!(
+                                entry.load(Ordering::SeqCst),
+                                log_slot.raw(),
+                                "read after it was freed"
+                            );
                         }
                     }
                 }

@@ -23,9 +23,9 @@ use smallvec::SmallVec;
 
 use super::Row;
 use super::engine::{Engine, TableShared};
-use super::prefetch::RowPrefetch;
 use super::in_place::mend;
 use super::metrics::Count;
+use super::prefetch::RowPrefetch;
 use crate::cache;
 use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};

@@ -476,8 +476,10 @@ impl Engine {
                 self.log.add_obsolete(older.slot.offset(), older.slot.bytes());
             }
         }
-        let older = versions.len().saturating_sub(chain.len()).min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
-        let slot = newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_older_versions(older);
+        let older =
+            versions.len().saturating_sub(chain.len()).min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
+        let slot =
+            newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_older_versions(older);
         building.expiring += u64::from(expires);
         let Building { rows, tombstones, prefix, key, .. } = building;
         let builder = if newest.tag() == Tag::Tombstone { tombstones } else { rows };

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use super::prefetch::RowPrefetch;
 use super::metrics::Count;
+use super::prefetch::RowPrefetch;
 use super::read::RowRef;
 use super::table::FieldIds;
 use super::{Row, Snapshot, Table};

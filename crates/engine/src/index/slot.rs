@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_cached_slot_keeps_what_callers_look_at() {
-        let log_slot = Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_older_versions(3).with_expires(true);
+        let log_slot =
+            Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_older_versions(3).with_expires(true);
         let cached = Slot::cached(log_slot, 0x40, 1_200);
         assert_eq!(cached.raw() >> 61, 4);
         assert!(cached.is_cached() && !log_slot.is_cached());

@@ -37,7 +37,11 @@ fn named_fields_are_fetched_and_others_are_read_all_the_same() {
     let row: Vec<_> = row.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     table.put(b"1", &row).unwrap();
     assert_eq!(read(b"1", &["f5"], "f5").unwrap(), Some(5));
-    assert_eq!(read(b"1", &["f0", "f1", "f2", "f3", "f4"], "f5").unwrap(), Some(5), "not prefetched, and read");
+    assert_eq!(
+        read(b"1", &["f0", "f1", "f2", "f3", "f4"], "f5").unwrap(),
+        Some(5),
+        "not prefetched, and read"
+    );
     table.update(b"1", &[("f5", Value::Bytes(&[9; 200]))]).unwrap();
     assert_eq!(read(b"1", &["f5"], "f5").unwrap(), Some(9), "from a delta");
     assert_eq!(read(b"1", &["f4"], "f4").unwrap(), Some(4), "below a delta");

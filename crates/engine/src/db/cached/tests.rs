@@ -111,7 +111,9 @@ fn every_write_replaces_the_cached_row() {
                 let log_slot = engine.log_slot(t.shared().index.rows().get(b"k", &guard).unwrap());
                 let chain = engine.chain(log_slot).unwrap();
                 assert!(
-                    engine.write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write).unwrap()
+                    engine
+                        .write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write)
+                        .unwrap()
                 );
             },
             Some(7),
