@@ -116,6 +116,8 @@ pub(crate) struct CacheState {
     pub(crate) ticked_ns: u64,
     /// When the benefit is to be probed again.
     pub(crate) probe_at_ns: u64,
+    /// How much memory there is for rows and pages; a test says so itself.
+    pub(crate) memory_bytes: fn() -> Option<u64>,
     pub(crate) beneficial: bool,
     /// Of the eviction that is under way: what is still to be visited.
     pub(crate) eviction_cursor: Vec<EvictionStep>,
@@ -163,6 +165,7 @@ impl Cache {
             observed: 0,
             ticked_ns: 0,
             probe_at_ns: 0,
+            memory_bytes: hedgerow_device::memory_bytes,
             beneficial: false,
             eviction_cursor: Vec::new(),
             starved: false,

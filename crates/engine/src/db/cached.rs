@@ -22,7 +22,7 @@
 
 use std::time::Duration;
 
-use hedgerow_device::{Medium, crc32c, memory_bytes};
+use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
 use super::engine::{Engine, IdleBackoff, TableShared};
@@ -319,7 +319,7 @@ impl Engine {
             Medium::Dram => Some(false),
             Medium::PageCache => Some(
                 self.waits_for_disk.load(Ordering::Relaxed) > 0
-                    && memory_bytes().is_some_and(|memory| {
+                    && (state.memory_bytes)().is_some_and(|memory| {
                         let used_bytes = self.log.bytes_used().0;
                         is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
                     }),

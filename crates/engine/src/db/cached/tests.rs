@@ -520,3 +520,44 @@ fn on_the_page_cache_it_is_bypassed_without_a_measurement() {
     let metrics = db.metrics();
     assert_eq!((metrics.cache_active, metrics.cache_benefit_percent, metrics.cache_rows), (false, 0, 0));
 }
+
+/// By the whole path, but for how much memory there is.
+#[test]
+fn on_the_page_cache_it_comes_into_use_in_little_memory_and_goes_when_the_store_shrinks() {
+    const MEMORY: u64 = 24 << 20;
+    let scratch = fixture::Scratch::new("cached-little-memory");
+    let options =
+        Options { cache_mode: CacheMode::Auto, cache_bytes: MEMORY / 2, background: true, ..options() };
+    let db = Db::open_with(scratch.at("store"), options).unwrap();
+    let table = db.create_table("rows", Schema::flat()).unwrap();
+    let engine = table.engine();
+    engine.cache.state.lock().memory_bytes = || Some(MEMORY);
+    let is_used = || {
+        engine.cache.state.lock().probe_at_ns = 0;
+        engine.tend_cache();
+        db.metrics().cache_active
+    };
+    let used = || engine.log.bytes_used().0;
+    let keys = || (0..40_000u64).map(u64::to_be_bytes);
+    keys().for_each(|key| table.put(&key, &[("value", Value::Bytes(&[7; 1000]))]).unwrap());
+    assert!(used() > MEMORY && !is_used(), "no reader has waited for the disk");
+    engine.waits_for_disk.store(1, Ordering::Relaxed);
+    assert!(is_used());
+    for key in keys().take(100) {
+        table.get(&key).unwrap().unwrap();
+        engine.tend_cache();
+    }
+    assert!(db.metrics().cache_rows > 0);
+    keys().skip(100).for_each(|key| assert!(table.delete(&key).unwrap()));
+    for _ in 0..1000 {
+        if used() <= MEMORY {
+            break;
+        }
+        db.collect().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(used() <= MEMORY, "{} bytes are in use", used());
+    assert!(!is_used());
+    assert_eq!(db.metrics().cache_rows, 0, "all are where they were");
+    assert!(keys().take(100).all(|key| table.get(&key).unwrap().is_some()));
+}
