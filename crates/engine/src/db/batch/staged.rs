@@ -6,7 +6,7 @@
 //! the index, what is in the store.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -458,15 +458,24 @@ impl Staged {
         fields.extend(more);
     }
 
-    /// Leaves the last of each field. What does not fit the schema stays as well: the batch will be refused for it.
+    /// Leaves the last of each field, in the place of the first: an open table learns names in the order they came. What does not
+    /// fit the schema stays as well: the batch will be refused for it.
     fn drop_replaced(&self, schema: &TableSchema, fields: &mut Vec<FieldWrite>) {
-        let mut given_later = HashSet::with_capacity(fields.len());
-        let from_last = fields.iter().rev();
-        let stays: Vec<bool> = from_last
-            .map(|field| given_later.insert(field.identity(schema)) || !self.fits(schema, field))
-            .collect();
-        let mut stays = stays.into_iter().rev();
-        fields.retain(|_| stays.next() == Some(true));
+        let mut given = HashMap::with_capacity(fields.len());
+        let mut places = Vec::with_capacity(fields.len());
+        for (i, field) in fields.iter().enumerate() {
+            let (place, gives_way) = given.entry(field.identity(schema)).or_insert((i, true));
+            if !*gives_way {
+                *place = i;
+            }
+            *gives_way = self.fits(schema, field);
+            places.push(*place);
+        }
+        for (i, &place) in places.iter().enumerate() {
+            fields.swap(place, i);
+        }
+        let mut places = places.into_iter().enumerate();
+        fields.retain(|_| places.next().is_some_and(|(i, place)| i == place));
     }
 
     /// Whether a field can be written, once its name has been learned.
@@ -480,7 +489,8 @@ impl Staged {
             Err(Name::Text(_)) if schema.fields().is_open() => (Type::Bytes, true),
             Err(_) => return false,
         };
-        kind.check(&value).is_ok() || value.is_null() && nullable
+        let may_expire = field.expires_at_ms.is_none() || nullable;
+        may_expire && (kind.check(&value).is_ok() || value.is_null() && nullable)
     }
 
     /// Turns the fields of a write into fields one by one.

@@ -58,7 +58,6 @@ fn writes_that_are_folded_keep_their_bytes() {
     assert_eq!(fields(b"other"), expected(Value::Int(0), "last", b""));
 }
 
-/// A table whose fields change between a write's addition to a batch and the batch.
 /// However often its fields are given, a row is written with one of each, the last.
 #[test]
 fn updates_of_one_row_without_end_cost_its_fields() {
@@ -109,8 +108,31 @@ fn a_value_that_does_not_fit_is_refused_though_another_goes_over_it() {
         assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
         assert!(table.get(b"row").unwrap().is_none());
     }
+    // Nor may a field expire that every row has.
+    let mut batch = Batch::new();
+    batch.update_expiring(&table, b"row", &[("n", Value::Int(1))], u64::MAX).unwrap();
+    batch.update(&table, b"row", &[("n", Value::Int(2))]).unwrap();
+    assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(table.get(b"row").unwrap().is_none());
 }
 
+#[test]
+fn fields_that_are_given_again_keep_their_order() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, _) = open(&sim);
+    let opened = db.create_table("opened", Schema::open()).unwrap();
+    let mut batch = Batch::new();
+    batch.update(&opened, b"row", &[("x", Value::Bytes(b"1")), ("y", Value::Bytes(b"2"))]).unwrap();
+    batch.update(&opened, b"row", &[("x", Value::Bytes(b"3"))]).unwrap();
+    db.write(&batch).unwrap();
+    let row = opened.get(b"row").unwrap().unwrap();
+    assert_eq!((row.get("x"), row.get("y")), (Value::Bytes(b"3"), Value::Bytes(b"2")));
+    let fields = opened.schema();
+    let names: Vec<&str> = fields.fields().iter().map(|field| field.name()).collect();
+    assert_eq!(names, ["x", "y"]);
+}
+
+/// A table whose fields change between a write's addition to a batch and the batch.
 fn evolving() -> Schema {
     Schema::new().nullable("kept", Type::String).field("default", Type::I64).nullable("other", Type::Bytes)
 }
