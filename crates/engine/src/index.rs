@@ -18,6 +18,7 @@ mod blob;
 mod build;
 mod edit;
 mod epoch;
+mod longest;
 mod node;
 mod rows;
 mod sample;
@@ -43,6 +44,7 @@ pub use scan::{ScanBatch, ScanEnd};
 pub use slot::{Slot, Tag};
 
 use edit::{Entry, Room};
+use longest::LongestKeys;
 use node::{Meta, Node, Retry, SlotLock};
 use tree::{Tree, View};
 
@@ -78,7 +80,7 @@ impl Index {
 
     /// An empty tree; it takes no node until the first key.
     pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>) -> Index {
-        Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, 0, 0))
+        Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, LongestKeys::default(), 0, 0))
     }
 
     fn with_tree(arena: Arc<NodeArena>, epoch: Arc<Epoch>, tree: Tree) -> Index {
@@ -200,7 +202,7 @@ impl Index {
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
-        let mut backoff = Backoff::new();
+        let (mut backoff, mut planted) = (Backoff::new(), false);
         loop {
             let view = View { reserved, ..self.view(guard) };
             let known = at.take().and_then(|at| at.lock(view).ok());
@@ -209,6 +211,7 @@ impl Index {
                 Ok(Some(locked)) => locked,
                 Ok(None) => {
                     view.plant(key)?;
+                    planted = true;
                     continue;
                 }
                 Err(Retry) => {
@@ -216,7 +219,7 @@ impl Index {
                     continue;
                 }
             };
-            let write = Write { view, key, stripe: guard.stripe(), meta, at };
+            let write = Write { view, key, stripe: guard.stripe(), meta, at, planted };
             if equal {
                 return Ok(write.present(lock, decide));
             }
@@ -230,10 +233,10 @@ impl Index {
         }
     }
 
-    /// Bytes of memory that `keys` new keys of `key_bytes` bytes together, the longest of `longest`, take at most, whatever splits
-    /// they cause: to be [reserved](NodeArena::reserve) for them.
-    pub fn bytes_for(&self, keys: u64, key_bytes: u64, longest: usize, guard: &Guard<'_>) -> u64 {
-        self.view(guard).bytes_for(keys, key_bytes, longest)
+    /// Bytes of memory that new keys of so many bytes each take at most, whatever splits they cause: to be
+    /// [reserved](NodeArena::reserve) for them.
+    pub fn bytes_for(&self, lens: impl IntoIterator<Item = usize>, guard: &Guard<'_>) -> u64 {
+        self.view(guard).bytes_for(lens)
     }
 
     /// Keys in the tree. While writers are at work, a number between what it was and what it will be.
@@ -262,7 +265,7 @@ impl Index {
             Arc::ptr_eq(&self.arena, &other.arena) && Arc::ptr_eq(&self.epoch, &other.epoch),
             "trees of one arena and epoch"
         );
-        let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, 0, 0)));
+        let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, LongestKeys::default(), 0, 0)));
         let new = other.tree.swap(empty, Ordering::AcqRel);
         let old = self.tree.swap(new, Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it.
@@ -439,6 +442,8 @@ struct Write<'a> {
     stripe: usize,
     meta: Meta,
     at: usize,
+    /// Whether a leaf was planted for it.
+    planted: bool,
 }
 
 impl Write<'_> {
@@ -452,7 +457,7 @@ impl Write<'_> {
                 let lock = lock.escalate();
                 let blob = edit::remove(node, self.at);
                 drop(lock);
-                self.view.tree.count_keys(self.stripe, -1);
+                self.view.tree.count_removed_key(self.stripe, self.key.len());
                 self.view.retire_blob(blob);
                 if self.meta.count() == 1 {
                     self.view.unlink_empty(self.key);
@@ -483,7 +488,8 @@ impl Write<'_> {
             self.view.tree.count_new_key(self.stripe, self.key.len());
         } else {
             drop(lock);
-            if self.meta.count() == 0 {
+            // A leaf that another planted is left to him: who reserved memory for one has none for a second.
+            if self.planted && self.meta.count() == 0 {
                 self.view.unlink_empty(self.key);
             }
         }

@@ -298,11 +298,10 @@ impl Engine {
         guard: &Guard<'_>,
     ) -> std::result::Result<IndexReservation<'_>, IndexFull> {
         let new = |part: &&Part<'_>| !is_row(part.old);
-        let longest = parts.iter().filter(new).map(|part| part.spec.key.len()).max().unwrap_or(0);
         let of_tables = parts.chunk_by(|one, next| std::ptr::eq(one.table, next.table));
         let bytes = of_tables.map(|parts| {
-            let lens = || parts.iter().filter(new).map(|part| part.spec.key.len() as u64);
-            parts[0].table.index.rows().bytes_for(lens().count() as u64, lens().sum(), longest, guard)
+            let lens = parts.iter().filter(new).map(|part| part.spec.key.len());
+            parts[0].table.index.rows().bytes_for(lens, guard)
         });
         self.arena.reserve(bytes.fold(0, u64::saturating_add))
     }

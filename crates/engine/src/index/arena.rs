@@ -39,8 +39,10 @@ pub struct NodeArena {
     /// The first node id never given out.
     next: AtomicU32,
     free: Mutex<Vec<u32>>,
-    /// Bytes of nodes in use and of key blobs.
-    used: AtomicU64,
+    /// Bytes of nodes in use and of key blobs, and those reserved for such.
+    taken: AtomicU64,
+    /// Bytes of `taken` that are only reserved.
+    reserved: AtomicU64,
     bytes_max: u64,
     /// Nodes whose memory is known to be there, for [`NodeArena::populate_ahead`] alone.
     populated: Mutex<u64>,
@@ -59,7 +61,8 @@ impl NodeArena {
             memory,
             next: AtomicU32::new(NULL + 1),
             free: Mutex::new(Vec::new()),
-            used: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             bytes_max,
             populated: Mutex::new(0),
         })
@@ -70,9 +73,10 @@ impl NodeArena {
         self.memory.prefer_huge_pages();
     }
 
-    /// Bytes in use by all trees: nodes and key blobs.
+    /// Bytes in use by all trees: nodes and key blobs. Not what is only reserved, which is no memory yet.
     pub fn bytes(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        self.taken.load(Ordering::Relaxed).saturating_sub(reserved)
     }
 
     /// Takes `bytes` out of the budget for whoever must not be refused half-way.
@@ -81,6 +85,7 @@ impl NodeArena {
     /// `IndexFull` if there is less; then nothing is taken.
     pub fn reserve(&self, bytes: u64) -> Result<IndexReservation<'_>, IndexFull> {
         self.charge(bytes, None)?;
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(IndexReservation { arena: self, left: Cell::new(bytes) })
     }
 
@@ -122,15 +127,15 @@ impl NodeArena {
         if reserved.is_some_and(|reserved| reserved.take(bytes)) {
             return Ok(());
         }
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(bytes).filter(|&used| used <= self.bytes_max)
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            taken.checked_add(bytes).filter(|&taken| taken <= self.bytes_max)
         });
         taken.map(drop).map_err(|_| self.full())
     }
 
     /// Gives `bytes` back to the budget.
     pub(super) fn discharge(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn full(&self) -> IndexFull {
@@ -168,14 +173,16 @@ pub struct IndexReservation<'a> {
 impl IndexReservation<'_> {
     /// Whether there were as many.
     fn take(&self, bytes: u64) -> bool {
-        let left = self.left.get().checked_sub(bytes);
-        self.left.set(left.unwrap_or(self.left.get()));
-        left.is_some()
+        let Some(left) = self.left.get().checked_sub(bytes) else { return false };
+        self.left.set(left);
+        self.arena.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        true
     }
 }
 
 impl Drop for IndexReservation<'_> {
     fn drop(&mut self) {
+        self.arena.reserved.fetch_sub(self.left.get(), Ordering::Relaxed);
         self.arena.discharge(self.left.get());
     }
 }
@@ -295,10 +302,11 @@ mod tests {
         let other = arena.allocate(None).unwrap();
         assert!(arena.reserve(3 * NODE_BYTES + 1).is_err(), "more than there is");
         let reserved = arena.reserve(3 * NODE_BYTES).unwrap();
+        assert_eq!(arena.bytes(), NODE_BYTES, "what is only reserved is not in use");
         assert!(arena.allocate(None).is_err() && arena.charge(1, None).is_err());
         let mine = arena.allocate(Some(&reserved)).unwrap();
         arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
-        assert_eq!(arena.bytes(), 4 * NODE_BYTES, "it was counted before");
+        assert_eq!(arena.bytes(), 3 * NODE_BYTES);
         // Where it does not suffice, what is free does.
         arena.release(other);
         arena.charge(NODE_BYTES + 1, Some(&reserved)).unwrap_err();

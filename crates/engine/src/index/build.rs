@@ -8,6 +8,7 @@
 use super::arena::{IndexFull, NULL, NodeArena};
 use super::edit::{self, Entry};
 use super::epoch::Epoch;
+use super::longest::LongestKeys;
 use super::node::{HALVES, Meta, SPILL_HALVES, spills, suffix_halves};
 use super::tree::{Tree, common_prefix};
 use super::{Index, Slot, blob};
@@ -25,8 +26,9 @@ pub struct IndexBuilder {
     keys: u64,
     nodes: u64,
     blob_bytes: u64,
-    /// Bytes of the longest key.
-    longest: usize,
+    longest: LongestKeys,
+    /// Bytes of the longest separator.
+    separator_max: usize,
     /// The keys of the leaf being gathered, end to end.
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -108,7 +110,8 @@ impl IndexBuilder {
             keys: 0,
             nodes: 0,
             blob_bytes: 0,
-            longest: 0,
+            longest: LongestKeys::default(),
+            separator_max: 0,
             bytes: Vec::new(),
             ends: Vec::new(),
             slots: Vec::new(),
@@ -163,7 +166,7 @@ impl IndexBuilder {
         self.ends.push(self.bytes.len());
         self.slots.push(slot);
         self.keys += 1;
-        self.longest = self.longest.max(key.len());
+        self.longest = self.longest.with(key.len());
         Ok(())
     }
 
@@ -199,7 +202,8 @@ impl IndexBuilder {
         self.keys += next.keys;
         self.nodes += next.nodes;
         self.blob_bytes += next.blob_bytes;
-        self.longest = self.longest.max(next.longest);
+        self.longest = self.longest.joined(next.longest);
+        self.separator_max = self.separator_max.max(next.separator_max);
         Ok(self)
     }
 
@@ -219,7 +223,7 @@ impl IndexBuilder {
             self.adopted = 0;
         }
         let root = self.below.ids.pop().unwrap_or(NULL);
-        let tree = Tree::new(root, self.nodes, self.keys, self.longest, self.blob_bytes);
+        let tree = Tree::new(root, self.nodes, self.keys, self.longest, self.separator_max, self.blob_bytes);
         Ok(Index::with_tree(self.arena.clone(), self.epoch.clone(), tree))
     }
 
@@ -379,6 +383,8 @@ impl IndexBuilder {
         let mut blobs = [0; GATHER_MAX];
         let mut made = 0;
         let mut full = None;
+        let longest = (0..count).map(|i| self.below.separator(first + i).len()).max().unwrap_or(0);
+        self.separator_max = self.separator_max.max(longest);
         for i in (0..count).filter(|i| spills(self.below.separator(first + i).len() - prefix)) {
             let separator = self.below.separator(first + i);
             match blob::allocate(&self.arena, separator, None) {
@@ -415,7 +421,7 @@ impl Drop for IndexBuilder {
     fn drop(&mut self) {
         for &id in self.below.ids[self.adopted.min(self.below.ids.len())..].iter().chain(&self.above.ids) {
             // SAFETY: no index was made of these nodes, and those that have a parent go with it.
-            unsafe { Tree::new(id, 0, 0, self.longest, 0).free(&self.arena) };
+            unsafe { Tree::new(id, 0, 0, self.longest, self.separator_max, 0).free(&self.arena) };
         }
     }
 }

@@ -377,7 +377,7 @@ fn a_key_takes_no_more_than_is_reserved_for_it() {
         for step in 0..steps {
             let key = if family == "tall" { tall_key(step) } else { key_of(family, &mut r, step) };
             let (guard, before) = (epoch.pin(), arena.bytes());
-            let foreseen = index.bytes_for(1, key.len() as u64, key.len(), &guard);
+            let foreseen = index.bytes_for([key.len()], &guard);
             put(&index, &key, slot(step));
             let taken = arena.bytes() - before;
             assert!(taken <= foreseen, "{family}, step {step}: {taken} bytes for {foreseen}");
@@ -410,9 +410,7 @@ fn keys_take_no_more_than_is_reserved_for_all_of_them() {
             let keys: Vec<_> = (step..step + (1 << round) * n).map(|step| key(&mut r, step)).collect();
             step += keys.len() as u64;
             let (guard, before) = (epoch.pin(), arena.bytes());
-            let (key_bytes, longest) =
-                (keys.iter().map(Vec::len).sum::<usize>(), keys.iter().map(Vec::len).max().unwrap_or(0));
-            let foreseen = index.bytes_for(keys.len() as u64, key_bytes as u64, longest, &guard);
+            let foreseen = index.bytes_for(keys.iter().map(Vec::len), &guard);
             for key in &keys {
                 put(&index, key, slot(1));
             }
@@ -422,15 +420,85 @@ fn keys_take_no_more_than_is_reserved_for_all_of_them() {
 }
 
 #[test]
+fn one_long_key_does_not_make_others_dear() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch.clone());
+    for n in 0..20_000u64 {
+        put(&index, &n.to_be_bytes(), slot(n));
+    }
+    let long = vec![b'l'; Index::KEY_BYTES_MAX];
+    let foreseen = |lens: &[usize]| index.bytes_for(lens.iter().copied(), &epoch.pin());
+    let (before, with_long) = (foreseen(&[8; 10]), foreseen(&[8, long.len()]));
+    assert!(with_long < 2 * foreseen(&[8]) + long.len() as u64 + 64, "{with_long} bytes");
+    // It is no longer for being there a second time.
+    for _ in 0..2 {
+        put(&index, &long, slot(1));
+        assert_eq!(foreseen(&[8; 10]), before);
+        remove(&index, &long);
+        assert_eq!(foreseen(&[8; 10]), before);
+    }
+    put(&index, &long, slot(1));
+    assert!(foreseen(&[long.len()]) > 2 * long.len() as u64, "two that are long may share as much");
+}
+
+#[test]
+fn a_separator_longer_than_every_key_goes_with_its_tree() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena.clone(), epoch.clone());
+    // Not too long for a node by a byte.
+    let key = |n: u64| format!("{:x<46}{n:010}", "").into_bytes();
+    let last = (0..).find(|&n| {
+        put(&index, &key(n), slot(n));
+        let longer = [&key(n)[..], b"y"].concat();
+        let nodes = index.bytes();
+        // There is no such row: nothing is written, but its leaf is split first if it is full.
+        index.upsert(&longer, &epoch.pin(), |_| (Decision::Keep, ())).unwrap();
+        index.bytes() > nodes
+    });
+    assert!(last.is_some());
+    index.clear();
+    while epoch.collect() > 0 {}
+    assert_eq!((arena.bytes(), index.bytes()), (0, 0));
+}
+
+#[test]
+fn a_leaf_that_another_planted_stays() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch.clone());
+    let guard = epoch.pin();
+    let keep = |key: &[u8]| index.upsert(key, &guard, |_| (Decision::Keep, ())).unwrap();
+    put(&index, b"first", slot(1));
+    let first = index.bytes();
+    for n in 0..1000u64 {
+        put(&index, &n.to_be_bytes(), slot(n));
+    }
+    for n in 0..1000u64 {
+        remove(&index, &n.to_be_bytes());
+    }
+    let planted = |key: &[u8]| matches!(index.view(&guard).leaf(key), Ok(Some(_)));
+    let gap = (0..1000u64).map(u64::to_be_bytes).find(|key| !planted(key)).expect("unlinked leaves");
+    keep(&gap);
+    assert!(!planted(&gap), "one's own goes again");
+    index.view(&guard).plant(&gap).unwrap();
+    keep(&gap);
+    assert!(planted(&gap));
+    put(&index, &gap, slot(2));
+    assert_eq!((index.get(&gap, &guard), index.len()), (Some(slot(2)), 2));
+    remove(&index, &gap);
+    assert!(!planted(&gap) && index.bytes() >= first);
+}
+
+#[test]
 fn a_writer_takes_what_is_reserved_for_it_where_others_are_refused() {
     let (arena, epoch) = (Arc::new(NodeArena::new(40 << 10).unwrap()), Arc::new(Epoch::new()));
     let (mine, others) = (Index::new(arena.clone(), epoch.clone()), Index::new(arena.clone(), epoch.clone()));
     let guard = epoch.pin();
     let store = |n: u64| (Decision::Store(slot(n)), ());
-    let reserved = arena.reserve(mine.bytes_for(4, 400, 100, &guard)).unwrap();
+    let bytes = mine.bytes_for([100; 4], &guard);
+    let reserved = arena.reserve(bytes).unwrap();
     let put_others = |n: u64| others.upsert(&[b'o'; 90][..], &guard, |_| store(n));
     (0u64..).take_while(|n| others.upsert(&tall_key(*n), &guard, |_| store(*n)).is_ok()).for_each(drop);
-    let rest = arena.reserve((40 << 10) - arena.bytes()).unwrap();
+    let rest = arena.reserve((40 << 10) - arena.bytes() - bytes).unwrap();
     put_others(1).unwrap_err();
     for n in 0..4u8 {
         let key = [n; 100];

@@ -19,6 +19,7 @@ use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};
 use super::epoch::{Epoch, Garbage};
+use super::longest::LongestKeys;
 use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, spills};
 use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Backoff};
@@ -33,18 +34,28 @@ struct Stripe(AtomicI64);
 pub(super) struct Tree {
     root: AtomicU32,
     nodes: AtomicU64,
-    /// Bytes of the longest key there ever was. If that would spill, freeing the tree must look into leaves.
+    /// [`LongestKeys`] of those there are.
     longest: AtomicU64,
+    /// Bytes of the longest separator there ever was: one can be longer than every key, for it may be of a key that did not come in.
+    separator_max: AtomicU64,
     blob_bytes: AtomicI64,
     keys: [Stripe; STRIPES],
 }
 
 impl Tree {
-    pub(super) fn new(root: u32, nodes: u64, keys: u64, longest: usize, blob_bytes: u64) -> Tree {
+    pub(super) fn new(
+        root: u32,
+        nodes: u64,
+        keys: u64,
+        longest: LongestKeys,
+        separator_max: usize,
+        blob_bytes: u64,
+    ) -> Tree {
         let tree = Tree {
             root: AtomicU32::new(root),
             nodes: AtomicU64::new(nodes),
-            longest: AtomicU64::new(longest as u64),
+            longest: AtomicU64::new(longest.raw()),
+            separator_max: AtomicU64::new(separator_max as u64),
             blob_bytes: AtomicI64::new(blob_bytes as i64),
             keys: [const { Stripe(AtomicI64::new(0)) }; STRIPES],
         };
@@ -55,13 +66,36 @@ impl Tree {
     /// Counts a new key of `len` bytes.
     pub(super) fn count_new_key(&self, stripe: usize, len: usize) {
         self.count_keys(stripe, 1);
-        // Hardly ever true: who only looks does not take the line from others.
-        if self.longest.load(Ordering::Relaxed) < len as u64 {
-            self.longest.fetch_max(len as u64, Ordering::Relaxed);
+        self.update_longest(|longest| longest.with(len));
+    }
+
+    /// Counts a key of `len` bytes out.
+    pub(super) fn count_removed_key(&self, stripe: usize, len: usize) {
+        self.count_keys(stripe, -1);
+        self.update_longest(|longest| longest.without(len));
+    }
+
+    #[inline]
+    fn update_longest(&self, change: impl Fn(LongestKeys) -> LongestKeys) {
+        let changed = |raw: u64| Some(change(LongestKeys::from_raw(raw)).raw()).filter(|&new| new != raw);
+        // Hardly ever a change: who only looks does not take the line from others.
+        if changed(self.longest.load(Ordering::Relaxed)).is_some() {
+            let _ = self.longest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
         }
     }
 
-    pub(super) fn count_keys(&self, stripe: usize, by: i64) {
+    /// Counts a new separator of `len` bytes.
+    fn count_separator(&self, len: usize) {
+        if self.separator_max.load(Ordering::Relaxed) < len as u64 {
+            self.separator_max.fetch_max(len as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn longest(&self) -> LongestKeys {
+        LongestKeys::from_raw(self.longest.load(Ordering::Acquire))
+    }
+
+    fn count_keys(&self, stripe: usize, by: i64) {
         self.keys[stripe % STRIPES].0.fetch_add(by, Ordering::Relaxed);
     }
 
@@ -84,7 +118,9 @@ impl Tree {
     /// # Safety
     /// Nobody uses the tree now or later.
     pub(super) unsafe fn free(&self, arena: &NodeArena) {
-        let spilled = spills(self.longest.load(Ordering::Acquire) as usize);
+        // If nothing can be in a blob, leaves need not be looked into.
+        let separator_max = self.separator_max.load(Ordering::Acquire) as usize;
+        let spilled = spills(self.longest().longest().max(separator_max));
         let mut rest = vec![self.root.load(Ordering::Acquire)];
         while let Some(id) = rest.pop() {
             if id == NULL {
@@ -212,25 +248,25 @@ impl<'g> View<'g> {
         }
     }
 
-    /// Bytes that `keys` new keys of `key_bytes` bytes, the longest of `longest`, take at most, whatever nodes they split.
+    /// Bytes that new keys of so many bytes each take at most, whatever nodes they split.
     ///
     /// **Nodes.** A key splits at most one node of each level, since either part of a node that is split has room for any entry; or
     /// it plants one of each level at most. Above the root there come fewer new nodes than keys: each of them has two children
     /// at least, and those of the lowest new level are the parts that the root was split into.
-    /// **Blobs.** A key that may spill has one of its own, and each node may come with a separator in another, which is part of some
-    /// key of the tree or of these.
-    pub(super) fn bytes_for(&self, keys: u64, key_bytes: u64, longest: usize) -> u64 {
-        if keys == 0 {
-            return 0;
+    /// **Blobs.** A key that may spill has one of its own, and each node may come with a separator in another: one that there was, or
+    /// one between two keys of the tree or of these.
+    pub(super) fn bytes_for(&self, lens: impl IntoIterator<Item = usize>) -> u64 {
+        let (mut keys, mut blobs, mut longest) = (0u64, 0, self.tree.longest());
+        for len in lens {
+            keys += 1;
+            blobs += if spills(len) { blob::cost(len) } else { 0 };
+            longest = longest.with(len);
         }
-        let nodes = keys.saturating_mul(self.height().max(1) + 1);
-        let longest = self.tree.longest.load(Ordering::Relaxed).max(longest as u64) as usize;
-        match spills(longest) {
-            true => {
-                (nodes * (NODE_BYTES + blob::cost(longest))).saturating_add(keys * blob::cost(0) + key_bytes)
-            }
-            false => nodes * NODE_BYTES,
-        }
+        let separator_max = self.tree.separator_max.load(Ordering::Relaxed) as usize;
+        let separator_max = longest.separator_max().max(separator_max);
+        let node = NODE_BYTES + if spills(separator_max) { blob::cost(separator_max) } else { 0 };
+        let height = if keys == 0 { 0 } else { self.height().max(1) + 1 };
+        keys.saturating_mul(height).saturating_mul(node).saturating_add(blobs)
     }
 
     /// The leaf of `key` and its version; `None` if its range has no leaf.
@@ -494,6 +530,7 @@ impl<'g> View<'g> {
             items.pack(node, 0..cut.left, left_prefix, items.first_child, None),
         );
         debug_assert!(left_fits && right_fits, "a part fits where the whole did");
+        self.tree.count_separator(cut.separator.len());
         let entry = Entry { tail, blob, value: u64::from(right) };
         match parent {
             Some((parent, at)) => {
