@@ -94,8 +94,13 @@ impl Engine {
 
     /// Whether there is less memory than data, after so many waits. The segments in use are the data: the file may be longer, and all
     /// that was freed of it holes.
+    ///
+    /// A read asks for this: while others have hold of the extents, as they do for as long as the tier grows, it does not wait to be
+    /// told. It is asked again with the next wait.
     fn has_little_memory(&self, waits: u64, memory_bytes: impl FnOnce() -> Option<u64>) -> bool {
-        waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(|bytes| self.log.bytes_used().0 > bytes)
+        let is_less_than_data =
+            |bytes| self.log.try_bytes_used().is_some_and(|(used_bytes, _)| used_bytes > bytes);
+        waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(is_less_than_data)
     }
 
     /// Has the rows at `slots` read from the disk, all at once, if this thread had to wait for it lately; under deltas, what they were

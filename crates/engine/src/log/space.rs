@@ -337,7 +337,15 @@ impl Log {
 
     /// Bytes of the segments in use and the root, and how many there may be.
     pub(crate) fn bytes_used(&self) -> (u64, u64) {
-        let pool = self.pool.lock();
+        self.bytes_used_of(&self.pool.lock())
+    }
+
+    /// [`Log::bytes_used`] for who must not wait; `None` while others have hold of the extents.
+    pub(crate) fn try_bytes_used(&self) -> Option<(u64, u64)> {
+        self.pool.try_lock().map(|pool| self.bytes_used_of(&pool))
+    }
+
+    fn bytes_used_of(&self, pool: &Pool) -> (u64, u64) {
         (
             u64::from(pool.extents_used()) << self.extent_shift,
             u64::from(pool.extents_max) << self.extent_shift,
