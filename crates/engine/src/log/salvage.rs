@@ -177,8 +177,9 @@ impl Log {
         let root = self.root.lock().clone();
         let opens = root.opens + 1;
         let each = (GUESSES_MAX / opens.max(1)).clamp(64, 1 << 16);
-        let numbers =
-            (1..=opens).rev().flat_map(|open| (root.first_segment_number(open)..).take(each as usize));
+        let all = (1..=opens).rev().flat_map(|open| (root.first_segment_number(open)..).take(each as usize));
+        // Where the root is lost, a single header says how many openings there were, and that may be of another store.
+        let numbers = all.take(GUESSES_MAX as usize);
         let fits = |segment_number: &u64| {
             let verifies =
                 |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *segment_number, true).is_ok();
