@@ -51,7 +51,7 @@ pub struct Options {
     /// file's length stays.
     pub fast_tier_bytes_max: u64,
     /// Bytes in one log segment, a power of two from 256 KiB to 1 GiB; fixed when the store is created. Default 0: as the store
-    /// chooses, 1 MiB, or less, down to 256 KiB, where `fast_tier_bytes_max` or the disk would hold fewer than 128 of them: a few
+    /// chooses, 2 MiB, or less, down to 256 KiB, where `fast_tier_bytes_max` or the disk would hold fewer than 128 of them: a few
     /// are kept in reserve.
     pub segment_bytes: u64,
     /// Format version of the store that is created; one that there is keeps its own. Default 3. 2 is for builds that know no newer one (it

@@ -32,13 +32,14 @@ const SMALL_TIER_EXTENTS: u64 = 128;
 const SEGMENTS_MIN: u64 = 7;
 /// Extents are no larger, nor is the root.
 const EXTENT_BYTES_MAX: u64 = 1 << 30;
-/// Where nothing speaks for less an extent has so many: a store of few rows takes a few of them.
-const EXTENT_BYTES_CHOSEN: u64 = 1 << 20;
+/// Where nothing speaks for less an extent has so many: a store of few rows takes a few of them, and the processor maps one
+/// with one entry.
+const EXTENT_BYTES_CHOSEN: u64 = 2 << 20;
 /// And the root so many.
 const LARGE_EXTENT_BYTES: u64 = 8 << 20;
 /// For so many extents writers may have an appender of their own: its open segments hold room that nobody else can use.
 const EXTENTS_PER_APPENDER: u32 = 40;
-/// Without a limit a tier has no more extents, for which there is state in memory: 1 TiB of 1 MiB each.
+/// Without a limit a tier has no more extents, for which there is state in memory: 2 TiB of 2 MiB each.
 const EXTENTS_MAX: u32 = 1 << 20;
 
 /// Whether an extent may have so many bytes.
