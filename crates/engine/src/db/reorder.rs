@@ -17,7 +17,7 @@
 //! has to be sorted: the index has the order.
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -59,6 +59,8 @@ pub(crate) struct Reordering {
     marks: AtomicUsize,
     waiting: Mutex<Vec<OutOfOrder>>,
     rows: AtomicU64,
+    /// A range waited for room that gc could make.
+    lacks_room: AtomicBool,
 }
 
 impl Reordering {
@@ -69,7 +71,13 @@ impl Reordering {
             marks: AtomicUsize::new(0),
             waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
             rows: AtomicU64::new(0),
+            lacks_room: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a range waited for room since this was asked last.
+    pub(super) fn take_lack_of_room(&self) -> bool {
+        self.lacks_room.swap(false, Ordering::Relaxed)
     }
 
     /// Rows copied so far.
@@ -161,26 +169,23 @@ impl Engine {
     pub(super) fn reorder_queued(&self) -> bool {
         self.reordering.forget_if_full();
         let ranges: SmallVec<[OutOfOrder; WAITING_MAX]> = self.reordering.waiting.lock().drain(..).collect();
-        for range in &ranges {
-            if self.has_room_to_reorder() {
-                self.reorder(range);
-            }
-        }
+        let has_room = ranges.iter().all(|range| self.has_room_to_reorder() && self.reorder(range));
+        self.reordering.lacks_room.fetch_or(!has_room, Ordering::Relaxed);
         !ranges.is_empty()
     }
 
     /// Originals lie obsolete until gc has freed them. Where half of the log is obsolete it is at that, and where space is
-    /// short it belongs to the writers.
+    /// short it belongs to the writers: it is kept well above what makes gc work for them.
     fn has_room_to_reorder(&self) -> bool {
-        let filling = self.log.filling();
-        let (available, all) = self.log.space();
+        let (filling, (_, all), room) = (self.log.filling(), self.log.space(), self.room());
         filling.obsolete * 2 < filling.used
-            && u64::from(available) * 4 > u64::from(all)
+            && room.available > (room.low + room.low / 2).min(all / 4)
             && !self.gc.throttle.is_on()
     }
 
-    fn reorder(&self, range: &OutOfOrder) {
-        let Some(table) = self.catalog.by_id(range.table) else { return };
+    /// Copies the rows of a range and of those behind it; false if the room came to an end.
+    fn reorder(&self, range: &OutOfOrder) -> bool {
+        let Some(table) = self.catalog.by_id(range.table) else { return true };
         let mut from = Bound::Included(range.key.to_vec());
         let mut batch = ScanBatch::new();
         for _ in 0..RANGES_EACH {
@@ -189,14 +194,18 @@ impl Engine {
             let more = table.index.rows().scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_out_of_order(batch.slots()) {
-                return;
+                return true;
             }
             self.copy_isolated(&table, batch.slots());
-            if more == ScanEnd::Done || self.housekeeping.is_stopped() || !self.has_room_to_reorder() {
-                return;
+            if more == ScanEnd::Done || self.housekeeping.is_stopped() {
+                return true;
+            }
+            if !self.has_room_to_reorder() {
+                return false;
             }
             from = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
         }
+        true
     }
 
     /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.

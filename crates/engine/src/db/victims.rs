@@ -34,6 +34,9 @@ const IDLE_EMPTY_PERCENT: u64 = 10;
 const IDLE_EMPTY_MAX: usize = 256;
 /// And no more often than that.
 const IDLE_COOLDOWN_NS: u64 = 1_000_000_000;
+/// For range reordering, from this share on: the originals lie all over the log, and a store of 1.5 times its rows has no more
+/// room than for a quarter of them at once.
+const REORDERING_OBSOLETE_PERCENT: u64 = 15;
 /// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
 /// store counts as full.
 const NEED_GAIN_PERCENT: u64 = 3;
@@ -54,6 +57,8 @@ fn low_extents(all: u32) -> u32 {
 pub(super) enum Need {
     /// Nobody is short of space.
     Idle,
+    /// Nobody but range reordering.
+    Reordering,
     /// Somebody will be.
     Low(Room),
     /// Somebody waits for space, or asked for a cycle.
@@ -180,7 +185,7 @@ impl Need {
     /// The least gain for a segment to be worth its cost, in percent.
     fn gain_percent(self) -> u64 {
         match self {
-            Need::Idle => 0,
+            Need::Idle | Need::Reordering => 0,
             Need::Now => NEED_GAIN_PERCENT,
             Need::Low(room) => {
                 let more = (LOW_GAIN_PERCENT - NEED_GAIN_PERCENT) as f64;
@@ -212,7 +217,11 @@ impl Engine {
     /// What the present space asks of a cycle.
     pub(super) fn need(&self) -> Need {
         let room = self.room();
-        if room.is_low() { Need::Low(room) } else { Need::Idle }
+        match room.is_low() {
+            true => Need::Low(room),
+            false if self.reordering.take_lack_of_room() => Need::Reordering,
+            false => Need::Idle,
+        }
     }
 
     /// The segments most worth collecting.
@@ -276,6 +285,7 @@ impl Engine {
             let (gain, cost) = facts.price(means);
             let worth_it = match need {
                 Need::Idle => facts.free() * 100 >= facts.bytes * IDLE_OBSOLETE_PERCENT,
+                Need::Reordering => facts.free() * 100 >= facts.bytes * REORDERING_OBSOLETE_PERCENT,
                 _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
             };
             if worth_it && segment.skipped_until <= cycle {

@@ -1,6 +1,6 @@
 //! When rows are brought together, and when not.
 
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions};
 
 use super::*;
 use crate::db::fixture::options;
@@ -144,6 +144,34 @@ fn a_store_short_of_space_keeps_it_for_writers() {
         db.collect().unwrap();
     }
     assert_eq!(db.metrics().rows_reordered, 0);
+}
+
+/// The originals lie all over the log, where gc alone would leave them.
+#[test]
+fn a_store_of_half_as_much_room_again_comes_into_order() {
+    const ROWS_ALL: u64 = 10_000;
+    let tier = FastTierOptions { bytes_max: 32 << 20, reserve_bytes: 32 << 20 };
+    let tight =
+        Options { segment_bytes: 256 << 10, fast_tier_bytes_max: 32 << 20, background: false, ..options() };
+    let db = Db::open_on(FastTier::dram(&tier).unwrap(), tight).unwrap();
+    let table = table_of(&db, (0..ROWS_ALL).map(|i| i * 3_677 % ROWS_ALL));
+    let engine = table.engine();
+    for _ in 0..40 {
+        for first in (0..ROWS_ALL).step_by(200) {
+            assert_eq!(table.scan().from(Bound::Included(&key(first))).limit(200).count(), 200);
+            engine.run_gc(engine.need()).unwrap();
+        }
+    }
+    let (mut batch, mut apart) = (ScanBatch::new(), 0);
+    for first in (0..ROWS_ALL).step_by(100) {
+        let first = key(first);
+        let from = Bound::Included(first.as_slice());
+        table.shared().index.rows().scan_forward(from, Bound::Unbounded, 100, &engine.pin(), &mut batch);
+        apart += u64::from(are_out_of_order(batch.slots()));
+    }
+    let (reordered, copied) = (db.metrics().rows_reordered, db.metrics().bytes_collected);
+    assert!(apart <= 10, "{apart} of 100 ranges lie apart; {reordered} rows were copied, and {copied} bytes by gc");
+    assert!(reordered < 3 * ROWS_ALL && copied < 4 * 2_100 * ROWS_ALL, "{reordered} rows, {copied} bytes by gc");
 }
 
 #[test]
