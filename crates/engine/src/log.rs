@@ -83,6 +83,8 @@ pub(crate) struct Log {
     first_writer: AtomicUsize,
     gc_appender: Mutex<Appender>,
     next_sequence: Padded<AtomicU64>,
+    /// Every sequence up to it is published, or given up; somebody waited for that.
+    published: AtomicU64,
     durable_sequence: AtomicU64,
     next_segment_number: AtomicU64,
     commit: Mutex<Commit>,
@@ -313,6 +315,14 @@ impl Log {
             drop(appender.0.lock());
         }
         last
+    }
+
+    /// Returns when the write `sequence`, and all others of its batch, are published; an error if it was given up half-way.
+    pub(crate) fn wait_until_published(&self, sequence: u64) -> Result<()> {
+        if self.published.load(Ordering::Acquire) < sequence {
+            self.published.fetch_max(self.barrier(), Ordering::AcqRel);
+        }
+        self.check_writable()
     }
 
     /// The next sequence. Call with the appender locked.

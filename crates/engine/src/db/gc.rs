@@ -492,6 +492,11 @@ impl Engine {
         fill: impl Fn(&mut [u8]),
         new_slot: impl Fn(u64, usize) -> Slot,
     ) -> Result<bool> {
+        if copy.of.flags() & FLAG_BATCHED != 0 {
+            // The copy is part of no batch. Were the process killed while the rest of it is being published, recovery would
+            // drop the batch and keep the copy.
+            self.log.wait_until_published(copy.of.version())?;
+        }
         let key = copy.of.key();
         let spec = copy.draft.spec(copy.of.table(), key);
         let bytes = spec.record_bytes();

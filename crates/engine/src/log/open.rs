@@ -158,6 +158,7 @@ impl Log {
             appenders: (0..appenders).map(|_| Padded(Mutex::new(Appender::default()))).collect(),
             gc_appender: Mutex::new(Appender::default()),
             next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
+            published: AtomicU64::new(0),
             durable_sequence: AtomicU64::new(root.watermark),
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
             commit: Mutex::new(Commit { checkpointed_at: now, recovered: None }),

@@ -200,3 +200,52 @@ fn a_batch_that_stops_half_way_ends_all_writes() {
     assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
     put(&table, b"row", 4).unwrap();
 }
+
+/// gc and consolidation copy rows all the while, and a copy has no part in its batch: what is copied of a batch that is not whole
+/// would stay without the others.
+#[test]
+fn no_row_of_a_batch_is_copied_before_all_are_published() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (db, table) = open(&sim, 1 << 20);
+    let empty = db.create_table("empty", Schema::flat()).unwrap();
+    put(&table, b"row", 1).unwrap();
+    let mut batch = Batch::new();
+    batch.update(&table, b"row", &[("value", Value::Bytes(&row(2)))]).unwrap();
+    batch.put(&empty, b"new", &[("value", Value::Bytes(&row(2)))]).unwrap();
+    let engine = Arc::clone(table.engine());
+    let copied = std::thread::scope(|scope| {
+        let mut appenders = engine.log.all_appenders();
+        let guard = engine.pin();
+        let writes = batch.staged.folded(0);
+        let (parts, made) = engine.parts(&batch.staged, &writes, &guard).unwrap();
+        let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
+        let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
+        let (reserved, others) = (
+            engine.arena.reserve(0).unwrap(),
+            engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap(),
+        );
+        let stopped =
+            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard);
+        assert!(stopped.is_err(), "there was memory");
+        drop(others);
+        let copying = scope.spawn(|| {
+            let guard = engine.pin();
+            let slot = table.shared().index.find(b"row", &guard).unwrap();
+            engine.walked_chain(slot).and_then(|chain| engine.merge_row(table.shared(), slot, &chain))
+        });
+        // Long enough for a copy that waits for nobody.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let killed = CrashSim::from_image(&sim.process_kill());
+        let (db, table) = open(&killed, 1 << 20);
+        let empty = db.table("empty").unwrap();
+        assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
+        drop(engine.log.halt(&mut appenders));
+        drop(appenders);
+        copying.join().unwrap()
+    });
+    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Closed, "nor is it afterwards, for want of the others");
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let (db, table) = open(&killed, 1 << 20);
+    let empty = db.table("empty").unwrap();
+    assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
+}

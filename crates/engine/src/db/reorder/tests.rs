@@ -170,8 +170,14 @@ fn a_store_of_half_as_much_room_again_comes_into_order() {
         apart += u64::from(are_out_of_order(batch.slots()));
     }
     let (reordered, copied) = (db.metrics().rows_reordered, db.metrics().bytes_collected);
-    assert!(apart <= 10, "{apart} of 100 ranges lie apart; {reordered} rows were copied, and {copied} bytes by gc");
-    assert!(reordered < 3 * ROWS_ALL && copied < 4 * 2_100 * ROWS_ALL, "{reordered} rows, {copied} bytes by gc");
+    assert!(
+        apart <= 10,
+        "{apart} of 100 ranges lie apart; {reordered} rows were copied, and {copied} bytes by gc"
+    );
+    assert!(
+        reordered < 3 * ROWS_ALL && copied < 4 * 2_100 * ROWS_ALL,
+        "{reordered} rows, {copied} bytes by gc"
+    );
 }
 
 #[test]
