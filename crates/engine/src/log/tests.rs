@@ -62,3 +62,12 @@ fn a_clock_that_steps_back_does_no_harm() {
     clock.advance_ms(500 + CHECKPOINT_INTERVAL.as_millis() as u64);
     assert!(writes_headers(&log));
 }
+
+#[test]
+fn who_must_not_wait_is_told_nothing_while_others_hold_the_extents() {
+    let log = open(&Clock::manual(1_000));
+    let pool = log.pool.lock();
+    assert_eq!(log.try_bytes_used(), None);
+    drop(pool);
+    assert_eq!(log.try_bytes_used(), Some(log.bytes_used()));
+}
