@@ -155,97 +155,110 @@ fn batches_at_once_near_a_full_index_are_all_or_nothing() {
     }
 }
 
-/// What is reserved suffices. Where the allocator itself has no more it does not: then nothing is written any more.
-#[test]
-fn a_batch_that_stops_half_way_ends_all_writes() {
-    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-    let (db, table) = open(&sim, 1 << 20);
-    let empty = db.create_table("empty", Schema::flat()).unwrap();
-    put(&table, b"row", 1).unwrap();
-    let mut batch = Batch::new();
-    batch.put(&table, b"row", &[("value", Value::Bytes(&row(2)))]).unwrap();
-    batch.put(&empty, b"new", &[("value", Value::Bytes(&row(2)))]).unwrap();
-    let engine = Arc::clone(table.engine());
-    let told = {
+/// A store whose index has no memory for the second row of a batch, so that publishing it stops after the first: the first is in
+/// the table `t`, which has it already, the second in `empty`.
+struct Stopping {
+    sim: CrashSim,
+    db: Db,
+    table: Table,
+    empty: Table,
+    batch: Batch,
+}
+
+impl Stopping {
+    /// `update`: whether the batch updates the first row, or puts it anew.
+    fn new(update: bool) -> Stopping {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let (db, table) = open(&sim, 1 << 20);
+        let empty = db.create_table("empty", Schema::flat()).unwrap();
+        put(&table, b"row", 1).unwrap();
+        let (mut batch, two) = (Batch::new(), row(2));
+        let fields = [("value", Value::Bytes(&two))];
+        match update {
+            true => batch.update(&table, b"row", &fields).unwrap(),
+            false => batch.put(&table, b"row", &fields).unwrap(),
+        }
+        batch.put(&empty, b"new", &fields).unwrap();
+        Stopping { sim, db, table, empty, batch }
+    }
+
+    /// Publishes the first row, with all appenders locked, and halts the log after `meanwhile`.
+    fn publish_half(&self, meanwhile: impl FnOnce(&Engine)) -> Error {
+        let engine = self.table.engine();
         let mut appenders = engine.log.all_appenders();
         let guard = engine.pin();
-        let writes = batch.staged.folded(0);
-        let (parts, made) = engine.parts(&batch.staged, &writes, &guard).unwrap();
+        let writes = self.batch.staged.folded(0);
+        let (parts, made) = engine.parts(&self.batch.staged, &writes, &guard).unwrap();
         let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
-        let (reserved, _others) = (
-            engine.arena.reserve(0).unwrap(),
-            engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap(),
-        );
+        let reserved = engine.arena.reserve(0).unwrap();
+        let others = engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap();
         let stopped =
             engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard);
         assert!(stopped.is_err(), "there was memory");
+        drop(others);
+        meanwhile(engine);
         engine.log.halt(&mut appenders)
-    };
+    }
+
+    /// Nothing of the batch is there once the process was killed, and the store takes writes.
+    fn check_killed(&self) {
+        let killed = CrashSim::from_image(&self.sim.process_kill());
+        let (db, table) = open(&killed, 1 << 20);
+        let empty = db.table("empty").unwrap();
+        assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
+        put(&table, b"row", 4).unwrap();
+    }
+}
+
+/// What is reserved suffices. Where the allocator itself has no more it does not: then nothing is written any more.
+#[test]
+fn a_batch_that_stops_half_way_ends_all_writes() {
+    let store = Stopping::new(false);
+    let told = store.publish_half(|_| ());
     assert_eq!(told.kind(), ErrorKind::Closed);
+    let Stopping { db, table, empty, batch, .. } = &store;
     let refusals = [
-        put(&table, b"row", 3).unwrap_err(),
-        put(&table, b"another", 3).unwrap_err(),
+        put(table, b"row", 3).unwrap_err(),
+        put(table, b"another", 3).unwrap_err(),
         table.delete(b"row").map(drop).unwrap_err(),
-        db.write(&batch).unwrap_err(),
+        db.write(batch).unwrap_err(),
         db.persist().unwrap_err(),
     ];
     for refused in refusals {
         assert_eq!((refused.kind(), refused.message()), (ErrorKind::Closed, told.message()));
     }
-    assert!(get(&table, b"row").is_some() && get(&empty, b"new").is_none(), "reads go on");
-    let killed = CrashSim::from_image(&sim.process_kill());
-    let (db, table) = open(&killed, 1 << 20);
-    let empty = db.table("empty").unwrap();
-    assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
-    put(&table, b"row", 4).unwrap();
+    assert!(get(table, b"row").is_some() && get(empty, b"new").is_none(), "reads go on");
+    store.check_killed();
 }
 
 /// gc and consolidation copy rows all the while, and a copy has no part in its batch: what is copied of a batch that is not whole
 /// would stay without the others.
 #[test]
 fn no_row_of_a_batch_is_copied_before_all_are_published() {
-    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-    let (db, table) = open(&sim, 1 << 20);
-    let empty = db.create_table("empty", Schema::flat()).unwrap();
-    put(&table, b"row", 1).unwrap();
-    let mut batch = Batch::new();
-    batch.update(&table, b"row", &[("value", Value::Bytes(&row(2)))]).unwrap();
-    batch.put(&empty, b"new", &[("value", Value::Bytes(&row(2)))]).unwrap();
-    let engine = Arc::clone(table.engine());
-    let copied = std::thread::scope(|scope| {
-        let mut appenders = engine.log.all_appenders();
-        let guard = engine.pin();
-        let writes = batch.staged.folded(0);
-        let (parts, made) = engine.parts(&batch.staged, &writes, &guard).unwrap();
-        let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
-        let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
-        let (reserved, others) = (
-            engine.arena.reserve(0).unwrap(),
-            engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap(),
-        );
-        let stopped =
-            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard);
-        assert!(stopped.is_err(), "there was memory");
-        drop(others);
-        let copying = scope.spawn(|| {
-            let guard = engine.pin();
-            let slot = table.shared().index.find(b"row", &guard).unwrap();
-            engine.walked_chain(slot).and_then(|chain| engine.merge_row(table.shared(), slot, &chain))
+    // An update is merged into a row; a row is copied.
+    for update in [true, false] {
+        let store = Stopping::new(update);
+        let (engine, table) = (Arc::clone(store.table.engine()), store.table.shared());
+        let copied = std::thread::scope(|scope| {
+            let mut copying = None;
+            store.publish_half(|_| {
+                copying = Some(scope.spawn(|| {
+                    let guard = engine.pin();
+                    let slot = table.index.find(b"row", &guard).unwrap();
+                    engine.walked_chain(slot).and_then(|chain| engine.merge_row(table, slot, &chain))
+                }));
+                // Long enough for a copy that waits for nobody.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                store.check_killed();
+            });
+            copying.unwrap().join().unwrap()
         });
-        // Long enough for a copy that waits for nobody.
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        let killed = CrashSim::from_image(&sim.process_kill());
-        let (db, table) = open(&killed, 1 << 20);
-        let empty = db.table("empty").unwrap();
-        assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
-        drop(engine.log.halt(&mut appenders));
-        drop(appenders);
-        copying.join().unwrap()
-    });
-    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Closed, "nor is it afterwards, for want of the others");
-    let killed = CrashSim::from_image(&sim.process_kill());
-    let (db, table) = open(&killed, 1 << 20);
-    let empty = db.table("empty").unwrap();
-    assert_eq!((get(&table, b"row"), get(&empty, b"new")), (Some(1), None));
+        assert_eq!(
+            copied.unwrap_err().kind(),
+            ErrorKind::Closed,
+            "nor is it afterwards, for want of the others"
+        );
+        store.check_killed();
+    }
 }
