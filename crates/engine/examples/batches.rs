@@ -11,21 +11,15 @@
 
 #[path = "shared/arguments.rs"]
 mod arguments;
+#[path = "shared/rows.rs"]
+mod rows;
 
 use std::time::Instant;
 
 use arguments::Arguments;
-use hedgerow::{Batch, Db, Durability, FieldId, Options, Schema, Table, Type, Value};
+use hedgerow::{Batch, Db, Durability, FieldId, Options, Table, Value};
 use hedgerow_device::Random;
-
-const FIELDS: usize = 10;
-const FIELD_BYTES: usize = 100;
-
-fn key(i: u64) -> [u8; 16] {
-    let mut key = *b"user000000000000";
-    key[8..].copy_from_slice(&i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
-    key
-}
+use rows::{FIELD_BYTES, FIELDS, key, make_table};
 
 /// What is written, and how.
 struct Bench<'a> {
@@ -113,11 +107,7 @@ fn main() {
     let bytes_max = args.number("limit", 4096) << 20;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let db = args.make_store("batches", options, bytes_max);
-    let schema = (0..FIELDS).fold(Schema::new(), |schema, i| {
-        schema.field(format!("field{i}"), Type::FixedBytes(FIELD_BYTES as u16))
-    });
-    let table = db.create_table("usertable", schema).unwrap();
-    let ids: Vec<FieldId> = (0..FIELDS).map(|i| table.field(&format!("field{i}")).unwrap()).collect();
+    let (table, ids) = make_table(&db);
     let (rows, of, value) = (args.number("rows", 1_000_000), args.number("of", 100), [b'v'; FIELD_BYTES]);
     let reuses = args.text("reuse") == Some("yes");
     let bench = Bench { db: &db, table: &table, ids: &ids, value: &value, rows, of, reuses };

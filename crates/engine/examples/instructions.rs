@@ -9,22 +9,17 @@
 
 #[path = "shared/arguments.rs"]
 mod arguments;
+#[path = "shared/rows.rs"]
+mod rows;
 
 use std::ops::Bound;
 
 use arguments::Arguments;
-use hedgerow::{Durability, FieldId, Options, Result, RowRef, Schema, Table, Type, Value};
+use hedgerow::{Durability, FieldId, Options, Result, RowRef, Table, Value};
 use hedgerow_device::Random;
+use rows::{FIELD_BYTES, FIELDS, key, make_table};
 
-const FIELDS: usize = 10;
-const FIELD_BYTES: usize = 100;
 const SCANNED: usize = 100;
-
-fn key(i: u64) -> [u8; 16] {
-    let mut key = *b"user000000000000";
-    key[8..].copy_from_slice(&i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
-    key
-}
 
 fn length(row: &RowRef<'_>, field: FieldId) -> Result<usize> {
     Ok(row.get(field)?.as_bytes().map_or(0, <[u8]>::len))
@@ -70,11 +65,7 @@ fn main() {
     let args = Arguments::given();
     let options = Options { durability: Durability::Process, background: false, ..Options::default() };
     let db = args.make_store("instructions", options, 1 << 30);
-    let schema = (0..FIELDS).fold(Schema::new(), |schema, i| {
-        schema.field(format!("field{i}"), Type::FixedBytes(FIELD_BYTES as u16))
-    });
-    let table = db.create_table("usertable", schema).unwrap();
-    let ids: Vec<FieldId> = (0..FIELDS).map(|i| table.field(&format!("field{i}")).unwrap()).collect();
+    let (table, ids) = make_table(&db);
     let (rows, count) = (args.number("rows", 20_000), args.number("count", 20_000));
     for i in 0..rows {
         operate("put", &table, &ids, &key(i), 0);
