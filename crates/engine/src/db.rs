@@ -256,7 +256,8 @@ impl Db {
     /// it later will be missed, by opening and by `hedgerow check`.
     ///
     /// # Errors
-    /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]) or a close.
+    /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]), a batch that
+    /// stopped half-way for want of memory for the index, or a close.
     pub fn persist(&self) -> Result<()> {
         self.engine.checkpoint()
     }
