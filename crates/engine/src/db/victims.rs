@@ -219,7 +219,10 @@ impl Engine {
         let room = self.room();
         match room.is_low() {
             true => Need::Low(room),
-            false if self.reordering.take_lack_of_room() => Need::Reordering,
+            // While a snapshot, a backup or a reader pins what was emptied, emptying more only takes room from writers.
+            false if self.reordering.take_lack_of_room() && self.gc.waiting_to_free().is_empty() => {
+                Need::Reordering
+            }
             false => Need::Idle,
         }
     }

@@ -146,22 +146,34 @@ fn a_store_short_of_space_keeps_it_for_writers() {
     assert_eq!(db.metrics().rows_reordered, 0);
 }
 
-/// The originals lie all over the log, where gc alone would leave them.
-#[test]
-fn a_store_of_half_as_much_room_again_comes_into_order() {
-    const ROWS_ALL: u64 = 10_000;
+const ROWS_ALL: u64 = 10_000;
+
+/// A store of half as much room again as its rows take, which lie apart.
+fn tight() -> (Db, Table) {
     let tier = FastTierOptions { bytes_max: 32 << 20, reserve_bytes: 32 << 20 };
     let tight =
         Options { segment_bytes: 256 << 10, fast_tier_bytes_max: 32 << 20, background: false, ..options() };
     let db = Db::open_on(FastTier::dram(&tier).unwrap(), tight).unwrap();
     let table = table_of(&db, (0..ROWS_ALL).map(|i| i * 3_677 % ROWS_ALL));
-    let engine = table.engine();
-    for _ in 0..40 {
+    (db, table)
+}
+
+/// Scans all of it so many times; after each scan a gc cycle, for what it is needed.
+fn scan_all(table: &Table, times: u32) {
+    for _ in 0..times {
         for first in (0..ROWS_ALL).step_by(200) {
             assert_eq!(table.scan().from(Bound::Included(&key(first))).limit(200).count(), 200);
-            engine.run_gc(engine.need()).unwrap();
+            table.engine().run_gc(table.engine().need()).unwrap();
         }
     }
+}
+
+/// The originals lie all over the log, where gc alone would leave them.
+#[test]
+fn a_store_of_half_as_much_room_again_comes_into_order() {
+    let (db, table) = tight();
+    let engine = table.engine();
+    scan_all(&table, 40);
     let (mut batch, mut apart) = (ScanBatch::new(), 0);
     for first in (0..ROWS_ALL).step_by(100) {
         let first = key(first);
@@ -178,6 +190,21 @@ fn a_store_of_half_as_much_room_again_comes_into_order() {
         reordered < 3 * ROWS_ALL && copied < 4 * 2_100 * ROWS_ALL,
         "{reordered} rows, {copied} bytes by gc"
     );
+}
+
+/// gc frees nothing while a snapshot pins what it empties: emptying more would take the room from writers.
+#[test]
+fn a_snapshot_ends_the_making_of_room() {
+    let (db, table) = tight();
+    let engine = table.engine();
+    let snapshot = db.snapshot();
+    table.put(&key(0), &[("n", Value::UInt(0)), ("wide", Value::Bytes(&[0; 2000]))]).unwrap();
+    scan_all(&table, 20);
+    let (room, pinned) = (engine.room(), engine.gc.waiting_to_free().len());
+    assert!(!room.is_low() && pinned <= 8, "{room:?}, {pinned} segments wait for the snapshot");
+    drop(snapshot);
+    scan_all(&table, 20);
+    assert!(db.metrics().rows_reordered > ROWS_ALL * 9 / 10, "it goes on afterwards");
 }
 
 #[test]
