@@ -5,6 +5,7 @@
 //! and a summary as the last line. Must not know how the product works.
 #![allow(clippy::disallowed_methods, reason = "chores touch files and clocks")]
 
+mod imports;
 mod steps;
 mod tidy;
 

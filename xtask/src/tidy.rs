@@ -102,6 +102,7 @@ pub(crate) fn run(root: &Path) -> Outcome {
         problems.push(format!("{name} is missing"));
     }
     check_documents(root, &mut problems);
+    crate::imports::check(root, &mut problems);
     problems.iter().for_each(|problem| println!("{problem}"));
     match problems.len() {
         0 => Outcome::Passed,
