@@ -7,11 +7,8 @@
 //! | `db/prefetch.rs` | what of a row is prefetched |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
-//! | `db/gc.rs` | freeing segments |
-//! | `db/sweep.rs` | removing rows that have expired |
+//! | `db/expiry.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
-//! | `db/consolidate.rs` | delta chains merged into rows |
-//! | `db/reorder.rs` | rows that are scanned together brought together |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs` | tables and how their schemas change, in the log and in the root |
@@ -24,33 +21,27 @@
 mod at_hand;
 pub mod backup;
 mod batch;
-mod cached;
-mod catalog;
-mod consolidate;
+pub(crate) mod cached;
+pub(crate) mod catalog;
 mod deleted;
-mod engine;
-mod expiring;
+pub(crate) mod engine;
+pub(crate) mod expiry;
 #[cfg(test)]
-mod fixture;
-mod gc;
+pub(crate) mod fixture;
 mod identity;
-mod in_place;
 pub mod inspect;
-mod metrics;
+pub(crate) mod metrics;
 mod prefetch;
-mod read;
-mod recover;
-mod reorder;
+pub(crate) mod read;
+pub(crate) mod recover;
 pub(crate) mod repair;
 mod row;
 mod salvage;
-mod scan;
+pub(crate) mod scan;
 mod snapshot;
-mod sweep;
 mod table;
-mod throttle;
-mod victims;
-mod write;
+pub(crate) mod throttle;
+pub(crate) mod write;
 
 use std::borrow::Borrow;
 use std::path::Path;
@@ -61,7 +52,7 @@ pub use at_hand::{AtHandOnly, Missing};
 pub use batch::Batch;
 pub use catalog::TableChanges;
 use engine::{Engine, Housekeeping};
-pub use expiring::Expiring;
+pub use expiry::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
 pub use metrics::Metrics;

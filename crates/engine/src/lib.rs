@@ -14,6 +14,8 @@
 //! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
 //! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
 //! | `log` | where every row's bytes are written once: records, segments, appenders, the root |
+//! | `gc` | freeing segments; rows that are scanned together brought together |
+//! | `consolidate` | delta chains merged into rows |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
@@ -21,7 +23,7 @@
 //! | `options`, `error` | each option declared once; what the caller should do about an error |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
 //!
-//! Arrows run one way: `db` knows all the others; `log` knows of tables their numbers only, and nothing of
+//! Arrows run one way: `db`, `gc` and `consolidate` know all the others; `log` knows of tables their numbers only, and nothing of
 //! fields or the index, `schema` nothing of logs, `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
 //! `ARCHITECTURE.md` has the map with the lock order and the files on disk.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -33,8 +35,10 @@
 mod readme {}
 
 mod cache;
+mod consolidate;
 mod db;
 mod error;
+mod gc;
 mod index;
 mod le_bytes;
 mod log;

@@ -106,12 +106,12 @@ pub(crate) struct BackupPins {
 
 impl BackupPins {
     /// Whether a backup is under way: then no row is merged in place.
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::SeqCst)
     }
 
     /// Whether the segment at `extent` must not be freed yet.
-    pub(super) fn holds(&self, extent: u32) -> bool {
+    pub(crate) fn holds(&self, extent: u32) -> bool {
         match &*self.pinned.lock() {
             Pinned::Nothing => false,
             Pinned::Everything => true,

@@ -65,7 +65,7 @@ const USAGE_FULL: f64 = 0.85;
 /// Nor is there for so many ticks after a row found no place: another table has the pages.
 const STARVED_LATELY: u32 = 100;
 /// What a round was like.
-pub(super) enum Round {
+pub(crate) enum Round {
     /// There was work.
     Busy,
     /// There was none.
@@ -98,14 +98,14 @@ impl Engine {
     /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
     /// `slot` was read.
     #[inline]
-    pub(super) fn log_slot(&self, slot: Slot) -> Slot {
+    pub(crate) fn log_slot(&self, slot: Slot) -> Slot {
         if slot.is_cached() { self.cache.log_slot(slot) } else { slot }
     }
 
     /// [`Index::upsert`](crate::index::Index::upsert) in terms of log slots: `decide` sees the key's log slot, and what
     /// it stores is one. If that replaces a cached slot, its entry is marked.
     #[inline]
-    pub(super) fn publish<R>(
+    pub(crate) fn publish<R>(
         &self,
         table: &TableShared,
         key: &[u8],
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// One round.
-    pub(super) fn tend_cache(&self) -> Round {
+    pub(crate) fn tend_cache(&self) -> Round {
         if !self.cache.exists() {
             return Round::Bypassed(PROBE_INTERVAL);
         }

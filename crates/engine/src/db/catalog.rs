@@ -200,7 +200,7 @@ impl Catalog {
         self.replays
     }
 
-    pub(super) fn by_id(&self, id: u32) -> Option<Arc<TableShared>> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<Arc<TableShared>> {
         self.tables.load().by_id.get(&id).cloned()
     }
 
@@ -214,7 +214,7 @@ impl Catalog {
     }
 
     /// All tables, in the order of their ids.
-    pub(super) fn all(&self) -> Vec<Arc<TableShared>> {
+    pub(crate) fn all(&self) -> Vec<Arc<TableShared>> {
         self.tables.load().by_id.values().cloned().collect()
     }
 
@@ -390,7 +390,7 @@ impl Engine {
 /// Storing it.
 impl Engine {
     /// Stores the catalog in the root, durably, if the root's does not hold all changes.
-    pub(super) fn checkpoint_catalog(&self) -> Result<()> {
+    pub(crate) fn checkpoint_catalog(&self) -> Result<()> {
         if self.log.tier().is_read_only() {
             return Ok(());
         }

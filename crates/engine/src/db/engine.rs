@@ -13,12 +13,12 @@ use parking_lot::{Condvar, Mutex};
 use super::backup::BackupPins;
 use super::cached::check_options;
 use super::catalog::Catalog;
-use super::consolidate::Consolidation;
-use super::expiring::TableExpiry;
-use super::gc::Gc;
+use super::expiry::TableExpiry;
 use super::metrics::Counters;
-use super::reorder::Reordering;
 use crate::cache::{Cache, Traffic};
+use crate::consolidate::Consolidation;
+use crate::gc::Gc;
+use crate::gc::reorder::Reordering;
 use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
 use crate::log::{Log, OpenState};
 use crate::schema::table::{FieldAccess, TableSchema};
@@ -35,42 +35,42 @@ const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// One open store.
 pub(crate) struct Engine {
-    pub(super) log: Log,
-    pub(super) epoch: Arc<Epoch>,
-    pub(super) arena: Arc<NodeArena>,
-    pub(super) catalog: Catalog,
-    pub(super) options: Options,
-    pub(super) clock: Clock,
-    pub(super) counters: Counters,
+    pub(crate) log: Log,
+    pub(crate) epoch: Arc<Epoch>,
+    pub(crate) arena: Arc<NodeArena>,
+    pub(crate) catalog: Catalog,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) counters: Counters,
     /// How often readers found what they touched not in memory, as far as they looked.
-    pub(super) waits_for_disk: AtomicU64,
+    pub(crate) waits_for_disk: AtomicU64,
     /// The tier reads ahead of who waits: until memory turns out to be less than the data.
-    pub(super) reads_ahead: AtomicBool,
-    pub(super) snapshots: Snapshots,
-    pub(super) backups: BackupPins,
-    pub(super) gc: Gc,
-    pub(super) consolidation: Consolidation,
-    pub(super) reordering: Reordering,
-    pub(super) cache: Cache,
-    pub(super) housekeeping: Housekeeping,
+    pub(crate) reads_ahead: AtomicBool,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) backups: BackupPins,
+    pub(crate) gc: Gc,
+    pub(crate) consolidation: Consolidation,
+    pub(crate) reordering: Reordering,
+    pub(crate) cache: Cache,
+    pub(crate) housekeeping: Housekeeping,
 }
 
 /// A table as all its handles share it.
 pub(crate) struct TableShared {
     /// Of the table's rows in the log. Changes when the table is cleared.
-    pub(super) id: AtomicU32,
-    pub(super) name: Arc<str>,
-    pub(super) schema: ArcSwap<TableSchema>,
-    pub(super) index: RowIndex,
+    pub(crate) id: AtomicU32,
+    pub(crate) name: Arc<str>,
+    pub(crate) schema: ArcSwap<TableSchema>,
+    pub(crate) index: RowIndex,
     /// Of its rows with an expiry.
-    pub(super) expiry: TableExpiry,
-    pub(super) dropped: AtomicBool,
+    pub(crate) expiry: TableExpiry,
+    pub(crate) dropped: AtomicBool,
     /// For the cache's policy.
-    pub(super) traffic: Traffic,
+    pub(crate) traffic: Traffic,
 }
 
 impl TableShared {
-    pub(super) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
+    pub(crate) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
         TableShared {
             id: AtomicU32::new(id),
             name: name.into(),
@@ -84,14 +84,14 @@ impl TableShared {
 
     /// The table's id in the log, for a write. Call with an appender locked: clearing and dropping lock all appenders.
     #[inline]
-    pub(super) fn id_for_write(&self) -> Result<u32> {
+    pub(crate) fn id_for_write(&self) -> Result<u32> {
         self.check_there()?;
         Ok(self.id.load(Ordering::Acquire))
     }
 
     /// `NotFound` for a table that was dropped.
     #[inline]
-    pub(super) fn check_there(&self) -> Result<()> {
+    pub(crate) fn check_there(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) { Err(self.gone()) } else { Ok(()) }
     }
 
@@ -101,14 +101,14 @@ impl TableShared {
     }
 
     /// Rows, as the index counts them.
-    pub(super) fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.index.len()
     }
 }
 
 impl Engine {
     /// Opens a store on a tier: root, catalog, replay. Starts no threads.
-    pub(super) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Engine> {
+    pub(crate) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
         let (engine, found) = Engine::load(tier, options, clock)?;
         engine.recover(&found, threads)?;
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// The part of opening before the log is replayed: root, segment headers, catalog.
-    pub(super) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Engine, OpenState)> {
+    pub(crate) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Engine, OpenState)> {
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// [`Engine::load`] of what is left of a damaged store, and what is wrong with it.
-    pub(super) fn load_damaged(
+    pub(crate) fn load_damaged(
         tier: Arc<FastTier>,
         options: Options,
         clock: Clock,
@@ -182,12 +182,12 @@ impl Engine {
     }
 
     #[inline]
-    pub(super) fn pin(&self) -> Guard<'_> {
+    pub(crate) fn pin(&self) -> Guard<'_> {
         self.epoch.pin()
     }
 
     /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.
-    pub(super) fn free_garbage(&self) -> bool {
+    pub(crate) fn free_garbage(&self) -> bool {
         let before = self.arena.bytes();
         // The epoch must move on twice before what was unlinked in it goes.
         for _ in 0..3 {
@@ -198,7 +198,7 @@ impl Engine {
 
     /// Does what the durability mode asks for, after a write of `sequence` was published and its appender let go.
     #[inline]
-    pub(super) fn make_durable(&self, sequence: u64) -> Result<()> {
+    pub(crate) fn make_durable(&self, sequence: u64) -> Result<()> {
         match self.options.durability {
             Durability::Immediate if self.log.tier().flush_is_cheap() => {
                 // The record itself was made durable before it was published. Everything before it must be, too, or
@@ -213,14 +213,14 @@ impl Engine {
     }
 
     /// Makes everything written so far durable, and writes that down in the root, which holds all tables as they are then.
-    pub(super) fn checkpoint(&self) -> Result<()> {
+    pub(crate) fn checkpoint(&self) -> Result<()> {
         self.log.check_writable()?;
         self.log.persist_checkpointed(self.log.last_sequence())?;
         self.checkpoint_catalog()
     }
 
     /// Makes everything durable and marks the store as closed in order.
-    pub(super) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         self.housekeeping.stop();
         let stored = self.checkpoint_catalog();
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
@@ -229,14 +229,14 @@ impl Engine {
 
     /// Whether a record must be durable before its publication.
     #[inline]
-    pub(super) fn persists_in_place(&self) -> bool {
+    pub(crate) fn persists_in_place(&self) -> bool {
         self.options.durability == Durability::Immediate && self.log.tier().flush_is_cheap()
     }
 }
 
 /// The error for a full index.
 #[cold]
-pub(super) fn index_full(_: IndexFull) -> Error {
+pub(crate) fn index_full(_: IndexFull) -> Error {
     Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }
 
@@ -257,7 +257,7 @@ struct Held {
 
 impl Snapshots {
     /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
-    pub(super) fn take(&self, log: &Log, now_ms: u64) -> u64 {
+    pub(crate) fn take(&self, log: &Log, now_ms: u64) -> u64 {
         let mut live = self.live.lock();
         // For `are_none`, before the sequence is read.
         self.held.fetch_add(1, Ordering::SeqCst);
@@ -267,14 +267,14 @@ impl Snapshots {
     }
 
     /// Holds one that is live once more.
-    pub(super) fn retain(&self, sequence: u64) {
+    pub(crate) fn retain(&self, sequence: u64) {
         if let Some(held) = self.live.lock().get_mut(&sequence) {
             held.count += 1;
             self.held.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    pub(super) fn release(&self, sequence: u64) {
+    pub(crate) fn release(&self, sequence: u64) {
         let mut live = self.live.lock();
         if let Some(held) = live.get_mut(&sequence) {
             held.count -= 1;
@@ -287,23 +287,23 @@ impl Snapshots {
 
     /// Whether there is none, and none in the making that would not see every sequence given out so far. For who holds a
     /// appender, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that appender.
-    pub(super) fn are_none(&self) -> bool {
+    pub(crate) fn are_none(&self) -> bool {
         self.held.load(Ordering::SeqCst) == 0
     }
 
     /// When the oldest was taken.
-    pub(super) fn oldest_since_ms(&self) -> Option<u64> {
+    pub(crate) fn oldest_since_ms(&self) -> Option<u64> {
         self.live.lock().first_key_value().map(|(_, held)| held.since_ms)
     }
 
-    pub(super) fn oldest(&self) -> Option<u64> {
+    pub(crate) fn oldest(&self) -> Option<u64> {
         self.live.lock().first_key_value().map(|(&sequence, _)| sequence)
     }
 }
 
 /// How long a background thread sleeps between two rounds: `busy` after one that found work, twice as long after each
 /// that found none. An idle store uses no processor to speak of, and a busy one is looked after at once.
-pub(super) struct IdleBackoff {
+pub(crate) struct IdleBackoff {
     busy: Duration,
     next: Duration,
 }
@@ -312,7 +312,7 @@ impl IdleBackoff {
     /// The longest sleep of a thread with nothing to do.
     const IDLE: Duration = Duration::from_millis(32);
 
-    pub(super) fn new(busy: Duration) -> IdleBackoff {
+    pub(crate) fn new(busy: Duration) -> IdleBackoff {
         IdleBackoff { busy, next: busy }
     }
 
@@ -336,7 +336,7 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     /// Starts the threads of an open store: prefaulting extents and index memory, gc, consolidation, sweeping, syncing. If one
     /// cannot be started, those before it go on until [`Housekeeping::stop`].
-    pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
+    pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
         Housekeeping::start_by(engine, hedgerow_device::spawn)
     }
 
@@ -365,7 +365,7 @@ impl Housekeeping {
     }
 
     /// Stops and joins the threads.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         *self.stopped.lock() = true;
         self.wake.notify_all();
         let mine = std::thread::current().id();
@@ -377,23 +377,23 @@ impl Housekeeping {
         }
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         *self.stopped.lock()
     }
 
     /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
-    pub(super) fn sleep(&self, duration: Duration) -> bool {
+    pub(crate) fn sleep(&self, duration: Duration) -> bool {
         self.sleep_unless_stopped(|| duration)
     }
 
     /// Sleeps for as long as `backoff` says; false once stopped. What `worked` looks at and [`Housekeeping::wake`] was called for
     /// after is never slept over.
-    pub(super) fn back_off(&self, backoff: &mut IdleBackoff, worked: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn back_off(&self, backoff: &mut IdleBackoff, worked: impl FnOnce() -> bool) -> bool {
         self.sleep_unless_stopped(|| backoff.next_sleep(worked()))
     }
 
     /// Ends everybody's sleep.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let _stopped = self.stopped.lock();
         self.wake.notify_all();
     }

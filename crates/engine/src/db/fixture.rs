@@ -29,7 +29,7 @@ impl Drop for Scratch {
     }
 }
 
-pub(super) fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         segment_bytes: 1 << 20,
         background: false,

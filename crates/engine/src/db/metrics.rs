@@ -11,7 +11,7 @@ const STRIPES: usize = 64;
 
 /// What is counted per operation.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Count {
+pub(crate) enum Count {
     Put,
     Update,
     Get,
@@ -42,7 +42,7 @@ impl Default for Counters {
 
 impl Counters {
     #[inline]
-    pub(super) fn add(&self, what: Count) {
+    pub(crate) fn add(&self, what: Count) {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
         let mine = MINE.with(|mine| {
@@ -55,7 +55,7 @@ impl Counters {
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    pub(super) fn sum(&self, what: Count) -> u64 {
+    pub(crate) fn sum(&self, what: Count) -> u64 {
         self.stripes.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
     }
 }
@@ -139,7 +139,7 @@ pub struct Metrics {
 }
 
 impl Engine {
-    pub(super) fn metrics(&self) -> Metrics {
+    pub(crate) fn metrics(&self) -> Metrics {
         let tables = self.catalog.all();
         let (live_bytes, obsolete_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();

@@ -8,7 +8,7 @@
 //! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
-//! While deltas are being merged into the base row in place (`in_place.rs`), a block of it may not match its checksum; the deltas at hand
+//! While deltas are being merged into the base row in place (`consolidate/in_place.rs`), a block of it may not match its checksum; the deltas at hand
 //! explain it then.
 //!
 //! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
@@ -23,10 +23,10 @@ use smallvec::SmallVec;
 
 use super::Row;
 use super::engine::{Engine, TableShared};
-use super::in_place::mend;
 use super::metrics::Count;
 use super::prefetch::RowPrefetch;
 use crate::cache;
+use crate::consolidate::in_place::mend;
 use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, Log};
@@ -37,12 +37,12 @@ use crate::schema::unknown_field;
 use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
-pub(super) const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 
 /// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
 /// miss, and a field that the newest delta names needs none of them.
 #[derive(Debug, Clone)]
-pub(super) struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     newest: Record<'a>,
     log: &'a Log,
     /// Newest first, the base row last. Not inline: a row without deltas should be cheap to move.
@@ -67,11 +67,11 @@ impl<'a> Chain<'a> {
     }
 
     /// Deltas in the chain.
-    pub(super) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.depth.into()
     }
 
-    pub(super) fn newest(&self) -> &Record<'a> {
+    pub(crate) fn newest(&self) -> &Record<'a> {
         &self.newest
     }
 
@@ -114,12 +114,12 @@ impl<'a> Chain<'a> {
     }
 
     /// Newest first, the base row last.
-    pub(super) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
+    pub(crate) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
         Ok([&self.newest].into_iter().chain(self.below()?))
     }
 
     /// Whether `record` is one of them. Sequences fall on the way down: what is younger than the newest is none, without a walk.
-    pub(super) fn has(&self, record: &Record<'_>) -> Result<bool> {
+    pub(crate) fn has(&self, record: &Record<'_>) -> Result<bool> {
         if record.sequence() >= self.newest.sequence() {
             return Ok(record.offset() == self.newest.offset());
         }
@@ -127,12 +127,12 @@ impl<'a> Chain<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn base_row(&self) -> Result<&Record<'a>> {
+    pub(crate) fn base_row(&self) -> Result<&Record<'a>> {
         Ok(self.below()?.last().unwrap_or(&self.newest))
     }
 
     /// Newest first.
-    pub(super) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
+    pub(crate) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
         let below = self.below()?;
         let newest = Some(&self.newest).filter(|_| !below.is_empty());
         Ok(newest.into_iter().chain(&below[..below.len().saturating_sub(1)]))
@@ -163,7 +163,7 @@ impl<'a> Chain<'a> {
 
     /// The newest expiry of the row, if it was not taken away.
     #[inline]
-    pub(super) fn expires_at_ms(&self) -> Result<Option<u64>> {
+    pub(crate) fn expires_at_ms(&self) -> Result<Option<u64>> {
         if !self.may_expire {
             return Ok(None);
         }
@@ -174,13 +174,13 @@ impl<'a> Chain<'a> {
 impl Engine {
     /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
     #[inline(always)]
-    pub(super) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
+    pub(crate) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
         debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
         Chain::new(&self.log, self.log.record(slot.offset())?, slot)
     }
 
     /// [`Engine::chain`] with all its records walked: what follows does not fail for want of one.
-    pub(super) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
+    pub(crate) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
         let chain = self.chain(slot)?;
         chain.below()?;
         Ok(chain)
@@ -188,7 +188,7 @@ impl Engine {
 
     /// Verifies all of a chain even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with
     /// them.
-    pub(super) fn verify_chain(&self, chain: &Chain<'_>) -> Result<()> {
+    pub(crate) fn verify_chain(&self, chain: &Chain<'_>) -> Result<()> {
         chain.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
     }
 
@@ -642,14 +642,14 @@ impl<'b, 'r: 'b> BodyBytes<'b> for Body<'b, 'r> {
 }
 
 /// The bodies of a chain, ready to be merged.
-pub(super) struct Bodies<'b, 'r> {
+pub(crate) struct Bodies<'b, 'r> {
     row: Option<RowBody<'b, Body<'b, 'r>>>,
     deltas: SmallVec<[DeltaBody<Body<'b, 'r>>; 8]>,
 }
 
 impl<'b, 'r: 'b> Bodies<'b, 'r> {
     /// Of a chain, under a delta that is newer than it.
-    pub(super) fn new(
+    pub(crate) fn new(
         schema: &'b TableSchema,
         chain: Option<&'b Chain<'r>>,
         newest: Option<&'b [u8]>,
@@ -664,7 +664,7 @@ impl<'b, 'r: 'b> Bodies<'b, 'r> {
     }
 
     /// The merged row, without what has expired by `now_ms`.
-    pub(super) fn merge(&self, schema: &'b TableSchema, now_ms: u64) -> Result<MergePlan<'b>> {
+    pub(crate) fn merge(&self, schema: &'b TableSchema, now_ms: u64) -> Result<MergePlan<'b>> {
         MergePlan::new(schema, self.row.as_ref(), &self.deltas, now_ms)
     }
 }

@@ -8,7 +8,7 @@ use hedgerow_device::Random;
 use smallvec::SmallVec;
 
 use super::engine::{Engine, TableShared};
-use super::expiring::Expiring;
+use super::expiry::Expiring;
 use super::metrics::Count;
 use super::read::{GROUP, RowRef};
 use super::write::{At, Edit, Step, is_row};
@@ -85,11 +85,11 @@ impl Table {
         Table { engine: Arc::clone(&db.engine), shared, _db: db.clone() }
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    pub(super) fn shared(&self) -> &Arc<TableShared> {
+    pub(crate) fn shared(&self) -> &Arc<TableShared> {
         &self.shared
     }
 

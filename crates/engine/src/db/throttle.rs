@@ -22,7 +22,7 @@ use std::time::Duration;
 use hedgerow_device::Clock;
 use parking_lot::Mutex;
 
-use super::victims::Room;
+use crate::gc::victims::Room;
 
 /// Writers may be ahead of their rate by so much before they sleep, and no sleep is longer than the most.
 const SLEEP_MIN_NS: u64 = 100_000;
@@ -38,12 +38,12 @@ const PASS_SECONDS: [f64; 2] = [0.5, 60.0];
 
 /// What gc has done: since the store was opened, or in a cycle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// Segments given back, and bytes copied out of them before.
-    pub(super) segments: u64,
-    pub(super) copied: u64,
+    pub(crate) segments: u64,
+    pub(crate) copied: u64,
     /// Bytes that merging made obsolete beyond what it wrote.
-    pub(super) gained: u64,
+    pub(crate) gained: u64,
 }
 
 impl Sub for Work {
@@ -59,14 +59,14 @@ impl Sub for Work {
 }
 
 impl Work {
-    pub(super) fn is_anything(self) -> bool {
+    pub(crate) fn is_anything(self) -> bool {
         self.segments + self.copied > 0
     }
 }
 
 /// What gc and the writers share.
 #[derive(Debug, Default)]
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     /// What writing 1 KiB takes of the time of all writers. Zero while they are not held.
     ns_per_kib: AtomicU64,
     /// Until when the time of all writers is taken, on the monotonic clock.
@@ -89,13 +89,13 @@ struct GcRates {
 impl Throttle {
     /// Whether writers are held to a rate.
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.ns_per_kib.load(Ordering::Relaxed) != 0
     }
 
     /// Takes the time of a write of so many bytes, and sleeps while the writers are ahead of their rate.
     #[cold]
-    pub(super) fn delay(&self, bytes: u64, clock: &Clock) {
+    pub(crate) fn delay(&self, bytes: u64, clock: &Clock) {
         let now_ns = clock.monotonic_ns();
         let cost_ns = (bytes * self.ns_per_kib.load(Ordering::Relaxed)) >> 10;
         let after = |until_ns: u64| {
@@ -112,7 +112,7 @@ impl Throttle {
     }
 
     /// Sets the rate after a cycle that did `work` and left `room`.
-    pub(super) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
+    pub(crate) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
         let mut rates = self.rates.lock();
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.

@@ -26,9 +26,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::engine::{Engine, TableShared, index_full};
-use super::gc::is_droppable_tombstone;
 use super::metrics::Count;
 use super::read::{Bodies, Chain, RowRef};
+use crate::gc::is_droppable_tombstone;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
@@ -39,13 +39,13 @@ use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
 /// A record about to be written, but for its key and body.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Draft {
-    pub(super) kind: RecordKind,
-    pub(super) flags: u8,
-    pub(super) schema_version: u16,
+pub(crate) struct Draft {
+    pub(crate) kind: RecordKind,
+    pub(crate) flags: u8,
+    pub(crate) schema_version: u16,
     /// Goes into the record's header; see `log/format.rs`.
-    pub(super) expires_at_ms: Option<u64>,
-    pub(super) body_bytes: usize,
+    pub(crate) expires_at_ms: Option<u64>,
+    pub(crate) body_bytes: usize,
 }
 
 impl Draft {
@@ -61,7 +61,7 @@ impl Draft {
         if self.kind == RecordKind::Tombstone { Claim::Delete } else { Claim::Write }
     }
 
-    pub(super) fn spec<'k>(&self, table: u32, key: &'k [u8]) -> RecordSpec<'k> {
+    pub(crate) fn spec<'k>(&self, table: u32, key: &'k [u8]) -> RecordSpec<'k> {
         RecordSpec {
             kind: self.kind,
             flags: self.flags,
@@ -74,7 +74,7 @@ impl Draft {
     }
 
     /// The slot of this record once it has replaced `old`.
-    pub(super) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
+    pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
         let older = |slot: Slot| match old {
             Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
             None => slot,
@@ -91,7 +91,7 @@ impl Draft {
 
     /// Records when the row of this record expires, for the sweeper. With the appender locked.
     #[inline]
-    pub(super) fn record_expiry(&self, log: &Log, offset: u64) {
+    pub(crate) fn record_expiry(&self, log: &Log, offset: u64) {
         if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
             log.record_expiry(offset, at_ms);
         }
@@ -269,7 +269,7 @@ impl Engine {
 
     /// Seals the record at `offset` under a sequence that was taken already.
     #[inline]
-    pub(super) fn seal_with(
+    pub(crate) fn seal_with(
         &self,
         spec: &RecordSpec<'_>,
         offset: u64,
@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// Records that a chain was replaced as a whole.
-    pub(super) fn chain_ended(&self, chain: &Chain<'_>) {
+    pub(crate) fn chain_ended(&self, chain: &Chain<'_>) {
         if chain.depth() > 0
             && let Ok(row) = chain.base_row()
         {
@@ -628,7 +628,7 @@ impl Engine {
 pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
 impl Engine {
-    pub(super) fn row_draft(
+    pub(crate) fn row_draft(
         &self,
         schema: &TableSchema,
         expires_at_ms: Option<u64>,

@@ -24,7 +24,7 @@
 //! * After the last record of a segment that is not full come 8 zero bytes. The checksum of a record under way is 0, too,
 //!   until it is whole. So after a killed process, any other checksum that does not match is corruption, not the end.
 //! * With flag MERGEABLE (rows on a medium whose lines are cheap to flush) fixed fields of the body may be overwritten by
-//!   those of deltas, see `db/in_place.rs`. Then the header crc ends before the blocks' checksums, each checksum is XORed with the
+//!   those of deltas, see `consolidate/in_place.rs`. Then the header crc ends before the blocks' checksums, each checksum is XORed with the
 //!   seed instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
 //!   body whole, under 16 bits of the crc32c of that number, seeded likewise. The number counts as the record's sequence where
 //!   it is the higher.

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::engine::{Engine, TableShared};
-use super::expiring::Pass;
-use super::metrics::Count;
-use super::read::GROUP;
-use super::write::{Edit, Step, is_row};
+use super::Pass;
 use crate::Result;
+use crate::db::engine::{Engine, TableShared};
+use crate::db::metrics::Count;
+use crate::db::read::GROUP;
+use crate::db::write::{Edit, Step, is_row};
 use crate::index::{Decision, ScanBatch, Slot, Tag};
 use crate::log::Appender;
 use crate::log::format::Record;
@@ -42,9 +42,9 @@ const SLOTS: usize = 2000;
 
 /// What a look through a segment came to.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Swept {
+pub(crate) struct Swept {
     records: usize,
-    pub(super) removed: usize,
+    pub(crate) removed: usize,
 }
 
 /// An expired row that takes more than to leave the index.
@@ -52,7 +52,7 @@ type Late = (Arc<TableShared>, Vec<u8>);
 
 impl Engine {
     /// The sweeper's thread.
-    pub(super) fn sweep_loop(&self) {
+    pub(crate) fn sweep_loop(&self) {
         if self.log.awaits_first_sync() {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
             drop(self.log.persist_to(self.log.last_sequence()));
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Sweeps all segments that are due, with rests in between.
-    pub(super) fn sweep_due(&self) {
+    pub(crate) fn sweep_due(&self) {
         let mut owed = Duration::ZERO;
         for due in self.log.due(self.clock.now_ms()) {
             let began_ns = self.clock.monotonic_ns();
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// Removes what has expired in the segment that `extent` is part of.
-    pub(super) fn sweep_segment(&self, extent: u32) -> Swept {
+    pub(crate) fn sweep_segment(&self, extent: u32) -> Swept {
         let (mut swept, mut late, mut left) = (Swept::default(), Vec::new(), Vec::new());
         // Taken before the first row is removed, which may be under way for a while.
         let now_ms = self.clock.now_ms();
@@ -218,7 +218,7 @@ impl Engine {
 
     /// Looks when rows expire, a bounded number of slots at a time, going on from where `pass` is; and removes what it finds
     /// expired: behind a record that is corrupted, nobody else does.
-    pub(super) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
+    pub(crate) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
         let mut expired = Vec::new();
         {
             let guard = self.pin();

@@ -25,9 +25,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
-use super::engine::{Engine, TableShared, index_full};
-use super::read::Chain;
 use crate::Result;
+use crate::db::engine::{Engine, TableShared, index_full};
+use crate::db::read::Chain;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
 use crate::schema::body::DeltaBody;
@@ -66,7 +66,7 @@ fn field_patches<'d>(
 
 /// What the blocks of `row` hold whose checksums do not match because a merge is, or was, under way; `deltas` are those over the
 /// row, newest first. `None` if no merge explains them.
-pub(super) fn mend<'d, 'a: 'd>(
+pub(crate) fn mend<'d, 'a: 'd>(
     row: &Record<'_>,
     deltas: impl DoubleEndedIterator<Item = &'d Record<'a>>,
     layout: &Layout,
@@ -113,19 +113,19 @@ struct Merge<'c, 'r> {
 
 impl Engine {
     /// Whether rows are written so that they can be merged in place.
-    pub(super) fn merges_in_place(&self) -> bool {
+    pub(crate) fn merges_in_place(&self) -> bool {
         self.options.swim && self.log.tier().flush_is_cheap()
     }
 
     /// The flag for rows under `layout` that are written from now on.
-    pub(super) fn mergeable_flag(&self, layout: &Layout) -> u8 {
+    pub(crate) fn mergeable_flag(&self, layout: &Layout) -> u8 {
         if layout.has_fixed() && self.merges_in_place() { FLAG_MERGEABLE } else { 0 }
     }
 
     /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to
     /// `through` are known durable, every guard of the time before they were visible has gone, and no snapshot is older.
     /// While no gc cycle runs.
-    pub(super) fn merge_in_place(
+    pub(crate) fn merge_in_place(
         &self,
         table: &TableShared,
         chains: &[(Slot, Chain<'_>)],
@@ -249,7 +249,7 @@ impl Engine {
     }
 
     /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
-    pub(super) fn mend_torn(&self, row: &Record<'_>) -> Result<()> {
+    pub(crate) fn mend_torn(&self, row: &Record<'_>) -> Result<()> {
         let guard = self.pin();
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
         if let Some(table) = self.catalog.by_id(row.table()) {

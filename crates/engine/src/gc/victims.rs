@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
-use super::engine::Engine;
+use crate::db::engine::Engine;
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
 /// Victims of one cycle, at most.
@@ -54,7 +54,7 @@ fn low_extents(all: u32) -> u32 {
 
 /// What a cycle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(crate) enum Need {
     /// Nobody is short of space.
     Idle,
     /// Nobody but range reordering.
@@ -67,22 +67,22 @@ pub(super) enum Need {
 
 /// The room there is for writers, and how much of it is spoken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Extents that writers may have, and how few of them are few.
-    pub(super) available: u32,
-    pub(super) low: u32,
+    pub(crate) available: u32,
+    pub(crate) low: u32,
     /// Bytes of live deltas, or half of those that there are, and of how many live ones can be kept up with.
     ///
     /// Deltas come at random, and go as one pass after the other merges the rows below them: half of those in the log are
     /// obsolete then, at no place all. So live ones may come to half of what is not rows.
-    pub(super) deltas: u64,
-    pub(super) deltas_even: u64,
+    pub(crate) deltas: u64,
+    pub(crate) deltas_even: u64,
     /// Bytes of all that is live.
-    pub(super) live: u64,
+    pub(crate) live: u64,
 }
 
 impl Room {
-    pub(super) fn is_low(self) -> bool {
+    pub(crate) fn is_low(self) -> bool {
         self.available < self.low || self.deltas * 2 > self.deltas_even
     }
 
@@ -95,10 +95,10 @@ impl Room {
 }
 
 /// The victims of a cycle.
-pub(super) struct Chosen {
-    pub(super) victims: Vec<u32>,
+pub(crate) struct Chosen {
+    pub(crate) victims: Vec<u32>,
     /// For the space that their copies take.
-    pub(super) claim: Claim,
+    pub(crate) claim: Claim,
 }
 
 /// What prices are made of.
@@ -200,7 +200,7 @@ impl Need {
 
 impl Engine {
     /// The room there is.
-    pub(super) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> Room {
         let (available, all) = self.log.space();
         let low = low_extents(all);
         let filling = self.log.filling();
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// What the present space asks of a cycle.
-    pub(super) fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> Need {
         let room = self.room();
         match room.is_low() {
             true => Need::Low(room),
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// The segments most worth collecting.
-    pub(super) fn choose(&self, need: Need) -> Chosen {
+    pub(crate) fn choose(&self, need: Need) -> Chosen {
         let filling = self.log.filling();
         let (used, obsolete_in_all) = (filling.used, filling.obsolete);
         // Where next to nothing would have to be copied, as after a table was cleared, the space goes back at once.

@@ -4,6 +4,8 @@
 //! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
 //! walks nothing. Must not know records.
 
+mod sweep;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::Slot;
@@ -20,7 +22,7 @@ pub struct Expiring {
 
 /// The numbers of one table.
 #[derive(Debug, Default)]
-pub(super) struct TableExpiry {
+pub(crate) struct TableExpiry {
     rows: AtomicU64,
     /// 0 while it is not known.
     mean_at_ms: AtomicU64,
@@ -29,7 +31,7 @@ pub(super) struct TableExpiry {
 impl TableExpiry {
     /// Counts a slot that now says `expires` in the place of `old`. With an appender locked: clearing a table locks all appenders.
     #[inline]
-    pub(super) fn replaced(&self, old: Option<Slot>, expires: bool) {
+    pub(crate) fn replaced(&self, old: Option<Slot>, expires: bool) {
         match (old.is_some_and(Slot::expires), expires) {
             (false, true) => drop(self.rows.fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(self.rows.fetch_sub(1, Ordering::Relaxed)),
@@ -39,17 +41,17 @@ impl TableExpiry {
 
     /// Rows with an expiry.
     #[inline]
-    pub(super) fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
     /// Takes the count that recovery found, or zero for a table without rows.
-    pub(super) fn reset(&self, rows: u64) {
+    pub(crate) fn reset(&self, rows: u64) {
         self.rows.store(rows, Ordering::Relaxed);
         self.mean_at_ms.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> Expiring {
+    pub(crate) fn get(&self) -> Expiring {
         let mean_at_ms = Some(self.mean_at_ms.load(Ordering::Relaxed)).filter(|&at_ms| at_ms != 0);
         Expiring { rows: self.rows(), mean_at_ms }
     }
@@ -57,11 +59,11 @@ impl TableExpiry {
 
 /// Where a pass of the sweeper over a table is, and what it has met.
 #[derive(Debug, Default)]
-pub(super) struct Pass {
+pub(crate) struct Pass {
     /// The last key looked at; empty at the start of a pass.
-    pub(super) position: Vec<u8>,
+    pub(crate) position: Vec<u8>,
     /// The same for tombstones among the rows.
-    pub(super) tombstones: Vec<u8>,
+    pub(crate) tombstones: Vec<u8>,
     rows: u64,
     /// Of the times at which they expire.
     sum_ms: u128,
@@ -69,13 +71,13 @@ pub(super) struct Pass {
 
 impl Pass {
     /// Records a row that expires at `at_ms`.
-    pub(super) fn met(&mut self, at_ms: u64) {
+    pub(crate) fn met(&mut self, at_ms: u64) {
         self.rows += 1;
         self.sum_ms += u128::from(at_ms);
     }
 
     /// Tells the table what a whole pass has found, and begins another.
-    pub(super) fn finish(&mut self, table: &TableExpiry) {
+    pub(crate) fn finish(&mut self, table: &TableExpiry) {
         let mean = self.sum_ms.checked_div(u128::from(self.rows)).unwrap_or(0) as u64;
         table.mean_at_ms.store(mean, Ordering::Relaxed);
         let tombstones = std::mem::take(&mut self.tombstones);

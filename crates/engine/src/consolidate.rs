@@ -15,16 +15,18 @@
 //!
 //! Nobody waits for it: if the queue is full or somebody else is at it, the key is not queued, and the next caller will queue it.
 
+pub(crate) mod in_place;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::engine::{Engine, IdleBackoff, TableShared};
-use super::metrics::Count;
-use super::read::{Chain, GROUP};
 use crate::Result;
+use crate::db::engine::{Engine, IdleBackoff, TableShared};
+use crate::db::metrics::Count;
+use crate::db::read::{Chain, GROUP};
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
 
@@ -76,7 +78,7 @@ pub(crate) struct Consolidation {
 
 impl Consolidation {
     /// `wanted`: whether keys are queued at all; `reads_count`: whether readers queue them from the start.
-    pub(super) fn new(wanted: bool, reads_count: bool) -> Consolidation {
+    pub(crate) fn new(wanted: bool, reads_count: bool) -> Consolidation {
         Consolidation {
             room: AtomicBool::new(wanted),
             reads_count: AtomicBool::new(reads_count),
@@ -89,7 +91,7 @@ impl Consolidation {
 
     /// For a reader that met a chain.
     #[inline]
-    pub(super) fn found(&self, table: &TableShared, key: &[u8]) {
+    pub(crate) fn found(&self, table: &TableShared, key: &[u8]) {
         if self.reads_count.load(Ordering::Relaxed) && self.room.load(Ordering::Relaxed) {
             self.enqueue(table, key, 1);
         }
@@ -97,14 +99,14 @@ impl Consolidation {
 
     /// For a writer that made a chain as long as it may be.
     #[inline]
-    pub(super) fn filled(&self, table: &TableShared, key: &[u8], depth: u8) {
+    pub(crate) fn filled(&self, table: &TableShared, key: &[u8], depth: u8) {
         if self.room.load(Ordering::Relaxed) {
             self.enqueue(table, key, depth);
         }
     }
 
     /// Whether rows are read far more often than updated.
-    pub(super) fn reads_prevail(&self) -> bool {
+    pub(crate) fn reads_prevail(&self) -> bool {
         self.reads_count.load(Ordering::Relaxed)
     }
 
@@ -132,7 +134,7 @@ impl Consolidation {
     }
 
     /// Chains merged so far, and those of them that were merged in place.
-    pub(super) fn merged(&self) -> (u64, u64) {
+    pub(crate) fn merged(&self) -> (u64, u64) {
         (self.merged.load(Ordering::Relaxed), self.in_place.load(Ordering::Relaxed))
     }
 }
@@ -155,7 +157,7 @@ impl Recent {
 
 impl Engine {
     /// The consolidation thread.
-    pub(super) fn consolidation_loop(&self) {
+    pub(crate) fn consolidation_loop(&self) {
         let (mut reads, mut updates) = (Recent::default(), Recent::default());
         let mut queued = Vec::with_capacity(WAITING_MAX);
         let (mut backoff, mut worked) = (IdleBackoff::new(POLL_INTERVAL), true);
@@ -211,7 +213,7 @@ impl Engine {
     }
 
     /// A round for a store without threads.
-    pub(super) fn consolidate_now(&self) {
+    pub(crate) fn consolidate_now(&self) {
         // The second time what the first has let age.
         let mut queued = Vec::with_capacity(WAITING_MAX);
         self.consolidate_queued(&mut queued);
@@ -274,12 +276,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
+    pub(crate) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
         self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
     }
 
     /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-    pub(super) fn prefetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
+    pub(crate) fn prefetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
         for _ in 0..=Slot::DEPTH_MAX {
             let slots = level.iter().flatten();
             slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));

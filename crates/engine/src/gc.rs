@@ -19,7 +19,10 @@
 //!
 //! A victim may be emptied in part: when the room for copies is used up, what was copied is obsolete in it, and the next
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
-//! `throttle.rs`.
+//! `db/throttle.rs`.
+
+pub(crate) mod reorder;
+pub(crate) mod victims;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,13 +30,13 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
+use victims::{Chosen, Need};
 
-use super::engine::{Engine, IdleBackoff, TableShared, index_full};
-use super::metrics::Count;
-use super::read::{Bodies, Chain, GROUP};
-use super::throttle::{Throttle, Work};
-use super::victims::{Chosen, Need};
-use super::write::Draft;
+use crate::db::engine::{Engine, IdleBackoff, TableShared, index_full};
+use crate::db::metrics::Count;
+use crate::db::read::{Bodies, Chain, GROUP};
+use crate::db::throttle::{Throttle, Work};
+use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::SegmentWalk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
@@ -49,17 +52,17 @@ pub(crate) struct Gc {
     /// The last cycle emptied no victim: there was less room than it seemed.
     no_progress: AtomicBool,
     /// When a cycle without need last gave something back, by the store's clock.
-    pub(super) gave_back_ns: AtomicU64,
+    pub(crate) gave_back_ns: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
     /// Bytes of records that merging made obsolete, less those of the rows it wrote.
     gained: AtomicU64,
     /// What writers are delayed while space is low.
-    pub(super) throttle: Throttle,
+    pub(crate) throttle: Throttle,
     /// Victims that wait for readers or snapshots.
     pending: Mutex<VecDeque<Pending>>,
     /// Cycles share it; whoever changes records in place has it alone.
-    pub(super) lock: RwLock<()>,
+    pub(crate) lock: RwLock<()>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     dropped: Mutex<HashMap<u32, Vec<u64>>>,
 }
@@ -101,31 +104,31 @@ struct Copy<'r, 'a> {
 
 impl Gc {
     /// A number that changes whenever a cycle begins or ends; odd while one is under way.
-    pub(super) fn cycles(&self) -> u64 {
+    pub(crate) fn cycles(&self) -> u64 {
         self.cycles.load(Ordering::SeqCst)
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.cycles() % 2 == 1
     }
 
     /// First extents of victims that are not freed yet.
-    pub(super) fn waiting_to_free(&self) -> Vec<u32> {
+    pub(crate) fn waiting_to_free(&self) -> Vec<u32> {
         self.pending.lock().iter().map(|victim| victim.extent).collect()
     }
 
     /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
-    pub(super) fn record_dropped(&self, extent: u32, offset: u64) {
+    pub(crate) fn record_dropped(&self, extent: u32, offset: u64) {
         self.dropped.lock().entry(extent).or_default().push(offset);
     }
 
     /// The records in a segment that left the index, by offset.
-    pub(super) fn dropped_in(&self, extent: u32) -> Vec<u64> {
+    pub(crate) fn dropped_in(&self, extent: u32) -> Vec<u64> {
         self.dropped.lock().get(&extent).cloned().unwrap_or_default()
     }
 
     /// Whether the last cycle emptied no victim.
-    pub(super) fn made_no_progress(&self) -> bool {
+    pub(crate) fn made_no_progress(&self) -> bool {
         self.no_progress.load(Ordering::Relaxed)
     }
 
@@ -135,20 +138,20 @@ impl Gc {
     }
 
     /// Segments collected and bytes copied so far.
-    pub(super) fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
 
 impl Engine {
     /// Asks for a gc cycle.
-    pub(super) fn request_gc_cycle(&self) {
+    pub(crate) fn request_gc_cycle(&self) {
         self.gc.requested.store(true, Ordering::SeqCst);
         self.housekeeping.wake();
     }
 
     /// The gc thread.
-    pub(super) fn gc_loop(&self) {
+    pub(crate) fn gc_loop(&self) {
         let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), (0, 0));
         let anything_new = |seen: &mut (u64, u64)| {
             // What expires may go without a sequence.
@@ -182,7 +185,7 @@ impl Engine {
     }
 
     /// Cycles by hand, until writers have room again or there is none to be made; returns how many segments were given back.
-    pub(super) fn run_gc_now(&self) -> Result<usize> {
+    pub(crate) fn run_gc_now(&self) -> Result<usize> {
         let mut freed = 0;
         for _ in 0..MANUAL_CYCLES_MAX {
             // By two: nobody is to take this for a cycle of the thread that began, or ended.
@@ -198,7 +201,7 @@ impl Engine {
 
     /// One cycle; returns how many segments were given back. Corruption is reported when all else is done, once: the
     /// segment is quarantined.
-    pub(super) fn run_gc(&self, need: Need) -> Result<usize> {
+    pub(crate) fn run_gc(&self, need: Need) -> Result<usize> {
         self.log.check_writable()?;
         if !self.options.background {
             self.consolidate_now();
@@ -264,7 +267,7 @@ impl Engine {
     }
 
     /// Whether waiting may bring space: a cycle is under way or would find something, or readers will let go of something.
-    pub(super) fn may_gain_space(&self) -> bool {
+    pub(crate) fn may_gain_space(&self) -> bool {
         !self.log.miscounted().is_empty()
             || self.waits_for_readers()
             || !self.choose(Need::Now).victims.is_empty()
@@ -278,7 +281,7 @@ impl Engine {
     }
 
     /// What keeps segments that are empty, or could be, from being freed: for the error of a store that is full.
-    pub(super) fn pins(&self) -> Vec<String> {
+    pub(crate) fn pins(&self) -> Vec<String> {
         let oldest = self.snapshots.oldest();
         let pending = self.gc.pending.lock();
         let of_snapshots =
@@ -451,7 +454,7 @@ impl Engine {
 
     /// Writes the row that `chain`, under `slot`, amounts to, in its place. False if the key changed meanwhile. Under a
     /// guard pinned before the slot was read.
-    pub(super) fn write_merged(
+    pub(crate) fn write_merged(
         &self,
         table: &TableShared,
         slot: Slot,
@@ -630,7 +633,7 @@ impl Engine {
 }
 
 /// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
-pub(super) fn is_droppable_tombstone(slot: Slot) -> bool {
+pub(crate) fn is_droppable_tombstone(slot: Slot) -> bool {
     slot.tag() == Tag::Tombstone && slot.older_versions() == 0
 }
 

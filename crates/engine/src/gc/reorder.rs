@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::engine::{Engine, TableShared};
-use super::read::GROUP;
+use crate::db::engine::{Engine, TableShared};
+use crate::db::read::GROUP;
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
 
 /// Ranges that can wait. With [`ROWS`] and [`RANGES_EACH`] it bounds what a round of consolidation copies.
@@ -64,7 +64,7 @@ pub(crate) struct Reordering {
 }
 
 impl Reordering {
-    pub(super) fn new(wanted: bool) -> Reordering {
+    pub(crate) fn new(wanted: bool) -> Reordering {
         let words = if wanted { MARKS / 64 } else { 0 };
         Reordering {
             seen: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -76,12 +76,12 @@ impl Reordering {
     }
 
     /// Whether a range waited for room since this was asked last.
-    pub(super) fn take_lack_of_room(&self) -> bool {
+    pub(crate) fn take_lack_of_room(&self) -> bool {
         self.lacks_room.swap(false, Ordering::Relaxed)
     }
 
     /// Rows copied so far.
-    pub(super) fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
@@ -154,7 +154,7 @@ fn isolated(slots: &[Slot]) -> impl Iterator<Item = Slot> {
 impl Engine {
     /// For a scan: what it was given by the index, in key order or against it.
     #[inline]
-    pub(super) fn enqueue_if_out_of_order(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
+    pub(crate) fn enqueue_if_out_of_order(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
         if self.reordering.is_wanted()
             && self.consolidation.reads_prevail()
             && are_out_of_order(batch.slots())
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// Copies the rows of the ranges that were queued; false if there were none.
-    pub(super) fn reorder_queued(&self) -> bool {
+    pub(crate) fn reorder_queued(&self) -> bool {
         self.reordering.forget_if_full();
         let ranges: SmallVec<[OutOfOrder; WAITING_MAX]> = self.reordering.waiting.lock().drain(..).collect();
         let has_room = ranges.iter().all(|range| self.has_room_to_reorder() && self.reorder(range));

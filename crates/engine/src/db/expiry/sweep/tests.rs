@@ -6,7 +6,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Random};
 
 use super::*;
 use crate::db::fixture::options;
-use crate::db::victims::Need;
+use crate::gc::victims::Need;
 use crate::{Batch, Db, Schema, Table, Value};
 
 fn open(sim: &CrashSim, now_ms: u64) -> (Db, Table, Clock) {
