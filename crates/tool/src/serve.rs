@@ -13,8 +13,10 @@ use hedgerow::{Db, Durability, Options};
 use hedgerow_device::Clock;
 
 pub mod backups;
+pub mod command;
 pub mod commands;
 pub mod connection;
+pub mod dispatch;
 pub mod event_loop;
 pub mod failure;
 pub mod glob;
@@ -184,7 +186,7 @@ pub fn prepare_with(
     };
     let banner = banner(&db, args, &addresses, opening, &settings);
     let keyspace = Keyspace::new(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
-    let event_loop = EventLoop::new(Server::new(keyspace, settings), sockets)
+    let event_loop = EventLoop::new(Server::new(keyspace, settings, commands::count()), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
     Ok(Ready { event_loop, addresses, banner })
 }

@@ -1,11 +1,12 @@
 //! The one table of commands: name, arity, flags, keys, documentation, handler.
 //!
 //! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so that they can
-//! not differ. Handlers are in the modules below, by group.
+//! not differ. Handlers are in the modules below, by group. Must not know connections, nor who calls: [`dispatch`](super::dispatch).
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in a command's syntax are no links")]
 
 use std::sync::LazyLock;
 
+use super::command::Command;
 use super::failure::{Failure, Outcome, quote};
 use super::resp::Args;
 use super::server::Context;
@@ -22,115 +23,8 @@ pub mod transaction;
 
 mod registry;
 
-/// A property of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flag {
-    /// Changes keys.
-    Write,
-    /// Reads keys.
-    Read,
-    /// Takes the same time whatever the data.
-    Fast,
-    /// Of interest to the operator.
-    Admin,
-    /// Allowed before authentication.
-    NoAuth,
-    /// Done at once inside MULTI, not queued.
-    NoQueue,
-    /// Not allowed inside MULTI.
-    NoMulti,
-    /// Never in the slow log: its arguments are secrets.
-    SkipSlowlog,
-    /// Its writes can be part of one atomic batch.
-    Batch,
-    /// It looks at no more of its key than whether it exists and when it expires, which is known of staged writes: so it
-    /// can follow another write of the key in a batch.
-    Follows,
-    /// It looks one key up, and changes the store once or not at all: it never waits for space, so that what was looked up
-    /// ahead for it and its neighbours in a pipeline can stay pinned until all of them are done.
-    Pinned,
-}
-
 /// Does a command.
 pub type Handler = fn(&mut Context<'_>, Args<'_>) -> Outcome<()>;
-
-/// A command, or a subcommand (`config|get`).
-pub struct Command {
-    /// In lower case, a subcommand with its parent before a `|`.
-    name: &'static str,
-    /// Arguments, the name included; negative: at least that many.
-    pub arity: i32,
-    /// Properties.
-    pub flags: &'static [Flag],
-    /// First and last key (negative: from the end) and step; zeros if it has no keys.
-    pub keys: (i32, i32, i32),
-    /// The group COMMAND DOCS puts it in.
-    pub group: &'static str,
-    /// The version of Redis (or of Hedgerow, for commands of our own) that had it first.
-    pub since: &'static str,
-    /// One sentence.
-    pub summary: &'static str,
-    /// The arguments in the notation of Redis's manual.
-    pub syntax: &'static str,
-    /// What to call.
-    pub handler: Handler,
-    index: usize,
-    flag_bits: u32,
-}
-
-impl Command {
-    /// The name with its parent.
-    #[inline]
-    pub fn full_name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The position in the table.
-    #[inline]
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// Whether it has a property.
-    #[inline]
-    pub fn is(&self, flag: Flag) -> bool {
-        self.flag_bits & (1 << flag as u32) != 0
-    }
-
-    /// Whether it can have so many arguments, the name included.
-    #[inline]
-    pub fn accepts(&self, count: usize) -> bool {
-        match self.arity {
-            arity if arity >= 0 => count == arity as usize,
-            arity => count >= arity.unsigned_abs() as usize,
-        }
-    }
-
-    /// The command this is a subcommand of.
-    pub fn parent(&self) -> Option<&'static str> {
-        self.name.split_once('|').map(|(parent, _)| parent)
-    }
-
-    /// The subcommands.
-    pub fn subcommands(&self) -> impl Iterator<Item = &'static Command> + use<> {
-        let name = self.name;
-        all().iter().filter(move |command| command.parent() == Some(name))
-    }
-
-    /// The keys among the arguments.
-    pub fn keys_of<'a>(&self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (first, last, step) = self.keys;
-        let last = if last < 0 { args.len() as i32 + last } else { last };
-        let positions = if first > 0 { first..last + 1 } else { 0..0 };
-        positions.step_by(step.max(1) as usize).filter_map(move |index| args.get(index as usize))
-    }
-}
-
-impl std::fmt::Debug for Command {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// All commands and subcommands.
 pub fn all() -> &'static [Command] {
@@ -142,8 +36,26 @@ pub fn count() -> usize {
     all().len()
 }
 
+/// The subcommands of a command.
+pub fn subcommands(parent: &Command) -> impl Iterator<Item = &'static Command> + use<> {
+    let name = parent.name;
+    all().iter().filter(move |command| command.parent() == Some(name))
+}
+
+/// Does a command. A reply that is too large is an error.
+#[inline]
+pub fn call(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+    TABLE.handlers[command.index](context, args)?;
+    match context.reply.is_over() {
+        true => context.reply.check(0),
+        false => Ok(()),
+    }
+}
+
 struct Table {
     commands: Vec<Command>,
+    /// By position in `commands`.
+    handlers: Vec<Handler>,
     /// Open addressing: position in `commands` plus 1, 0 where there is none.
     slots: Vec<u16>,
     /// By position: whether there are subcommands.
@@ -155,7 +67,7 @@ const SLOTS: usize = 2048;
 const NAME_BYTES_MAX: usize = 32;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let mut commands = registry::commands();
+    let (mut commands, handlers) = registry::commands();
     let mut slots = vec![0u16; SLOTS];
     for (index, command) in commands.iter_mut().enumerate() {
         command.index = index;
@@ -168,7 +80,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     }
     let parents: Vec<&str> = commands.iter().filter_map(Command::parent).collect();
     let is_container = commands.iter().map(|command| parents.contains(&command.name)).collect();
-    Table { commands, slots, is_container }
+    Table { commands, handlers, slots, is_container }
 });
 
 #[inline]

@@ -19,6 +19,7 @@ use rustix::net::sockopt;
 use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
+use super::dispatch;
 use super::limits;
 use super::persister::Persister;
 use super::pipeline_peek::{PeekedRun, PipelinePeek};
@@ -641,16 +642,17 @@ fn execute(
         }
         let args = connection.parser.args(connection.input.bytes());
         if server.paused.is_some() {
-            let waits = server.is_paused() && server.pauses(key, args);
+            let waits = server.is_paused() && dispatch::pauses(server, key, args);
             server.sessions[key].is_paused = waits;
             if waits {
-                server.record_waiting(key, args);
+                dispatch::record_waiting(server, key, args);
                 return ControlFlow::Break(Executed::Waits);
             }
         }
         if !args.is_empty() {
             server.keyspace.refresh_old_time(started);
-            started = server.execute(key, args, run.peeked(position), &mut connection.output, started);
+            started =
+                dispatch::execute(server, key, args, run.peeked(position), &mut connection.output, started);
             if let Some(what) = server.sessions[key].waits_for {
                 return ControlFlow::Break(Executed::WaitsFor(what));
             }

@@ -9,7 +9,8 @@
 
 use hedgerow::ReadGuard;
 
-use super::commands::{self, Command, Flag};
+use super::command::{Command, Flag};
+use super::commands;
 use super::keyspace::Keyspace;
 use super::keyspace::prefetch::{KEYS_MAX, PrefetchBatch, PrefetchedKey};
 

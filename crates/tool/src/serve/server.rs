@@ -1,7 +1,6 @@
-//! The state all clients share, and the way a command goes: look up, check, queue or run, account.
+//! The state all clients share, and what of it a command works with.
 //!
-//! Owns: sessions, settings, counters, slow log. Promises: whatever a command does, exactly one reply (or none, where the client
-//! asked for none) is appended for it, and a failed command leaves no half reply. Must not know sockets.
+//! Owns: sessions, settings, counters, slow log. Must not know sockets, nor what commands there are.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,15 +9,14 @@ use hedgerow::Missing;
 use slab::Slab;
 
 use super::backups::Backups;
-use super::commands::{self, Command, Flag, Lookup};
+use super::command::{Command, Flag};
 use super::failure::{Failure, Outcome};
 use super::keyspace::prefetch::PrefetchedKey;
-use super::keyspace::{Keyspace, Tries, Wants};
+use super::keyspace::{Keyspace, Wants};
 use super::limits;
-use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
 use super::resp::Args;
-use super::session::{Queued, ReplyMode, Session, WaitsFor};
+use super::session::{Session, WaitsFor};
 use super::settings::Settings;
 use super::slowlog::{Slow, SlowLog};
 use super::stats::{Errors, Memory, Rates, Totals};
@@ -168,8 +166,8 @@ impl Context<'_> {
 }
 
 impl Server {
-    /// A server without clients.
-    pub fn new(keyspace: Keyspace, settings: Settings) -> Server {
+    /// A server without clients, which has so many commands.
+    pub fn new(keyspace: Keyspace, settings: Settings, commands: usize) -> Server {
         let now_ms = keyspace.now_ms();
         let durable_sequence = keyspace.db().metrics().durable_sequence;
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), now_ms);
@@ -181,7 +179,7 @@ impl Server {
             counters: Counters::default(),
             rates: Rates::default(),
             memory_peak: 0,
-            calls: vec![Calls::default(); commands::count()],
+            calls: vec![Calls::default(); commands],
             slowlog: SlowLog::default(),
             latency: Latency::default(),
             shutdown: None,
@@ -207,20 +205,6 @@ impl Server {
         self.paused.is_some_and(|pause| self.keyspace.now_ms() < pause.until_ms)
     }
 
-    /// Whether this command of a client waits while the server is paused.
-    pub fn pauses(&self, client: usize, args: Args<'_>) -> bool {
-        let Some(pause) = self.paused else { return false };
-        match commands::look_up(args) {
-            Lookup::Found(command) if command.full_name().starts_with("client") => false,
-            Lookup::Found(command) if pause.writes_only && command.full_name() == "exec" => {
-                let multi = self.sessions[client].multi.as_ref();
-                multi.is_some_and(|multi| multi.queue.iter().any(|queued| queued.command.is(Flag::Write)))
-            }
-            Lookup::Found(command) => !pause.writes_only || command.is(Flag::Write),
-            _ => false,
-        }
-    }
-
     /// Pauses commands. A pause under way is never made shorter or narrower: CLIENT UNPAUSE ends it.
     pub fn pause(&mut self, new: Pause) {
         let old = self.paused.filter(|_| self.is_paused()).unwrap_or(new);
@@ -232,7 +216,7 @@ impl Server {
 
     /// Closes the connection of what is no client, but a web page that had a browser send a request here: the body of the
     /// request could be any commands.
-    fn refuse_cross_protocol(&mut self, client: usize) {
+    pub fn refuse_cross_protocol(&mut self, client: usize) {
         let session = &mut self.sessions[client];
         session.is_closing = true;
         let is_quiet = |logged: Instant| logged.elapsed() >= limits::CROSS_PROTOCOL_LOG_INTERVAL;
@@ -276,13 +260,6 @@ impl Server {
         }
     }
 
-    /// Records which command a client waits with.
-    pub fn record_waiting(&mut self, client: usize, args: Args<'_>) {
-        if let Lookup::Found(command) = commands::look_up(args) {
-            self.sessions[client].last_command = command.full_name();
-        }
-    }
-
     /// Has a client watch no key any more.
     pub fn unwatch(&mut self, client: usize) {
         for (space, key, _) in std::mem::take(&mut self.sessions[client].watched).iter() {
@@ -311,79 +288,9 @@ impl Server {
         self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
-    /// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
-    pub fn execute(
-        &mut self,
-        client: usize,
-        args: Args<'_>,
-        peeked: PeekedCommand<'_>,
-        out: &mut Vec<u8>,
-        started: Instant,
-    ) -> Instant {
-        let start = out.len();
-        let writes = self.keyspace.writes();
-        let session = &mut self.sessions[client];
-        session.reply_needs_sync = false;
-        let resp3 = session.resp3;
-        let at_hand_only = self.keyspace.begin_command(session.tries);
-        let reply = Reply::bounded(out, resp3, self.settings.output.hard);
-        let mut context = Context { server: self, client, reply, prefetched: peeked.prefetched };
-        let ran = context.run(peeked.command, args);
-        drop(at_hand_only);
-        if let Some(wants) = context.server.keyspace.end_command() {
-            context.reply.truncate(start);
-            self.put_off(client, wants);
-            return Instant::now();
-        }
-        let done = match ran {
-            Ok(done) => done,
-            Err(Failed { command, ran, failure }) => {
-                context.reply.truncate(start);
-                if failure == Failure::CROSS_PROTOCOL {
-                    self.refuse_cross_protocol(client);
-                    return Instant::now();
-                }
-                context.reply.error(failure.as_str());
-                self.counters.errors.count(failure.as_str());
-                if let Some(command) = command {
-                    let calls = &mut self.calls[command.index()];
-                    *(if ran { &mut calls.failed } else { &mut calls.rejected }) += 1;
-                }
-                command.filter(|_| ran)
-            }
-        };
-        let ended = Instant::now();
-        self.keyspace.watches.commit();
-        self.counters.commands += 1;
-        if let Some(command) = done {
-            self.account(client, command, args, ended - started);
-        }
-        let wrote = self.keyspace.writes() != writes;
-        let session = &mut self.sessions[client];
-        session.tries = Tries::default();
-        let needs_sync = session.reply_needs_sync || wrote && self.settings.sync_writes;
-        match session.reply_mode {
-            ReplyMode::On => {}
-            ReplyMode::Off => out.truncate(start),
-            ReplyMode::SkipNext => {
-                session.reply_mode = ReplyMode::Skip;
-                out.truncate(start);
-            }
-            ReplyMode::Skip => {
-                session.reply_mode = ReplyMode::On;
-                out.truncate(start);
-            }
-        }
-        if needs_sync {
-            session.unsynced.push(start..out.len());
-        }
-        ended
-    }
-
     /// Records what a command waits for that has changed nothing.
     #[cold]
-    fn put_off(&mut self, client: usize, wants: Wants) {
+    pub fn put_off(&mut self, client: usize, wants: Wants) {
         self.keyspace.watches.forget();
         let session = &mut self.sessions[client];
         match wants {
@@ -400,7 +307,8 @@ impl Server {
         }
     }
 
-    fn account(&mut self, client: usize, command: &'static Command, args: Args<'_>, took: Duration) {
+    /// Counts a command that was done, and logs it if it took long.
+    pub fn account(&mut self, client: usize, command: &'static Command, args: Args<'_>, took: Duration) {
         let calls = &mut self.calls[command.index()];
         calls.calls += 1;
         calls.microseconds_x1000 += took.as_nanos() as u64;
@@ -434,97 +342,3 @@ impl Server {
         self.slowlog.add(slow, args, self.settings.slowlog_len);
     }
 }
-
-/// A command that ended in an error.
-struct Failed {
-    /// If there is such a command.
-    command: Option<&'static Command>,
-    /// Whether it was tried, and not refused before.
-    ran: bool,
-    failure: Failure,
-}
-
-impl Context<'_> {
-    /// Does or queues a command; which one it was, if it was done.
-    fn run(
-        &mut self,
-        peeked: Option<&'static Command>,
-        args: Args<'_>,
-    ) -> Result<Option<&'static Command>, Failed> {
-        let unknown = |failure| Failed { command: None, ran: false, failure };
-        let command = match commands::look_up_peeked(peeked, args) {
-            Lookup::Found(command) => command,
-            Lookup::Unknown if commands::is_http(args) => return Err(unknown(Failure::CROSS_PROTOCOL)),
-            Lookup::Unknown => return Err(unknown(self.refuse(commands::unknown_command(args)))),
-            Lookup::UnknownSub(parent) => {
-                return Err(unknown(self.refuse(commands::unknown_subcommand(parent, args))));
-            }
-        };
-        self.session().last_command = command.full_name();
-        let failed = |ran| move |failure| Failed { command: Some(command), ran, failure };
-        self.check(command, args).map_err(failed(false))?;
-        if self.server.sessions[self.client].multi.is_some() && !command.is(Flag::NoQueue) {
-            self.queue(command, args).map_err(failed(false))?;
-            return Ok(None);
-        }
-        self.call(command, args).map_err(failed(true))?;
-        Ok(Some(command))
-    }
-
-    /// Does a command. A reply that is too large is an error.
-    #[inline]
-    pub fn call(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
-        (command.handler)(self, args)?;
-        match self.reply.is_over() {
-            true => self.reply.check(0),
-            false => Ok(()),
-        }
-    }
-
-    /// Marks an open transaction as broken by a command that could not be queued.
-    fn refuse(&mut self, failure: Failure) -> Failure {
-        if let Some(multi) = &mut self.session().multi {
-            multi.is_broken = true;
-        }
-        failure
-    }
-
-    /// Whether a command may be done.
-    #[inline]
-    fn check(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
-        if !command.accepts(args.len()) {
-            let name = command.full_name();
-            return Err(
-                self.refuse(Failure::new(format!("ERR wrong number of arguments for '{name}' command")))
-            );
-        }
-        if !self.server.sessions[self.client].authenticated && !command.is(Flag::NoAuth) {
-            return Err(self.refuse(Failure::text("NOAUTH Authentication required.")));
-        }
-        if command.is(Flag::Write)
-            && let Err(failure) = self.server.check_writable()
-        {
-            return Err(self.refuse(failure));
-        }
-        Ok(())
-    }
-
-    fn queue(&mut self, command: &'static Command, args: Args<'_>) -> Outcome<()> {
-        if command.is(Flag::NoMulti) {
-            return Err(self.refuse(Failure::text("ERR Command not allowed inside a transaction")));
-        }
-        let args = args.to_owned();
-        let Some(multi) = &mut self.session().multi else { return Ok(()) };
-        multi.bytes += args.bytes();
-        if multi.queue.len() >= limits::QUEUED_COMMANDS_MAX || multi.bytes > limits::COMMAND_BYTES_MAX {
-            multi.is_broken = true;
-            return Err(Failure::text("ERR too many or too large commands in one transaction"));
-        }
-        multi.queue.push(Queued { command, args });
-        self.reply.status("QUEUED");
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests;

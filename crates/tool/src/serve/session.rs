@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::commands::Command;
+use super::command::Command;
 use super::keyspace::Tries;
 use super::resp::OwnedArgs;
 

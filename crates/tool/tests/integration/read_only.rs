@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Parser;
-use hedgerow_tool::serve::commands::{Flag, all};
+use hedgerow_tool::serve::command::Flag;
+use hedgerow_tool::serve::commands::all;
 use hedgerow_tool::serve::{self};
 
 use crate::client::{Server, TempDir};

@@ -4,7 +4,8 @@
 
 use std::fmt::Write;
 
-use super::{Command, Flag, all};
+use super::{all, subcommands};
+use crate::serve::command::{Command, Flag};
 use crate::serve::reply::Reply;
 
 /// An argument, or a group of them.
@@ -208,7 +209,7 @@ fn reply_argument(reply: &mut Reply<'_>, argument: &Argument) {
 /// The map of COMMAND DOCS.
 pub fn reply_docs(reply: &mut Reply<'_>, command: &Command) {
     let arguments = parse(command.syntax);
-    let subcommands: Vec<&Command> = command.subcommands().collect();
+    let subcommands: Vec<&Command> = subcommands(command).collect();
     reply.map(3 + usize::from(!arguments.is_empty()) + usize::from(!subcommands.is_empty()));
     for (name, value) in [("summary", command.summary), ("since", command.since), ("group", command.group)] {
         reply.bulk(name.as_bytes());
@@ -267,7 +268,7 @@ pub fn categories(command: &Command) -> Vec<&'static str> {
 /// The array of COMMAND INFO.
 pub fn reply_info(reply: &mut Reply<'_>, command: &Command) {
     let (first, last, step) = command.keys;
-    let subcommands: Vec<&Command> = command.subcommands().collect();
+    let subcommands: Vec<&Command> = subcommands(command).collect();
     reply.array(10);
     reply.bulk(command.full_name().as_bytes());
     reply.integer(command.arity.into());
@@ -354,7 +355,7 @@ pub fn markdown() -> String {
             group = command.group;
             text.push_str(&format!("\n## {group}\n\n| command | arguments | since | |\n|---|---|---|---|\n"));
         }
-        let is_container = command.subcommands().next().is_some();
+        let is_container = subcommands(command).next().is_some();
         if is_container && command.syntax.is_empty() && command.full_name() != "command" {
             continue;
         }

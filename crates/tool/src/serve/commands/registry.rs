@@ -1,7 +1,10 @@
 //! The rows of the table.
 
-use super::Flag::{Admin, Batch, Fast, Follows, NoAuth, NoMulti, NoQueue, Pinned, Read, SkipSlowlog, Write};
-use super::{Command, Flag, Handler, connection, expiration, hash, key, server, string, table, transaction};
+use super::{Handler, connection, expiration, hash, key, server, string, table, transaction};
+use crate::serve::command::Flag::{
+    Admin, Batch, Fast, Follows, NoAuth, NoMulti, NoQueue, Pinned, Read, SkipSlowlog, Write,
+};
+use crate::serve::command::{Command, Flag};
 
 type Row =
     (&'static str, i32, &'static [Flag], (i32, i32, i32), &'static str, &'static str, &'static str, Handler);
@@ -10,8 +13,8 @@ const NONE: (i32, i32, i32) = (0, 0, 0);
 const ONE: (i32, i32, i32) = (1, 1, 1);
 const ALL: (i32, i32, i32) = (1, -1, 1);
 
-/// The commands, in the order of the groups.
-pub(super) fn commands() -> Vec<Command> {
+/// The commands, in the order of the groups, and beside each what does it.
+pub(super) fn commands() -> (Vec<Command>, Vec<Handler>) {
     let groups: [(&str, &[Row]); 7] = [
         ("connection", CONNECTION),
         ("server", SERVER),
@@ -21,7 +24,7 @@ pub(super) fn commands() -> Vec<Command> {
         ("transactions", TRANSACTIONS),
         ("table", TABLE),
     ];
-    let mut commands = Vec::new();
+    let (mut commands, mut handlers) = (Vec::new(), Vec::new());
     for (group, rows) in groups {
         for &(name, arity, flags, keys, since, syntax, summary, handler) in rows {
             commands.push(Command {
@@ -33,13 +36,13 @@ pub(super) fn commands() -> Vec<Command> {
                 since,
                 summary,
                 syntax,
-                handler,
                 index: 0,
                 flag_bits: 0,
             });
+            handlers.push(handler);
         }
     }
-    commands
+    (commands, handlers)
 }
 
 #[rustfmt::skip]

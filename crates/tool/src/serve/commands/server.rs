@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::docs;
-use super::{Command, all, by_name, is_word};
+use super::{all, by_name, is_word, subcommands};
+use crate::serve::command::Command;
 use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::glob;
 use crate::serve::limits;
@@ -30,7 +31,7 @@ pub fn help(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let Some(parent) = by_name(args.at(0)) else { return Err(Failure::SYNTAX) };
     let name = parent.full_name().to_ascii_uppercase();
     let mut lines = vec![format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")];
-    for command in parent.subcommands() {
+    for command in subcommands(parent) {
         let sub = command.full_name().split('|').next_back().unwrap_or("").to_ascii_uppercase();
         lines.push(format!("{sub} {}", command.syntax).trim_end().to_string());
         lines.push(format!("    {}", command.summary));
@@ -416,7 +417,7 @@ pub fn command_getkeys(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::commands::Flag;
+    use crate::serve::command::Flag;
 
     #[test]
     fn secrets_stay_out_of_the_slow_log() {

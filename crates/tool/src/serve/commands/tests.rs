@@ -1,4 +1,5 @@
 use super::*;
+use crate::serve::command::Flag;
 use crate::serve::resp::Span;
 
 fn with_args<R>(words: &[&str], check: impl FnOnce(Args<'_>) -> R) -> R {

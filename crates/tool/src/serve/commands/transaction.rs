@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::{Command, Flag};
+use super::call;
+use crate::serve::command::{Command, Flag};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::limits;
 use crate::serve::resp::Args;
@@ -143,7 +144,7 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     let start = context.reply.len();
     let Queued { command, args } = queued;
     let started = Instant::now();
-    let outcome = context.call(command, args.borrow());
+    let outcome = call(context, command, args.borrow());
     if context.server.keyspace.wants_again() {
         return;
     }

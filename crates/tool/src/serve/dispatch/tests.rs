@@ -4,7 +4,10 @@ use hedgerow::{Db, Options};
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
 use super::*;
+use crate::serve::keyspace::Keyspace;
 use crate::serve::resp::OwnedArgs;
+use crate::serve::session::Session;
+use crate::serve::settings::Settings;
 
 const START_MS: u64 = 1_800_000_000_000;
 
@@ -27,7 +30,8 @@ impl Bench {
         };
         let clock = Clock::cached(source);
         let db = Db::open_at(tier, options, clock.clone()).unwrap();
-        let mut server = Server::new(Keyspace::new(db, clock).unwrap(), Settings::default());
+        let mut server =
+            Server::new(Keyspace::new(db, clock).unwrap(), Settings::default(), commands::count());
         let client = server.sessions.insert(Session::new(1, String::new(), String::new(), true, START_MS));
         Bench { server, client }
     }
@@ -36,7 +40,14 @@ impl Bench {
         let args = OwnedArgs::from_words(words);
         let mut out = Vec::new();
         self.server.keyspace.refresh_time(Instant::now());
-        self.server.execute(self.client, args.borrow(), PeekedCommand::default(), &mut out, Instant::now());
+        execute(
+            &mut self.server,
+            self.client,
+            args.borrow(),
+            PeekedCommand::default(),
+            &mut out,
+            Instant::now(),
+        );
         String::from_utf8_lossy(&out).replace("\r\n", " ").trim_end().to_owned()
     }
 

@@ -1,0 +1,191 @@
+//! The way a command goes: look up, check, queue or do, account.
+//!
+//! Promises: whatever a command does, exactly one reply (or none, where the client asked for none) is appended for it, and a
+//! failed command leaves no half reply. Must not know sockets.
+
+use std::time::Instant;
+
+use super::command::{Command, Flag};
+use super::commands::{self, Lookup};
+use super::failure::{Failure, Outcome};
+use super::keyspace::Tries;
+use super::limits;
+use super::pipeline_peek::PeekedCommand;
+use super::reply::Reply;
+use super::resp::Args;
+use super::server::{Context, Server};
+use super::session::{Queued, ReplyMode};
+
+/// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
+/// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
+pub fn execute(
+    server: &mut Server,
+    client: usize,
+    args: Args<'_>,
+    peeked: PeekedCommand<'_>,
+    out: &mut Vec<u8>,
+    started: Instant,
+) -> Instant {
+    let start = out.len();
+    let writes = server.keyspace.writes();
+    let session = &mut server.sessions[client];
+    session.reply_needs_sync = false;
+    let resp3 = session.resp3;
+    let at_hand_only = server.keyspace.begin_command(session.tries);
+    let reply = Reply::bounded(out, resp3, server.settings.output.hard);
+    let mut context = Context { server: &mut *server, client, reply, prefetched: peeked.prefetched };
+    let ran = run(&mut context, peeked.command, args);
+    drop(at_hand_only);
+    if let Some(wants) = context.server.keyspace.end_command() {
+        context.reply.truncate(start);
+        server.put_off(client, wants);
+        return Instant::now();
+    }
+    let done = match ran {
+        Ok(done) => done,
+        Err(Failed { command, ran, failure }) => {
+            context.reply.truncate(start);
+            if failure == Failure::CROSS_PROTOCOL {
+                server.refuse_cross_protocol(client);
+                return Instant::now();
+            }
+            context.reply.error(failure.as_str());
+            server.counters.errors.count(failure.as_str());
+            if let Some(command) = command {
+                let calls = &mut server.calls[command.index()];
+                *(if ran { &mut calls.failed } else { &mut calls.rejected }) += 1;
+            }
+            command.filter(|_| ran)
+        }
+    };
+    let ended = Instant::now();
+    server.keyspace.watches.commit();
+    server.counters.commands += 1;
+    if let Some(command) = done {
+        server.account(client, command, args, ended - started);
+    }
+    let wrote = server.keyspace.writes() != writes;
+    let session = &mut server.sessions[client];
+    session.tries = Tries::default();
+    let needs_sync = session.reply_needs_sync || wrote && server.settings.sync_writes;
+    match session.reply_mode {
+        ReplyMode::On => {}
+        ReplyMode::Off => out.truncate(start),
+        ReplyMode::SkipNext => {
+            session.reply_mode = ReplyMode::Skip;
+            out.truncate(start);
+        }
+        ReplyMode::Skip => {
+            session.reply_mode = ReplyMode::On;
+            out.truncate(start);
+        }
+    }
+    if needs_sync {
+        session.unsynced.push(start..out.len());
+    }
+    ended
+}
+
+/// Whether this command of a client waits while the server is paused.
+pub fn pauses(server: &Server, client: usize, args: Args<'_>) -> bool {
+    let Some(pause) = server.paused else { return false };
+    match commands::look_up(args) {
+        Lookup::Found(command) if command.full_name().starts_with("client") => false,
+        Lookup::Found(command) if pause.writes_only && command.full_name() == "exec" => {
+            let multi = server.sessions[client].multi.as_ref();
+            multi.is_some_and(|multi| multi.queue.iter().any(|queued| queued.command.is(Flag::Write)))
+        }
+        Lookup::Found(command) => !pause.writes_only || command.is(Flag::Write),
+        _ => false,
+    }
+}
+
+/// Records which command a client waits with.
+pub fn record_waiting(server: &mut Server, client: usize, args: Args<'_>) {
+    if let Lookup::Found(command) = commands::look_up(args) {
+        server.sessions[client].last_command = command.full_name();
+    }
+}
+
+/// A command that ended in an error.
+struct Failed {
+    /// If there is such a command.
+    command: Option<&'static Command>,
+    /// Whether it was tried, and not refused before.
+    ran: bool,
+    failure: Failure,
+}
+
+/// Does or queues a command; which one it was, if it was done.
+fn run(
+    context: &mut Context<'_>,
+    peeked: Option<&'static Command>,
+    args: Args<'_>,
+) -> Result<Option<&'static Command>, Failed> {
+    let unknown = |failure| Failed { command: None, ran: false, failure };
+    let command = match commands::look_up_peeked(peeked, args) {
+        Lookup::Found(command) => command,
+        Lookup::Unknown if commands::is_http(args) => return Err(unknown(Failure::CROSS_PROTOCOL)),
+        Lookup::Unknown => return Err(unknown(refuse(context, commands::unknown_command(args)))),
+        Lookup::UnknownSub(parent) => {
+            return Err(unknown(refuse(context, commands::unknown_subcommand(parent, args))));
+        }
+    };
+    context.session().last_command = command.full_name();
+    let failed = |ran| move |failure| Failed { command: Some(command), ran, failure };
+    check(context, command, args).map_err(failed(false))?;
+    if context.server.sessions[context.client].multi.is_some() && !command.is(Flag::NoQueue) {
+        queue(context, command, args).map_err(failed(false))?;
+        return Ok(None);
+    }
+    commands::call(context, command, args).map_err(failed(true))?;
+    Ok(Some(command))
+}
+
+/// Marks an open transaction as broken by a command that could not be queued.
+fn refuse(context: &mut Context<'_>, failure: Failure) -> Failure {
+    if let Some(multi) = &mut context.session().multi {
+        multi.is_broken = true;
+    }
+    failure
+}
+
+/// Whether a command may be done.
+#[inline]
+fn check(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+    if !command.accepts(args.len()) {
+        let name = command.full_name();
+        return Err(refuse(
+            context,
+            Failure::new(format!("ERR wrong number of arguments for '{name}' command")),
+        ));
+    }
+    if !context.server.sessions[context.client].authenticated && !command.is(Flag::NoAuth) {
+        return Err(refuse(context, Failure::text("NOAUTH Authentication required.")));
+    }
+    if command.is(Flag::Write)
+        && let Err(failure) = context.server.check_writable()
+    {
+        return Err(refuse(context, failure));
+    }
+    Ok(())
+}
+
+fn queue(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+    if command.is(Flag::NoMulti) {
+        return Err(refuse(context, Failure::text("ERR Command not allowed inside a transaction")));
+    }
+    let args = args.to_owned();
+    let Some(multi) = &mut context.session().multi else { return Ok(()) };
+    multi.bytes += args.bytes();
+    if multi.queue.len() >= limits::QUEUED_COMMANDS_MAX || multi.bytes > limits::COMMAND_BYTES_MAX {
+        multi.is_broken = true;
+        return Err(Failure::text("ERR too many or too large commands in one transaction"));
+    }
+    multi.queue.push(Queued { command, args });
+    context.reply.status("QUEUED");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
