@@ -13,6 +13,7 @@ use super::command::{Command, Flag};
 use super::commands;
 use super::keyspace::Keyspace;
 use super::keyspace::prefetch::{KEYS_MAX, PrefetchBatch, PrefetchedKey};
+use super::resp::NamesAndKeys;
 
 /// Arguments of a command; one with more is not looked past.
 const ARGUMENTS_MAX: usize = 64;
@@ -28,7 +29,7 @@ impl<'i> PipelinePeek<'i> {
     /// The commands at the start of `input`.
     pub fn at(input: &'i [u8]) -> PipelinePeek<'i> {
         let mut peek = PipelinePeek { commands: [None; KEYS_MAX], count: 0, is_pinned: false };
-        for (name, key) in (NamesAndKeys { input }).take(KEYS_MAX) {
+        for (name, key) in NamesAndKeys::of(input, ARGUMENTS_MAX).take(KEYS_MAX) {
             let command = commands::by_name(name);
             let is_pinned = command.is_some_and(|command| command.is(Flag::Pinned));
             if peek.count > 0 && is_pinned != peek.is_pinned {
@@ -135,79 +136,4 @@ impl<'p> PeekedRun<'p> {
 fn key_bits(key: &[u8]) -> u32 {
     let tail = key.iter().rev().take(8).fold(0u64, |tail, byte| tail << 8 | u64::from(*byte));
     (tail.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as u32
-}
-
-/// The name and the first argument of each whole command.
-struct NamesAndKeys<'i> {
-    input: &'i [u8],
-}
-
-impl<'i> Iterator for NamesAndKeys<'i> {
-    type Item = (&'i [u8], &'i [u8]);
-
-    fn next(&mut self) -> Option<(&'i [u8], &'i [u8])> {
-        let (count, mut rest) = number(self.input.strip_prefix(b"*")?)?;
-        if count > ARGUMENTS_MAX {
-            return None;
-        }
-        let mut first: [&[u8]; 2] = [&[]; 2];
-        for i in 0..count {
-            let (bytes, after) = number(rest.strip_prefix(b"$")?)?;
-            let argument = after.get(..bytes)?;
-            rest = after.get(bytes + 2..)?;
-            if let Some(place) = first.get_mut(i) {
-                *place = argument;
-            }
-        }
-        self.input = rest;
-        Some((first[0], first[1]))
-    }
-}
-
-/// A length of up to eight digits and what follows its line.
-fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let mut value = 0;
-    for (i, byte) in bytes.iter().take(9).enumerate() {
-        match byte {
-            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
-            b'\r' if i > 0 => return Some((value, bytes.get(i + 2..)?)),
-            _ => return None,
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names_and_keys(input: &[u8]) -> Vec<(&[u8], &[u8])> {
-        NamesAndKeys { input }.collect()
-    }
-
-    #[test]
-    fn whole_commands_are_seen() {
-        let input =
-            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nHGET\r\n$2\r\nab";
-        assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"PING", b"")]);
-        let input = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n*2\r\n$3\r\nGET\r\n$1\r\nx\r\n";
-        assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"GET", b"x")]);
-    }
-
-    #[test]
-    fn what_makes_no_sense_ends_it() {
-        for input in [
-            &b""[..],
-            b"PING\r\n",
-            b"*-1\r\n",
-            b"*\r\n",
-            b"*99999999999999999999\r\n",
-            b"*2\r\n$99999999\r\nx",
-            b"*2\r\n:1\r\n",
-            b"*65\r\n$1\r\na\r\n",
-            b"*2\r\n$1",
-        ] {
-            assert_eq!(names_and_keys(input), [], "{:?}", String::from_utf8_lossy(input));
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The request side of the Redis protocol: an incremental parser of commands.
+//! The request side of the Redis protocol: an incremental parser of commands, and a look ahead at those that are whole.
 //!
 //! Owns: the grammar of requests (`*N` arrays of `$N` bulk strings, and inline commands). Promises: it never panics, never
 //! copies an argument out of the connection's buffer (inline commands, which may hold escapes, excepted), never
@@ -323,6 +323,25 @@ impl Parser {
     }
 }
 
+/// The longest length that needs no check for overflow, in digits. No limit allows one that is longer.
+const SHORT_LENGTH_DIGITS: usize = 9;
+
+/// The length in a whole line of at most [`SHORT_LENGTH_DIGITS`] digits, and what follows the line. Both who parses and who
+/// looks ahead go by it.
+#[inline(always)]
+fn short_length(line: &[u8]) -> Option<(usize, &[u8])> {
+    let mut value = 0;
+    for (index, &byte) in line.iter().take(SHORT_LENGTH_DIGITS + 1).enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            let rest = line.get(index..)?.strip_prefix(b"\r\n")?;
+            return (index > 0).then_some((value, rest));
+        }
+        value = value * 10 + usize::from(digit);
+    }
+    None
+}
+
 /// The number in the line that starts at `start` with a one-byte marker, and where the next line starts. None while the line
 /// is not whole.
 #[inline]
@@ -333,6 +352,20 @@ fn parse_length(
     invalid: &str,
 ) -> Result<Option<(i64, usize)>, ProtocolError> {
     let line = bytes.get(start + 1..).unwrap_or(&[]);
+    match short_length(line) {
+        Some((value, rest)) => Ok(Some((value as i64, bytes.len() - rest.len()))),
+        None => parse_odd_length(line, start, too_long, invalid),
+    }
+}
+
+/// [`parse_length`] of a line that is negative, long, not whole or wrong.
+#[cold]
+fn parse_odd_length(
+    line: &[u8],
+    start: usize,
+    too_long: &str,
+    invalid: &str,
+) -> Result<Option<(i64, usize)>, ProtocolError> {
     let mut value = 0i64;
     let mut negative = false;
     for (index, &byte) in line.iter().take(LENGTH_LINE_BYTES_MAX).enumerate() {
@@ -358,6 +391,53 @@ fn parse_length(
     match line.len() >= LENGTH_LINE_BYTES_MAX {
         true => Err(ProtocolError::new(too_long)),
         false => Ok(None),
+    }
+}
+
+/// The name and the first argument of each command that lies whole in some bytes, empty where there is none. Ends before the
+/// first command that [`Parser::parse`] would wait for or refuse, that is an inline command, or that has too many arguments
+/// to look past. It keeps nothing and allocates nothing.
+pub struct NamesAndKeys<'i> {
+    rest: &'i [u8],
+    arguments_max: usize,
+}
+
+impl<'i> NamesAndKeys<'i> {
+    /// The commands at the start of `input` up to the first with more than `arguments_max` arguments.
+    pub fn of(input: &'i [u8], arguments_max: usize) -> NamesAndKeys<'i> {
+        NamesAndKeys { rest: input, arguments_max }
+    }
+}
+
+impl<'i> Iterator for NamesAndKeys<'i> {
+    type Item = (&'i [u8], &'i [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<(&'i [u8], &'i [u8])> {
+        let (count, mut rest) = length_after(b'*', self.rest)?;
+        if count > self.arguments_max {
+            return None;
+        }
+        let mut first: [&[u8]; 2] = [&[]; 2];
+        for index in 0..count {
+            let (bytes, after) = length_after(b'$', rest)?;
+            let (argument, end) = after.split_at_checked(bytes)?;
+            rest = end.strip_prefix(b"\r\n")?;
+            if let Some(place) = first.get_mut(index) {
+                *place = argument;
+            }
+        }
+        self.rest = rest;
+        Some((first[0], first[1]))
+    }
+}
+
+/// The length in the line that starts with `marker`, and what follows the line.
+#[inline(always)]
+fn length_after(marker: u8, bytes: &[u8]) -> Option<(usize, &[u8])> {
+    match bytes {
+        [first, line @ ..] if *first == marker => short_length(line),
+        _ => None,
     }
 }
 

@@ -1,3 +1,5 @@
+use hedgerow_device::Random;
+
 use super::*;
 
 const LIMITS: RequestLimits = RequestLimits::AUTHENTICATED;
@@ -142,17 +144,11 @@ fn a_command_is_bounded_as_a_whole() {
 
 #[test]
 fn random_bytes_never_panic() {
-    let mut state = 0x1234_5678_9ABC_DEF1u64;
+    let mut random = Random::from_seed(0x1234_5678);
     let alphabet = b"*$0123456789-\r\n\"'\\ xaPING";
     for _ in 0..20_000 {
-        let bytes: Vec<u8> = (0..40)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                alphabet[(state % alphabet.len() as u64) as usize]
-            })
-            .collect();
+        let bytes: Vec<u8> =
+            (0..40).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect();
         let whole = parse(&bytes);
         let in_bytes = parse_pieces(bytes.chunks(1), &LIMITS);
         assert_eq!(whole, in_bytes, "{}", bytes.escape_ascii());
@@ -169,4 +165,60 @@ fn arguments_can_be_owned_and_sliced() {
     assert_eq!((args.len(), args.at(2), args.get(3), args.get(4)), (4, &b"bc"[..], Some(&b""[..]), None));
     assert_eq!(args.from(1).first(2).iter().collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
     assert_eq!(args.from(9).len(), 0);
+}
+
+fn names_and_keys(input: &[u8]) -> Vec<(&[u8], &[u8])> {
+    NamesAndKeys::of(input, 64).collect()
+}
+
+#[test]
+fn whole_commands_are_seen_ahead() {
+    let input = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nHGET\r\n$2\r\nab";
+    assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"PING", b"")]);
+    let input = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n*2\r\n$3\r\nGET\r\n$1\r\nx\r\n";
+    assert_eq!(names_and_keys(input), [(&b"SET"[..], &b"k"[..]), (b"GET", b"x")]);
+}
+
+#[test]
+fn what_makes_no_sense_ends_the_look_ahead() {
+    for input in [
+        &b""[..],
+        b"PING\r\n",
+        b"*-1\r\n",
+        b"*\r\n",
+        b"*99999999999999999999\r\n",
+        b"*2\r\n$99999999\r\nx",
+        b"*2\r\n$9223372036854775807\r\nx",
+        b"*2\r\n:1\r\n",
+        b"*65\r\n$1\r\na\r\n",
+        b"*2\r\n$1",
+        b"*1\r:$4\r\nPING\r\n",
+        b"*1\r\n$4\r\nPING:\n",
+    ] {
+        assert_eq!(names_and_keys(input), [], "{}", input.escape_ascii());
+    }
+}
+
+/// What is looked up ahead of a command must be of the command that is then done.
+#[test]
+fn what_is_seen_ahead_is_what_is_parsed() {
+    let mut random = Random::from_seed(1);
+    let mut seen = 0;
+    for _ in 0..50_000 {
+        let mut bytes = PIPELINE[..31].repeat(3);
+        for _ in 0..random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = b"*$0123456789-\r\n "[random.below(16) as usize];
+        }
+        let (mut rest, mut parser) = (&bytes[..], Parser::default());
+        for ahead in NamesAndKeys::of(&bytes, 64) {
+            assert_eq!(parser.parse(rest, &LIMITS), Ok(Parsed::Command), "{}", bytes.escape_ascii());
+            let args = parser.args(rest);
+            assert_eq!(ahead, (args.at(0), args.at(1)), "{}", bytes.escape_ascii());
+            rest = &rest[parser.consumed()..];
+            parser.next();
+            seen += 1;
+        }
+    }
+    assert!(seen > 50_000, "{seen}");
 }
