@@ -56,6 +56,8 @@ pub struct Command {
     pub(super) index: usize,
     /// A bit for each of `flags`.
     pub(super) flag_bits: u32,
+    /// Whether it has subcommands.
+    pub(super) is_container: bool,
 }
 
 impl Command {

@@ -1,10 +1,11 @@
 //! The one table of commands: name, arity, flags, keys, documentation, handler.
 //!
-//! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so that they can
-//! not differ. Handlers are in the modules below, by group. Must not know connections, nor who calls: [`dispatch`](super::dispatch).
+//! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so
+//! that they can not differ. The compiler hashes the names, so that a look-up finds everything ready and touches two
+//! cache lines; the crate `phf` would do the same with a hash that takes longer (SipHash), and wants all rows in one
+//! macro. Handlers are in the modules below, by group. Must not know connections, nor who calls:
+//! [`dispatch`](super::dispatch).
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in a command's syntax are no links")]
-
-use std::sync::LazyLock;
 
 use super::command::Command;
 use super::failure::{Failure, Outcome, quote};
@@ -27,8 +28,9 @@ mod registry;
 pub type Handler = fn(&mut Context<'_>, Args<'_>) -> Outcome<()>;
 
 /// All commands and subcommands.
+#[inline]
 pub fn all() -> &'static [Command] {
-    &TABLE.commands
+    &registry::COMMANDS
 }
 
 /// How many they are.
@@ -45,61 +47,63 @@ pub fn subcommands(parent: &Command) -> impl Iterator<Item = &'static Command> +
 /// Does a command. A reply that is too large is an error.
 #[inline]
 pub fn call(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
-    TABLE.handlers[command.index](context, args)?;
+    registry::HANDLERS[command.index](context, args)?;
     match context.reply.is_over() {
         true => context.reply.check(0),
         false => Ok(()),
     }
 }
 
-struct Table {
-    commands: Vec<Command>,
-    /// By position in `commands`.
-    handlers: Vec<Handler>,
-    /// Open addressing: position in `commands` plus 1, 0 where there is none.
-    slots: Vec<u16>,
-    /// By position: whether there are subcommands.
-    is_container: Vec<bool>,
-}
-
+/// A power of two, several times the number of commands.
 const SLOTS: usize = 2048;
 /// The longest name with its parent.
 const NAME_BYTES_MAX: usize = 32;
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let (mut commands, handlers) = registry::commands();
-    let mut slots = vec![0u16; SLOTS];
-    for (index, command) in commands.iter_mut().enumerate() {
-        command.index = index;
-        command.flag_bits = command.flags.iter().fold(0, |bits, flag| bits | 1 << *flag as u32);
-        let mut slot = hash(command.name.as_bytes()) % SLOTS;
-        while slots[slot] != 0 {
+/// Open addressing by [`hash`] of the name: position in the table plus 1, 0 where there is none.
+static POSITIONS: [u16; SLOTS] = {
+    let mut positions = [0; SLOTS];
+    let mut index = 0;
+    while index < registry::COUNT {
+        let mut slot = hash(registry::COMMANDS[index].name.as_bytes()) % SLOTS;
+        while positions[slot] != 0 {
             slot = (slot + 1) % SLOTS;
         }
-        slots[slot] = index as u16 + 1;
+        index += 1;
+        positions[slot] = index as u16;
     }
-    let parents: Vec<&str> = commands.iter().filter_map(Command::parent).collect();
-    let is_container = commands.iter().map(|command| parents.contains(&command.name)).collect();
-    Table { commands, handlers, slots, is_container }
-});
+    positions
+};
 
 #[inline]
-fn hash(name: &[u8]) -> usize {
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+const fn hash(name: &[u8]) -> usize {
     let (words, rest) = name.as_chunks::<8>();
-    let hash = words.iter().fold(name.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    (mix(hash, rest) >> 20) as usize
+    let mut hash = name.len() as u64;
+    let mut index = 0;
+    while index < words.len() {
+        hash = mix(hash, u64::from_le_bytes(words[index]));
+        index += 1;
+    }
+    let (mut last, mut index) = (0, 0);
+    while index < rest.len() {
+        last = last << 8 | rest[index] as u64;
+        index += 1;
+    }
+    (mix(hash, last) >> 20) as usize
+}
+
+#[inline]
+const fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
 #[inline]
 fn find(name: &[u8]) -> Option<&'static Command> {
     let mut slot = hash(name) % SLOTS;
     loop {
-        match TABLE.slots[slot] {
+        match POSITIONS[slot] {
             0 => return None,
             index => {
-                let command = &TABLE.commands[usize::from(index) - 1];
+                let command = &registry::COMMANDS[usize::from(index) - 1];
                 if command.name.as_bytes() == name {
                     return Some(command);
                 }
@@ -144,7 +148,7 @@ pub fn look_up(args: Args<'_>) -> Lookup {
     if command.parent().is_some() {
         return Lookup::Unknown;
     }
-    if !TABLE.is_container[command.index] {
+    if !command.is_container {
         return Lookup::Found(command);
     }
     let Some(sub) = args.get(1) else { return Lookup::Found(command) };

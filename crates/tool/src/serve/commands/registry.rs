@@ -13,36 +13,79 @@ const NONE: (i32, i32, i32) = (0, 0, 0);
 const ONE: (i32, i32, i32) = (1, 1, 1);
 const ALL: (i32, i32, i32) = (1, -1, 1);
 
-/// The commands, in the order of the groups, and beside each what does it.
-pub(super) fn commands() -> (Vec<Command>, Vec<Handler>) {
-    let groups: [(&str, &[Row]); 7] = [
-        ("connection", CONNECTION),
-        ("server", SERVER),
-        ("generic", GENERIC),
-        ("string", STRING),
-        ("hash", HASH),
-        ("transactions", TRANSACTIONS),
-        ("table", TABLE),
-    ];
-    let (mut commands, mut handlers) = (Vec::new(), Vec::new());
-    for (group, rows) in groups {
-        for &(name, arity, flags, keys, since, syntax, summary, handler) in rows {
-            commands.push(Command {
-                name,
-                arity,
-                flags,
-                keys,
-                group,
-                since,
-                summary,
-                syntax,
-                index: 0,
-                flag_bits: 0,
-            });
-            handlers.push(handler);
-        }
+const GROUPS: [(&str, &[Row]); 7] = [
+    ("connection", CONNECTION),
+    ("server", SERVER),
+    ("generic", GENERIC),
+    ("string", STRING),
+    ("hash", HASH),
+    ("transactions", TRANSACTIONS),
+    ("table", TABLE),
+];
+
+/// How many commands there are.
+pub(super) const COUNT: usize = {
+    let (mut count, mut group) = (0, 0);
+    while group < GROUPS.len() {
+        count += GROUPS[group].1.len();
+        group += 1;
     }
-    (commands, handlers)
+    count
+};
+
+/// The commands, in the order of the groups.
+pub(super) static COMMANDS: [Command; COUNT] = {
+    let mut commands = [const { command(0) }; COUNT];
+    let mut index = 1;
+    while index < COUNT {
+        commands[index] = command(index);
+        index += 1;
+    }
+    commands
+};
+
+/// What does each of [`COMMANDS`].
+pub(super) static HANDLERS: [Handler; COUNT] = {
+    let mut handlers = [row(0).1.7; COUNT];
+    let mut index = 1;
+    while index < COUNT {
+        handlers[index] = row(index).1.7;
+        index += 1;
+    }
+    handlers
+};
+
+/// A row by its position in all groups together, and its group.
+const fn row(index: usize) -> (&'static str, &'static Row) {
+    let (mut rest, mut group) = (index, 0);
+    while rest >= GROUPS[group].1.len() {
+        rest -= GROUPS[group].1.len();
+        group += 1;
+    }
+    (GROUPS[group].0, &GROUPS[group].1[rest])
+}
+
+const fn command(index: usize) -> Command {
+    let (group, &(name, arity, flags, keys, since, syntax, summary, _)) = row(index);
+    let (mut flag_bits, mut flag) = (0, 0);
+    while flag < flags.len() {
+        flag_bits |= 1 << flags[flag] as u32;
+        flag += 1;
+    }
+    // Subcommands follow their parent.
+    let is_container = index + 1 < COUNT && is_subcommand(row(index + 1).1.0) && !is_subcommand(name);
+    Command { name, arity, flags, keys, group, since, summary, syntax, index, flag_bits, is_container }
+}
+
+const fn is_subcommand(name: &str) -> bool {
+    let mut index = 0;
+    while index < name.len() {
+        if name.as_bytes()[index] == b'|' {
+            return true;
+        }
+        index += 1;
+    }
+    false
 }
 
 #[rustfmt::skip]

@@ -56,6 +56,7 @@ fn the_table_makes_sense() {
         assert!(command.summary.ends_with('.'), "{command:?}");
         assert_eq!(first == 0, last == 0 && step == 0, "{command:?}");
         assert!(first < command.arity.abs(), "{command:?} has its keys within its arity");
+        assert_eq!(command.is_container, subcommands(command).next().is_some(), "{command:?}");
         if let Some(parent) = command.parent() {
             assert!(by_name(parent.as_bytes()).is_some(), "{command:?}");
         }
