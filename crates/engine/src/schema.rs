@@ -46,6 +46,14 @@ pub(crate) const DEFAULT_BYTES_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldId(pub(crate) u16);
 
+impl FieldId {
+    /// A small number that no other field of its table has or will have: for tables by field, and sets of bits.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// One field of a schema.
 #[derive(Debug, Clone)]
 pub struct Field {

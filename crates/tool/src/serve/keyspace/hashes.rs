@@ -1,6 +1,6 @@
 //! Keys that are hashes: rows of tables, and the overflow fields some of them have.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 
@@ -448,10 +448,15 @@ impl Keyspace {
         own: &OwnFields<'_>,
         whole: Option<Option<u64>>,
     ) -> Outcome<()> {
-        let expiries: HashMap<FieldId, u64> = own.expiries.iter().copied().collect();
+        let expiring = own.expiries.iter().map(|(field, _)| field.index() + 1).max().unwrap_or(0);
+        let mut expiries = vec![None; expiring];
+        own.expiries.iter().for_each(|(field, at_ms)| expiries[field.index()] = Some(*at_ms));
         let mut by_expiry: BTreeMap<Option<u64>, Vec<(FieldId, Value<'_>)>> = BTreeMap::new();
         for (field, value) in &own.values {
-            by_expiry.entry(expiries.get(field).copied()).or_default().push((*field, *value));
+            by_expiry
+                .entry(expiries.get(field.index()).copied().flatten())
+                .or_default()
+                .push((*field, *value));
         }
         self.together(|keyspace| {
             let table = keyspace.tables[index].table();
@@ -502,7 +507,7 @@ impl Keyspace {
                 continue;
             };
             let value = table.value_of(slot, name, text)?;
-            let bit = 1u64 << (fields_hash(slot.id) & 63);
+            let bit = 1u64 << (slot.id.index() & 63);
             let earlier = match seen & bit {
                 0 => None,
                 _ => own.values.iter_mut().find(|(id, _)| *id == slot.id),
@@ -761,27 +766,4 @@ impl Keyspace {
         }
         Ok(())
     }
-}
-
-/// Some bits of a field's identity.
-#[inline]
-fn fields_hash(id: FieldId) -> u32 {
-    use std::hash::{Hash, Hasher};
-    struct Bits(u32);
-    impl Hasher for Bits {
-        fn finish(&self) -> u64 {
-            self.0.into()
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            for byte in bytes {
-                self.0 = self.0.wrapping_mul(257).wrapping_add((*byte).into());
-            }
-        }
-        fn write_u16(&mut self, value: u16) {
-            self.0 = value.into();
-        }
-    }
-    let mut bits = Bits(0);
-    id.hash(&mut bits);
-    bits.0
 }
