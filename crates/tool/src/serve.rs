@@ -35,6 +35,7 @@ pub mod settings;
 pub mod slowlog;
 pub mod stats;
 pub mod waiter;
+pub mod worker;
 
 use event_loop::{EventLoop, Stopper};
 use keyspace::Keyspace;

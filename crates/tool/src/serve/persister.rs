@@ -4,17 +4,17 @@
 //! began after that number was given: so one sync serves all clients that wrote while the one before was under way (group commit). Once a
 //! sync has failed it says so to every request that was not done, and to every later one.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use hedgerow::{Db, Error};
 use mio::Waker;
 
 use super::failure::Failure;
+use super::worker::Worker;
 
-/// What the thread and the loop share.
+/// The syncs that are asked for, and those that have ended.
 #[derive(Debug, Default)]
-struct Shared {
+struct Syncs {
     requested: u64,
     /// Requests that were told how they ended.
     answered: u64,
@@ -22,65 +22,61 @@ struct Shared {
     checkpoint: bool,
     done: u64,
     failure: Option<Failure>,
-    stopping: bool,
 }
 
-type Cell = Arc<(Mutex<Shared>, Condvar)>;
-
-/// The sync thread.
-pub struct Persister {
-    shared: Cell,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn lock(cell: &Cell) -> std::sync::MutexGuard<'_, Shared> {
-    cell.0.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Persister {
-    /// Starts the thread; it wakes `waker` after each sync.
-    pub fn start(db: Db, waker: Arc<Waker>) -> std::io::Result<Persister> {
-        let shared: Cell = Arc::default();
-        let cell = shared.clone();
-        let thread = std::thread::Builder::new().name("persist".into()).spawn(move || {
-            run(&cell, &waker, |checkpoint| {
-                let synced = if checkpoint { db.persist() } else { db.sync() };
-                synced.map_err(|error| why(&db, &error))
-            })
-        })?;
-        Ok(Persister { shared, thread: Some(thread) })
+impl Syncs {
+    /// One sync for all requests that were not answered: the last of them, and whether one is for a checkpoint.
+    fn take(&mut self) -> Option<(u64, bool)> {
+        let is_wanted = self.requested != self.answered;
+        is_wanted.then(|| (self.requested, std::mem::take(&mut self.checkpoint)))
     }
 
-    /// Asks for a sync of everything written so far, and with `checkpoint` for what [`Db::persist`] does besides; gives its number.
-    pub fn request(&self, checkpoint: bool) -> u64 {
-        let mut shared = lock(&self.shared);
-        shared.checkpoint |= checkpoint;
-        // While a sync runs, all requests ask for the one after it.
-        shared.requested += 1;
-        self.shared.1.notify_one();
-        shared.requested
-    }
-
-    /// The last request that is durable, and why no further one will be, if a sync failed.
-    pub fn done(&self) -> (u64, Option<Failure>) {
-        let shared = lock(&self.shared);
-        (shared.done, shared.failure.clone())
-    }
-
-    /// Stops the thread once it has done what was asked of it.
-    pub fn stop(&mut self) {
-        lock(&self.shared).stopping = true;
-        self.shared.1.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported already; there is nothing to add here.
-            drop(thread.join());
+    fn answer(&mut self, target: u64, outcome: Result<(), Failure>) {
+        self.answered = target;
+        match outcome {
+            Ok(()) if self.failure.is_none() => self.done = target,
+            Ok(()) => {}
+            // The first one: the store refuses every sync that follows.
+            Err(failure) => _ = self.failure.get_or_insert(failure),
         }
     }
 }
 
-impl Drop for Persister {
-    fn drop(&mut self) {
-        self.stop();
+/// The sync thread.
+pub struct Persister(Worker<Syncs>);
+
+impl Persister {
+    /// Starts the thread; it wakes `waker` after each sync.
+    pub fn start(db: Db, waker: Arc<Waker>) -> std::io::Result<Persister> {
+        let worker = Worker::start("persist", waker, Syncs::take, move |(target, checkpoint), answers| {
+            let synced = if checkpoint { db.persist() } else { db.sync() };
+            let outcome = synced.map_err(|error| why(&db, &error));
+            answers.put(|syncs| {
+                syncs.answer(target, outcome);
+                true
+            })
+        })?;
+        Ok(Persister(worker))
+    }
+
+    /// Asks for a sync of everything written so far, and with `checkpoint` for what [`Db::persist`] does besides; gives its number.
+    pub fn request(&self, checkpoint: bool) -> u64 {
+        self.0.request(|syncs| {
+            syncs.checkpoint |= checkpoint;
+            // While a sync runs, all requests ask for the one after it.
+            syncs.requested += 1;
+            syncs.requested
+        })
+    }
+
+    /// The last request that is durable, and why no further one will be, if a sync failed.
+    pub fn done(&self) -> (u64, Option<Failure>) {
+        self.0.with(|syncs| (syncs.done, syncs.failure.clone()))
+    }
+
+    /// Stops the thread once it has done what was asked of it.
+    pub fn stop(&mut self) {
+        self.0.stop();
     }
 }
 
@@ -88,32 +84,4 @@ impl Drop for Persister {
 fn why(db: &Db, error: &Error) -> Failure {
     let failure = db.sync_failure();
     Failure::failed_sync(failure.as_ref().map_or(error.message(), |failure| &failure.message))
-}
-
-fn run(cell: &Cell, waker: &Waker, mut persist: impl FnMut(bool) -> Result<(), Failure>) {
-    loop {
-        let (target, checkpoint) = {
-            let mut shared = lock(cell);
-            while shared.requested == shared.answered && !shared.stopping {
-                shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
-            }
-            if shared.requested == shared.answered {
-                return;
-            }
-            (shared.requested, std::mem::take(&mut shared.checkpoint))
-        };
-        let outcome = persist(checkpoint);
-        let mut shared = lock(cell);
-        shared.answered = target;
-        match outcome {
-            Ok(()) if shared.failure.is_none() => shared.done = target,
-            Ok(()) => {}
-            // The first one: the store refuses every sync that follows.
-            Err(failure) => _ = shared.failure.get_or_insert(failure),
-        }
-        drop(shared);
-        if waker.wake().is_err() {
-            return;
-        }
-    }
 }

@@ -3,90 +3,60 @@
 //! Owns: the thread that has them brought. Promises: what several clients lack is asked for at once, each client goes on as soon as its own is
 //! there, and the loop is woken for it. Must not know clients: only their numbers.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use hedgerow::Missing;
 use mio::Waker;
 
+use super::worker::Worker;
+
 /// A client: the loop's number for its connection, and the one that no other ever has.
 pub type Client = (usize, u64);
 
-/// What the thread and the loop share.
+/// Who lacks what, and for whom it was brought.
 #[derive(Default)]
-struct Shared {
+struct Fetches {
     wanted: Vec<(Client, Missing)>,
     brought: Vec<Client>,
-    stopping: bool,
 }
-
-type Cell = Arc<(Mutex<Shared>, Condvar)>;
 
 /// The thread that reads.
-pub struct Reader {
-    shared: Cell,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn lock(cell: &Cell) -> std::sync::MutexGuard<'_, Shared> {
-    cell.0.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub struct Reader(Worker<Fetches>);
 
 impl Reader {
     /// Starts the thread; it wakes `waker` when something was brought.
     pub fn start(waker: Arc<Waker>) -> std::io::Result<Reader> {
-        let shared: Cell = Arc::default();
-        let cell = shared.clone();
-        let thread = std::thread::Builder::new().name("read".into()).spawn(move || run(&cell, &waker))?;
-        Ok(Reader { shared, thread: Some(thread) })
+        let take =
+            |fetches: &mut Fetches| (!fetches.wanted.is_empty()).then(|| std::mem::take(&mut fetches.wanted));
+        let worker = Worker::start("read", waker, take, |wanted, answers| {
+            for (client, missing) in wanted {
+                missing.bring();
+                answers.put(|fetches| {
+                    fetches.brought.push(client);
+                    fetches.brought.len() == 1
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(Reader(worker))
     }
 
     /// Has what a client lacks brought.
     pub fn request(&self, client: Client, missing: Missing) {
         // By the loop, which asks for one thing after the other, rather than when the thread comes to it: it may be waiting for others.
         missing.ask();
-        lock(&self.shared).wanted.push((client, missing));
-        self.shared.1.notify_one();
+        self.0.request(|fetches| fetches.wanted.push((client, missing)));
     }
 
     /// The clients for whom it was brought since the last call.
     pub fn brought(&self) -> Vec<Client> {
-        std::mem::take(&mut lock(&self.shared).brought)
+        self.0.with(|fetches| std::mem::take(&mut fetches.brought))
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        lock(&self.shared).stopping = true;
-        self.shared.1.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported already; there is nothing to add here.
-            drop(thread.join());
-        }
-    }
-}
-
-fn run(cell: &Cell, waker: &Waker) {
-    loop {
-        let wanted = {
-            let mut shared = lock(cell);
-            while shared.wanted.is_empty() && !shared.stopping {
-                shared = cell.1.wait(shared).unwrap_or_else(PoisonError::into_inner);
-            }
-            if shared.stopping {
-                return;
-            }
-            std::mem::take(&mut shared.wanted)
-        };
-        for (client, missing) in wanted {
-            missing.bring();
-            let mut shared = lock(cell);
-            shared.brought.push(client);
-            let is_first = shared.brought.len() == 1;
-            drop(shared);
-            if is_first && waker.wake().is_err() {
-                return;
-            }
-        }
+        // Nobody is left to go on with what has not been begun.
+        self.0.with(|fetches| fetches.wanted.clear());
     }
 }
