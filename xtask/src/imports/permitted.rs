@@ -26,12 +26,6 @@ pub(super) const CIRCLES: &[&[&str]] = &[
     &["crates/engine/src/index/arena", "crates/engine/src/index/blob", "crates/engine/src/index/node"],
     &["crates/engine/src/log/root", "crates/engine/src/log/salvage"],
     &["crates/tool/src/bench/focus/finding", "crates/tool/src/bench/focus/rig"],
-    &[
-        "crates/tool/src/serve/commands",
-        "crates/tool/src/serve/pipeline_peek",
-        "crates/tool/src/serve/server",
-        "crates/tool/src/serve/session",
-    ],
 ];
 
 /// Types that share a name, and the files that define them.
@@ -75,16 +69,7 @@ pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
             "crates/tool/src/serve/resp",
         ],
     ),
-    (
-        "Cell",
-        &[
-            "crates/tool/src/bench/store/mapping",
-            "crates/tool/src/serve/persister",
-            "crates/tool/src/serve/reader",
-            "crates/tool/src/serve/waiter",
-        ],
-    ),
-    ("Command", &["crates/tool/src/cli", "crates/tool/src/serve/commands"]),
+    ("Command", &["crates/tool/src/cli", "crates/tool/src/serve/command"]),
     ("Kind", &["crates/tool/src/serve/commands/docs", "crates/tool/src/serve/keyspace"]),
     ("Memory", &["crates/tool/src/bench/process", "crates/tool/src/serve/stats"]),
     ("Part", &["crates/tool/src/inspect", "crates/tool/src/serve/commands/hash"]),
@@ -92,9 +77,5 @@ pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
     ("ScanOptions", &["crates/tool/src/serve/commands/key", "crates/tool/src/serve/commands/table"]),
     ("Session", &["crates/tool/src/bench/store", "crates/tool/src/serve/session"]),
     ("Settings", &["crates/tool/src/bench", "crates/tool/src/serve/settings"]),
-    (
-        "Shared",
-        &["crates/tool/src/serve/persister", "crates/tool/src/serve/reader", "crates/tool/src/serve/waiter"],
-    ),
     ("Unit", &["crates/tool/src/bench/chart", "crates/tool/src/serve/commands/expiration"]),
 ];
