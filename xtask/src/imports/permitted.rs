@@ -25,7 +25,6 @@ pub(super) const CIRCLES: &[&[&str]] = &[
     &["crates/engine/src/db/scan", "crates/engine/src/db/snapshot", "crates/engine/src/db/table"],
     &["crates/engine/src/index/arena", "crates/engine/src/index/blob", "crates/engine/src/index/node"],
     &["crates/engine/src/log/root", "crates/engine/src/log/salvage"],
-    &["crates/tool/src/bench/focus/finding", "crates/tool/src/bench/focus/rig"],
 ];
 
 /// Types that share a name, and the files that define them.

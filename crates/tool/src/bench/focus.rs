@@ -8,6 +8,7 @@
 mod ablation;
 mod access;
 mod cache;
+mod experiment;
 mod finding;
 mod hotspot;
 mod overwrite;
@@ -28,7 +29,8 @@ use serde_json::{Value, json};
 use super::report;
 use super::setting::EngineArgs;
 use super::store::{Medium, StoreUrl};
-use finding::{Experiment, Finding, Result};
+use experiment::Experiment;
+use finding::{Finding, Result};
 use rig::Rig;
 
 /// What is re-run, in the order of the report.

@@ -3,7 +3,8 @@
 //! Owns the variants: another technique is one entry of [`SWITCHES`] or another setting's name. Must not know what a
 //! setting does.
 
-use super::finding::{Experiment, Factor, Figure, Finding};
+use super::experiment::Experiment;
+use super::finding::{Factor, Figure, Finding};
 use super::rig::{Layout, Rig, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::report::count;

@@ -2,7 +2,8 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run, or what the cache does.
 
-use super::finding::{Experiment, Factor, Figure, Finding};
+use super::experiment::Experiment;
+use super::finding::{Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;

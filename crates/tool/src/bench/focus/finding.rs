@@ -1,27 +1,14 @@
-//! What an experiment is and what it answers with.
+//! What an experiment answers with.
 //!
 //! Owns the shape of the JSON's results. Promises the units that [`PhaseReport`] and [`Window`] promise. Must not know how
 //! anything was measured.
 
 use serde::Serialize;
 
-use super::rig::Rig;
 use crate::bench::chart::{Chart, Unit};
 use crate::bench::driver::Window;
 use crate::bench::report::PhaseReport;
 use crate::bench::store::Medium;
-
-/// An experiment of the paper.
-pub(super) struct Experiment {
-    /// What it is called on the command line and in results.
-    pub(super) name: &'static str,
-    /// Its heading.
-    pub(super) title: &'static str,
-    /// What the paper did, and where.
-    pub(super) paper: &'static str,
-    /// Runs it.
-    pub(super) run: fn(&Rig<'_>) -> std::result::Result<Finding, String>,
-}
 
 /// What an experiment found.
 #[derive(Debug, Default)]

@@ -4,7 +4,8 @@
 
 use hedgerow::Options;
 
-use super::finding::{Experiment, Factor, Figure, Finding};
+use super::experiment::Experiment;
+use super::finding::{Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::driver::Window;

@@ -3,7 +3,8 @@
 //! Owns the experiment's entry. Hits and misses are told apart by making all reads the one or the other: a cache that holds all
 //! rows, and one that holds hardly any but is asked for all the same. Must not know how phases are run.
 
-use super::finding::{Experiment, Factor, Figure, Finding};
+use super::experiment::Experiment;
+use super::finding::{Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE, Subject};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;

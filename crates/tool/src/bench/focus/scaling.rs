@@ -2,7 +2,8 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::finding::{Experiment, Factor, Figure, Finding};
+use super::experiment::Experiment;
+use super::finding::{Factor, Figure, Finding};
 use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::report::count;
