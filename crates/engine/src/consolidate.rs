@@ -24,11 +24,12 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::Result;
-use crate::db::engine::{Engine, IdleBackoff, TableShared};
+use crate::db::engine::{Engine, TableShared};
 use crate::db::metrics::Count;
 use crate::db::read::{Chain, GROUP};
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
+use crate::scheduler::IdleBackoff;
 
 /// Keys that can wait.
 const WAITING_MAX: usize = 4096;
@@ -162,7 +163,7 @@ impl Engine {
         let mut queued = Vec::with_capacity(WAITING_MAX);
         let (mut backoff, mut worked) = (IdleBackoff::new(POLL_INTERVAL), true);
         // After a failed sync nothing can be written any more.
-        while self.housekeeping.back_off(&mut backoff, || worked) && self.log.check_writable().is_ok() {
+        while self.scheduler.back_off(&mut backoff, || worked) && self.log.check_writable().is_ok() {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));
@@ -170,7 +171,7 @@ impl Engine {
             let mut count = self.consolidate_queued(&mut queued);
             worked = self.reorder_queued() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
-            while count == WAITING_MAX && !self.merges_in_place() && !self.housekeeping.is_stopped() {
+            while count == WAITING_MAX && !self.merges_in_place() && !self.scheduler.is_stopped() {
                 count = self.consolidate_queued(&mut queued);
             }
         }

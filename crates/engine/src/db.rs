@@ -16,7 +16,8 @@
 //! | `db/identity.rs` | that there is a store, whatever becomes of its data |
 //! | `db/inspect.rs` | looking without changing |
 //! | `db/salvage.rs`, `db/repair.rs` | what is left of a damaged store, and copying it |
-//! | `db/engine.rs` | `Engine`: what they share, and the background threads |
+//! | `db/engine.rs` | `Engine`: what they share |
+//! | `db/loops.rs` | which background loops a store has |
 
 mod at_hand;
 pub mod backup;
@@ -30,6 +31,7 @@ pub(crate) mod expiry;
 pub(crate) mod fixture;
 mod identity;
 pub mod inspect;
+mod loops;
 pub(crate) mod metrics;
 mod prefetch;
 pub(crate) mod read;
@@ -40,7 +42,6 @@ mod salvage;
 pub(crate) mod scan;
 mod snapshot;
 mod table;
-pub(crate) mod throttle;
 pub(crate) mod write;
 
 use std::borrow::Borrow;
@@ -51,7 +52,7 @@ use std::time::Duration;
 pub use at_hand::{AtHandOnly, Missing};
 pub use batch::Batch;
 pub use catalog::TableChanges;
-use engine::{Engine, Housekeeping};
+use engine::Engine;
 pub use expiry::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
@@ -177,7 +178,7 @@ impl Db {
         let handle = Arc::new(Handle { engine: Arc::clone(&engine), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.
-            Housekeeping::start(&engine)?;
+            engine.start_background()?;
         }
         Ok(Db { engine, handle })
     }

@@ -19,7 +19,7 @@
 //!
 //! A victim may be emptied in part: when the room for copies is used up, what was copied is obsolete in it, and the next
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
-//! `db/throttle.rs`.
+//! `scheduler/throttle.rs`.
 
 pub(crate) mod reorder;
 pub(crate) mod victims;
@@ -32,15 +32,16 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
-use crate::db::engine::{Engine, IdleBackoff, TableShared, index_full};
+use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::metrics::Count;
 use crate::db::read::{Bodies, Chain, GROUP};
-use crate::db::throttle::{Throttle, Work};
 use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::SegmentWalk;
 use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Claim, SegmentKind};
+use crate::scheduler::IdleBackoff;
+use crate::scheduler::throttle::{Throttle, Work};
 use crate::{Error, ErrorKind, Result};
 
 /// What gc shares with those who wait for it.
@@ -147,7 +148,7 @@ impl Engine {
     /// Asks for a gc cycle.
     pub(crate) fn request_gc_cycle(&self) {
         self.gc.requested.store(true, Ordering::SeqCst);
-        self.housekeeping.wake();
+        self.scheduler.wake();
     }
 
     /// The gc thread.
@@ -160,11 +161,11 @@ impl Engine {
             before != *seen || self.gc.requested.load(Ordering::SeqCst)
         };
         // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
-        while self.housekeeping.back_off(&mut backoff, || anything_new(&mut seen))
+        while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
             // While space is low and cycles get something done, one follows the other.
-            while self.gc_cycle() && !self.housekeeping.is_stopped() {}
+            while self.gc_cycle() && !self.scheduler.is_stopped() {}
         }
     }
 

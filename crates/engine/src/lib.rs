@@ -16,6 +16,7 @@
 //! | `log` | where every row's bytes are written once: records, segments, appenders, the root |
 //! | `gc` | freeing segments; rows that are scanned together brought together |
 //! | `consolidate` | delta chains merged into rows |
+//! | `scheduler` | background threads, their sleep; how fast writers may go |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
@@ -43,6 +44,7 @@ mod index;
 mod le_bytes;
 mod log;
 mod options;
+mod scheduler;
 mod schema;
 mod sync;
 

@@ -49,7 +49,6 @@ pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
     ("Padded", &["crates/engine/src/cache", "crates/engine/src/cache/ring", "crates/engine/src/log"]),
     ("Planned", &["crates/engine/src/db/catalog/plan", "crates/engine/src/schema/layout"]),
     ("Progress", &["crates/engine/src/db/backup", "crates/engine/src/db/inspect"]),
-    ("Room", &["crates/engine/src/gc/victims", "crates/engine/src/index/edit"]),
     ("Slot", &["crates/engine/src/index/slot", "crates/engine/src/schema/layout"]),
     ("State", &["crates/engine/src/db/catalog", "crates/engine/src/db/scan"]),
     ("Step", &["crates/engine/src/db/catalog/plan", "crates/engine/src/db/write"]),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
-use super::engine::{Engine, IdleBackoff, TableShared};
+use super::engine::{Engine, TableShared};
 use super::metrics::Count;
 use super::read::{Bodies, Chain, GROUP};
 use crate::cache::{
@@ -36,6 +36,7 @@ use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, S
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
+use crate::scheduler::IdleBackoff;
 use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
@@ -204,9 +205,9 @@ impl Engine {
         let mut backoff = IdleBackoff::new(POLL_INTERVAL);
         let mut round = Round::Busy;
         while match round {
-            Round::Bypassed(until_probe) => self.housekeeping.sleep(until_probe.max(POLL_INTERVAL)),
-            Round::Busy => self.housekeeping.back_off(&mut backoff, || true),
-            Round::Quiet => self.housekeeping.back_off(&mut backoff, || false),
+            Round::Bypassed(until_probe) => self.scheduler.sleep(until_probe.max(POLL_INTERVAL)),
+            Round::Busy => self.scheduler.back_off(&mut backoff, || true),
+            Round::Quiet => self.scheduler.back_off(&mut backoff, || false),
         } {
             round = self.tend_cache();
         }

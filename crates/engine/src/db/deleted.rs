@@ -17,7 +17,7 @@ impl Engine {
     pub(super) fn set_tombstones_apart(&self, table: &TableShared, position: &mut Vec<u8>) {
         let mut batch = ScanBatch::default();
         for _ in 0..SLOTS_MAX / STEP {
-            if table.index.mixed() == 0 || !self.snapshots.are_none() || self.housekeeping.is_stopped() {
+            if table.index.mixed() == 0 || !self.snapshots.are_none() || self.scheduler.is_stopped() {
                 return;
             }
             let guard = self.pin();

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hedgerow_device::{Clock, FastTier};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::backup::BackupPins;
 use super::cached::check_options;
@@ -21,17 +19,9 @@ use crate::gc::Gc;
 use crate::gc::reorder::Reordering;
 use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
 use crate::log::{Log, OpenState};
+use crate::scheduler::Scheduler;
 use crate::schema::table::{FieldAccess, TableSchema};
 use crate::{Durability, Error, ErrorKind, Options, Result};
-
-/// How much index memory is touched ahead of its use.
-const INDEX_LEAD_BYTES: u64 = 4 << 20;
-
-/// A shorter interval between syncs would be no pause at all.
-const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
-
-/// How long at most what writers made durable by themselves is not written down in the root.
-const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// One open store.
 pub(crate) struct Engine {
@@ -52,7 +42,7 @@ pub(crate) struct Engine {
     pub(crate) consolidation: Consolidation,
     pub(crate) reordering: Reordering,
     pub(crate) cache: Cache,
-    pub(crate) housekeeping: Housekeeping,
+    pub(crate) scheduler: Scheduler,
 }
 
 /// A table as all its handles share it.
@@ -177,7 +167,7 @@ impl Engine {
             consolidation,
             reordering,
             cache,
-            housekeeping: Housekeeping::default(),
+            scheduler: Scheduler::default(),
         })
     }
 
@@ -221,7 +211,7 @@ impl Engine {
 
     /// Makes everything durable and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
-        self.housekeeping.stop();
+        self.scheduler.stop();
         let stored = self.checkpoint_catalog();
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
         self.log.close(|| self.has_logged_changes()).and(stored)
@@ -298,194 +288,5 @@ impl Snapshots {
 
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.live.lock().first_key_value().map(|(&sequence, _)| sequence)
-    }
-}
-
-/// How long a background thread sleeps between two rounds: `busy` after one that found work, twice as long after each
-/// that found none. An idle store uses no processor to speak of, and a busy one is looked after at once.
-pub(crate) struct IdleBackoff {
-    busy: Duration,
-    next: Duration,
-}
-
-impl IdleBackoff {
-    /// The longest sleep of a thread with nothing to do.
-    const IDLE: Duration = Duration::from_millis(32);
-
-    pub(crate) fn new(busy: Duration) -> IdleBackoff {
-        IdleBackoff { busy, next: busy }
-    }
-
-    fn next_sleep(&mut self, worked: bool) -> Duration {
-        self.next = if worked { self.busy } else { (self.next * 2).min(Self::IDLE) };
-        self.next
-    }
-}
-
-/// What a background thread does until the store is closed.
-type Loop = fn(&Engine);
-
-/// Stopping and waking the background threads.
-#[derive(Default)]
-pub(crate) struct Housekeeping {
-    stopped: Mutex<bool>,
-    wake: Condvar,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Housekeeping {
-    /// Starts the threads of an open store: prefaulting extents and index memory, gc, consolidation, sweeping, syncing. If one
-    /// cannot be started, those before it go on until [`Housekeeping::stop`].
-    pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
-        Housekeeping::start_by(engine, hedgerow_device::spawn)
-    }
-
-    fn start_by(
-        engine: &Arc<Engine>,
-        spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
-    ) -> Result<()> {
-        // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
-        let syncs = !engine.persists_in_place();
-        let all: [(&str, bool, Loop); 6] = [
-            ("prefault", true, Engine::prefault_loop),
-            ("gc", true, Engine::gc_loop),
-            ("consolidate", engine.options.merge, Engine::consolidation_loop),
-            ("cache", engine.cache.exists(), Engine::cache_loop),
-            ("sweep", true, Engine::sweep_loop),
-            ("sync", syncs, Engine::sync_loop),
-        ];
-        for (name, _, run) in all.into_iter().filter(|(_, wanted, _)| *wanted) {
-            let mine = Arc::clone(engine);
-            let thread = spawn(name, Box::new(move || run(&mine))).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start the background thread {name:?}: {error}"))
-            })?;
-            engine.housekeeping.threads.lock().push(thread);
-        }
-        Ok(())
-    }
-
-    /// Stops and joins the threads.
-    pub(crate) fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.wake.notify_all();
-        let mine = std::thread::current().id();
-        for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != mine {
-                // A thread that panicked has said so already; there is nothing to add.
-                drop(thread.join());
-            }
-        }
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        *self.stopped.lock()
-    }
-
-    /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
-    pub(crate) fn sleep(&self, duration: Duration) -> bool {
-        self.sleep_unless_stopped(|| duration)
-    }
-
-    /// Sleeps for as long as `backoff` says; false once stopped. What `worked` looks at and [`Housekeeping::wake`] was called for
-    /// after is never slept over.
-    pub(crate) fn back_off(&self, backoff: &mut IdleBackoff, worked: impl FnOnce() -> bool) -> bool {
-        self.sleep_unless_stopped(|| backoff.next_sleep(worked()))
-    }
-
-    /// Ends everybody's sleep.
-    pub(crate) fn wake(&self) {
-        let _stopped = self.stopped.lock();
-        self.wake.notify_all();
-    }
-
-    fn sleep_unless_stopped(&self, duration: impl FnOnce() -> Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        if !*stopped {
-            let duration = duration();
-            self.wake.wait_for(&mut stopped, duration);
-        }
-        !*stopped
-    }
-}
-
-impl Engine {
-    fn prefault_loop(&self) {
-        let (mut backoff, mut worked) = (IdleBackoff::new(Duration::from_millis(1)), true);
-        while self.housekeeping.back_off(&mut backoff, || worked) {
-            // Without it the first touch of a page costs its toucher a fault; nothing worse.
-            let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
-            // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
-            let garbage = self.epoch.collect() > 0;
-            worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
-            worked |= self.log.remap_sealed();
-            self.log.give_back();
-        }
-    }
-
-    /// Syncs at the interval asked for, or else only writes down in the root what writers have made durable.
-    fn sync_loop(&self) {
-        let interval = match self.options.durability {
-            Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
-            Durability::Immediate | Durability::Process => None,
-        };
-        while self.housekeeping.sleep(interval.unwrap_or(CHECKPOINT_DELAY_MAX)) {
-            let durable = self.log.durable_sequence();
-            let synced = match interval {
-                Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
-                None if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
-                None => Ok(()),
-            };
-            // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
-            if synced.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use hedgerow_device::{CrashModel, CrashSim};
-
-    use super::*;
-    use crate::db::fixture::options;
-    use crate::{Db, Schema};
-
-    #[test]
-    fn threads_without_work_sleep_longer_and_longer() {
-        let mut backoff = IdleBackoff::new(Duration::from_millis(2));
-        let sleeps: Vec<u128> = [true, false, false, true, false, false, false, false, false]
-            .map(|w| backoff.next_sleep(w).as_millis())
-            .into();
-        assert_eq!(sleeps, [2, 4, 8, 2, 4, 8, 16, 32, 32]);
-    }
-
-    /// The threads that were started before one was refused end with the store, whose file is free again then.
-    #[test]
-    fn threads_end_if_a_later_one_cannot_be_started() {
-        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
-        let engine = Arc::downgrade(db.create_table("flat", Schema::flat()).unwrap().engine());
-        let error = Housekeeping::start_by(&engine.upgrade().unwrap(), |name, run| match name {
-            "sweep" => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)),
-            _ => hedgerow_device::spawn(name, run),
-        });
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Io);
-        assert!(engine.strong_count() > 3, "some were started");
-        drop(db);
-        assert_eq!(engine.strong_count(), 0, "a thread goes on");
-    }
-
-    #[test]
-    fn a_sleep_can_be_ended() {
-        let housekeeping = Arc::new(Housekeeping::default());
-        let sleeping = Arc::clone(&housekeeping);
-        let start = std::time::Instant::now();
-        let thread = std::thread::spawn(move || sleeping.sleep(Duration::from_secs(3600)));
-        while !thread.is_finished() {
-            housekeeping.wake();
-            assert!(start.elapsed() < Duration::from_secs(600), "nobody woke");
-        }
-        assert!(thread.join().unwrap(), "woken, not stopped");
     }
 }

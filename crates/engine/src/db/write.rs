@@ -11,7 +11,7 @@
 //!    record (sequence, the slot it replaces, checksum of the prefix), make it durable if the medium does that by cache
 //!    lines, and **publish** the new slot.
 //! 5. Commit the reservation, let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **throttle**
-//!    the writer if space is low (`throttle.rs`).
+//!    the writer if space is low (`scheduler/throttle.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. An appender's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.

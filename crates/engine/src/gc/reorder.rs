@@ -197,7 +197,7 @@ impl Engine {
                 return true;
             }
             self.copy_isolated(&table, batch.slots());
-            if more == ScanEnd::Done || self.housekeeping.is_stopped() {
+            if more == ScanEnd::Done || self.scheduler.is_stopped() {
                 return true;
             }
             if !self.has_room_to_reorder() {

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 
 use crate::db::engine::Engine;
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
+use crate::scheduler::throttle::SpaceLeft;
 
 /// Victims of one cycle, at most.
 const VICTIMS_MAX: usize = 8;
@@ -60,38 +61,9 @@ pub(crate) enum Need {
     /// Nobody but range reordering.
     Reordering,
     /// Somebody will be.
-    Low(Room),
+    Low(SpaceLeft),
     /// Somebody waits for space, or asked for a cycle.
     Now,
-}
-
-/// The room there is for writers, and how much of it is spoken for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Extents that writers may have, and how few of them are few.
-    pub(crate) available: u32,
-    pub(crate) low: u32,
-    /// Bytes of live deltas, or half of those that there are, and of how many live ones can be kept up with.
-    ///
-    /// Deltas come at random, and go as one pass after the other merges the rows below them: half of those in the log are
-    /// obsolete then, at no place all. So live ones may come to half of what is not rows.
-    pub(crate) deltas: u64,
-    pub(crate) deltas_even: u64,
-    /// Bytes of all that is live.
-    pub(crate) live: u64,
-}
-
-impl Room {
-    pub(crate) fn is_low(self) -> bool {
-        self.available < self.low || self.deltas * 2 > self.deltas_even
-    }
-
-    /// How much is left before nothing is, from one to zero.
-    fn left(self) -> f64 {
-        let extents = f64::from(self.available) / f64::from(self.low.max(1));
-        let deltas = 2.0 - 2.0 * self.deltas as f64 / self.deltas_even.max(1) as f64;
-        extents.min(deltas).clamp(0.0, 1.0)
-    }
 }
 
 /// The victims of a cycle.
@@ -200,7 +172,7 @@ impl Need {
 
 impl Engine {
     /// The room there is.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> SpaceLeft {
         let (available, all) = self.log.space();
         let low = low_extents(all);
         let filling = self.log.filling();
@@ -211,7 +183,7 @@ impl Engine {
         let available = available.saturating_sub(Claim::Write.reserve());
         // Where some rows change far more often than others, the more of it is obsolete.
         let deltas = filling.live_deltas.max(filling.deltas / 2);
-        Room { available, low, deltas, deltas_even: for_deltas / 2, live: filling.live() }
+        SpaceLeft { available, low, deltas, deltas_even: for_deltas / 2, live: filling.live() }
     }
 
     /// What the present space asks of a cycle.
@@ -370,7 +342,7 @@ mod tests {
     #[test]
     fn the_lower_space_is_the_less_gain_will_do() {
         let low = |available, deltas| {
-            Need::Low(Room { available, low: 20, deltas, deltas_even: 100, live: 0 }).gain_percent()
+            Need::Low(SpaceLeft { available, low: 20, deltas, deltas_even: 100, live: 0 }).gain_percent()
         };
         assert_eq!([low(0, 0), low(10, 0), low(20, 0)], [3, 16, 30]);
         assert_eq!([low(20, 50), low(20, 75), low(20, 100), low(20, 300)], [30, 16, 3, 3]);

@@ -58,7 +58,7 @@ impl Engine {
             drop(self.log.persist_to(self.log.last_sequence()));
         }
         let mut passes = HashMap::new();
-        while self.housekeeping.sleep(ROUND) && self.log.check_writable().is_ok() {
+        while self.scheduler.sleep(ROUND) && self.log.check_writable().is_ok() {
             self.sweep_due();
             self.sweep_all(&mut passes);
             // A failure closes the log for writing, and this thread's next look at it ends it.
@@ -75,7 +75,7 @@ impl Engine {
             let rests = if swept.removed * WORTH_SHARE >= swept.records { 1 } else { RESTS_FOR_FEW };
             owed += Duration::from_nanos(self.clock.monotonic_ns() - began_ns) * rests;
             if owed >= PIECE {
-                if !self.housekeeping.sleep(owed) || self.log.check_writable().is_err() {
+                if !self.scheduler.sleep(owed) || self.log.check_writable().is_err() {
                     return;
                 }
                 owed = Duration::ZERO;

@@ -22,8 +22,6 @@ use std::time::Duration;
 use hedgerow_device::Clock;
 use parking_lot::Mutex;
 
-use crate::gc::victims::Room;
-
 /// Writers may be ahead of their rate by so much before they sleep, and no sleep is longer than the most.
 const SLEEP_MIN_NS: u64 = 100_000;
 const SLEEP_MAX_NS: u64 = 5_000_000;
@@ -35,6 +33,35 @@ const RATE_MIN: f64 = 262_144.0;
 /// How long what merging gains is averaged over, in seconds; what is freed, over a pass, within bounds.
 const GAIN_SECONDS: f64 = 0.5;
 const PASS_SECONDS: [f64; 2] = [0.5, 60.0];
+
+/// The room there is for writers, and how much of it is spoken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SpaceLeft {
+    /// Extents that writers may have, and how few of them are few.
+    pub(crate) available: u32,
+    pub(crate) low: u32,
+    /// Bytes of live deltas, or half of those that there are, and of how many live ones can be kept up with.
+    ///
+    /// Deltas come at random, and go as one pass after the other merges the rows below them: half of those in the log are
+    /// obsolete then, at no place all. So live ones may come to half of what is not rows.
+    pub(crate) deltas: u64,
+    pub(crate) deltas_even: u64,
+    /// Bytes of all that is live.
+    pub(crate) live: u64,
+}
+
+impl SpaceLeft {
+    pub(crate) fn is_low(self) -> bool {
+        self.available < self.low || self.deltas * 2 > self.deltas_even
+    }
+
+    /// How much is left before nothing is, from one to zero.
+    pub(crate) fn left(self) -> f64 {
+        let extents = f64::from(self.available) / f64::from(self.low.max(1));
+        let deltas = 2.0 - 2.0 * self.deltas as f64 / self.deltas_even.max(1) as f64;
+        extents.min(deltas).clamp(0.0, 1.0)
+    }
+}
 
 /// What gc has done: since the store was opened, or in a cycle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -112,7 +139,7 @@ impl Throttle {
     }
 
     /// Sets the rate after a cycle that did `work` and left `room`.
-    pub(crate) fn adjust(&self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
+    pub(crate) fn adjust(&self, room: SpaceLeft, work: Work, extent_bytes: u64, now_ns: u64) {
         let mut rates = self.rates.lock();
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.
@@ -130,7 +157,7 @@ impl Throttle {
 }
 
 impl GcRates {
-    fn record(&mut self, room: Room, work: Work, extent_bytes: u64, now_ns: u64) {
+    fn record(&mut self, room: SpaceLeft, work: Work, extent_bytes: u64, now_ns: u64) {
         let before_ns = std::mem::replace(&mut self.recorded_ns, now_ns);
         if before_ns == 0 || before_ns >= now_ns {
             return;
@@ -147,7 +174,7 @@ impl GcRates {
     }
 
     /// Bytes a second that all writers together may write; `None`: as many as they like.
-    fn rate(&self, room: Room) -> Option<f64> {
+    fn rate(&self, room: SpaceLeft) -> Option<f64> {
         let deltas = room.deltas as f64 / room.deltas_even.max(1) as f64;
         let extents = f64::from(room.available) / f64::from(room.low);
         // One at the level to be held, nothing where no room is left, without bound where there is enough.
@@ -167,12 +194,12 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn room(available: u32, deltas: u64) -> Room {
-        Room { available, low: 20, deltas: deltas * MIB, deltas_even: 100 * MIB, live: 1000 * MIB }
+    fn room(available: u32, deltas: u64) -> SpaceLeft {
+        SpaceLeft { available, low: 20, deltas: deltas * MIB, deltas_even: 100 * MIB, live: 1000 * MIB }
     }
 
     /// Ten cycles a second, each of which empties ten segments of rows that are half obsolete, and gains 1 MiB of deltas.
-    fn rate_after(throttle: &Throttle, room: Room) -> u64 {
+    fn rate_after(throttle: &Throttle, room: SpaceLeft) -> u64 {
         let work = Work { segments: 10, copied: 5 * MIB, gained: MIB };
         (1..=50).for_each(|tenth| throttle.adjust(room, work, MIB, tenth * SECOND_NS / 10));
         throttle.ns_per_kib.load(Ordering::Relaxed)

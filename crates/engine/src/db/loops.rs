@@ -1,0 +1,102 @@
+//! The background loops of a store: which it has, and the two that belong to no other part: prefaulting and syncing.
+//!
+//! Owns the list. Promises that a store whose threads cannot all be started is closed in order. Must not know how threads are
+//! started, woken and stopped (`scheduler.rs`), nor what the other loops do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::Engine;
+use crate::scheduler::{IdleBackoff, Job};
+use crate::{Durability, Result};
+
+/// How much index memory is touched ahead of its use.
+const INDEX_LEAD_BYTES: u64 = 4 << 20;
+
+/// A shorter interval between syncs would be no pause at all.
+const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// How long at most what writers made durable by themselves is not written down in the root.
+const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Starts the threads of an open store.
+    pub(super) fn start_background(self: &Arc<Engine>) -> Result<()> {
+        self.scheduler.start(self, &self.background_jobs())
+    }
+
+    /// The loops that this store wants: prefaulting extents and index memory, gc, consolidation, the cache, sweeping, syncing.
+    fn background_jobs(&self) -> Vec<Job<Engine>> {
+        // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
+        let syncs = !self.persists_in_place();
+        let all: [(bool, Job<Engine>); 6] = [
+            (true, ("prefault", Engine::prefault_loop)),
+            (true, ("gc", Engine::gc_loop)),
+            (self.options.merge, ("consolidate", Engine::consolidation_loop)),
+            (self.cache.exists(), ("cache", Engine::cache_loop)),
+            (true, ("sweep", Engine::sweep_loop)),
+            (syncs, ("sync", Engine::sync_loop)),
+        ];
+        all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, job)| job).collect()
+    }
+
+    fn prefault_loop(&self) {
+        let (mut backoff, mut worked) = (IdleBackoff::new(Duration::from_millis(1)), true);
+        while self.scheduler.back_off(&mut backoff, || worked) {
+            // Without it the first touch of a page costs its toucher a fault; nothing worse.
+            let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
+            // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
+            let garbage = self.epoch.collect() > 0;
+            worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
+            worked |= self.log.remap_sealed();
+            self.log.give_back();
+        }
+    }
+
+    /// Syncs at the interval asked for, or else only writes down in the root what writers have made durable.
+    fn sync_loop(&self) {
+        let interval = match self.options.durability {
+            Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
+            Durability::Immediate | Durability::Process => None,
+        };
+        while self.scheduler.sleep(interval.unwrap_or(CHECKPOINT_DELAY_MAX)) {
+            let durable = self.log.durable_sequence();
+            let synced = match interval {
+                Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
+                None if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
+                None => Ok(()),
+            };
+            // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
+            if synced.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+    use super::*;
+    use crate::db::fixture::options;
+    use crate::{Db, ErrorKind, Schema};
+
+    /// The threads that were started before one was refused end with the store, whose file is free again then.
+    #[test]
+    fn threads_end_if_a_later_one_cannot_be_started() {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let engine = Arc::downgrade(db.create_table("flat", Schema::flat()).unwrap().engine());
+        let shared = engine.upgrade().unwrap();
+        let error = shared.scheduler.start_by(&shared, &shared.background_jobs(), |name, run| match name {
+            "sweep" => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)),
+            _ => hedgerow_device::spawn(name, run),
+        });
+        drop(shared);
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Io);
+        assert!(engine.strong_count() > 3, "some were started");
+        drop(db);
+        assert_eq!(engine.strong_count(), 0, "a thread goes on");
+    }
+}
