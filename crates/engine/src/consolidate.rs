@@ -24,9 +24,10 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::Result;
+use crate::db::chain::Chain;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::metrics::Count;
-use crate::db::read::{Chain, GROUP};
+use crate::db::read::GROUP;
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::scheduler::IdleBackoff;
@@ -279,20 +280,6 @@ impl Engine {
 
     pub(crate) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
         self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
-    }
-
-    /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-    pub(crate) fn prefetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
-        for _ in 0..=Slot::DEPTH_MAX {
-            let slots = level.iter().flatten();
-            slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
-            for below in &mut level {
-                *below = below
-                    .filter(|slot| slot.tag() == Tag::Delta)
-                    .and_then(|slot| self.log.peek_previous(slot.offset()))
-                    .and_then(Slot::from_raw);
-            }
-        }
     }
 }
 

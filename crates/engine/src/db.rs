@@ -24,6 +24,7 @@ pub mod backup;
 mod batch;
 pub(crate) mod cached;
 pub(crate) mod catalog;
+pub(crate) mod chain;
 mod deleted;
 pub(crate) mod engine;
 pub(crate) mod expiry;

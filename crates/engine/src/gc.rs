@@ -32,9 +32,10 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
+use crate::db::chain::Chain;
 use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::metrics::Count;
-use crate::db::read::{Bodies, Chain, GROUP};
+use crate::db::read::{Bodies, GROUP};
 use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::SegmentWalk;

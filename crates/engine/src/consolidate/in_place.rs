@@ -26,8 +26,8 @@ use std::sync::atomic::{Ordering, fence};
 use smallvec::SmallVec;
 
 use crate::Result;
+use crate::db::chain::Chain;
 use crate::db::engine::{Engine, TableShared, index_full};
-use crate::db::read::Chain;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
 use crate::schema::body::DeltaBody;

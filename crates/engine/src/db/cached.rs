@@ -25,9 +25,10 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
+use super::chain::Chain;
 use super::engine::{Engine, TableShared};
 use super::metrics::Count;
-use super::read::{Bodies, Chain, GROUP};
+use super::read::{Bodies, GROUP};
 use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,

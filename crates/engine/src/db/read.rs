@@ -11,25 +11,23 @@
 //! While deltas are being merged into the base row in place (`consolidate/in_place.rs`), a block of it may not match its checksum; the deltas at hand
 //! explain it then.
 //!
-//! Invariants: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. A
-//! row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to records that
-//! gc keeps for it (`gc.rs`).
+//! Invariant: the schema is loaded after the slot, so that it knows the version of every record the slot leads to.
 
-use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::Row;
+use super::chain::Chain;
 use super::engine::{Engine, TableShared};
 use super::metrics::Count;
 use super::prefetch::RowPrefetch;
 use crate::cache;
 use crate::consolidate::in_place::mend;
 use crate::index::{Slot, Tag};
+use crate::log;
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
-use crate::log::{self, Log};
 use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
@@ -39,159 +37,7 @@ use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
 
-/// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
-/// miss, and a field that the newest delta names needs none of them.
-#[derive(Debug, Clone)]
-pub(crate) struct Chain<'a> {
-    newest: Record<'a>,
-    log: &'a Log,
-    /// Newest first, the base row last. Not inline: a row without deltas should be cheap to move.
-    below: OnceCell<Vec<Record<'a>>>,
-    depth: u8,
-    /// Some record may have an expiry of the row.
-    may_expire: bool,
-}
-
-impl<'a> Chain<'a> {
-    #[inline(always)]
-    fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
-        let (depth, is_row) = match newest.kind() {
-            RecordKind::Row => (0, true),
-            RecordKind::Delta => (slot.depth(), false),
-            RecordKind::Tombstone | RecordKind::Batch => {
-                return Err(broken_chain(newest.offset(), newest.key()));
-            }
-        };
-        let may_expire = slot.expires() || is_row && newest.expires_at_ms().is_some();
-        Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire })
-    }
-
-    /// Deltas in the chain.
-    pub(crate) fn depth(&self) -> usize {
-        self.depth.into()
-    }
-
-    pub(crate) fn newest(&self) -> &Record<'a> {
-        &self.newest
-    }
-
-    /// The records below the newest.
-    #[inline(always)]
-    pub(super) fn below(&self) -> Result<&[Record<'a>]> {
-        match self.below.get() {
-            Some(below) => Ok(below),
-            None if self.newest.kind() == RecordKind::Row => Ok(&[]),
-            None => {
-                let below = self.walk()?;
-                Ok(self.below.get_or_init(|| below))
-            }
-        }
-    }
-
-    fn walk(&self) -> Result<Vec<Record<'a>>> {
-        let mut below = Vec::with_capacity(self.depth());
-        let mut previous = self.newest.previous();
-        loop {
-            let slot = Slot::from_raw(previous).filter(|_| below.len() < Slot::DEPTH_MAX.into());
-            let Some(slot) = slot else { return Err(self.broken()) };
-            // Whoever walks wants what is below: all of its lines at once.
-            self.log.prefetch_record(slot.offset(), slot.bytes());
-            let record = self.log.record(slot.offset())?;
-            previous = record.previous();
-            let kind = record.kind();
-            below.push(record);
-            match kind {
-                RecordKind::Delta => {}
-                RecordKind::Row => return Ok(below),
-                RecordKind::Tombstone | RecordKind::Batch => return Err(self.broken()),
-            }
-        }
-    }
-
-    #[cold]
-    fn broken(&self) -> Error {
-        broken_chain(self.newest.offset(), self.newest.key())
-    }
-
-    /// Newest first, the base row last.
-    pub(crate) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
-        Ok([&self.newest].into_iter().chain(self.below()?))
-    }
-
-    /// Whether `record` is one of them. Sequences fall on the way down: what is younger than the newest is none, without a walk.
-    pub(crate) fn has(&self, record: &Record<'_>) -> Result<bool> {
-        if record.sequence() >= self.newest.sequence() {
-            return Ok(record.offset() == self.newest.offset());
-        }
-        Ok(self.below()?.iter().any(|part| part.offset() == record.offset()))
-    }
-
-    #[inline(always)]
-    pub(crate) fn base_row(&self) -> Result<&Record<'a>> {
-        Ok(self.below()?.last().unwrap_or(&self.newest))
-    }
-
-    /// Newest first.
-    pub(crate) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
-        let below = self.below()?;
-        let newest = Some(&self.newest).filter(|_| !below.is_empty());
-        Ok(newest.into_iter().chain(&below[..below.len().saturating_sub(1)]))
-    }
-
-    /// What `look` finds in the deltas, the newest first; those after it are not touched.
-    #[inline]
-    fn find_in_deltas<T>(&self, mut look: impl FnMut(&Record<'a>) -> Result<Option<T>>) -> Result<Option<T>> {
-        if self.newest.kind() == RecordKind::Row {
-            return Ok(None);
-        }
-        if let Some(found) = look(&self.newest)? {
-            return Ok(Some(found));
-        }
-        let below = self.below()?;
-        for delta in &below[..below.len().saturating_sub(1)] {
-            if let Some(found) = look(delta)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-
-    #[inline(always)]
-    fn base<'b>(&'b self, schema: &'b TableSchema) -> Result<Base<'b, 'a>> {
-        Ok(Base { chain: self, row: self.base_row()?, schema })
-    }
-
-    /// The newest expiry of the row, if it was not taken away.
-    #[inline]
-    pub(crate) fn expires_at_ms(&self) -> Result<Option<u64>> {
-        if !self.may_expire {
-            return Ok(None);
-        }
-        Ok(self.records()?.find_map(Record::expires_at_ms).filter(|&ms| ms != 0))
-    }
-}
-
 impl Engine {
-    /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
-    #[inline(always)]
-    pub(crate) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
-        debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
-        Chain::new(&self.log, self.log.record(slot.offset())?, slot)
-    }
-
-    /// [`Engine::chain`] with all its records walked: what follows does not fail for want of one.
-    pub(crate) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
-        let chain = self.chain(slot)?;
-        chain.below()?;
-        Ok(chain)
-    }
-
-    /// Verifies all of a chain even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with
-    /// them.
-    pub(crate) fn verify_chain(&self, chain: &Chain<'_>) -> Result<()> {
-        chain.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
-    }
-
     /// The row that `slot` stands for now; `None` if it is absent or has expired.
     #[inline(always)]
     pub(super) fn row_at<'a>(
@@ -217,20 +63,6 @@ impl Engine {
             return Ok(None);
         }
         Ok(Some(RowRef { schema, chain: Chain::new(&self.log, newest, slot)?, now_ms, expires_at_ms }))
-    }
-
-    /// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
-    /// younger. `None` if there was no row.
-    pub(super) fn version_before(&self, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
-        let mut slot = Some(self.log_slot(slot));
-        while let Some(version) = slot {
-            let record = self.log.record(version.offset())?;
-            if record.sequence() <= sequence {
-                return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
-            }
-            slot = Slot::from_raw(record.previous());
-        }
-        Ok(None)
     }
 
     /// Leaves the key of a row that was found with deltas to consolidation.
@@ -362,15 +194,6 @@ impl Engine {
         }
         row.map(|row| read(&row)).transpose()
     }
-}
-
-/// Of the parts of a record: a record whose address is taken cannot be made where it is used.
-#[cold]
-fn broken_chain(offset: u64, key: &[u8]) -> Error {
-    let key = key.escape_ascii();
-    Error::corrupted(format!(
-        "the record at byte {offset} of the fast tier (key {key}) refers to a version that is not there"
-    ))
 }
 
 #[cold]
@@ -519,7 +342,7 @@ impl<'a> RowRef<'a> {
 
     #[inline(always)]
     fn base(&self) -> Result<RowBody<'_, Base<'_, 'a>>> {
-        let base = self.chain.base(self.schema)?;
+        let base = Base::new(&self.chain, self.schema)?;
         row_body(self.schema, base.row, base)
     }
 
@@ -586,7 +409,12 @@ pub(super) struct Base<'b, 'r> {
     schema: &'b TableSchema,
 }
 
-impl Base<'_, '_> {
+impl<'b, 'r> Base<'b, 'r> {
+    #[inline(always)]
+    fn new(chain: &'b Chain<'r>, schema: &'b TableSchema) -> Result<Base<'b, 'r>> {
+        Ok(Base { chain, row: chain.base_row()?, schema })
+    }
+
     /// Whether the row's blocks match their checksums with some of the deltas laid over them: then they are as good as verified.
     #[cold]
     fn is_being_merged(&self) -> bool {
@@ -658,7 +486,7 @@ impl<'b, 'r: 'b> Bodies<'b, 'r> {
             newest.into_iter().map(|bytes| DeltaBody::new(Body::Bytes(bytes))).collect();
         let Some(chain) = chain else { return Ok(Bodies { row: None, deltas }) };
         deltas.extend(chain.deltas()?.map(|record| DeltaBody::new(Body::Record(record))));
-        let base = chain.base(schema)?;
+        let base = Base::new(chain, schema)?;
         let row = row_body(schema, base.row, Body::Base(base))?;
         Ok(Bodies { row: Some(row), deltas })
     }

@@ -25,9 +25,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::chain::Chain;
 use super::engine::{Engine, TableShared, index_full};
 use super::metrics::Count;
-use super::read::{Bodies, Chain, RowRef};
+use super::read::{Bodies, RowRef};
 use crate::gc::is_droppable_tombstone;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
