@@ -316,7 +316,7 @@ impl Cache {
             header[8..].copy_from_slice(&u64::from(tick).to_le_bytes());
             let seed = Seed::new(SEGMENT_NUMBER, CACHED_OFFSET | place);
             spec.encode(record, seed, body);
-            format::seal(&mut record[..spec.prefix_bytes()], seed, sequence, 0);
+            format::seal(&mut record[..spec.prefix_bytes()], seed, sequence, None);
         });
     }
 

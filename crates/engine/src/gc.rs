@@ -39,7 +39,9 @@ use crate::db::read::{Bodies, GROUP};
 use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::SegmentWalk;
-use crate::log::format::{FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind};
+use crate::log::format::{
+    FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
+};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::throttle::{Throttle, Work};
@@ -101,7 +103,7 @@ struct Copy<'r, 'a> {
     claim: Claim,
     /// The slot it is published over.
     slot: Slot,
-    previous: Option<Slot>,
+    previous: Option<RecordRef>,
 }
 
 impl Gc {
@@ -397,7 +399,7 @@ impl Engine {
             body_bytes: body.len(),
         };
         // Snapshots go on down from here to what its original replaced.
-        let previous = Slot::from_raw(record.previous());
+        let previous = record.previous();
         let copy = Copy { of: record, draft, kind: SegmentKind::Relocated, claim, slot, previous };
         // The original is one older record more until its segment is freed.
         let moved = |offset, _| slot.with_offset(offset).add_older_versions(1);
@@ -475,7 +477,7 @@ impl Engine {
         draft.flags |= FLAG_RELOCATED;
         let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
-        let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot) };
+        let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot.into()) };
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {

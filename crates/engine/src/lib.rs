@@ -46,6 +46,7 @@ mod log;
 mod options;
 mod scheduler;
 mod schema;
+mod size_class;
 mod sync;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};

@@ -45,7 +45,7 @@ use segment::{
 };
 pub(crate) use segment_list::SegmentEntry;
 
-use self::format::{END_BYTES, RawRecord, Record};
+use self::format::{END_BYTES, RawRecord, Record, RecordRef};
 use crate::le_bytes::u32_at;
 use crate::{Error, ErrorKind, Result};
 
@@ -238,10 +238,10 @@ impl Log {
         self.verify_reads
     }
 
-    /// The slot word that the record at `offset` replaced, unverified: good enough to prefetch it.
+    /// What the record at `offset` replaced, unverified: good enough to prefetch it.
     #[inline]
-    pub(crate) fn peek_previous(&self, offset: u64) -> Option<u64> {
-        self.tier.try_read(offset, format::HEADER_BYTES).map(format::previous_of)
+    pub(crate) fn peek_previous(&self, offset: u64) -> Option<RecordRef> {
+        self.tier.try_read(offset, format::HEADER_BYTES).and_then(format::previous_of)
     }
 
     /// Prefetches the lines of a small record, all at once: their misses overlap.

@@ -298,7 +298,7 @@ impl Engine {
                     return Some(chain);
                 }
             }
-            slot = Slot::from_raw(record.previous());
+            slot = record.previous().map(Slot::from);
         }
         None
     }

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use super::Db;
 use super::engine::{Engine, TableShared};
-use super::prefetch::{UNKNOWN_BYTES, has_waited_lately};
+use super::prefetch::{bytes_to_ask_for, has_waited_lately};
 use crate::index::{Slot, Tag};
+use crate::log::format::RecordRef;
 use crate::{Error, ErrorKind, Result};
 
 thread_local! {
@@ -125,17 +126,16 @@ impl Engine {
     /// Records what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
     fn lacks(&self, slot: Slot) -> bool {
         let tier = self.log.tier();
-        let mut slot = slot;
+        let mut record = RecordRef::from(slot);
         for _ in 0..=Slot::DEPTH_MAX {
-            let bytes = if slot.bytes_unknown() { UNKNOWN_BYTES } else { slot.bytes() };
-            if !tier.is_in_memory(slot.offset(), bytes) {
-                LACKED.with_borrow_mut(|lacked| lacked.push((slot.offset(), bytes)));
+            let bytes = bytes_to_ask_for(record);
+            if !tier.is_in_memory(record.offset(), bytes) {
+                LACKED.with_borrow_mut(|lacked| lacked.push((record.offset(), bytes)));
                 return true;
             }
-            let is_delta = slot.tag() == Tag::Delta;
-            let below = is_delta.then(|| self.log.peek_previous(slot.offset()).and_then(Slot::from_raw));
+            let below = record.is_delta().then(|| self.log.peek_previous(record.offset()));
             let Some(below) = below.flatten() else { return false };
-            slot = below;
+            record = below;
         }
         false
     }

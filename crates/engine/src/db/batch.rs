@@ -15,7 +15,7 @@ use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
 use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
 use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
-use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordSpec};
+use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Appender, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
@@ -373,7 +373,7 @@ impl Engine {
         if seal_ahead {
             let mut offset = first;
             for part in parts {
-                self.seal_with(&part.spec, offset, segment_number, sequence, part.old);
+                self.seal_with(&part.spec, offset, segment_number, sequence, part.old.map(RecordRef::from));
                 offset += part.bytes as u64;
             }
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
@@ -387,7 +387,7 @@ impl Engine {
                     // But for the older-version count, which is nothing to the log.
                     debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
                 } else {
-                    self.seal_with(&part.spec, offset, segment_number, sequence, old);
+                    self.seal_with(&part.spec, offset, segment_number, sequence, old.map(RecordRef::from));
                 }
                 (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
             });

@@ -1,6 +1,7 @@
 //! The records of one version of a row: a row, or deltas over one.
 //!
-//! Owns: the walk from the newest record down, and from a version to the one that it replaced. Promises: what lies below the
+//! Owns: the walk from the newest record down, and from a version to the one that it replaced; how a slot in memory becomes what a
+//! record refers to, and back. Promises: what lies below the
 //! newest record is only touched once it is asked for. Must not know: what the records' bodies say (`read.rs`).
 //!
 //! Invariant: a row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to
@@ -10,10 +11,27 @@ use std::cell::OnceCell;
 
 use super::engine::Engine;
 use super::read::GROUP;
-use crate::index::{Slot, Tag};
+use crate::index::Slot;
 use crate::log::Log;
-use crate::log::format::{Record, RecordKind};
+use crate::log::format::{Record, RecordKind, RecordRef};
 use crate::{Error, Result};
+
+impl From<Slot> for RecordRef {
+    /// What a record says that it replaced, which `slot`, a log slot, led to. The words have one layout, so this costs nothing.
+    #[inline(always)]
+    fn from(slot: Slot) -> RecordRef {
+        debug_assert!(!slot.is_cached(), "a place in DRAM in the log: {slot:?}");
+        RecordRef::from_word(slot.raw()).expect("a slot is not zero")
+    }
+}
+
+impl From<RecordRef> for Slot {
+    /// The log slot of an older version. Its older-version count means nothing any more.
+    #[inline(always)]
+    fn from(reference: RecordRef) -> Slot {
+        Slot::from_raw(reference.word()).expect("a reference is not zero")
+    }
+}
 
 /// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
 /// miss, and a field that the newest delta names needs none of them.
@@ -68,11 +86,11 @@ impl<'a> Chain<'a> {
         let mut below = Vec::with_capacity(self.depth());
         let mut previous = self.newest.previous();
         loop {
-            let slot = Slot::from_raw(previous).filter(|_| below.len() < Slot::DEPTH_MAX.into());
-            let Some(slot) = slot else { return Err(self.broken()) };
+            let reference = previous.filter(|_| below.len() < Slot::DEPTH_MAX.into());
+            let Some(reference) = reference else { return Err(self.broken()) };
             // Whoever walks wants what is below: all of its lines at once.
-            self.log.prefetch_record(slot.offset(), slot.bytes());
-            let record = self.log.record(slot.offset())?;
+            self.log.prefetch_record(reference.offset(), reference.bytes());
+            let record = self.log.record(reference.offset())?;
             previous = record.previous();
             let kind = record.kind();
             below.push(record);
@@ -175,21 +193,21 @@ impl Engine {
             if record.sequence() <= sequence {
                 return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
             }
-            slot = Slot::from_raw(record.previous());
+            slot = record.previous().map(Slot::from);
         }
         Ok(None)
     }
 
     /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-    pub(crate) fn prefetch_chains(&self, mut level: [Option<Slot>; GROUP]) {
+    pub(crate) fn prefetch_chains(&self, slots: [Option<Slot>; GROUP]) {
+        let mut level = slots.map(|slot| slot.map(RecordRef::from));
         for _ in 0..=Slot::DEPTH_MAX {
-            let slots = level.iter().flatten();
-            slots.for_each(|slot| self.log.prefetch_record(slot.offset(), slot.bytes()));
+            let records = level.iter().flatten();
+            records.for_each(|record| self.log.prefetch_record(record.offset(), record.bytes()));
             for below in &mut level {
                 *below = below
-                    .filter(|slot| slot.tag() == Tag::Delta)
-                    .and_then(|slot| self.log.peek_previous(slot.offset()))
-                    .and_then(Slot::from_raw);
+                    .filter(|record| record.is_delta())
+                    .and_then(|delta| self.log.peek_previous(delta.offset()));
             }
         }
     }
@@ -202,4 +220,33 @@ fn broken_chain(offset: u64, key: &[u8]) -> Error {
     Error::corrupted(format!(
         "the record at byte {offset} of the fast tier (key {key}) refers to a version that is not there"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Tag;
+
+    /// The two words are of one layout, which that in the log may not leave.
+    #[test]
+    fn a_reference_says_what_the_log_slot_said() {
+        for (tag, bytes, offset) in
+            [(Tag::Row, 1_000, 0), (Tag::Delta, 32, 8), (Tag::Tombstone, u64::MAX, Slot::OFFSET_END - 8)]
+        {
+            let slot =
+                Slot::new(tag, offset, bytes).with_depth(7).with_older_versions(200).with_expires(true);
+            let reference = RecordRef::from(slot);
+            assert_eq!((reference.offset(), reference.bytes()), (slot.offset(), slot.bytes()));
+            assert_eq!(reference.bytes_unknown(), slot.bytes_unknown());
+            assert_eq!(reference.is_delta(), tag == Tag::Delta);
+            assert_eq!(Slot::from(reference), slot);
+        }
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "a place in DRAM in the log")]
+    fn no_record_refers_to_the_cache() {
+        let _ = RecordRef::from(Slot::cached(Slot::new(Tag::Row, 8, 100), 64, 100));
+    }
 }

@@ -18,7 +18,7 @@ use super::engine::Engine;
 use crate::FieldId;
 use crate::index::{Slot, Tag};
 use crate::log::PAGE_BYTES;
-use crate::log::format::FLAG_EXPIRES;
+use crate::log::format::{FLAG_EXPIRES, RecordRef};
 use crate::schema::table::TableSchema;
 
 /// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some.
@@ -30,7 +30,7 @@ const LOOKS_ASKING: u32 = 32;
 /// is more than the process may have of memory at all, one wait is enough.
 const WAITS_OF_LITTLE_MEMORY: u64 = 256;
 /// Taken for the length of a record that may be longer.
-pub(super) const UNKNOWN_BYTES: u64 = 2 << 20;
+const UNKNOWN_BYTES: u64 = 2 << 20;
 
 /// Whether a thread had to wait for the disk lately.
 #[derive(Debug, Clone, Copy)]
@@ -131,22 +131,22 @@ impl Engine {
 
     #[cold]
     fn ask_for_chains(&self, slots: &[Option<Slot>]) {
-        let in_log = |slot: &Slot| !slot.is_cached();
-        let place =
-            |slot: &Slot| (slot.offset(), if slot.bytes_unknown() { UNKNOWN_BYTES } else { slot.bytes() });
-        let mut level: SmallVec<[Slot; 64]> = slots.iter().flatten().copied().filter(in_log).collect();
+        let in_log = slots.iter().flatten().filter(|slot| !slot.is_cached());
+        let mut level: SmallVec<[RecordRef; 64]> = in_log.map(|&slot| slot.into()).collect();
         for _ in 0..=Slot::DEPTH_MAX {
-            self.log.will_read(level.iter().map(place));
-            level.retain(|slot| slot.tag() == Tag::Delta);
+            self.log.will_read(level.iter().map(|&record| (record.offset(), bytes_to_ask_for(record))));
+            level.retain(|record| record.is_delta());
             if level.is_empty() {
                 return;
             }
-            level = level
-                .iter()
-                .filter_map(|slot| self.log.peek_previous(slot.offset()).and_then(Slot::from_raw))
-                .collect();
+            level = level.iter().filter_map(|delta| self.log.peek_previous(delta.offset())).collect();
         }
     }
+}
+
+/// How much of a record to ask for that may be in no memory.
+pub(super) fn bytes_to_ask_for(record: RecordRef) -> u64 {
+    if record.bytes_unknown() { UNKNOWN_BYTES } else { record.bytes() }
 }
 
 /// What is prefetched of each row before it is visited.

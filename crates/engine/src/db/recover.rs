@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::catalog::LoggedChange;
 use super::engine::{Engine, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
-use crate::log::format::{FLAG_RELOCATED, Record, RecordKind};
+use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
 use crate::{Error, Result};
@@ -279,9 +279,10 @@ impl Engine {
                     start: walk.write_start(),
                     offset: record.offset(),
                     relocated: record.flags() & FLAG_RELOCATED != 0,
-                    below: Slot::from_raw(record.previous())
+                    below: record
+                        .previous()
                         .filter(|_| record.kind() == RecordKind::Delta)
-                        .map(Slot::offset),
+                        .map(RecordRef::offset),
                 });
             }
             if record.changes_catalog() {
@@ -498,8 +499,7 @@ impl Engine {
         let mut record = self.log.record(chain[0])?;
         let mut word = record.expires_at_ms();
         while record.kind() == RecordKind::Delta {
-            let previous = Slot::from_raw(record.previous());
-            let Some(previous) = previous.filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
+            let Some(previous) = record.previous().filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
                 return Err(broken_chain(&record));
             };
             let below = self.log.record(previous.offset()).map_err(|_| broken_chain(&record))?;

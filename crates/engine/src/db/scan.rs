@@ -167,7 +167,7 @@ impl Scan {
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
-                && let Some(below) = engine.log.peek_previous(ahead.offset()).and_then(Slot::from_raw)
+                && let Some(below) = engine.log.peek_previous(ahead.offset())
             {
                 engine.log.prefetch_record(below.offset(), below.bytes());
             }

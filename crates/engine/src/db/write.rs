@@ -31,7 +31,9 @@ use super::metrics::Count;
 use super::read::{Bodies, RowRef};
 use crate::gc::is_droppable_tombstone;
 use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordSpec, Seed, seal};
+use crate::log::format::{
+    FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordRef, RecordSpec, Seed, seal,
+};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::log::{Appender, Log, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
@@ -260,7 +262,8 @@ impl Engine {
         old: Option<Slot>,
     ) -> u64 {
         let sequence = self.log.take_sequence();
-        self.seal_with(spec, reservation.offset, reservation.segment_number, sequence, old);
+        let previous = old.map(RecordRef::from);
+        self.seal_with(spec, reservation.offset, reservation.segment_number, sequence, previous);
         if self.persists_in_place() {
             // PERSIST: the record is durable before anyone can see it. A failure closes the log for writing.
             self.log.persist_range(reservation.offset, reservation.bytes as u64);
@@ -276,11 +279,10 @@ impl Engine {
         offset: u64,
         segment_number: u64,
         sequence: u64,
-        old: Option<Slot>,
+        previous: Option<RecordRef>,
     ) {
-        debug_assert!(old.is_none_or(|old| !old.is_cached()), "a place in DRAM in the log: {old:?}");
         self.log.tier().write(offset, spec.prefix_bytes(), |prefix| {
-            seal(prefix, Seed::new(segment_number, offset), sequence, old.map_or(0, Slot::raw));
+            seal(prefix, Seed::new(segment_number, offset), sequence, previous);
         });
     }
 

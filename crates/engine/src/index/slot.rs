@@ -11,11 +11,9 @@
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
 //! - `tag`: 1 row, 2 delta, 3 tombstone, 4 cached; 0 never; 5 to 7 reserved for the lower levels.
-//! - `exp`: the row has an expiry, which may have passed; of a slot in a record's `previous`, written by an older version,
-//!   it may have had one.
+//! - `exp`: the row has an expiry, which may have passed.
 //! - `depth`: deltas from the newest record down to its row, 0 to 7.
-//! - `size class`: bytes of the newest record, rounded up, as 4 bits of exponent and 3 of mantissa:
-//!   `(8 + m) * 4 << e`, from 32 bytes to 1,966,080; the largest class stands for everything above as well.
+//! - `size class`: bytes of the newest record, rounded up (`size_class.rs`).
 //! - `older`: the older-version count: physical records of this key still in the log beside the newest; 255 is saturated and stays.
 //! - offset: 42 bits of 8-byte units, so 32 TiB of log.
 //!
@@ -23,11 +21,13 @@
 //! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `older` are
 //! those of the log slot, and of the older-version count it alone is up to date.
 //!
-//! The word of a key lives in DRAM only. But a record in the log holds one, too: `previous`, the slot that it replaced (`log/format.rs`).
-//! So the layout is persisted, all but the tag of a cached slot, which is never written to the log.
+//! The word lives in DRAM only. What a record in the log says of another one, its `previous`, is a type of its own
+//! (`log/format/record_ref.rs`), made of log slots and turned back into them by `db/chain.rs`.
 
 use std::fmt;
 use std::num::NonZeroU64;
+
+use crate::size_class::{LARGEST, class_bytes, class_of};
 
 const ADDR_BITS: u32 = 42;
 const OLDER_VERSIONS_AT: u32 = 42;
@@ -143,7 +143,7 @@ impl Slot {
 
     /// Whether the record may be longer than [`Slot::bytes`] says: its class is the largest.
     pub fn bytes_unknown(self) -> bool {
-        self.raw() >> CLASS_AT & 0x7f == 0x7f
+        self.raw() >> CLASS_AT & 0x7f == u64::from(LARGEST)
     }
 
     /// With the expiry bit set to `expires`.
@@ -207,22 +207,6 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The bytes a size class stands for.
-fn class_bytes(class: u8) -> u64 {
-    ((8 + u64::from(class & 7)) * 4) << (class >> 3)
-}
-
-/// The smallest class that holds `bytes`; the largest if none does.
-fn class_of(bytes: u64) -> u8 {
-    if bytes <= 32 {
-        return 0;
-    }
-    // Exponent such that 32 << e < bytes <= 64 << e; mantissa rounded up, where 8 carries into the next exponent.
-    let e = (bytes - 1).ilog2() - 5;
-    let m = (bytes - (32 << e)).div_ceil(4 << e);
-    (u64::from(e) * 8 + m).min(127) as u8
-}
-
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use proptest::prelude::*;
@@ -230,15 +214,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn size_classes_are_the_smallest_that_hold() {
-        for bytes in (0..70_000).chain([1 << 20, 1_966_079, 1_966_080]) {
-            let class = class_of(bytes);
-            assert!(class_bytes(class) >= bytes, "{bytes}");
-            assert!(class == 0 || class_bytes(class - 1) < bytes, "{bytes}: {class} is too large");
-        }
-        assert_eq!(class_of(1_966_081), 127);
-        assert_eq!(class_of(u64::MAX), 127);
+    fn the_largest_size_class_says_nothing() {
         assert!(Slot::new(Tag::Row, 0, u64::MAX).bytes_unknown());
+        assert!(!Slot::new(Tag::Row, 0, 1 << 20).bytes_unknown());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!  0        4        8                16                24       28       32   34   36 37 38 39 40
 //!  +--------+--------+----------------+-----------------+--------+--------+----+----+--+--+--+--+
 //!  | header | record |    sequence    |    previous     | table  |  body  |ver-|key |ki|fl|bl|0 |
-//!  |  crc   | bytes  |                |    slot word    |        |  bytes |sion|-1  |nd|ag|sh|  |
+//!  |  crc   | bytes  |                |    reference    |        |  bytes |sion|-1  |nd|ag|sh|  |
 //!  +--------+--------+----------------+-----------------+--------+--------+----+----+--+--+--+--+
 //!  40: expiry, 8 bytes, ms since 1970, only with flag EXPIRES (0 in a delta: "the row no longer expires")
 //!      key bytes, then zeros to a multiple of 4
@@ -31,12 +31,16 @@
 //! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
 //!   128 blocks. A partial read verifies the header and the blocks it touches.
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
-//! * `previous` is the slot word (see `index/slot.rs`) that this record replaced when it was written: the version under
-//!   it. A delta without it would be meaningless; in a row it serves snapshots.
+//! * `previous` refers to what this record replaced when it was written, the version under it (`format/record_ref.rs`); 0 is nothing
+//!   in the log. A delta without it would be meaningless; in a row it serves snapshots.
+//! * Flag 32 is reserved: a delta whose base is below the log, in a lower level, where its `previous` does not lead. No build
+//!   writes it.
 //! * `table` 0 is no table's. A row of it changes the catalog: its key is one zero byte, its body is described in
 //!   `db/catalog/format.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
 //!   The batch counts only if they are all whole.
+
+mod record_ref;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -47,6 +51,8 @@ use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
 use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::schema::body::BodyBytes;
 use crate::{Error, Result};
+
+pub(crate) use record_ref::RecordRef;
 
 /// Bytes of the fixed part of a record header.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -72,6 +78,14 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 
 /// A row whose fixed fields may be merged in place.
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
+/// Reserved for a delta whose base is below the log.
+const FLAG_BASE_BELOW: u8 = 32;
+const _: () = assert!(
+    (FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE) & FLAG_BASE_BELOW
+        == 0,
+    "a flag that is reserved"
+);
+
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
 /// Set in the numbers of all segments of a store whose checksums know their place, and of no other store's.
@@ -218,9 +232,9 @@ impl RecordSpec<'_> {
 }
 
 /// Finishes a record: its sequence, what it replaced, and the checksum over its prefix. `prefix` is all bytes up to the body.
-pub(crate) fn seal(prefix: &mut [u8], seed: Seed, sequence: u64, previous: u64) {
+pub(crate) fn seal(prefix: &mut [u8], seed: Seed, sequence: u64, previous: Option<RecordRef>) {
     prefix[8..16].copy_from_slice(&sequence.to_le_bytes());
-    prefix[16..24].copy_from_slice(&previous.to_le_bytes());
+    prefix[16..24].copy_from_slice(&previous.map_or(0, RecordRef::word).to_le_bytes());
     let crc = crc32c(seed.0, &prefix[4..checksummed_end(prefix)]);
     compiler_fence(Ordering::Release);
     prefix[0..4].copy_from_slice(&crc.to_le_bytes());
@@ -231,9 +245,10 @@ pub(crate) fn invalidated_word(word: u64) -> u64 {
     word ^ u64::from(u32::MAX)
 }
 
-/// The slot word in a prefix that is not verified.
-pub(crate) fn previous_of(prefix: &[u8]) -> u64 {
-    u64_at(prefix, 16)
+/// What a prefix that is not verified refers to.
+#[inline]
+pub(crate) fn previous_of(prefix: &[u8]) -> Option<RecordRef> {
+    RecordRef::from_word(u64_at(prefix, 16))
 }
 
 /// Where in a prefix, all bytes up to the body, those under its checksum end.
@@ -455,8 +470,9 @@ impl<'a> Record<'a> {
         self.offset + u64::from(self.body)
     }
 
-    /// The slot word this record replaced.
-    pub(crate) fn previous(&self) -> u64 {
+    /// What this record replaced.
+    #[inline]
+    pub(crate) fn previous(&self) -> Option<RecordRef> {
         previous_of(self.bytes)
     }
 
@@ -690,7 +706,7 @@ mod tests {
         };
         let mut bytes = vec![0xAA; spec.record_bytes()];
         spec.encode(&mut bytes, seed, |out| out.copy_from_slice(body));
-        seal(&mut bytes[..spec.prefix_bytes()], seed, 1000, 0x55);
+        seal(&mut bytes[..spec.prefix_bytes()], seed, 1000, RecordRef::from_word(0x55));
         bytes
     }
 
@@ -744,7 +760,10 @@ mod tests {
         }
         let parsed = Record::parse(&good, 0, 9, true).unwrap();
         assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
-        assert_eq!((parsed.key(), parsed.sequence(), parsed.previous()), (&b"ada"[..], 1000, 0x55));
+        assert_eq!(
+            (parsed.key(), parsed.sequence(), parsed.previous()),
+            (&b"ada"[..], 1000, RecordRef::from_word(0x55))
+        );
         let body_end = parsed.prefix_bytes() + body.len();
         for bit in 0..body_end * 8 {
             let mut bad = good.clone();

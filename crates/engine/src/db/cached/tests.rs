@@ -129,7 +129,7 @@ fn every_write_replaces_the_cached_row() {
         let now = slot(&table, b"k");
         assert!(!now.is_cached(), "{name}");
         let record = table.engine().log.record(now.offset()).unwrap();
-        let previous = Slot::from_raw(record.previous()).unwrap();
+        let previous = Slot::from(record.previous().unwrap());
         assert!(!previous.is_cached() && previous.offset() != place, "{name}: {previous:?}");
         std::iter::from_fn(|| table.engine().cache.next_request()).for_each(drop);
         rounds(&db);
