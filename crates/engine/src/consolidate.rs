@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::Result;
-use crate::db::chain::Chain;
+use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::metrics::Count;
 use crate::db::read::GROUP;
@@ -241,10 +241,10 @@ impl Engine {
         for (slot, queued) in found.iter_mut().zip(group) {
             *slot = slot.filter(|slot| still(*slot, queued));
         }
-        self.prefetch_chains(found);
+        prefetch_chains(&self.log, found);
         let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
-            found.into_iter().flatten().filter_map(|slot| Some((slot, self.walked_chain(slot).ok()?))),
+            found.into_iter().flatten().filter_map(|slot| Some((slot, Chain::walked(&self.log, slot).ok()?))),
         );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
         // While a gc cycle runs, the row is copied instead.

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
-use crate::db::chain::Chain;
+use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::metrics::Count;
 use crate::db::read::{Bodies, GROUP};
@@ -371,7 +371,7 @@ impl Engine {
             for (slot, record) in found.iter_mut().zip(records) {
                 *slot = slot.map(|slot| self.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
-            self.prefetch_chains(found);
+            prefetch_chains(&self.log, found);
         }
     }
 
@@ -447,7 +447,7 @@ impl Engine {
         slot: Slot,
         claim: Claim,
     ) -> Result<bool> {
-        let chain = self.chain(slot)?;
+        let chain = Chain::of(&self.log, slot)?;
         if !chain.has(record)? {
             return Ok(true);
         }
@@ -467,7 +467,7 @@ impl Engine {
         claim: Claim,
     ) -> Result<bool> {
         if !self.options.verify_reads {
-            self.verify_chain(chain)?;
+            chain.verify()?;
         }
         let schema = table.schema.load();
         let bodies = Bodies::new(&schema, Some(chain), None)?;

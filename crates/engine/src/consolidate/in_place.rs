@@ -191,7 +191,7 @@ impl Engine {
         }) else {
             return Ok(None);
         };
-        self.verify_chain(chain)?;
+        chain.verify()?;
         let mut body = row.raw_body().to_vec();
         let mut places: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for delta in deltas.rev() {
@@ -293,7 +293,7 @@ impl Engine {
             }
             last = record.sequence();
             if record.kind() != RecordKind::Tombstone {
-                let chain = self.chain(version).ok()?;
+                let chain = Chain::of(&self.log, version).ok()?;
                 if chain.base_row().ok()?.offset() == row.offset() {
                     return Some(chain);
                 }

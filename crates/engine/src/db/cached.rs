@@ -25,7 +25,7 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
-use super::chain::Chain;
+use super::chain::{Chain, prefetch_chains};
 use super::engine::{Engine, TableShared};
 use super::metrics::Count;
 use super::read::{Bodies, GROUP};
@@ -391,7 +391,7 @@ impl Engine {
             };
             *slot = slot.filter(admits);
         }
-        self.prefetch_chains(found);
+        prefetch_chains(&self.log, found);
         for slot in found.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
             if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {
@@ -409,7 +409,7 @@ impl Engine {
         log_slot: Slot,
         guard: &Guard<'_>,
     ) -> Result<bool> {
-        let chain = self.chain(log_slot)?;
+        let chain = Chain::of(&self.log, log_slot)?;
         let newest = chain.newest();
         if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);

@@ -9,8 +9,6 @@
 
 use std::cell::OnceCell;
 
-use super::engine::Engine;
-use super::read::GROUP;
 use crate::index::Slot;
 use crate::log::Log;
 use crate::log::format::{Record, RecordKind, RecordRef};
@@ -47,6 +45,21 @@ pub(crate) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
+    /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
+    #[inline(always)]
+    pub(crate) fn of(log: &'a Log, slot: Slot) -> Result<Chain<'a>> {
+        debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
+        Chain::new(log, log.record(slot.offset())?, slot)
+    }
+
+    /// [`Chain::of`] with all its records walked: what follows does not fail for want of one.
+    pub(crate) fn walked(log: &'a Log, slot: Slot) -> Result<Chain<'a>> {
+        let chain = Chain::of(log, slot)?;
+        chain.below()?;
+        Ok(chain)
+    }
+
+    /// The same, of which the newest record is at hand.
     #[inline(always)]
     pub(crate) fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
         let (depth, is_row) = match newest.kind() {
@@ -61,10 +74,12 @@ impl<'a> Chain<'a> {
     }
 
     /// Deltas in the chain.
+    #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.depth.into()
     }
 
+    #[inline]
     pub(crate) fn newest(&self) -> &Record<'a> {
         &self.newest
     }
@@ -107,7 +122,13 @@ impl<'a> Chain<'a> {
         broken_chain(self.newest.offset(), self.newest.key())
     }
 
+    /// Verifies all of it even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with them.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
+    }
+
     /// Newest first, the base row last.
+    #[inline]
     pub(crate) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
         Ok([&self.newest].into_iter().chain(self.below()?))
     }
@@ -126,6 +147,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Newest first.
+    #[inline]
     pub(crate) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
         let below = self.below()?;
         let newest = Some(&self.newest).filter(|_| !below.is_empty());
@@ -163,52 +185,29 @@ impl<'a> Chain<'a> {
     }
 }
 
-impl Engine {
-    /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
-    #[inline(always)]
-    pub(crate) fn chain(&self, slot: Slot) -> Result<Chain<'_>> {
-        debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
-        Chain::new(&self.log, self.log.record(slot.offset())?, slot)
-    }
-
-    /// [`Engine::chain`] with all its records walked: what follows does not fail for want of one.
-    pub(crate) fn walked_chain(&self, slot: Slot) -> Result<Chain<'_>> {
-        let chain = self.chain(slot)?;
-        chain.below()?;
-        Ok(chain)
-    }
-
-    /// Verifies all of a chain even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with
-    /// them.
-    pub(crate) fn verify_chain(&self, chain: &Chain<'_>) -> Result<()> {
-        chain.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
-    }
-
-    /// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
-    /// younger. `None` if there was no row.
-    pub(crate) fn version_before(&self, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
-        let mut slot = Some(self.log_slot(slot));
-        while let Some(version) = slot {
-            let record = self.log.record(version.offset())?;
-            if record.sequence() <= sequence {
-                return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
-            }
-            slot = record.previous().map(Slot::from);
+/// The slot of the version that `slot`, a log slot, stood for when `sequence` was the last: the first down the chain that is not
+/// younger. `None` if there was no row.
+#[inline(never)]
+pub(crate) fn version_before(log: &Log, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
+    let mut slot = Some(slot);
+    while let Some(version) = slot {
+        let record = log.record(version.offset())?;
+        if record.sequence() <= sequence {
+            return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
         }
-        Ok(None)
+        slot = record.previous().map(Slot::from);
     }
+    Ok(None)
+}
 
-    /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-    pub(crate) fn prefetch_chains(&self, slots: [Option<Slot>; GROUP]) {
-        let mut level = slots.map(|slot| slot.map(RecordRef::from));
-        for _ in 0..=Slot::DEPTH_MAX {
-            let records = level.iter().flatten();
-            records.for_each(|record| self.log.prefetch_record(record.offset(), record.bytes()));
-            for below in &mut level {
-                *below = below
-                    .filter(|record| record.is_delta())
-                    .and_then(|delta| self.log.peek_previous(delta.offset()));
-            }
+/// Prefetches the records of all chains, one level of all at a time: their misses overlap.
+pub(crate) fn prefetch_chains<const N: usize>(log: &Log, slots: [Option<Slot>; N]) {
+    let mut level = slots.map(|slot| slot.map(RecordRef::from));
+    for _ in 0..=Slot::DEPTH_MAX {
+        level.iter().flatten().for_each(|record| log.prefetch_record(record.offset(), record.bytes()));
+        for below in &mut level {
+            *below =
+                below.filter(|record| record.is_delta()).and_then(|delta| log.peek_previous(delta.offset()));
         }
     }
 }

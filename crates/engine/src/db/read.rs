@@ -19,7 +19,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Row;
-use super::chain::Chain;
+use super::chain::{Chain, version_before};
 use super::engine::{Engine, TableShared};
 use super::metrics::Count;
 use super::prefetch::RowPrefetch;
@@ -56,7 +56,7 @@ impl Engine {
         // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
             RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),
-            _ if slot.expires() => self.chain(slot)?.expires_at_ms()?,
+            _ if slot.expires() => Chain::of(&self.log, slot)?.expires_at_ms()?,
             _ => None,
         };
         if is_past(expires_at_ms, now_ms) {
@@ -182,7 +182,7 @@ impl Engine {
             _ => {}
         }
         let version = match (slot, before) {
-            (Some(slot), Some(sequence)) => self.version_before(slot, sequence)?,
+            (Some(slot), Some(sequence)) => version_before(&self.log, self.log_slot(slot), sequence)?,
             _ => slot,
         };
         let row = self.row_at(&schema, version)?;

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
+use super::chain::version_before;
 use super::metrics::Count;
 use super::prefetch::RowPrefetch;
 use super::read::RowRef;
@@ -173,7 +174,7 @@ impl Scan {
             }
             let version = match before {
                 None => Some(slot),
-                Some(sequence) => engine.version_before(slot, sequence)?,
+                Some(sequence) => version_before(&engine.log, engine.log_slot(slot), sequence)?,
             };
             let Some(row) = engine.row_at(&schema, version)? else { continue };
             engine.enqueue_chain(shared, &row);

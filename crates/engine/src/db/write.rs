@@ -303,7 +303,7 @@ impl Engine {
             return self.log.add_obsolete(old.offset(), old.bytes());
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
-        let Ok(chain) = self.chain(old) else { return };
+        let Ok(chain) = Chain::of(&self.log, old) else { return };
         let Ok(records) = chain.records() else { return };
         for record in records {
             self.log.add_obsolete(record.offset(), record.record_bytes() as u64);

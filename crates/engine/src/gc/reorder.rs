@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
@@ -214,11 +215,12 @@ impl Engine {
         for group in isolated.chunks(GROUP) {
             let mut log_slots = [None; GROUP];
             log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));
-            self.prefetch_chains(log_slots);
+            prefetch_chains(&self.log, log_slots);
             for slot in log_slots.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
-                let copied = self.walked_chain(slot).and_then(|chain| self.merge_row(table, slot, &chain));
+                let copied =
+                    Chain::walked(&self.log, slot).and_then(|chain| self.merge_row(table, slot, &chain));
                 self.reordering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }

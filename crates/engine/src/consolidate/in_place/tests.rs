@@ -71,7 +71,7 @@ fn writes_of(table: &Table) -> Writes {
     let through = engine.log.checkpoint().unwrap();
     let guard = engine.pin();
     let slot = shared.index.find(KEY, &guard).unwrap();
-    let chain = engine.chain(slot).unwrap();
+    let chain = Chain::of(&engine.log, slot).unwrap();
     let merge = engine.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
 }
@@ -137,7 +137,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (slot, body) = {
         let guard = table.engine().pin();
         let slot = table.shared().index.find(KEY, &guard).unwrap();
-        (slot, table.engine().chain(slot).unwrap().base_row().unwrap().body_offset())
+        (slot, Chain::of(&table.engine().log, slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
@@ -157,7 +157,7 @@ fn what_cannot_be_merged_in_place_is_not() {
         let (engine, shared) = (table.engine(), table.shared());
         let guard = engine.pin();
         let slot = shared.index.find(KEY, &guard).unwrap();
-        let chain = engine.chain(slot).unwrap();
+        let chain = Chain::of(&engine.log, slot).unwrap();
         assert!(engine.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
     };
     let last = table.engine().log.last_sequence();
@@ -171,7 +171,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     let (engine, shared) = (table.engine(), table.shared());
     let guard = engine.pin();
     let slot = shared.index.find(KEY, &guard).unwrap();
-    let chain = engine.chain(slot).unwrap();
+    let chain = Chain::of(&engine.log, slot).unwrap();
     assert!(engine.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
 }
 
@@ -197,7 +197,7 @@ fn a_snapshot_sees_what_it_saw() {
 fn body_of(table: &Table) -> u64 {
     let (engine, guard) = (table.engine(), table.engine().pin());
     let slot = table.shared().index.find(KEY, &guard).unwrap();
-    engine.chain(slot).unwrap().base_row().unwrap().body_offset()
+    Chain::of(&engine.log, slot).unwrap().base_row().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.

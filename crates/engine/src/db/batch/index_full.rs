@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
+use crate::db::chain::Chain;
 use crate::db::fixture::options;
 use crate::{Db, Options, Schema};
 
@@ -246,7 +247,7 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
                 copying = Some(scope.spawn(|| {
                     let guard = engine.pin();
                     let slot = table.index.find(b"row", &guard).unwrap();
-                    engine.walked_chain(slot).and_then(|chain| engine.merge_row(table, slot, &chain))
+                    Chain::walked(&engine.log, slot).and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));
                 // Long enough for a copy that waits for nobody.
                 std::thread::sleep(std::time::Duration::from_millis(100));

@@ -109,7 +109,7 @@ fn every_write_replaces_the_cached_row() {
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().pin());
                 let log_slot = engine.log_slot(t.shared().index.rows().get(b"k", &guard).unwrap());
-                let chain = engine.chain(log_slot).unwrap();
+                let chain = Chain::of(&engine.log, log_slot).unwrap();
                 assert!(
                     engine
                         .write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write)

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 
 use super::super::Db;
+use super::super::chain::Chain;
 use super::super::engine::{Engine, TableShared};
 use crate::index::{Guard, Index, ScanBatch, Slot, Tag};
 use crate::{Error, Result};
@@ -100,7 +101,7 @@ impl Engine {
     ) -> Result<()> {
         let (version, word): (Vec<u64>, _) = match slot.tag() {
             Tag::Delta => {
-                let chain = self.chain(slot)?;
+                let chain = Chain::of(&self.log, slot)?;
                 let word = chain.records()?.find_map(|record| record.expires_at_ms());
                 (chain.records()?.map(|record| record.offset()).collect(), word)
             }

@@ -2,6 +2,7 @@
 
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
+use crate::db::chain::Chain;
 use crate::db::fixture;
 use crate::{Db, Error, ErrorKind, Options, Schema, Table, Type, Value};
 
@@ -39,7 +40,7 @@ fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
     let guard = engine.pin();
     let slot = table.shared().index.rows().get(KEY, &guard).unwrap();
-    let chain = engine.chain(slot).unwrap();
+    let chain = Chain::of(&engine.log, slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }
