@@ -3,11 +3,13 @@
 //! Owns one language of operations ([`Op`]), where they come from ([`Source`]: a seed, or a fuzzer's bytes), what each must
 //! answer ([`Model`]), the comparison of a store with its model step by step ([`Runner`]), crash sweeps over a script
 //! ([`Sweep`]), a checker
-//! of concurrent histories ([`History`]), and how long the tests' loops go on ([`rounds`]). Promises that a seed repeats a run: nothing in here
-//! reads the machine's clock or starts a thread. Must not know how the engine does what it does.
+//! of concurrent histories ([`History`]), how long the tests' loops go on ([`rounds`]), and what tests ask of the machine ([`eventually`],
+//! [`skip`]). Promises that a seed repeats a run: nothing in here but `eventually` reads the machine's clock, and nothing starts a thread.
+//! Must not know how the engine does what it does.
 
 mod crash;
 mod history;
+mod machine;
 mod model;
 mod op;
 mod run;
@@ -16,6 +18,7 @@ mod source;
 
 pub use crash::{FaultCounts, Lie, Sweep, SweepCounts};
 pub use history::{Call, Effect, History, NotLinearizable};
+pub use machine::{eventually, skip};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{
     Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,

@@ -139,12 +139,18 @@ pub fn run(args: Args) -> Result<(), String> {
 
 /// Checks the settings, binds, opens the store in its directory.
 pub fn prepare(args: &Args) -> Result<Ready, String> {
-    prepare_with(args, |options, clock| Db::open_with_clock(&args.dir, options, clock))
+    prepare_by(args, Clock::system())
 }
 
-/// [`prepare`], with another way to open the store: tests have media of their own.
+/// [`prepare`], by another clock: tests have one that they move.
+pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
+    prepare_with(args, clock, |options, clock| Db::open_with_clock(&args.dir, options, clock))
+}
+
+/// [`prepare_by`], with another way to open the store: tests have media of their own.
 pub fn prepare_with(
     args: &Args,
+    clock: Clock,
     open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>,
 ) -> Result<Ready, String> {
     let (durability, sync_writes) = parse_durability(&args.durability)?;
@@ -158,7 +164,7 @@ pub fn prepare_with(
         options = options.fast_tier_bytes_max(bytes);
     }
     let dir = args.dir.display();
-    let clock = Clock::cached(Clock::system());
+    let clock = Clock::cached(clock);
     let db = open(options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
         _ => format!("{dir} can not be opened: {error}"),

@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use hedgerow_sim::eventually;
+
 use crate::client::{Client, Program, Server, TempDir};
 
 /// Runs the program to its end.
@@ -39,14 +41,12 @@ fn fill(client: &mut Client, keys: std::ops::Range<u64>) {
 
 /// Waits for the backup that was started, and returns how it ended.
 fn wait_for_backup(client: &mut Client) -> String {
-    for _ in 0..600 {
-        let status = client.run("HR.BACKUP STATUS");
-        if !status.contains("\"running\"") {
-            return status;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the backup does not end");
+    let mut status = String::new();
+    eventually("the backup ends", || {
+        status = client.run("HR.BACKUP STATUS");
+        !status.contains("\"running\"")
+    });
+    status
 }
 
 #[test]

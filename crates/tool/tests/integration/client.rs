@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use hedgerow::Db;
-use hedgerow_device::{CrashSim, FastTier};
+use hedgerow_device::{Clock, CrashSim, FastTier};
 use hedgerow_tool::serve::{self, event_loop::Stopper};
 
 #[derive(Parser)]
@@ -61,9 +61,24 @@ impl Server {
     }
 
     pub(crate) fn start_on(dir: &Path, options: &[&str]) -> Server {
+        Server::start_on_by(&Clock::system(), dir, options)
+    }
+
+    /// On a fresh directory, by a clock that the test moves.
+    pub(crate) fn start_by(clock: &Clock, options: &[&str]) -> Server {
+        let dir = TempDir::new();
+        let mut server = Server::start_on_by(clock, dir.path(), options);
+        server._dir = Some(dir);
+        server
+    }
+
+    pub(crate) fn start_on_by(clock: &Clock, dir: &Path, options: &[&str]) -> Server {
         let dir = dir.to_str().unwrap();
         let line = [&["serve", "--dir", dir, "--listen", "127.0.0.1:0"], options].concat();
-        let ready = serve::prepare(&Cli::parse_from(line).args).unwrap();
+        Server::run(serve::prepare_by(&Cli::parse_from(line).args, clock.clone()).unwrap())
+    }
+
+    fn run(ready: serve::Ready) -> Server {
         let (address, stopper) = (ready.addresses[0], ready.stopper());
         let thread = Some(std::thread::spawn(move || ready.run()));
         Server { address, stopper, thread, _dir: None }
@@ -78,10 +93,7 @@ impl Server {
     pub(crate) fn start_at(tier: Arc<FastTier>, options: &[&str]) -> Server {
         let line = [&["serve", "--listen", "127.0.0.1:0"], options].concat();
         let open = |options, clock| Db::open_at(tier, options, clock);
-        let ready = serve::prepare_with(&Cli::parse_from(line).args, open).unwrap();
-        let (address, stopper) = (ready.addresses[0], ready.stopper());
-        let thread = Some(std::thread::spawn(move || ready.run()));
-        Server { address, stopper, thread, _dir: None }
+        Server::run(serve::prepare_with(&Cli::parse_from(line).args, Clock::system(), open).unwrap())
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -153,6 +165,13 @@ impl Program {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// A number of bytes that the kernel says of this process, which no other test shares.
+    pub(crate) fn status_bytes(&self, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// `kill -9`.
@@ -253,6 +272,11 @@ impl Client {
             assert_eq!(self.run(line), *expected, "{line}");
         }
     }
+}
+
+/// A clock that a test moves, somewhere in this century.
+pub(crate) fn clock() -> Clock {
+    Clock::manual(1_800_000_000_000)
 }
 
 /// A command as an array of bulk strings.

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::client::{Server, TempDir, encode};
+use hedgerow_device::Random;
+use hedgerow_sim::eventually;
+
+use crate::client::{Server, TempDir, clock, encode};
 
 const WRONG_TYPE: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
 
@@ -272,7 +275,8 @@ fn databases_are_apart() {
 
 #[test]
 fn keys_expire() {
-    let server = Server::start(&[]);
+    let clock = clock();
+    let server = Server::start_by(&clock, &[]);
     let mut client = server.client();
     client.script(&[
         ("SET k v PX 1000", "OK"),
@@ -294,21 +298,18 @@ fn keys_expire() {
         ("TTL nope", "-2"),
         ("DBSIZE", "3"),
     ]);
-    std::thread::sleep(Duration::from_millis(1100));
+    clock.advance_ms(999);
+    client.script(&[("GET k", "\"v\""), ("PTTL k", "1"), ("PTTL h:1", "1"), ("EXISTS k h:1", "2")]);
+    clock.advance_ms(1);
     client.script(&[("GET k", "nil"), ("HGETALL h:1", "[]"), ("TTL h:1", "-2"), ("EXISTS k h:1", "0")]);
     // They also go when nobody asks for them.
-    for _ in 0..100 {
-        if client.run("DBSIZE") == "1" {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("expired keys are still counted: {}", client.run("DBSIZE"));
+    eventually("expired keys are counted no more", || client.run("DBSIZE") == "1");
 }
 
 #[test]
 fn fields_expire() {
-    let server = Server::start(&[]);
+    let clock = clock();
+    let server = Server::start_by(&clock, &[]);
     let mut client = server.client();
     assert_eq!(client.run_words(&[b"HSET", b"h:1", b"a", b"1", b"b", b"2", b"\xff", b"3"]), "3");
     client.script(&[
@@ -336,15 +337,11 @@ fn fields_expire() {
     ]);
     assert_eq!(client.run_words(&[b"HPEXPIRE", b"h:1", b"1000", b"FIELDS", b"1", b"\xff"]), "[1]");
     assert_eq!(client.run("HLEN h:1"), "4");
-    std::thread::sleep(Duration::from_millis(1100));
+    clock.advance_ms(999);
+    client.script(&[("HLEN h:1", "4"), ("HPTTL h:1 FIELDS 1 b", "[1]"), ("EXISTS h:1", "1")]);
+    clock.advance_ms(1);
     client.script(&[("HLEN h:1", "0"), ("HGETALL h:1", "[]"), ("EXISTS h:1", "0"), ("KEYS *", "[]")]);
-    for _ in 0..100 {
-        if client.run("DBSIZE") == "0" {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("a hash without fields is still counted");
+    eventually("a hash without fields is counted no more", || client.run("DBSIZE") == "0");
 }
 
 #[test]
@@ -509,13 +506,8 @@ fn inline_commands_and_split_bytes() {
 
 /// Commands on so few keys that most of those looked up ahead are changed by others of the same pipeline.
 fn tangled_commands(count: usize) -> Vec<Vec<u8>> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut below = |end: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) as usize % end
-    };
+    let mut random = Random::from_seed(1);
+    let mut below = |end: usize| random.below(end as u64) as usize;
     let keys = ["a:1", "a:2", "b:1", "plain", "other:key:000001", "other:key:000002"];
     let mut commands = Vec::new();
     for number in 0..count {

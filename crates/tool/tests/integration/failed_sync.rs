@@ -1,8 +1,9 @@
 //! A sync that fails beneath the server: who is told what.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hedgerow_device::{CrashModel, CrashSim};
+use hedgerow_sim::eventually;
 
 use crate::client::{Client, Server};
 
@@ -20,15 +21,12 @@ fn field(client: &mut Client, section: &str, name: &str) -> String {
 
 /// The first reply that refuses, to `command` given again and again.
 fn first_refusal(client: &mut Client, command: &str) -> String {
-    let begin = Instant::now();
-    loop {
-        let reply = client.run(command);
-        if reply.starts_with('(') {
-            return reply;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(5), "{command} is acknowledged for ever");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut reply = String::new();
+    eventually("it is acknowledged no more", || {
+        reply = client.run(command);
+        reply.starts_with('(')
+    });
+    reply
 }
 
 /// Whoever waits for a sync that fails is told so; so is everybody after him, at once, and nobody is left waiting.

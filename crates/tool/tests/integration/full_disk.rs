@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
+use hedgerow_sim::{eventually, skip};
+
 use crate::client::{Client, Program, TempDir};
 
 const DISK: usize = 64 << 20;
@@ -17,7 +19,7 @@ fn server_on_a_small_disk(dir: &TempDir, options: &[&str]) -> Option<Program> {
         command
     };
     if !under("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this machine does not let a process mount a file system of its own");
+        skip("this machine does not let a process mount a file system of its own");
         return None;
     }
     Some(Program::start(under(env!("CARGO_BIN_EXE_hedgerow")), &dir.path().join("store"), options))
@@ -63,11 +65,7 @@ fn deletes_and_overwrites_go_on_when_the_disk_is_full() {
         // The file system is seen from inside the server's process only.
         let file = format!("/proc/{}/root{}/store/fast", server.child.id(), dir.path().display());
         let taken = || std::fs::metadata(&file).unwrap().blocks() as usize * 512;
-        let start = std::time::Instant::now();
-        while taken() > DISK / 4 {
-            assert!(start.elapsed().as_secs() < 20, "{} bytes of the disk are still taken", taken());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        eventually("what was deleted is taken of the disk no more", || taken() <= DISK / 4);
         let (again, _) = fill(&mut client, &value);
         assert!(again * 10 > rows * 9, "{rows} rows fitted, and now {again}");
     }

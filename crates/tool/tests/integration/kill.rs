@@ -1,11 +1,10 @@
 //! kill -9 under load, again and again: nothing acknowledged is lost.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use hedgerow_sim::rounds;
+use hedgerow_sim::{eventually, rounds};
 
 use crate::client::{Client, Program, TempDir, encode};
 
@@ -44,6 +43,7 @@ fn write_until_killed(
     writer: u64,
     round: u64,
     written: WrittenByName,
+    steps: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 ) {
     use std::io::Write;
@@ -64,6 +64,7 @@ fn write_until_killed(
             }
         }
         written.lock().unwrap().entry(name).or_default().acknowledged = n;
+        steps.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -100,14 +101,19 @@ fn kill_in_a_loop(durability: &str) {
     for round in 0..rounds(24, 100) {
         let program = Program::spawn(dir.path(), &["--durability", durability]);
         check(&mut program.client(), &written);
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, steps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let (client, written, stop) = (program.client(), written.clone(), stop.clone());
-                std::thread::spawn(move || write_until_killed(client, writer, round + 1, written, stop))
+                let (client, written) = (program.client(), written.clone());
+                let (steps, stop) = (steps.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    write_until_killed(client, writer, round + 1, written, steps, stop)
+                })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(40 + round * 7));
+        // In the midst of their writes, however fast they are.
+        let wanted = 30 + round * 5;
+        eventually("they write", || steps.load(Ordering::Relaxed) >= wanted);
         program.kill();
         stop.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Parser;
+use hedgerow_device::Clock;
 use hedgerow_tool::serve::command::Flag;
 use hedgerow_tool::serve::commands::all;
 use hedgerow_tool::serve::{self};
 
-use crate::client::{Server, TempDir};
+use crate::client::{Server, TempDir, clock};
 
 #[derive(Parser)]
 struct Cli {
@@ -19,9 +20,9 @@ struct Cli {
 const REFUSED: &str = "(READONLY You can't write against a read only replica.)";
 
 /// A store with a key that expires and a hash whose only field does, as files.
-fn store() -> TempDir {
+fn store(clock: &Clock) -> TempDir {
     let dir = TempDir::new();
-    let server = Server::start_on(dir.path(), &[]);
+    let server = Server::start_on_by(clock, dir.path(), &[]);
     server.client().script(&[
         ("SET s text", "OK"),
         ("HSET h:1 a 1 b 2", "2"),
@@ -50,11 +51,13 @@ fn refusal(dir: &Path, options: &[&str]) -> String {
 
 #[test]
 fn reads_are_answered_and_nothing_changes() {
-    let dir = store();
+    let clock = clock();
+    let dir = store(&clock);
     let before = files(dir.path());
     // As many as like may read at the same time.
-    let servers = [(); 2].map(|()| Server::start_on(dir.path(), &["--read-only"]));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    let servers = [(); 2].map(|()| Server::start_on_by(&clock, dir.path(), &["--read-only"]));
+    servers.iter().for_each(|server| assert_eq!(server.client().run("GET brief"), "\"text\""));
+    clock.advance_ms(300);
     for server in &servers {
         let mut client = server.client();
         client.script(&[
@@ -84,7 +87,7 @@ fn reads_are_answered_and_nothing_changes() {
 
 #[test]
 fn every_command_that_writes_is_refused() {
-    let dir = store();
+    let dir = store(&clock());
     let server = Server::start_on(dir.path(), &["--read-only"]);
     let mut client = server.client();
     let writing: Vec<_> = all().iter().filter(|command| command.is(Flag::Write)).collect();
