@@ -244,8 +244,13 @@ impl EventLoop {
             self.server.resumes = true;
         }
         if std::mem::take(&mut self.server.resumes) {
+            let now_ms = self.server.keyspace.now_ms();
             for (key, connection) in &mut self.connections {
-                self.server.sessions[key].is_paused = false;
+                let session = &mut self.server.sessions[key];
+                if std::mem::take(&mut session.is_paused) {
+                    // It was waiting all the while, not idle.
+                    session.active_ms = now_ms;
+                }
                 list(&mut self.next, connection, key);
             }
         }
