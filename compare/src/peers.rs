@@ -201,7 +201,7 @@ fn mapped<S: FlatStore + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use hedgerow_tool::bench::distribution::Random;
+    use hedgerow_device::Random;
     use hedgerow_tool::bench::row::{RowSink, RowSource, key_of};
     use hedgerow_tool::bench::store::Columns;
 
@@ -254,7 +254,7 @@ mod tests {
 
     fn exercise(store: &dyn BenchStore, shape: RowShape) {
         let mut session = store.session().unwrap();
-        let (mut source, mut random) = (RowSource::new(shape, 1), Random::new(1));
+        let (mut source, mut random) = (RowSource::new(shape, 1), Random::from_seed(1));
         for record in 0..300 {
             let key = key_of(record);
             session.insert(&key, source.row(&key, &mut random)).unwrap();

@@ -1,9 +1,10 @@
 //! Which keys a workload asks for.
 //!
-//! Owns the random numbers of the benchmark and the key distributions of YCSB core 0.17 (Cooper et al., SoCC 2010):
-//! uniform, scrambled zipfian, latest; and zipfian over the records there are, which other benchmarks draw from. Promises the
-//! same arithmetic as YCSB's generators, and the same sequence for the same seed. Knows record numbers only: not keys, not
-//! stores.
+//! Owns the key distributions of YCSB core 0.17 (Cooper et al., SoCC 2010): uniform, scrambled zipfian, latest; and
+//! zipfian over the records there are, which other benchmarks draw from. Promises the same arithmetic as YCSB's
+//! generators, and the same sequence for the same seed. Knows record numbers only: not keys, not stores.
+
+use hedgerow_device::Random;
 
 /// YCSB's zipfian constant.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
@@ -13,40 +14,6 @@ const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 /// A prime near 2^64 over the golden ratio: ranks times this, modulo the items, are all items in another order.
 const SPREADING_PRIME: u64 = 0x9E37_79B9_7F4A_7C55;
-
-/// A small fast generator (wyrand): 2^64 states, one multiplication a draw.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator that gives the same sequence for the same seed.
-    pub fn new(seed: u64) -> Random {
-        let mut random = Random(seed ^ 0x9E37_79B9_7F4A_7C15);
-        random.next();
-        random
-    }
-
-    /// 64 random bits.
-    #[inline]
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0xA076_1D64_78BD_642F);
-        let product = u128::from(self.0) * u128::from(self.0 ^ 0xE703_7ED1_A0B4_28DB);
-        (product >> 64) as u64 ^ product as u64
-    }
-
-    /// Uniform over `0..bound`; 0 for a bound of 0.
-    #[inline]
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// Uniform over `0.0..1.0`.
-    #[inline]
-    pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
-    }
-}
 
 /// YCSB's `Utils.fnvhash64`: FNV over the eight octets, then the absolute value.
 #[inline]
@@ -213,7 +180,8 @@ mod tests {
 
     #[test]
     fn uniform_is_flat() {
-        let (mut random, mut chooser) = (Random::new(1), KeyChooser::new(Distribution::Uniform, 100, 0));
+        let (mut random, mut chooser) =
+            (Random::from_seed(1), KeyChooser::new(Distribution::Uniform, 100, 0));
         let mut counts = [0f64; 100];
         for _ in 0..1_000_000 {
             counts[chooser.next(&mut random, 100) as usize] += 1.0;
@@ -228,7 +196,7 @@ mod tests {
         let (items, draws) = (1000, 2_000_000);
         let zipfian = Zipfian::new(items);
         let zeta = zeta_sum(0, items);
-        let mut random = Random::new(2);
+        let mut random = Random::from_seed(2);
         let mut counts = vec![0u64; items as usize];
         for _ in 0..draws {
             counts[zipfian.next(&mut random) as usize] += 1;
@@ -260,7 +228,7 @@ mod tests {
     fn scrambled_zipfian_is_skewed_scattered_and_existing() {
         let records = 100_000u64;
         let mut chooser = KeyChooser::new(Distribution::Zipfian, records, 10_000);
-        let mut random = Random::new(3);
+        let mut random = Random::from_seed(3);
         let mut counts = vec![0u64; records as usize];
         let draws = 1_000_000;
         for _ in 0..draws {
@@ -279,7 +247,7 @@ mod tests {
     fn zipfian_over_the_records_gives_each_rank_a_record() {
         let records = 10_000u64;
         let mut chooser = KeyChooser::new(Distribution::ZipfianRecords, records, 0);
-        let mut random = Random::new(6);
+        let mut random = Random::from_seed(6);
         let (mut counts, draws) = (vec![0u64; records as usize], 2_000_000);
         (0..draws).for_each(|_| counts[chooser.next(&mut random, records) as usize] += 1);
         let mut order: Vec<usize> = (0..counts.len()).collect();
@@ -301,7 +269,7 @@ mod tests {
         let records = 10_000u64;
         let mut hottest = [Distribution::Zipfian, Distribution::Moved].map(|distribution| {
             let mut chooser = KeyChooser::new(distribution, records, 0);
-            let mut random = Random::new(5);
+            let mut random = Random::from_seed(5);
             let mut counts = vec![0u64; records as usize];
             (0..200_000).for_each(|_| counts[chooser.next(&mut random, records) as usize] += 1);
             let mut order: Vec<usize> = (0..counts.len()).collect();
@@ -317,7 +285,7 @@ mod tests {
     #[test]
     fn latest_prefers_the_newest_and_follows_inserts() {
         let mut chooser = KeyChooser::new(Distribution::Latest, 1000, 0);
-        let mut random = Random::new(4);
+        let mut random = Random::from_seed(4);
         for records in [1000u64, 2000, 2001] {
             let mut newest = 0;
             for _ in 0..100_000 {

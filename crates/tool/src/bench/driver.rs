@@ -9,9 +9,10 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use hedgerow_device::Random;
 use serde::Serialize;
 
-use super::distribution::{Distribution, KeyChooser, Random};
+use super::distribution::{Distribution, KeyChooser};
 use super::process::{self, Neighbours, Usage};
 use super::row::{RowShape, RowSink, RowSource, key_of};
 use super::store::{BenchStore, Columns, Session};
@@ -510,7 +511,7 @@ impl<'a> Phase<'a> {
             records,
             shape: self.shape,
             chooser: KeyChooser::new(distribution, records, expected),
-            random: Random::new(seed),
+            random: Random::from_seed(seed),
             source: RowSource::new(self.shape, seed),
             sink: RowSink::new(self.shape),
             chosen: Vec::with_capacity(self.shape.fields),

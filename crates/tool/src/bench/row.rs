@@ -4,7 +4,9 @@
 //! making and checking cost little beside any store (a copy and one multiplication a field), and that a value read for
 //! the wrong row or field, of the wrong length, or out of order is found. Must not know any store.
 
-use super::distribution::{Random, fnv64};
+use hedgerow_device::Random;
+
+use super::distribution::fnv64;
 
 /// Bytes in a key.
 pub const KEY_BYTES: usize = 24;
@@ -109,7 +111,7 @@ pub struct RowSource {
 impl RowSource {
     /// A source of its own for one thread.
     pub fn new(shape: RowShape, seed: u64) -> RowSource {
-        let mut random = Random::new(seed);
+        let mut random = Random::from_seed(seed);
         let pool = (0..POOL_BYTES + shape.row_bytes()).map(|_| b' ' + random.below(95) as u8).collect();
         RowSource { shape, pool, row: vec![0; shape.row_bytes()].into() }
     }
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn what_is_made_is_accepted_and_new_each_time() {
         let (mut source, mut sink, mut random) =
-            (RowSource::new(SHAPE, 1), RowSink::new(SHAPE), Random::new(1));
+            (RowSource::new(SHAPE, 1), RowSink::new(SHAPE), Random::from_seed(1));
         let key = key_of(5);
         let first = source.row(&key, &mut random).to_vec();
         assert!(first.iter().all(|byte| (b' '..=b'~').contains(byte)));
@@ -353,7 +355,7 @@ mod tests {
 
     #[test]
     fn wrong_row_field_length_and_order_are_found() {
-        let (mut source, mut random) = (RowSource::new(SHAPE, 1), Random::new(1));
+        let (mut source, mut random) = (RowSource::new(SHAPE, 1), Random::from_seed(1));
         let (key, other) = (key_of(5), key_of(6));
         let mut feed = |deliver: &dyn Fn(&mut RowSink, &[u8])| {
             let mut sink = RowSink::new(SHAPE);
@@ -377,7 +379,7 @@ mod tests {
     fn short_fields_are_stamped_too() {
         let shape = RowShape::new(3, 4).unwrap();
         let (mut source, mut sink, mut random) =
-            (RowSource::new(shape, 1), RowSink::new(shape), Random::new(1));
+            (RowSource::new(shape, 1), RowSink::new(shape), Random::from_seed(1));
         let key = key_of(9);
         sink.begin_row(&key);
         sink.values(source.row(&key, &mut random));

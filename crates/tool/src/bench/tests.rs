@@ -131,7 +131,8 @@ impl Session for &Recorder {
             std::thread::sleep(Duration::from_secs(1));
         }
         if !self.forgets {
-            let (mut source, mut random) = (row::RowSource::new(SHAPE, 1), distribution::Random::new(1));
+            let (mut source, mut random) =
+                (row::RowSource::new(SHAPE, 1), hedgerow_device::Random::from_seed(1));
             sink.begin_row(key);
             sink.values(source.row(key, &mut random));
         }

@@ -3,7 +3,9 @@
 //! Owns the definitions of YCSB core's workloads A to F (`workloads/workload[a-f]` of YCSB 0.17, unchanged) and of the six
 //! operations of FOCUS (section VI). Promises that a mix is drawn in the proportions declared. Knows no store and no clock.
 
-use super::distribution::{Distribution, Random};
+use hedgerow_device::Random;
+
+use super::distribution::Distribution;
 
 /// One operation on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn mixes_are_drawn_as_declared() {
-        let mut random = Random::new(11);
+        let mut random = Random::from_seed(11);
         for workload in all() {
             assert!((workload.mix.iter().map(|m| m.1).sum::<f64>() - 1.0).abs() < 1e-12, "{}", workload.name);
             let draws = 400_000;
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn scan_lengths_cover_their_range() {
-        let mut random = Random::new(12);
+        let mut random = Random::from_seed(12);
         let lengths: Vec<_> = (0..100_000).map(|_| ScanLength::UpTo(100).next(&mut random)).collect();
         assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&1), Some(&100)));
         let mean = lengths.iter().sum::<usize>() as f64 / 100_000.0;

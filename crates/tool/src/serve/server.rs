@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hedgerow::Missing;
+use hedgerow_device::Random;
 use slab::Slab;
 
 use super::backups::Backups;
@@ -127,7 +128,8 @@ pub struct Server {
     pub wants_background_sync: bool,
     /// Number of the run, 40 hex digits.
     pub run_id: String,
-    random: u64,
+    /// For choices that nobody should rely on being hard to guess.
+    pub random: Random,
 }
 
 /// What a command works with.
@@ -170,7 +172,7 @@ impl Server {
     pub fn new(keyspace: Keyspace, settings: Settings, commands: usize) -> Server {
         let now_ms = keyspace.now_ms();
         let durable_sequence = keyspace.db().metrics().durable_sequence;
-        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), now_ms);
+        let mut random = Random::from_entropy();
         Server {
             keyspace,
             backups: Backups::new(settings.backup_dir.clone()),
@@ -195,8 +197,8 @@ impl Server {
             saving_took: None,
             wants_save: false,
             wants_background_sync: false,
-            run_id: format!("{seed:016x}{:016x}{:08x}", seed.rotate_left(31) ^ now_ms, std::process::id()),
-            random: seed | 1,
+            run_id: format!("{:016x}{:016x}{:08x}", random.next_u64(), random.next_u64(), std::process::id()),
+            random,
         }
     }
 
@@ -278,14 +280,6 @@ impl Server {
             None => Ok(()),
             Some(failure) => Err(Failure::failed_sync(&failure.message)),
         }
-    }
-
-    /// A number nobody should rely on being hard to guess.
-    pub fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
     /// Records what a command waits for that has changed nothing.

@@ -6,8 +6,9 @@
 use std::hint::black_box;
 use std::path::Path;
 
+use hedgerow_device::Random;
+
 use super::{BenchStore, Columns, Session};
-use crate::bench::distribution::Random;
 use crate::bench::row::{Key, RowShape, RowSink, RowSource, key_of};
 
 /// Rows at hand, as many as the longest scan of the workloads.
@@ -25,7 +26,7 @@ pub struct NullStore {
 impl NullStore {
     /// A null store that claims to hold `records` rows.
     pub fn new(shape: RowShape, records: u64) -> NullStore {
-        let (mut source, mut random) = (RowSource::new(shape, 1), Random::new(1));
+        let (mut source, mut random) = (RowSource::new(shape, 1), Random::from_seed(1));
         let mut keys: Vec<_> = (0..CANNED_ROWS).map(key_of).collect();
         keys.sort();
         let canned = keys.into_iter().map(|key| (key, source.row(&key, &mut random).into())).collect();

@@ -338,7 +338,7 @@ fn text_len(value: Value<'_>) -> usize {
 
 /// Positions of `count` of `len` fields: any, or different ones, of which there are enough.
 fn choose(context: &mut Context<'_>, len: usize, count: usize, may_repeat: bool) -> Vec<usize> {
-    let mut below = |end: usize| (context.server.random() % end as u64) as usize;
+    let mut below = |end: usize| context.server.random.below(end as u64) as usize;
     if may_repeat {
         return (0..count).map(|_| below(len)).collect();
     }

@@ -95,8 +95,9 @@ pub fn copy(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// RANDOMKEY
 pub fn randomkey(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    let (db, random) = (context.db(), context.server.random());
-    match context.server.keyspace.random_key(db, random)? {
+    let db = context.db();
+    let server = &mut *context.server;
+    match server.keyspace.random_key(db, &mut server.random)? {
         Some(key) => context.reply.bulk(&key),
         None => context.reply.null(),
     }

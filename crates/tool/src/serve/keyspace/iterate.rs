@@ -148,9 +148,8 @@ impl Keyspace {
         }
     }
 
-    /// A key chosen at random, every one as likely as any other; `seed` makes the choice.
-    pub fn random_key(&self, space: usize, seed: u64) -> Outcome<Option<Vec<u8>>> {
-        let mut random = Random::from_seed(seed);
+    /// A key chosen by `random`, every one as likely as any other.
+    pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
         let total = self.len(space);
         // What was chosen may have expired; then the table is chosen anew, too, or its other rows would be too likely.
         for _ in 0..if total == 0 { 0 } else { RANDOM_TRIES } {
@@ -163,7 +162,7 @@ impl Keyspace {
                 None => true,
             });
             let Some((index, table)) = chosen else { continue };
-            let Some(row) = table.random_key(&mut random)? else { continue };
+            let Some(row) = table.random_key(random)? else { continue };
             if self.is_key(index, &row)? {
                 let mut key = Vec::new();
                 self.key_of(index, &row, &mut key);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use hedgerow::Options;
+use hedgerow_device::Random;
 
 use super::*;
-use crate::bench::distribution::Random;
 use crate::bench::row::{RowSource, key_of};
 use crate::bench::store::Medium;
 use crate::bench::store::flat::FlatHedgerow;
@@ -67,7 +67,7 @@ const MAPPINGS: [(Mapping, u64); 3] =
 fn gives_back_what_was_written<S: FlatStore>(store: S, mapping: Mapping, values: u64) -> Mapped<S> {
     let store = Mapped::new(store, SHAPE, mapping).unwrap();
     let mut session = store.session().unwrap();
-    let (mut source, mut random) = (RowSource::new(SHAPE, 1), Random::new(1));
+    let (mut source, mut random) = (RowSource::new(SHAPE, 1), Random::from_seed(1));
     for record in 0..300 {
         let key = key_of(record);
         session.insert(&key, source.row(&key, &mut random)).unwrap();
