@@ -7,7 +7,7 @@ use hedgerow::backup::restore;
 use hedgerow::inspect::View;
 use hedgerow::{Db, ErrorKind, Options, Schema, row};
 use hedgerow_device::{CrashDirectory, CrashModel, CrashSim, FastTier, Survivors, record_copy};
-use hedgerow_sim::rounds;
+use hedgerow_sim::{rounds, skip};
 
 use crate::backup::{Scratch, fill, options, restored, rows};
 use crate::full_disk::{DIRECTORY, again};
@@ -180,7 +180,7 @@ fn a_backup_onto_a_full_disk_is_refused_and_gone_on_with() {
     let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
     let name = "backup_faults::a_backup_onto_a_full_disk_is_refused_and_gone_on_with";
     if !again(name, &wrapper, &directory.0) {
-        eprintln!("skipped: this machine does not let a process mount a file system of its own");
+        skip("this machine does not let a process mount a file system of its own");
     }
 }
 
@@ -194,7 +194,7 @@ fn a_backup_above_the_limit_of_file_size_is_refused() {
     let directory = Scratch::new("limited-target");
     let name = "backup_faults::a_backup_above_the_limit_of_file_size_is_refused";
     if !again(name, &["prlimit", "--fsize=2000000"], &directory.0) {
-        eprintln!("skipped: there is no prlimit");
+        skip("there is no prlimit");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Table, Value};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Random};
+use hedgerow_sim::{eventually, skip};
 
 const DISK: u64 = 64 << 20;
 
@@ -137,18 +138,7 @@ fn a_disk_that_is_made_larger_is_used() {
 /// Waits until the file takes less than `bytes` of the disk.
 fn until_it_takes(file: &std::path::Path, bytes: u64) {
     use std::os::unix::fs::MetadataExt;
-    let start = std::time::Instant::now();
-    loop {
-        let taken = std::fs::metadata(file).unwrap().blocks() * 512;
-        if taken < bytes {
-            return;
-        }
-        assert!(
-            start.elapsed() < std::time::Duration::from_secs(20),
-            "{taken} bytes of the disk are still taken"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually("blocks are given back", || std::fs::metadata(file).unwrap().blocks() * 512 < bytes);
 }
 
 /// Blocks that were given back are had again, or refused, before anything is stored there; the simulated disk panics at a
@@ -166,25 +156,16 @@ fn what_a_full_disk_gave_back_is_taken_again() {
         for _ in 0..2 {
             rows.push(fill(&flat, 4_000).0);
             flat.clear().unwrap();
-            let start = std::time::Instant::now();
-            while db.metrics().fast_tier_allocated_bytes > DISK / 6 {
-                let bytes = db.metrics().fast_tier_allocated_bytes;
-                assert!(
-                    start.elapsed() < std::time::Duration::from_secs(20),
-                    "{bytes} bytes are still taken"
-                );
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+            eventually("blocks are given back", || db.metrics().fast_tier_allocated_bytes <= DISK / 6);
         }
         // Somebody else took what was given back.
         sim.limit_disk(db.metrics().fast_tier_allocated_bytes + (2 << 20));
         // Gc may be at work on what was cleared still.
-        let start = std::time::Instant::now();
-        let mut filled = fill(&flat, 4_000).0;
-        while filled == 0 && start.elapsed() < std::time::Duration::from_secs(20) {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut filled = 0;
+        eventually("there is room for a row", || {
             filled = fill(&flat, 4_000).0;
-        }
+            filled > 0
+        });
         rows.push(filled);
         assert!(rows[1] * 10 > rows[0] * 9 && rows[2] < rows[0] / 2 && rows[2] > 0, "{rows:?}");
         (0..rows[2]).for_each(|i| assert!(flat.delete(&key(i)).unwrap()));
@@ -250,7 +231,7 @@ fn on_a_small_file_system() {
     let script = format!("mount -t tmpfs -o size={DISK} none {} && exec \"$@\"", directory.display());
     let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
     if !again("full_disk::on_a_small_file_system", &wrapper, &directory) {
-        eprintln!("skipped: this machine does not let a process mount a file system of its own");
+        skip("this machine does not let a process mount a file system of its own");
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -264,7 +245,7 @@ fn under_a_limit_of_file_size() {
     std::fs::create_dir_all(&directory).unwrap();
     let limit = format!("--fsize={DISK}");
     if !again("full_disk::under_a_limit_of_file_size", &["prlimit", &limit], &directory) {
-        eprintln!("skipped: there is no prlimit");
+        skip("there is no prlimit");
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
