@@ -1,12 +1,19 @@
 //! What the media can refuse, and with which numbers.
 //!
-//! Owns [`DeviceError`]. Promises that every refusal names the limit or the path it ran into. Knows nothing of rows.
+//! Owns [`DeviceError`] and [`SyncFailure`]. Promises that every refusal names the limit or the path it ran into. Knows nothing of rows.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sync::SyncFailure;
+/// A sync that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncFailure {
+    /// Which call on what, and what the operating system said.
+    pub message: String,
+    /// When, in ms since 1970.
+    pub at_ms: u64,
+}
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, DeviceError>;

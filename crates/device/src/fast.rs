@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::emulate::{EmulatedTier, PersistentMemoryModel};
+use crate::error::SyncFailure;
 use crate::error::{DeviceError, Result};
 use crate::fault::{CrashModel, CrashSim, Image};
 use crate::file::TierFile;
@@ -32,7 +33,7 @@ use crate::flush;
 use crate::machine::boot_id;
 use crate::map::{Mapping, page_bytes};
 use crate::random::Random;
-use crate::sync::{Asker, SyncFailure, SyncGate};
+use crate::sync::{Asker, SyncGate};
 
 /// No page is smaller.
 const PAGE_BYTES_MIN: u64 = 4096;

@@ -88,7 +88,7 @@ pub use copy::{
     record_copy, remove_file, rename_file, replace_small_file,
 };
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated, touch};
-pub use error::{DeviceError, Result};
+pub use error::{DeviceError, Result, SyncFailure};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivors};
 pub use faults::major_faults;
@@ -96,5 +96,4 @@ pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use memory::memory_bytes;
 pub use random::Random;
-pub use sync::SyncFailure;
 pub use zeroed::zeroed_words;

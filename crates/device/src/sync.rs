@@ -1,6 +1,6 @@
 //! Who asks the medium to sync, and what becomes of a refusal.
 //!
-//! Owns [`SyncGate`], through which every sync of a tier goes, and [`SyncFailure`]. Promises that once a sync has failed no
+//! Owns [`SyncGate`], through which every sync of a tier goes. Promises that once a sync has failed no
 //! later one succeeds, and none that was under way: after a failure the kernel may have dropped what it could not write, so
 //! that trying again proves nothing. Must not know what is synced, or how.
 //!
@@ -12,16 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::clock::Clock;
-use crate::error::{DeviceError, Result};
-
-/// A sync that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyncFailure {
-    /// Which call on what, and what the operating system said.
-    pub message: String,
-    /// When, in ms since 1970.
-    pub at_ms: u64,
-}
+use crate::error::{DeviceError, Result, SyncFailure};
 
 /// Who asks for a sync. Each has an opened file of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

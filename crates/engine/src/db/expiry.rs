@@ -1,87 +1,249 @@
-//! How many rows of a table have an expiry, and when they expire on the mean.
+//! The sweeper: rows that have expired leave the store.
 //!
-//! Owns: the count, kept where slots are replaced and counted anew by recovery, and the mean that the sweeper finds.
-//! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
-//! walks nothing. Must not know records.
+//! Owns: their removal, in whichever way they are found, and the pace of it. Promises: where the rows of a segment
+//! expire about together they are gone within a second, while the store can be written to and half a processor is left for
+//! it; where they do not it takes an eighth of a processor and as long as that takes; writers are kept waiting for the removal
+//! of [`GROUP`] rows at most. Must not know: how it is told what has expired (`log/due.rs`).
+//!
+//! An expired row that no older record of its key is left of needs no tombstone. The record itself says that there is no
+//! row: after a crash it is found again, and swept again. It leaves the index, and is counted nowhere from then on, as a
+//! droppable tombstone. Any other row is deleted as callers would. `docs/decisions/0021-expiry.md` has the rest.
 
-mod sweep;
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use smallvec::SmallVec;
 
-use crate::index::Slot;
+use super::Pass;
+use crate::Result;
+use crate::db::engine::{Engine, TableShared};
+use crate::db::metrics::Count;
+use crate::db::read::GROUP;
+use crate::db::write::{Edit, Step, is_row};
+use crate::index::{Decision, ScanBatch, Slot, Tag};
+use crate::log::Appender;
+use crate::log::format::Record;
 
-/// What a table knows of the expiry of its rows; see [`Table::expiring`](crate::Table::expiring).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Expiring {
-    /// Rows with an expiry, those that have expired and are not swept yet included. Exact.
-    pub rows: u64,
-    /// When they expire on the mean, in ms since 1970, as the sweeper found in its last pass over the table; `None` before
-    /// the first pass that met one.
-    pub mean_at_ms: Option<u64>,
+/// How often the sweeper looks.
+const ROUND: Duration = Duration::from_millis(100);
+/// It rests when it has been at work so long.
+const PIECE: Duration = Duration::from_millis(2);
+/// For as long as it was at work, where one record in so many was removed; else so many times as long.
+const WORTH_SHARE: usize = 16;
+const RESTS_FOR_FEW: u32 = 7;
+/// Records that could not be removed, for want of room, are tried again after this.
+const AGAIN_MS: u64 = 1000;
+
+/// Slots that one call looks at in a walk over the index.
+const SLOTS: usize = 2000;
+
+/// What a look through a segment came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Swept {
+    records: usize,
+    pub(crate) removed: usize,
 }
 
-/// The numbers of one table.
-#[derive(Debug, Default)]
-pub(crate) struct TableExpiry {
-    rows: AtomicU64,
-    /// 0 while it is not known.
-    mean_at_ms: AtomicU64,
-}
+/// An expired row that takes more than to leave the index.
+type Late = (Arc<TableShared>, Vec<u8>);
 
-impl TableExpiry {
-    /// Counts a slot that now says `expires` in the place of `old`. With an appender locked: clearing a table locks all appenders.
-    #[inline]
-    pub(crate) fn replaced(&self, old: Option<Slot>, expires: bool) {
-        match (old.is_some_and(Slot::expires), expires) {
-            (false, true) => drop(self.rows.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.rows.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+impl Engine {
+    /// The sweeper's thread.
+    pub(crate) fn sweep_loop(&self) {
+        if self.log.awaits_first_sync() {
+            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
+            drop(self.log.persist_to(self.log.last_sequence()));
+        }
+        let mut passes = HashMap::new();
+        while self.scheduler.sleep(ROUND) && self.log.check_writable().is_ok() {
+            self.sweep_due();
+            self.sweep_all(&mut passes);
+            // A failure closes the log for writing, and this thread's next look at it ends it.
+            drop(self.store_catalog_if_due());
         }
     }
 
-    /// Rows with an expiry.
-    #[inline]
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows.load(Ordering::Relaxed)
+    /// Sweeps all segments that are due, with rests in between.
+    pub(crate) fn sweep_due(&self) {
+        let mut owed = Duration::ZERO;
+        for due in self.log.due(self.clock.now_ms()) {
+            let began_ns = self.clock.monotonic_ns();
+            let swept = self.sweep_segment(due.extent);
+            let rests = if swept.removed * WORTH_SHARE >= swept.records { 1 } else { RESTS_FOR_FEW };
+            owed += Duration::from_nanos(self.clock.monotonic_ns() - began_ns) * rests;
+            if owed >= PIECE {
+                if !self.scheduler.sleep(owed) || self.log.check_writable().is_err() {
+                    return;
+                }
+                owed = Duration::ZERO;
+            }
+        }
     }
 
-    /// Takes the count that recovery found, or zero for a table without rows.
-    pub(crate) fn reset(&self, rows: u64) {
-        self.rows.store(rows, Ordering::Relaxed);
-        self.mean_at_ms.store(0, Ordering::Relaxed);
+    /// Removes what has expired in the segment that `extent` is part of.
+    pub(crate) fn sweep_segment(&self, extent: u32) -> Swept {
+        let (mut swept, mut late, mut left) = (Swept::default(), Vec::new(), Vec::new());
+        // Taken before the first row is removed, which may be under way for a while.
+        let now_ms = self.clock.now_ms();
+        let cycle = self.gc.lock.read();
+        let guard = self.pin();
+        let Some(mut sweeping) = self.log.begin_sweep(extent, now_ms) else { return swept };
+        let (extent, after_ms) = (sweeping.extent, sweeping.after_ms);
+        let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
+        // What lies behind a record that does not parse is left to the walks over the index.
+        while let Ok(Some(record)) = sweeping.walk.next_record() {
+            swept.records += 1;
+            match record.expires_at_ms() {
+                Some(at_ms) if at_ms > now_ms => left.push(at_ms),
+                Some(at_ms) if at_ms > after_ms && at_ms != 0 => group.push(record),
+                _ => {}
+            }
+            if group.len() == GROUP {
+                swept.removed += self.sweep_group(extent, &group, &mut late);
+                group.clear();
+            }
+        }
+        swept.removed += self.sweep_group(extent, &group, &mut late);
+        self.log.end_sweep(&sweeping, &mut left);
+        // Who writes a tombstone may have to wait for space, and must not hold up those who free some.
+        drop((guard, cycle));
+        for (table, key) in late {
+            match self.remove_expired(&table, &key) {
+                Ok(removed) => swept.removed += usize::from(removed),
+                // A row that is corrupted stays: whoever reads it is told. For want of room the rest wait, too.
+                Err(error) if error.kind() == crate::ErrorKind::Corrupted => {}
+                Err(_) => {
+                    self.log.sweep_again(&sweeping, now_ms + AGAIN_MS);
+                    break;
+                }
+            }
+        }
+        swept
     }
 
-    pub(crate) fn get(&self) -> Expiring {
-        let mean_at_ms = Some(self.mean_at_ms.load(Ordering::Relaxed)).filter(|&at_ms| at_ms != 0);
-        Expiring { rows: self.rows(), mean_at_ms }
+    /// Takes out of the index what it can of a segment's records that have expired, as far as they still are their keys'
+    /// newest. The others that are go into `late`.
+    fn sweep_group(&self, extent: u32, group: &[Record<'_>], late: &mut Vec<Late>) -> usize {
+        let mut removed = 0;
+        for records in group.chunk_by(|one, next| one.table() == next.table()) {
+            let Some(table) = self.catalog.by_id(records[0].table()) else { continue };
+            let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
+            let mut found = [None; GROUP];
+            let guard = self.pin();
+            table.index.rows().multi_get(&keys, &guard, &mut found);
+            let slots = found.map(|slot| slot.map(|slot| self.log_slot(slot)));
+            // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
+            let appender = self.log.appender();
+            for (record, slot) in records.iter().zip(slots) {
+                let Some(slot) = slot.filter(|slot| slot.expires()) else { continue };
+                let newest = slot.tag() == Tag::Row && slot.offset() == record.offset();
+                if newest && self.drop_row(&appender, extent, &table, record.key(), slot) {
+                    removed += 1;
+                } else if newest || slot.tag() == Tag::Delta {
+                    late.push((Arc::clone(&table), record.key().to_vec()));
+                }
+            }
+        }
+        removed
     }
-}
 
-/// Where a pass of the sweeper over a table is, and what it has met.
-#[derive(Debug, Default)]
-pub(crate) struct Pass {
-    /// The last key looked at; empty at the start of a pass.
-    pub(crate) position: Vec<u8>,
-    /// The same for tombstones among the rows.
-    pub(crate) tombstones: Vec<u8>,
-    rows: u64,
-    /// Of the times at which they expire.
-    sum_ms: u128,
-}
-
-impl Pass {
-    /// Records a row that expires at `at_ms`.
-    pub(crate) fn met(&mut self, at_ms: u64) {
-        self.rows += 1;
-        self.sum_ms += u128::from(at_ms);
+    /// Takes an expired row that is one record out of the index, if it can go without a tombstone and is there still. The appender
+    /// is that of any writer.
+    fn drop_row(
+        &self,
+        _appender: &Appender,
+        extent: u32,
+        table: &TableShared,
+        key: &[u8],
+        slot: Slot,
+    ) -> bool {
+        // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
+        // to it.
+        if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {
+            return false;
+        }
+        let guard = self.pin();
+        let dropped = self.publish(table, key, &guard, |now| match now == Some(slot) {
+            true => (Decision::Remove, true),
+            false => (Decision::Keep, false),
+        });
+        let dropped = dropped.is_ok_and(|dropped| dropped);
+        if dropped {
+            self.gc.record_dropped(extent, slot.offset());
+            table.expiry.replaced(Some(slot), false);
+            self.count_obsolete(slot);
+            self.counters.add(Count::Expired);
+        }
+        dropped
     }
 
-    /// Tells the table what a whole pass has found, and begins another.
-    pub(crate) fn finish(&mut self, table: &TableExpiry) {
-        let mean = self.sum_ms.checked_div(u128::from(self.rows)).unwrap_or(0) as u64;
-        table.mean_at_ms.store(mean, Ordering::Relaxed);
-        let tombstones = std::mem::take(&mut self.tombstones);
-        *self = Pass { tombstones, ..Pass::default() };
+    /// Removes a row if it has expired.
+    fn remove_expired(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.with_row(table, key, |at| {
+            // Written anew, or deleted, since it was found: leave it.
+            let Some(slot) = at.slot.filter(|&slot| at.row.is_none() && is_row(Some(slot))) else {
+                return Ok(Step::Done(false));
+            };
+            if let Some(extent) = self.log.segment_of(slot.offset())
+                && self.drop_row(&self.log.appender(), extent, table, key, slot)
+            {
+                return Ok(Step::Done(true));
+            }
+            let step = self.apply(at, Edit::<&str>::Delete)?.then(true);
+            if matches!(step, Step::Done(_)) {
+                self.counters.add(Count::Expired);
+            }
+            Ok(step)
+        })
+    }
+
+    /// Walks over some of each table's index, by its id from where the last call ended.
+    fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
+        passes.retain(|&id, _| self.catalog.by_id(id).is_some());
+        for table in self.catalog.all() {
+            let id = table.id.load(Ordering::Relaxed);
+            if table.index.mixed() > 0 && self.snapshots.are_none() {
+                self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
+            }
+            if table.expiry.rows() > 0 {
+                let pass = passes.entry(id).or_default();
+                // What a sweep could not do now, the next will find again.
+                drop(self.sweep(&table, pass));
+            }
+        }
+    }
+
+    /// Looks when rows expire, a bounded number of slots at a time, going on from where `pass` is; and removes what it finds
+    /// expired: behind a record that is corrupted, nobody else does.
+    pub(crate) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
+        let mut expired = Vec::new();
+        {
+            let guard = self.pin();
+            let mut batch = ScanBatch::default();
+            let from = match pass.position.is_empty() {
+                true => Bound::Unbounded,
+                false => Bound::Excluded(pass.position.as_slice()),
+            };
+            table.index.rows().scan_forward(from, Bound::Unbounded, SLOTS, &guard, &mut batch);
+            let schema = table.schema.load();
+            for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
+                // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
+                match self.row_at(&schema, Some(slot)) {
+                    Ok(None) => expired.push(key.to_vec()),
+                    Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
+                    Err(_) => {}
+                }
+            }
+            pass.position.clear();
+            match batch.len() == SLOTS {
+                true => pass.position.extend_from_slice(batch.key(SLOTS - 1)),
+                false => pass.finish(&table.expiry),
+            }
+        }
+        expired.iter().try_for_each(|key| self.remove_expired(table, key).map(drop))
     }
 }
 
