@@ -385,3 +385,15 @@ impl CacheState {
 pub(crate) fn broken(place: u64) -> Error {
     Error::corrupted(format!("the cached row at byte {place} of the cache does not match its checksum"))
 }
+
+/// Checks the cache's options.
+pub(crate) fn check_options(options: &Options) -> Result<()> {
+    let threshold = options.cache_hit_threshold;
+    if !(0.0..=1.0).contains(&threshold) {
+        return Err(Error::invalid(format!("cache_hit_threshold is {threshold}; it must be from 0 to 1")));
+    }
+    if let Some(rw) = options.cache_rw.filter(|rw| !(rw > &0.0 && rw <= &3600.0)) {
+        return Err(Error::invalid(format!("cache_rw is {rw} s; it must be more than 0, up to 3600")));
+    }
+    Ok(())
+}

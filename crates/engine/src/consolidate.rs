@@ -17,129 +17,26 @@
 
 pub(crate) mod in_place;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::Result;
 use crate::db::chain::{Chain, prefetch_chains};
+use crate::db::counters::Count;
 use crate::db::engine::{Engine, TableShared};
-use crate::db::metrics::Count;
 use crate::db::read::GROUP;
 use crate::index::{Slot, Tag};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::scheduler::IdleBackoff;
+use crate::scheduler::merge_queue::{Aged, QueuedKey, WAITING_MAX};
 
-/// Keys that can wait.
-const WAITING_MAX: usize = 4096;
-/// Rows with longer keys are left to the writers and gc.
-const KEY_BYTES_MAX: usize = 58;
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// What readers find is merged while there are at least this many reads for an update.
 const READS_PER_UPDATE: u64 = 8;
 /// A scan counts as this many reads.
 const READS_PER_SCAN: u64 = 16;
-
-/// A key whose row has at least `depth` deltas.
-#[derive(Clone, Copy)]
-struct QueuedKey {
-    table: u32,
-    depth: u8,
-    key_bytes: u8,
-    key: [u8; KEY_BYTES_MAX],
-}
-
-impl QueuedKey {
-    fn key(&self) -> &[u8] {
-        &self.key[..usize::from(self.key_bytes)]
-    }
-}
-
-/// Keys queued a while ago.
-struct Aged {
-    queued: Vec<QueuedKey>,
-    /// Every write up to this sequence is durable, and was visible to all in the epoch.
-    through: u64,
-    epoch: u64,
-}
-
-/// What callers and the consolidation thread share.
-pub(crate) struct Consolidation {
-    /// Whether there is room in the queue; looked at before the queue is.
-    room: AtomicBool,
-    /// Whether readers are to queue what they find.
-    reads_count: AtomicBool,
-    waiting: Mutex<Vec<QueuedKey>>,
-    /// Keys that will be merged in place when nobody can see their rows without their deltas any more.
-    aging: Mutex<Option<Aged>>,
-    merged: AtomicU64,
-    in_place: AtomicU64,
-}
-
-impl Consolidation {
-    /// `wanted`: whether keys are queued at all; `reads_count`: whether readers queue them from the start.
-    pub(crate) fn new(wanted: bool, reads_count: bool) -> Consolidation {
-        Consolidation {
-            room: AtomicBool::new(wanted),
-            reads_count: AtomicBool::new(reads_count),
-            waiting: Mutex::new(Vec::with_capacity(if wanted { WAITING_MAX } else { 0 })),
-            aging: Mutex::new(None),
-            merged: AtomicU64::new(0),
-            in_place: AtomicU64::new(0),
-        }
-    }
-
-    /// For a reader that met a chain.
-    #[inline]
-    pub(crate) fn found(&self, table: &TableShared, key: &[u8]) {
-        if self.reads_count.load(Ordering::Relaxed) && self.room.load(Ordering::Relaxed) {
-            self.enqueue(table, key, 1);
-        }
-    }
-
-    /// For a writer that made a chain as long as it may be.
-    #[inline]
-    pub(crate) fn filled(&self, table: &TableShared, key: &[u8], depth: u8) {
-        if self.room.load(Ordering::Relaxed) {
-            self.enqueue(table, key, depth);
-        }
-    }
-
-    /// Whether rows are read far more often than updated.
-    pub(crate) fn reads_prevail(&self) -> bool {
-        self.reads_count.load(Ordering::Relaxed)
-    }
-
-    fn enqueue(&self, table: &TableShared, key: &[u8], depth: u8) {
-        let Some(mut waiting) = self.waiting.try_lock() else { return };
-        if key.len() > KEY_BYTES_MAX || waiting.len() == WAITING_MAX {
-            return;
-        }
-        let table = table.id.load(Ordering::Relaxed);
-        let mut queued = QueuedKey { table, depth, key_bytes: key.len() as u8, key: [0; KEY_BYTES_MAX] };
-        queued.key[..key.len()].copy_from_slice(key);
-        waiting.push(queued);
-        if waiting.len() == WAITING_MAX {
-            self.room.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Puts keys that were taken out back, as far as there is room.
-    fn requeue(&self, queued: &mut Vec<QueuedKey>) {
-        let mut waiting = self.waiting.lock();
-        let room = WAITING_MAX - waiting.len();
-        queued.truncate(room);
-        waiting.append(queued);
-        self.room.store(waiting.len() < WAITING_MAX, Ordering::Relaxed);
-    }
-
-    /// Chains merged so far, and those of them that were merged in place.
-    pub(crate) fn merged(&self) -> (u64, u64) {
-        (self.merged.load(Ordering::Relaxed), self.in_place.load(Ordering::Relaxed))
-    }
-}
 
 /// Recent calls, older ones counting for less.
 #[derive(Default)]
@@ -168,7 +65,7 @@ impl Engine {
             let scans = self.counters.sum(Count::Scan) * READS_PER_SCAN;
             let reads = reads.advance(self.counters.sum(Count::Get) + scans);
             let updates = updates.advance(self.counters.sum(Count::Update));
-            self.consolidation.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
+            self.merge_queue.reads_count.store(reads >= updates * READS_PER_UPDATE, Ordering::Relaxed);
             let mut count = self.consolidate_queued(&mut queued);
             worked = self.reorder_queued() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
@@ -181,8 +78,8 @@ impl Engine {
     /// Merges what was queued, unless space is low; returns how many keys were. What fails is left to the next caller who
     /// meets it, and who is told.
     fn consolidate_queued(&self, queued: &mut Vec<QueuedKey>) -> usize {
-        std::mem::swap(queued, &mut *self.consolidation.waiting.lock());
-        self.consolidation.room.store(self.options.merge, Ordering::Relaxed);
+        std::mem::swap(queued, &mut *self.merge_queue.waiting.lock());
+        self.merge_queue.room.store(self.options.merge, Ordering::Relaxed);
         let count = queued.len();
         if self.merges_in_place() {
             self.age(queued);
@@ -197,10 +94,10 @@ impl Engine {
 
     /// Merges the keys that have aged and lets those in `queued` do so; while some still do, they wait.
     fn age(&self, queued: &mut Vec<QueuedKey>) {
-        let mut aging = self.consolidation.aging.lock();
+        let mut aging = self.merge_queue.aging.lock();
         if let Some(aged) = &*aging {
             if !self.epoch.is_quiescent_since(aged.epoch) {
-                return self.consolidation.requeue(queued);
+                return self.merge_queue.requeue(queued);
             }
             aged.queued.chunks(GROUP).for_each(|group| self.consolidate_group(group, Some(aged.through)));
             *aging = None;
@@ -257,8 +154,8 @@ impl Engine {
             let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
             done = self.merge_in_place(&table, &chains, through);
             let count = done.iter().filter(|done| **done).count() as u64;
-            self.consolidation.in_place.fetch_add(count, Ordering::Relaxed);
-            self.consolidation.merged.fetch_add(count, Ordering::Relaxed);
+            self.merge_queue.in_place.fetch_add(count, Ordering::Relaxed);
+            self.merge_queue.merged.fetch_add(count, Ordering::Relaxed);
         }
         if self.gc.throttle.is_on() {
             return;
@@ -273,7 +170,7 @@ impl Engine {
                 continue;
             }
             if self.merge_row(&table, *slot, chain).unwrap_or(false) {
-                self.consolidation.merged.fetch_add(1, Ordering::Relaxed);
+                self.merge_queue.merged.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

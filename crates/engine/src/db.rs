@@ -11,7 +11,10 @@
 //! | `db/deleted.rs` | tombstones out of the way of scans |
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
-//! | `db/catalog.rs` | tables and how their schemas change, in the log and in the root |
+//! | `db/catalog.rs`, `db/shared_table.rs` | the tables |
+//! | `db/catalog_changes.rs` | how tables and their schemas change, in the log and in the root |
+//! | `db/pins.rs` | what must stay in the log for snapshots and backups |
+//! | `db/counters.rs`, `db/metrics.rs` | counting |
 //! | `db/backup.rs` | copies of an open store |
 //! | `db/identity.rs` | that there is a store, whatever becomes of its data |
 //! | `db/inspect.rs` | looking without changing |
@@ -24,16 +27,19 @@ pub mod backup;
 mod batch;
 pub(crate) mod cached;
 pub(crate) mod catalog;
+mod catalog_changes;
 pub(crate) mod chain;
-mod deleted;
+pub(crate) mod counters;
+pub(crate) mod deleted;
 pub(crate) mod engine;
-pub(crate) mod expiry;
+mod expiry;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod identity;
 pub mod inspect;
 mod loops;
 pub(crate) mod metrics;
+pub(crate) mod pins;
 mod prefetch;
 pub(crate) mod read;
 pub(crate) mod recover;
@@ -41,8 +47,10 @@ pub(crate) mod repair;
 mod row;
 mod salvage;
 pub(crate) mod scan;
+pub(crate) mod shared_table;
 mod snapshot;
 mod table;
+pub(crate) mod torn_blocks;
 pub(crate) mod write;
 
 use std::borrow::Borrow;
@@ -54,7 +62,6 @@ pub use at_hand::{AtHandOnly, Missing};
 pub use batch::Batch;
 pub use catalog::TableChanges;
 use engine::Engine;
-pub use expiry::Expiring;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
 pub use metrics::Metrics;
@@ -62,6 +69,7 @@ use parking_lot::Mutex;
 pub use read::RowRef;
 pub use row::Row;
 pub use scan::Scan;
+pub use shared_table::expiring::Expiring;
 pub use snapshot::Snapshot;
 pub use table::{Change, ReadGuard, RowHandle, Table};
 
@@ -124,7 +132,7 @@ impl Db {
     /// As [`Db::open_with`].
     pub fn open_with_clock(path: impl AsRef<Path>, options: Options, clock: Clock) -> Result<Db> {
         let path = path.as_ref();
-        if let Some(error) = backup::unfinished(path) {
+        if let Some(error) = identity::unfinished(path) {
             return Err(error);
         }
         if options.read_only {

@@ -24,17 +24,16 @@
 pub(crate) mod reorder;
 pub(crate) mod victims;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
 use crate::db::chain::{Chain, prefetch_chains};
+use crate::db::counters::Count;
+use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared, index_full};
-use crate::db::metrics::Count;
 use crate::db::read::{Bodies, GROUP};
 use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
@@ -44,41 +43,8 @@ use crate::log::format::{
 };
 use crate::log::segment::{Claim, SegmentKind};
 use crate::scheduler::IdleBackoff;
-use crate::scheduler::throttle::{Throttle, Work};
+use crate::scheduler::gc_state::Pending;
 use crate::{Error, ErrorKind, Result};
-
-/// What gc shares with those who wait for it.
-#[derive(Default)]
-pub(crate) struct Gc {
-    requested: AtomicBool,
-    /// Cycles that began and cycles that ended: odd while one is under way.
-    cycles: AtomicU64,
-    /// The last cycle emptied no victim: there was less room than it seemed.
-    no_progress: AtomicBool,
-    /// When a cycle without need last gave something back, by the store's clock.
-    pub(crate) gave_back_ns: AtomicU64,
-    segments: AtomicU64,
-    bytes: AtomicU64,
-    /// Bytes of records that merging made obsolete, less those of the rows it wrote.
-    gained: AtomicU64,
-    /// What writers are delayed while space is low.
-    pub(crate) throttle: Throttle,
-    /// Victims that wait for readers or snapshots.
-    pending: Mutex<VecDeque<Pending>>,
-    /// Cycles share it; whoever changes records in place has it alone.
-    pub(crate) lock: RwLock<()>,
-    /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
-    dropped: Mutex<HashMap<u32, Vec<u64>>>,
-}
-
-/// A victim with nothing live in it.
-#[derive(Debug, Clone, Copy)]
-struct Pending {
-    extent: u32,
-    /// Snapshots older than this may need it.
-    sequence: u64,
-    epoch: u64,
-}
 
 /// Cycles of one call of [`Engine::run_gc_now`], at most.
 const MANUAL_CYCLES_MAX: usize = 256;
@@ -104,47 +70,6 @@ struct Copy<'r, 'a> {
     /// The slot it is published over.
     slot: Slot,
     previous: Option<RecordRef>,
-}
-
-impl Gc {
-    /// A number that changes whenever a cycle begins or ends; odd while one is under way.
-    pub(crate) fn cycles(&self) -> u64 {
-        self.cycles.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_busy(&self) -> bool {
-        self.cycles() % 2 == 1
-    }
-
-    /// First extents of victims that are not freed yet.
-    pub(crate) fn waiting_to_free(&self) -> Vec<u32> {
-        self.pending.lock().iter().map(|victim| victim.extent).collect()
-    }
-
-    /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
-    pub(crate) fn record_dropped(&self, extent: u32, offset: u64) {
-        self.dropped.lock().entry(extent).or_default().push(offset);
-    }
-
-    /// The records in a segment that left the index, by offset.
-    pub(crate) fn dropped_in(&self, extent: u32) -> Vec<u64> {
-        self.dropped.lock().get(&extent).cloned().unwrap_or_default()
-    }
-
-    /// Whether the last cycle emptied no victim.
-    pub(crate) fn made_no_progress(&self) -> bool {
-        self.no_progress.load(Ordering::Relaxed)
-    }
-
-    fn done(&self) -> Work {
-        let (segments, copied) = self.totals();
-        Work { segments, copied, gained: self.gained.load(Ordering::Relaxed) }
-    }
-
-    /// Segments collected and bytes copied so far.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
-    }
 }
 
 impl Engine {
@@ -634,11 +559,6 @@ impl Engine {
         }
         Ok(bytes)
     }
-}
-
-/// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
-pub(crate) fn is_droppable_tombstone(slot: Slot) -> bool {
-    slot.tag() == Tag::Tombstone && slot.older_versions() == 0
 }
 
 #[cfg(test)]

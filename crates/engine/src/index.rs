@@ -24,6 +24,7 @@ mod rows;
 mod sample;
 mod scan;
 mod slot;
+mod stored_key;
 mod tree;
 
 #[cfg(all(test, shuttle))]

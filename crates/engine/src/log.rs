@@ -36,9 +36,9 @@ pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
 pub(crate) use copy::{Extract, SegmentToCopy};
 use pool::Pool;
 pub(crate) use replay::{SegmentWalk, WalkEnd};
-pub(crate) use root::Root;
 use root::SegmentList;
-pub(crate) use salvage::{LostRecord, spoiled_copy};
+pub(crate) use root::{Root, spoiled_copy};
+pub(crate) use salvage::LostRecord;
 use segment::{
     Deltas, Extent, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
     add_obsolete_bytes,

@@ -40,23 +40,20 @@
 mod manifest;
 mod target;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hedgerow_device::{names_in, remove_file};
-use parking_lot::Mutex;
 
+use super::Db;
 use super::engine::Engine;
+use super::identity::PARTIAL_FILE;
 use super::inspect::View;
-use super::{Db, FAST_TIER_FILE};
+use super::pins::Pinning;
 use crate::log::SegmentToCopy;
 use crate::{Error, ErrorKind, Result};
 use target::{Added, Target};
 
-/// The fast tier's file of a backup that is not finished.
-pub(super) const PARTIAL_FILE: &str = "fast.partial";
 /// The manifest of a backup.
 const MANIFEST_FILE: &str = "backup";
 
@@ -83,79 +80,6 @@ pub struct Summary {
     pub bytes_copied: u64,
     /// Records verified in it, overwritten ones included.
     pub records: u64,
-}
-
-/// What of the log must stay where it is.
-#[derive(Debug, Default)]
-enum Pinned {
-    /// There is no backup.
-    #[default]
-    Nothing,
-    /// All: a backup is about to begin.
-    Everything,
-    /// By first extent, the segments that are still to be copied.
-    Segments(BTreeMap<u32, SegmentToCopy>),
-}
-
-/// The backup of a store that is under way, if there is one.
-#[derive(Debug, Default)]
-pub(crate) struct BackupPins {
-    active: AtomicBool,
-    pinned: Mutex<Pinned>,
-}
-
-impl BackupPins {
-    /// Whether a backup is under way: then no row is merged in place.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.load(Ordering::SeqCst)
-    }
-
-    /// Whether the segment at `extent` must not be freed yet.
-    pub(crate) fn holds(&self, extent: u32) -> bool {
-        match &*self.pinned.lock() {
-            Pinned::Nothing => false,
-            Pinned::Everything => true,
-            Pinned::Segments(segments) => segments.contains_key(&extent),
-        }
-    }
-
-    fn take(&self) -> Result<Pinning<'_>> {
-        if self.active.swap(true, Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Locked, "a backup of this store is under way; one at a time"));
-        }
-        *self.pinned.lock() = Pinned::Everything;
-        Ok(Pinning(self))
-    }
-}
-
-/// Holds what a backup still needs; lets go of it however the backup ends.
-struct Pinning<'p>(&'p BackupPins);
-
-impl Pinning<'_> {
-    fn narrow(&self, segments: &[SegmentToCopy]) {
-        *self.0.pinned.lock() = Pinned::Segments(segments.iter().map(|s| (s.extent, *s)).collect());
-    }
-
-    /// The segment to be copied next: one of those that are waited for, or the first.
-    fn next(&self, waited_for: &[u32]) -> Option<SegmentToCopy> {
-        let pinned = self.0.pinned.lock();
-        let Pinned::Segments(segments) = &*pinned else { return None };
-        let urgent = waited_for.iter().find_map(|extent| segments.get(extent));
-        urgent.or_else(|| segments.values().next()).copied()
-    }
-
-    fn copied(&self, extent: u32) {
-        if let Pinned::Segments(segments) = &mut *self.0.pinned.lock() {
-            segments.remove(&extent);
-        }
-    }
-}
-
-impl Drop for Pinning<'_> {
-    fn drop(&mut self) {
-        *self.0.pinned.lock() = Pinned::Nothing;
-        self.0.active.store(false, Ordering::SeqCst);
-    }
 }
 
 impl Db {
@@ -312,15 +236,4 @@ impl Copying {
         let finished = target.finish(&engine.log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
         Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
     }
-}
-
-/// The error for a directory without a store but with a backup that was not finished; `None` if it has none.
-pub(super) fn unfinished(directory: &Path) -> Option<Error> {
-    let is_unfinished =
-        !super::exists(&directory.join(FAST_TIER_FILE)) && super::exists(&directory.join(PARTIAL_FILE));
-    is_unfinished.then(|| {
-        let place = directory.display();
-        let message = format!("{place} holds a backup that was not finished: make it again, and it goes on");
-        Error::new(ErrorKind::NotFound, message)
-    })
 }

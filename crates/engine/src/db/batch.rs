@@ -10,10 +10,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Table;
+use super::counters::Count;
+use super::deleted::is_row;
 use super::engine::{Engine, TableShared, index_full};
-use super::metrics::Count;
 use super::read::{Bodies, GROUP, RowRef};
-use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, is_row, past_zero};
+use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, past_zero};
 use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
 use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
@@ -405,7 +406,7 @@ impl Engine {
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
                 // Else the next update of the row would write all of it.
-                self.consolidation.filled(part.table, part.spec.key, chain_max);
+                self.merge_queue.filled(&part.table.id, part.spec.key, chain_max);
             }
         }
         Ok(sequence)

@@ -26,9 +26,10 @@ use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
 use super::chain::{Chain, prefetch_chains};
+use super::counters::Count;
 use super::engine::{Engine, TableShared};
-use super::metrics::Count;
 use super::read::{Bodies, GROUP};
+use crate::Result;
 use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
@@ -40,7 +41,6 @@ use crate::options::CacheMode;
 use crate::scheduler::IdleBackoff;
 use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
-use crate::{Error, Options, Result};
 
 /// Between two rounds of the worker while there is work.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
@@ -81,18 +81,6 @@ pub(crate) enum Round {
 struct Unlinked {
     places: Vec<u64>,
     pages: Vec<u32>,
-}
-
-/// Checks the cache's options.
-pub(super) fn check_options(options: &Options) -> Result<()> {
-    let threshold = options.cache_hit_threshold;
-    if !(0.0..=1.0).contains(&threshold) {
-        return Err(Error::invalid(format!("cache_hit_threshold is {threshold}; it must be from 0 to 1")));
-    }
-    if let Some(rw) = options.cache_rw.filter(|rw| !(rw > &0.0 && rw <= &3600.0)) {
-        return Err(Error::invalid(format!("cache_rw is {rw} s; it must be more than 0, up to 3600")));
-    }
-    Ok(())
 }
 
 /// What callers need.

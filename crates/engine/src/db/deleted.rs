@@ -1,6 +1,6 @@
-//! Tombstones that were left among the rows, put apart.
+//! Tombstones: what is one, and those that were left among the rows put apart.
 //!
-//! Owns: the walk that finds them. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
+//! Owns: the walk that finds them, and the rule which of them can go. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
 use std::ops::Bound;
@@ -48,6 +48,17 @@ impl Engine {
         // Where there is no memory for it, it stays; the next walk comes by again.
         let _ = table.index.upsert(key, &guard, || self.snapshots.are_none(), same);
     }
+}
+
+/// Whether a slot stands for a row.
+#[inline]
+pub(super) fn is_row(slot: Option<Slot>) -> bool {
+    slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
+}
+
+/// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
+pub(crate) fn is_droppable_tombstone(slot: Slot) -> bool {
+    slot.tag() == Tag::Tombstone && slot.older_versions() == 0
 }
 
 #[cfg(test)]

@@ -1,26 +1,22 @@
 //! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use arc_swap::ArcSwap;
 use hedgerow_device::{Clock, FastTier};
-use parking_lot::Mutex;
 
-use super::backup::BackupPins;
-use super::cached::check_options;
 use super::catalog::Catalog;
-use super::expiry::TableExpiry;
-use super::metrics::Counters;
-use crate::cache::{Cache, Traffic};
-use crate::consolidate::Consolidation;
-use crate::gc::Gc;
-use crate::gc::reorder::Reordering;
-use crate::index::{Epoch, Guard, IndexFull, NodeArena, RowIndex, Slot};
+use super::counters::Counters;
+use super::pins::{BackupPins, Snapshots};
+pub(crate) use super::shared_table::TableShared;
+use crate::cache::{Cache, check_options};
+use crate::index::{Epoch, Guard, IndexFull, NodeArena, Slot};
 use crate::log::{Log, OpenState};
 use crate::scheduler::Scheduler;
-use crate::schema::table::{FieldAccess, TableSchema};
+use crate::scheduler::gc_state::GcState;
+use crate::scheduler::merge_queue::MergeQueue;
+use crate::scheduler::reorder_queue::ReorderQueue;
+use crate::schema::table::FieldAccess;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.
@@ -38,62 +34,11 @@ pub(crate) struct Engine {
     pub(crate) reads_ahead: AtomicBool,
     pub(crate) snapshots: Snapshots,
     pub(crate) backups: BackupPins,
-    pub(crate) gc: Gc,
-    pub(crate) consolidation: Consolidation,
-    pub(crate) reordering: Reordering,
+    pub(crate) gc: GcState,
+    pub(crate) merge_queue: MergeQueue,
+    pub(crate) reorder_queue: ReorderQueue,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
-}
-
-/// A table as all its handles share it.
-pub(crate) struct TableShared {
-    /// Of the table's rows in the log. Changes when the table is cleared.
-    pub(crate) id: AtomicU32,
-    pub(crate) name: Arc<str>,
-    pub(crate) schema: ArcSwap<TableSchema>,
-    pub(crate) index: RowIndex,
-    /// Of its rows with an expiry.
-    pub(crate) expiry: TableExpiry,
-    pub(crate) dropped: AtomicBool,
-    /// For the cache's policy.
-    pub(crate) traffic: Traffic,
-}
-
-impl TableShared {
-    pub(crate) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
-        TableShared {
-            id: AtomicU32::new(id),
-            name: name.into(),
-            schema: ArcSwap::from_pointee(schema),
-            index,
-            expiry: TableExpiry::default(),
-            dropped: AtomicBool::new(false),
-            traffic: Traffic::default(),
-        }
-    }
-
-    /// The table's id in the log, for a write. Call with an appender locked: clearing and dropping lock all appenders.
-    #[inline]
-    pub(crate) fn id_for_write(&self) -> Result<u32> {
-        self.check_there()?;
-        Ok(self.id.load(Ordering::Acquire))
-    }
-
-    /// `NotFound` for a table that was dropped.
-    #[inline]
-    pub(crate) fn check_there(&self) -> Result<()> {
-        if self.dropped.load(Ordering::Acquire) { Err(self.gone()) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn gone(&self) -> Error {
-        Error::new(ErrorKind::NotFound, format!("the table {:?} has been dropped", self.name))
-    }
-
-    /// Rows, as the index counts them.
-    pub(crate) fn rows(&self) -> u64 {
-        self.index.len()
-    }
 }
 
 impl Engine {
@@ -149,8 +94,8 @@ impl Engine {
         let arena = Arc::new(arena);
         let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };
         let catalog = catalog(&log, &arena, &epoch, access)?;
-        let consolidation = Consolidation::new(options.merge, !options.background);
-        let reordering = Reordering::new(options.merge && options.reorder);
+        let merge_queue = MergeQueue::new(options.merge, !options.background);
+        let reorder_queue = ReorderQueue::new(options.merge && options.reorder);
         Ok(Engine {
             log,
             epoch,
@@ -163,9 +108,9 @@ impl Engine {
             reads_ahead: AtomicBool::new(true),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
-            gc: Gc::default(),
-            consolidation,
-            reordering,
+            gc: GcState::default(),
+            merge_queue,
+            reorder_queue,
             cache,
             scheduler: Scheduler::default(),
         })
@@ -228,65 +173,4 @@ impl Engine {
 #[cold]
 pub(crate) fn index_full(_: IndexFull) -> Error {
     Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
-}
-
-/// The live snapshots, by sequence.
-#[derive(Default)]
-pub(crate) struct Snapshots {
-    live: Mutex<BTreeMap<u64, Held>>,
-    /// How many are held, and being taken.
-    held: AtomicU64,
-}
-
-/// How many hold a snapshot, and when it was taken.
-#[derive(Clone, Copy)]
-struct Held {
-    count: usize,
-    since_ms: u64,
-}
-
-impl Snapshots {
-    /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
-    pub(crate) fn take(&self, log: &Log, now_ms: u64) -> u64 {
-        let mut live = self.live.lock();
-        // For `are_none`, before the sequence is read.
-        self.held.fetch_add(1, Ordering::SeqCst);
-        let sequence = log.barrier();
-        live.entry(sequence).or_insert(Held { count: 0, since_ms: now_ms }).count += 1;
-        sequence
-    }
-
-    /// Holds one that is live once more.
-    pub(crate) fn retain(&self, sequence: u64) {
-        if let Some(held) = self.live.lock().get_mut(&sequence) {
-            held.count += 1;
-            self.held.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    pub(crate) fn release(&self, sequence: u64) {
-        let mut live = self.live.lock();
-        if let Some(held) = live.get_mut(&sequence) {
-            held.count -= 1;
-            self.held.fetch_sub(1, Ordering::SeqCst);
-            if held.count == 0 {
-                live.remove(&sequence);
-            }
-        }
-    }
-
-    /// Whether there is none, and none in the making that would not see every sequence given out so far. For who holds a
-    /// appender, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that appender.
-    pub(crate) fn are_none(&self) -> bool {
-        self.held.load(Ordering::SeqCst) == 0
-    }
-
-    /// When the oldest was taken.
-    pub(crate) fn oldest_since_ms(&self) -> Option<u64> {
-        self.live.lock().first_key_value().map(|(_, held)| held.since_ms)
-    }
-
-    pub(crate) fn oldest(&self) -> Option<u64> {
-        self.live.lock().first_key_value().map(|(&sequence, _)| sequence)
-    }
 }

@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Pass;
 use crate::Result;
+use crate::db::counters::Count;
+use crate::db::deleted::is_row;
 use crate::db::engine::{Engine, TableShared};
-use crate::db::metrics::Count;
 use crate::db::read::GROUP;
-use crate::db::write::{Edit, Step, is_row};
+use crate::db::shared_table::expiring::Pass;
+use crate::db::write::{Edit, Step};
 use crate::index::{Decision, ScanBatch, Slot, Tag};
 use crate::log::Appender;
 use crate::log::format::Record;

@@ -15,10 +15,13 @@ use hedgerow_device::{FastTier, read_small_file, replace_small_file};
 
 use super::FAST_TIER_FILE;
 use crate::log::Root;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Its name in a store's directory.
 const FILE: &str = "fast.id";
+
+/// The fast tier's file of a backup that is not finished.
+pub(super) const PARTIAL_FILE: &str = "fast.partial";
 
 /// The witness in one directory.
 pub(super) struct Witness {
@@ -72,4 +75,15 @@ impl Witness {
             _ => Ok(()),
         }
     }
+}
+
+/// The error for a directory without a store but with a backup that was not finished; `None` if it has none.
+pub(super) fn unfinished(directory: &Path) -> Option<Error> {
+    let is_unfinished =
+        !super::exists(&directory.join(FAST_TIER_FILE)) && super::exists(&directory.join(PARTIAL_FILE));
+    is_unfinished.then(|| {
+        let place = directory.display();
+        let message = format!("{place} holds a backup that was not finished: make it again, and it goes on");
+        Error::new(ErrorKind::NotFound, message)
+    })
 }

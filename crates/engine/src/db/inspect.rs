@@ -202,7 +202,7 @@ impl View {
     pub fn open(path: impl AsRef<Path>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
-        if let Some(error) = super::backup::unfinished(path) {
+        if let Some(error) = super::identity::unfinished(path) {
             return Err(error);
         }
         let witness = Witness::read(path)?;

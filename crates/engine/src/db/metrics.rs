@@ -1,64 +1,11 @@
-//! Counting without meeting: each thread counts in its own stripe.
+//! `Metrics`: counters and gauges of a store at one moment.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use hedgerow_device::SyncFailure;
 
+use super::counters::Count;
 use super::engine::Engine;
-
-const STRIPES: usize = 64;
-
-/// What is counted per operation.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Count {
-    Put,
-    Update,
-    Get,
-    Delete,
-    Scan,
-    Expired,
-    CacheHit,
-    CacheMiss,
-}
-
-const COUNTS: usize = 8;
-
-/// The counters of a store. A stripe belongs to one thread, unless there are more than 64: then a few counts are lost.
-#[derive(Debug)]
-pub(crate) struct Counters {
-    stripes: Box<[Stripe]>,
-}
-
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe([AtomicU64; COUNTS]);
-
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
-    }
-}
-
-impl Counters {
-    #[inline]
-    pub(crate) fn add(&self, what: Count) {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let mine = MINE.with(|mine| {
-            if mine.get() == usize::MAX {
-                mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            mine.get()
-        });
-        let counter = &self.stripes[mine % STRIPES].0[what as usize];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sum(&self, what: Count) -> u64 {
-        self.stripes.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
-    }
-}
 
 /// Counters and gauges of a store at one moment. Counters start at zero when the store is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,7 +91,7 @@ impl Engine {
         let (live_bytes, obsolete_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
         let (segments_collected, bytes_collected) = self.gc.totals();
-        let (chains_merged, chains_merged_in_place) = self.consolidation.merged();
+        let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
         let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
@@ -170,7 +117,7 @@ impl Engine {
             bytes_collected,
             chains_merged,
             chains_merged_in_place,
-            rows_reordered: self.reordering.rows(),
+            rows_reordered: self.reorder_queue.rows(),
             cache_hits: self.counters.sum(Count::CacheHit),
             cache_misses: self.counters.sum(Count::CacheMiss),
             cache_admissions: of_cache.admissions.load(Ordering::Relaxed),

@@ -18,13 +18,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Row;
 use super::chain::{Chain, version_before};
+use super::counters::Count;
 use super::engine::{Engine, TableShared};
-use super::metrics::Count;
 use super::prefetch::RowPrefetch;
+use super::torn_blocks::mend;
 use crate::cache;
-use crate::consolidate::in_place::mend;
 use crate::index::{Slot, Tag};
 use crate::log;
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
@@ -69,7 +68,7 @@ impl Engine {
     #[inline]
     pub(super) fn enqueue_chain(&self, table: &TableShared, row: &RowRef<'_>) {
         if row.chain.depth() > 0 {
-            self.consolidation.found(table, row.key());
+            self.merge_queue.found(&table.id, row.key());
         }
     }
 
@@ -79,7 +78,7 @@ impl Engine {
         let guard = self.pin();
         match table.index.rows().get(key, &guard) {
             Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
-            slot => Ok(super::write::is_row(slot)),
+            slot => Ok(super::deleted::is_row(slot)),
         }
     }
 
@@ -317,14 +316,6 @@ impl<'a> RowRef<'a> {
     /// A number that changes with every write of the row.
     pub fn version(&self) -> u64 {
         self.chain.newest().version()
-    }
-
-    /// Copies the row.
-    ///
-    /// # Errors
-    /// As [`RowRef::get`].
-    pub fn to_row(&self) -> Result<Row> {
-        Row::copy(self, None)
     }
 
     pub(super) fn chain(&self) -> &Chain<'a> {

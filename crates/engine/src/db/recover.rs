@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::catalog::LoggedChange;
+use super::catalog_changes::LoggedChange;
 use super::engine::{Engine, TableShared, index_full};
 use crate::index::{IndexBuilder, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};

@@ -31,6 +31,16 @@ enum Held {
     Str(usize, usize),
 }
 
+impl RowRef<'_> {
+    /// Copies the row.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    pub fn to_row(&self) -> Result<Row> {
+        Row::copy(self, None)
+    }
+}
+
 impl Row {
     /// Copies a row, or only some fields; one dropped meanwhile is absent.
     pub(super) fn copy(row: &RowRef<'_>, ids: Option<&[FieldId]>) -> Result<Row> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hedgerow_device::{Clock, FastTier};
 use smallvec::SmallVec;
 
-use super::catalog::LoggedChange;
+use super::catalog_changes::LoggedChange;
 use super::engine::{Engine, index_full};
 use super::recover::{FILL_PERCENT, slot_of};
 use crate::index::{IndexBuilder, Slot, Tag};

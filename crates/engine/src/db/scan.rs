@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use super::chain::version_before;
-use super::metrics::Count;
+use super::counters::Count;
 use super::prefetch::RowPrefetch;
 use super::read::RowRef;
 use super::table::FieldIds;
@@ -59,8 +59,22 @@ struct State {
     rows: VecDeque<Row>,
 }
 
+impl Table {
+    /// Rows in key order; narrow the scan with its methods, then run it.
+    pub fn scan(&self) -> Scan {
+        Scan::new(self.clone(), None)
+    }
+}
+
+impl Snapshot {
+    /// Rows in key order, as they were.
+    pub fn scan(&self, table: &Table) -> Scan {
+        Scan::new(table.clone(), Some(self.clone()))
+    }
+}
+
 impl Scan {
-    pub(super) fn new(table: Table, snapshot: Option<Snapshot>) -> Scan {
+    fn new(table: Table, snapshot: Option<Snapshot>) -> Scan {
         table.engine().counters.add(Count::Scan);
         Scan {
             table,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::{Row, Scan, Table};
+use super::{Row, Table};
 use crate::{FieldName, Result};
 
 /// The store as it was at one moment: a sequence. Reads through it see every write up to then and none after, batches
@@ -41,11 +41,6 @@ impl Snapshot {
         let ids = table.field_ids(fields)?;
         self.engine
             .read(table.shared(), key, Some(self.sequence), Some(&ids), |row| Row::copy(row, Some(&ids)))
-    }
-
-    /// Rows in key order, as they were.
-    pub fn scan(&self, table: &Table) -> Scan {
-        Scan::new(table.clone(), Some(self.clone()))
     }
 }
 

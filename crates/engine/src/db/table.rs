@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use hedgerow_device::Random;
 use smallvec::SmallVec;
 
+use super::counters::Count;
+use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
-use super::expiry::Expiring;
-use super::metrics::Count;
 use super::read::{GROUP, RowRef};
-use super::write::{At, Edit, Step, is_row};
-use super::{Db, Row, Scan};
+use super::shared_table::expiring::Expiring;
+use super::write::{At, Edit, Step};
+use super::{Db, Row};
 use crate::index::{Guard, Slot};
 use crate::schema::table::NewField;
 use crate::schema::unknown_field;
@@ -317,11 +318,6 @@ impl Table {
         read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
         self.engine.read_many(&self.shared, keys, read)
-    }
-
-    /// Rows in key order; narrow the scan with its methods, then run it.
-    pub fn scan(&self) -> Scan {
-        Scan::new(self.clone(), None)
     }
 
     /// The key of a row chosen at random, every one as likely as any other. `None` if there is none, if the one chosen has

@@ -26,10 +26,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::chain::Chain;
+use super::counters::Count;
+use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared, index_full};
-use super::metrics::Count;
 use super::read::{Bodies, RowRef};
-use crate::gc::is_droppable_tombstone;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::format::{
     FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordRef, RecordSpec, Seed, seal,
@@ -141,12 +141,6 @@ pub(super) enum WriteOutcome {
     Refused,
     /// There is no free segment for so many bytes, or no room in the index. Let go of all guards, wait, try again.
     NoSpace(usize, NoSpace),
-}
-
-/// Whether a slot stands for a row.
-#[inline]
-pub(super) fn is_row(slot: Option<Slot>) -> bool {
-    slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
 }
 
 pub(super) fn check_key(key: &[u8]) -> Result<()> {
@@ -428,7 +422,7 @@ impl Engine {
         })?;
         if let Some(replaced) = short {
             if replaced.is_some_and(|old| old.depth() + 1 == chain_max) {
-                self.consolidation.filled(table, key, chain_max);
+                self.merge_queue.filled(&table.id, key, chain_max);
             }
             return Ok(true);
         }

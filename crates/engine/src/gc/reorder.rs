@@ -17,18 +17,16 @@
 //! has to be sorted: the index has the order.
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
+use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
 
-/// Ranges that can wait. With [`ROWS`] and [`RANGES_EACH`] it bounds what a round of consolidation copies.
-const WAITING_MAX: usize = 16;
 /// Rows of a range.
 const ROWS: usize = 128;
 /// Ranges copied for each that was queued: it, and those that follow it in key order as long as their rows lie apart too. So a table that
@@ -40,90 +38,6 @@ const ROWS_MIN: usize = 8;
 const RUN_MIN: usize = 16;
 /// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own prefetching covers.
 const NEAR_BYTES: u64 = 4096;
-/// One row in so many is remembered.
-const SAMPLE: u64 = 16;
-/// Rows that can be remembered, a power of two.
-const MARKS: usize = 1 << 20;
-/// All are forgotten when so many are: of the others one in four would be taken for one of them.
-const MARKS_MAX: usize = MARKS / 4;
-
-/// The start of a range whose rows lie apart.
-struct OutOfOrder {
-    table: u32,
-    key: SmallVec<[u8; 32]>,
-}
-
-/// What scans and the consolidation thread share.
-pub(crate) struct Reordering {
-    /// A bit for each row that a scan remembered, by a hash of its place; empty where nothing is reordered.
-    seen: Box<[AtomicU64]>,
-    marks: AtomicUsize,
-    waiting: Mutex<Vec<OutOfOrder>>,
-    rows: AtomicU64,
-    /// A range waited for room that gc could make.
-    lacks_room: AtomicBool,
-}
-
-impl Reordering {
-    pub(crate) fn new(wanted: bool) -> Reordering {
-        let words = if wanted { MARKS / 64 } else { 0 };
-        Reordering {
-            seen: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            marks: AtomicUsize::new(0),
-            waiting: Mutex::new(Vec::with_capacity(WAITING_MAX)),
-            rows: AtomicU64::new(0),
-            lacks_room: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether a range waited for room since this was asked last.
-    pub(crate) fn take_lack_of_room(&self) -> bool {
-        self.lacks_room.swap(false, Ordering::Relaxed)
-    }
-
-    /// Rows copied so far.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows.load(Ordering::Relaxed)
-    }
-
-    fn is_wanted(&self) -> bool {
-        !self.seen.is_empty()
-    }
-
-    /// Remembers the rows that are to be; whether some were already.
-    fn remember(&self, slots: &[Slot]) -> bool {
-        let mut met = false;
-        for slot in slots {
-            let hash = (slot.offset() >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            if !(hash >> 58).is_multiple_of(SAMPLE) {
-                continue;
-            }
-            let (word, bit) = (&self.seen[(hash >> 32) as usize % self.seen.len()], 1 << (hash >> 26 & 63));
-            if word.load(Ordering::Relaxed) & bit != 0 {
-                met = true;
-            } else {
-                word.fetch_or(bit, Ordering::Relaxed);
-                self.marks.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        met
-    }
-
-    fn forget_if_full(&self) {
-        if self.marks.load(Ordering::Relaxed) >= MARKS_MAX {
-            self.seen.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-            self.marks.store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn enqueue(&self, table: u32, key: &[u8]) {
-        let Some(mut waiting) = self.waiting.try_lock() else { return };
-        if waiting.len() < WAITING_MAX {
-            waiting.push(OutOfOrder { table, key: SmallVec::from_slice(key) });
-        }
-    }
-}
-
 /// Whether a slot leads to a row that counts: a large one between small ones would keep them apart for ever.
 fn counts(slot: &Slot) -> bool {
     matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES
@@ -156,22 +70,23 @@ impl Engine {
     /// For a scan: what it was given by the index, in key order or against it.
     #[inline]
     pub(crate) fn enqueue_if_out_of_order(&self, table: &TableShared, batch: &ScanBatch, reverse: bool) {
-        if self.reordering.is_wanted()
-            && self.consolidation.reads_prevail()
+        if self.reorder_queue.is_wanted()
+            && self.merge_queue.reads_prevail()
             && are_out_of_order(batch.slots())
-            && self.reordering.remember(batch.slots())
+            && self.reorder_queue.remember(batch.slots())
         {
             let first = if reverse { batch.len() - 1 } else { 0 };
-            self.reordering.enqueue(table.id.load(Ordering::Relaxed), batch.key(first));
+            self.reorder_queue.enqueue(table.id.load(Ordering::Relaxed), batch.key(first));
         }
     }
 
     /// Copies the rows of the ranges that were queued; false if there were none.
     pub(crate) fn reorder_queued(&self) -> bool {
-        self.reordering.forget_if_full();
-        let ranges: SmallVec<[OutOfOrder; WAITING_MAX]> = self.reordering.waiting.lock().drain(..).collect();
+        self.reorder_queue.forget_if_full();
+        let ranges: SmallVec<[OutOfOrder; WAITING_MAX]> =
+            self.reorder_queue.waiting.lock().drain(..).collect();
         let has_room = ranges.iter().all(|range| self.has_room_to_reorder() && self.reorder(range));
-        self.reordering.lacks_room.fetch_or(!has_room, Ordering::Relaxed);
+        self.reorder_queue.lacks_room.fetch_or(!has_room, Ordering::Relaxed);
         !ranges.is_empty()
     }
 
@@ -221,7 +136,7 @@ impl Engine {
                 // reads it, and without space the next round does not begin.
                 let copied =
                     Chain::walked(&self.log, slot).and_then(|chain| self.merge_row(table, slot, &chain));
-                self.reordering.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
+                self.reorder_queue.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }
     }

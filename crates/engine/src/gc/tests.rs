@@ -235,7 +235,7 @@ fn the_sweeper_passes_over_a_corrupted_row() {
         flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], 500).unwrap();
     }
     sim.corrupt(place(&flat, &[1]) + 20, 0x10);
-    let mut pass = crate::db::expiry::Pass::default();
+    let mut pass = crate::db::shared_table::expiring::Pass::default();
     flat.engine().sweep(flat.shared(), &mut pass).unwrap();
     assert_eq!(db.metrics().expired, 2);
     assert_eq!(flat.get(&[1]).unwrap_err().kind(), ErrorKind::Corrupted);

@@ -192,7 +192,7 @@ impl Engine {
         match room.is_low() {
             true => Need::Low(room),
             // While a snapshot, a backup or a reader pins what was emptied, emptying more only takes room from writers.
-            false if self.reordering.take_lack_of_room() && self.gc.waiting_to_free().is_empty() => {
+            false if self.reorder_queue.take_lack_of_room() && self.gc.waiting_to_free().is_empty() => {
                 Need::Reordering
             }
             false => Need::Idle,

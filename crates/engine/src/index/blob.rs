@@ -9,10 +9,9 @@ use std::ptr;
 
 use super::arena::{IndexFull, IndexReservation, NodeArena};
 use super::epoch::{Epoch, Garbage};
+use super::stored_key::{HEADER, key};
 use crate::sync::Arc;
 
-/// Bytes before the key: its length.
-const HEADER: usize = size_of::<u64>();
 /// What the allocator adds to a piece, about; counted against the budget.
 const OVERHEAD: usize = 16;
 
@@ -44,20 +43,6 @@ pub(super) fn allocate(
         base.cast::<u64>().write(key.len() as u64);
         ptr::copy_nonoverlapping(key.as_ptr(), base.add(HEADER), key.len());
         Ok(base.expose_provenance() as u64)
-    }
-}
-
-/// The key in a blob.
-///
-/// # Safety
-/// `raw` came from [`allocate`] and is not freed during `'a`: the caller holds a guard made while the blob was
-/// reachable, and has checked the version of the node it read `raw` from.
-pub(super) unsafe fn key<'a>(raw: u64) -> &'a [u8] {
-    let base = ptr::with_exposed_provenance::<u8>(raw as usize);
-    // SAFETY: by the contract above; the header says how many bytes follow it.
-    unsafe {
-        let len = base.cast::<u64>().read() as usize;
-        std::slice::from_raw_parts(base.add(HEADER), len)
     }
 }
 

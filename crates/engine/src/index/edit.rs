@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::blob;
 use super::node::{Ext, HALVES, HEADER, Meta, Node, SPILL_HALVES, half_of, head_of, spills, suffix_halves};
+use super::stored_key;
 
 /// More entries than any node holds.
 const ENTRIES_MAX: usize = 64;
@@ -256,7 +256,7 @@ impl Items {
     pub(super) fn tail(&self, i: usize) -> &[u8] {
         if self.blobs[i] != 0 {
             // SAFETY: items are unpacked and used under the node's lock, while its entries keep their blobs.
-            return &unsafe { blob::key(self.blobs[i]) }[self.prefix..];
+            return &unsafe { stored_key::key(self.blobs[i]) }[self.prefix..];
         }
         let start = usize::from(self.starts[i]);
         &self.bytes[start..start + self.lens[i] as usize]

@@ -41,7 +41,7 @@
 use std::cmp::Ordering as Cmp;
 use std::hint;
 
-use super::blob;
+use super::stored_key;
 use crate::sync::Backoff;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -452,7 +452,7 @@ impl Node {
             let raw = self.blob(ext);
             self.check(version)?;
             // SAFETY: checked, and the caller's guard was made before.
-            let stored = unsafe { blob::key(raw) };
+            let stored = unsafe { stored_key::key(raw) };
             return Ok(stored.get(prefix..).cmp(&key.get(prefix..)));
         }
         let len = key.len().saturating_sub(prefix);
@@ -478,7 +478,7 @@ impl Node {
             let raw = self.blob(ext);
             self.check(version)?;
             // SAFETY: checked, and the caller's guard was made before.
-            let stored = unsafe { blob::key(raw) };
+            let stored = unsafe { stored_key::key(raw) };
             out.extend_from_slice(stored.get(meta.prefix()..).ok_or(Retry)?);
             return Ok(());
         }

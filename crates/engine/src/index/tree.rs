@@ -21,6 +21,7 @@ use super::edit::{self, Entry, Items, Room};
 use super::epoch::{Epoch, Garbage};
 use super::longest::LongestKeys;
 use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, spills};
+use super::stored_key;
 use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Backoff};
 
@@ -358,7 +359,7 @@ impl<'g> View<'g> {
     pub(super) fn retire_blob(&self, raw: u64) {
         if raw != 0 {
             // SAFETY: until now it was linked, and our guard is older than the epoch that will free it.
-            self.tree.count_blob(unsafe { blob::key(raw) }.len(), -1);
+            self.tree.count_blob(unsafe { stored_key::key(raw) }.len(), -1);
             blob::retire(self.arena, self.epoch, raw);
         }
     }
@@ -368,7 +369,7 @@ impl<'g> View<'g> {
         if raw != 0 {
             // SAFETY: nobody but the caller ever knew it.
             unsafe {
-                self.tree.count_blob(blob::key(raw).len(), -1);
+                self.tree.count_blob(stored_key::key(raw).len(), -1);
                 blob::free(self.arena, raw);
             }
         }

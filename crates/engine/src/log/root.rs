@@ -263,8 +263,7 @@ impl Root {
             if !VERSIONS.contains(&version) {
                 return Root::load(tier).map(|_| (root, Vec::new()));
             }
-            let mut damage: Vec<Error> =
-                Root::spoiled_copies(tier).into_iter().map(super::salvage::spoiled_copy).collect();
+            let mut damage: Vec<Error> = Root::spoiled_copies(tier).into_iter().map(spoiled_copy).collect();
             let bytes = u64::from(root.extents).saturating_mul(root.extent_bytes);
             damage.extend((tier.bytes() < bytes).then(|| cut_short(tier.bytes(), bytes)));
             return Ok((Root { whole_copy: copy, ..root }, damage));
@@ -563,6 +562,13 @@ impl From<hedgerow_device::DeviceError> for Error {
         };
         Error::new(kind, error.to_string())
     }
+}
+
+/// What is wrong with a copy whose other copy serves.
+pub(crate) fn spoiled_copy(offset: u64) -> Error {
+    Error::corrupted(format!(
+        "the copy of the root, of the catalog or of a segment header at byte {offset} of the fast tier is corrupted: its checksum does not match (the other copy serves)"
+    ))
 }
 
 #[cfg(test)]

@@ -362,9 +362,3 @@ fn bound_gaps(found: &mut Salvaged<'_>, segment: &Segment) {
         };
     }
 }
-
-pub(crate) fn spoiled_copy(offset: u64) -> Error {
-    Error::corrupted(format!(
-        "the copy of the root, of the catalog or of a segment header at byte {offset} of the fast tier is corrupted: its checksum does not match (the other copy serves)"
-    ))
-}

@@ -20,9 +20,10 @@ use hedgerow_device::{
     read_small_file, remove_file, rename_file, replace_small_file,
 };
 
+use super::MANIFEST_FILE;
 use super::manifest::{ImageId, Kept, Manifest};
-use super::{MANIFEST_FILE, PARTIAL_FILE};
 use crate::db::FAST_TIER_FILE;
+use crate::db::identity::PARTIAL_FILE;
 use crate::db::inspect::{Progress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Extract, Log, Root, SegmentEntry, SegmentToCopy};

@@ -3,10 +3,11 @@
 use hedgerow_device::{Clock, FastTierOptions};
 
 use super::*;
+use crate::cache::check_options;
 use crate::db::fixture;
 use crate::log::segment::{Claim, SegmentKind};
 use crate::options::CachePolicy;
-use crate::{Batch, Db, Schema, Table, Type, Value, row};
+use crate::{Batch, Db, Options, Schema, Table, Type, Value, row};
 
 fn options() -> Options {
     Options { cache_bytes: 1 << 20, cache_mode: CacheMode::On, ..fixture::options() }

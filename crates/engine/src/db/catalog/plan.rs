@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::format::{ChangesBody, entry_bytes};
 use super::{Catalog, NAME_BYTES_MAX, Tables};
-use crate::db::engine::TableShared;
+use crate::db::shared_table::TableShared;
 use crate::index::RowIndex;
 use crate::schema::table::{NewField, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema, Type};
@@ -76,7 +76,7 @@ impl TableChanges {
     }
 
     /// Does all steps in `plan`.
-    pub(super) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> RowIndex) -> Result<()> {
+    pub(in crate::db) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> RowIndex) -> Result<()> {
         for step in &self.steps {
             match step {
                 Step::Create(name, schema) => drop(plan.create(name, schema, new_index)?),
@@ -92,7 +92,7 @@ impl TableChanges {
 }
 
 /// What the steps so far come to.
-pub(super) struct Plan<'c> {
+pub(in crate::db) struct Plan<'c> {
     catalog: &'c Catalog,
     next_id: u32,
     /// The tables that are touched, in the order in which they first were.
@@ -142,7 +142,7 @@ impl Planned {
 }
 
 impl<'c> Plan<'c> {
-    pub(super) fn new(catalog: &'c Catalog, next_id: u32) -> Plan<'c> {
+    pub(in crate::db) fn new(catalog: &'c Catalog, next_id: u32) -> Plan<'c> {
         Plan { catalog, next_id, planned: Vec::new(), by_name: HashMap::new() }
     }
 
@@ -160,7 +160,7 @@ impl<'c> Plan<'c> {
     }
 
     /// The table of that name: a new one, or one that is there and takes `schema`.
-    pub(super) fn create(
+    pub(in crate::db) fn create(
         &mut self,
         name: &str,
         schema: &Schema,
@@ -191,19 +191,19 @@ impl<'c> Plan<'c> {
     }
 
     /// Whether there was one.
-    pub(super) fn drop_table(&mut self, name: &str) -> bool {
+    pub(in crate::db) fn drop_table(&mut self, name: &str) -> bool {
         self.planned(name).after.take().is_some()
     }
 
     /// Gives the table a new id: its rows in the log belong to the old one, which no table has any more.
-    pub(super) fn clear(&mut self, name: &str) -> Result<()> {
+    pub(in crate::db) fn clear(&mut self, name: &str) -> Result<()> {
         let id = self.next_id;
         self.existing(name)?.id = id;
         self.next_id += 1;
         Ok(())
     }
 
-    pub(super) fn evolve(
+    pub(in crate::db) fn evolve(
         &mut self,
         name: &str,
         change: impl FnOnce(&TableSchema) -> Result<TableSchema>,
@@ -222,17 +222,17 @@ impl<'c> Plan<'c> {
     }
 
     /// Whether all is to stay as it is.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::db) fn is_empty(&self) -> bool {
         !self.planned.iter().any(Planned::is_changed)
     }
 
     /// Whether rows are to go.
-    pub(super) fn removes_rows(&self) -> bool {
+    pub(in crate::db) fn removes_rows(&self) -> bool {
         self.planned.iter().any(|planned| planned.vanishing().is_some())
     }
 
     /// Whether nothing else is to happen.
-    pub(super) fn only_removes(&self) -> bool {
+    pub(in crate::db) fn only_removes(&self) -> bool {
         let adds = |planned: &Planned| match (&planned.before, &planned.after) {
             (None, Some(_)) => true,
             (_, after) => after.as_ref().is_some_and(After::is_evolved),
@@ -240,12 +240,12 @@ impl<'c> Plan<'c> {
         !self.planned.iter().any(adds)
     }
 
-    pub(super) fn next_id(&self) -> u32 {
+    pub(in crate::db) fn next_id(&self) -> u32 {
         self.next_id
     }
 
     /// Bytes of the entries that go, and of those that take their places.
-    pub(super) fn bytes(&self) -> (u64, u64) {
+    pub(in crate::db) fn bytes(&self) -> (u64, u64) {
         let bytes = |(less, more): (u64, u64), planned: &Planned| {
             let before = planned.before.as_ref().map_or(0, |t| entry_bytes(&t.name, &t.schema.load()));
             let after = planned.after.as_ref().map_or(0, |t| entry_bytes(&t.shared.name, &t.schema));
@@ -255,7 +255,7 @@ impl<'c> Plan<'c> {
     }
 
     /// The body of the record that says all of it.
-    pub(super) fn body(&self) -> Vec<u8> {
+    pub(in crate::db) fn body(&self) -> Vec<u8> {
         let mut body = ChangesBody::new();
         for planned in self.planned.iter().filter(|planned| planned.is_changed()) {
             match (&planned.after, planned.vanishing()) {
@@ -268,7 +268,7 @@ impl<'c> Plan<'c> {
     }
 
     /// Makes it so: `tables` become those of the catalog. Whose rows go is returned, to be emptied.
-    pub(super) fn publish(self) -> Vec<Arc<TableShared>> {
+    pub(in crate::db) fn publish(self) -> Vec<Arc<TableShared>> {
         let mut tables: Option<Tables> = None;
         let mut vanished = Vec::new();
         for planned in self.planned.into_iter().filter(Planned::is_changed) {

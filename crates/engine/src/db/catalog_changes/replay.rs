@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::format::{Change, Changes, EMPTY_BYTES, Entry, entry_bytes};
-use super::{State, Tables};
-use crate::db::engine::{Engine, TableShared};
+use crate::db::catalog::format::{Change, Changes, EMPTY_BYTES, Entry, entry_bytes};
+use crate::db::catalog::{State, Tables};
+use crate::db::engine::Engine;
+use crate::db::shared_table::TableShared;
 use crate::log::format::Record;
 use crate::{Error, Result};
 

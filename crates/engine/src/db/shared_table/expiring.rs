@@ -4,8 +4,6 @@
 //! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
 //! walks nothing. Must not know records.
 
-mod sweep;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::Slot;

@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions};
 
 use super::*;
 use crate::db::fixture::options;
+use crate::scheduler::reorder_queue::{MARKS, MARKS_MAX, ReorderQueue, SAMPLE};
 use crate::{Db, Options, Schema, Table, Type, Value};
 
 const KEYS: u64 = 400;
@@ -234,7 +235,7 @@ fn a_snapshot_sees_what_it_saw() {
 
 #[test]
 fn marks_are_forgotten_before_all_rows_seem_known() {
-    let reordering = Reordering::new(true);
+    let reordering = ReorderQueue::new(true);
     let slots: Vec<Slot> = (1..=(MARKS as u64)).map(|i| Slot::new(Tag::Row, i * 1024, 1000)).collect();
     let mut scanned = 0;
     while reordering.marks.load(Ordering::Relaxed) < MARKS_MAX && scanned < 64 {

@@ -1,0 +1,68 @@
+//! A table as all its handles share it.
+//!
+//! Owns what is known of a table in memory: its number, its schema as it is now, its index, and how many of its rows expire. Promises
+//! that who writes sees a table that was dropped as such. Must not know the other tables, nor the log.
+
+pub(crate) mod expiring;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use arc_swap::ArcSwap;
+use expiring::TableExpiry;
+
+use crate::cache::Traffic;
+use crate::index::RowIndex;
+use crate::schema::table::TableSchema;
+use crate::{Error, ErrorKind, Result};
+
+/// A table as all its handles share it.
+pub(crate) struct TableShared {
+    /// Of the table's rows in the log. Changes when the table is cleared.
+    pub(crate) id: AtomicU32,
+    pub(crate) name: Arc<str>,
+    pub(crate) schema: ArcSwap<TableSchema>,
+    pub(crate) index: RowIndex,
+    /// Of its rows with an expiry.
+    pub(crate) expiry: TableExpiry,
+    pub(crate) dropped: AtomicBool,
+    /// For the cache's policy.
+    pub(crate) traffic: Traffic,
+}
+
+impl TableShared {
+    pub(crate) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
+        TableShared {
+            id: AtomicU32::new(id),
+            name: name.into(),
+            schema: ArcSwap::from_pointee(schema),
+            index,
+            expiry: TableExpiry::default(),
+            dropped: AtomicBool::new(false),
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// The table's id in the log, for a write. Call with an appender locked: clearing and dropping lock all appenders.
+    #[inline]
+    pub(crate) fn id_for_write(&self) -> Result<u32> {
+        self.check_there()?;
+        Ok(self.id.load(Ordering::Acquire))
+    }
+
+    /// `NotFound` for a table that was dropped.
+    #[inline]
+    pub(crate) fn check_there(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) { Err(self.gone()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn gone(&self) -> Error {
+        Error::new(ErrorKind::NotFound, format!("the table {:?} has been dropped", self.name))
+    }
+
+    /// Rows, as the index counts them.
+    pub(crate) fn rows(&self) -> u64 {
+        self.index.len()
+    }
+}

@@ -1,0 +1,85 @@
+//! What gc shares with those who wait for it, and with those whose work it must not meet.
+//!
+//! Owns the request for a cycle, the victims that wait to be freed, and the count of what was done. Promises that a number
+//! tells whether a cycle is under way. Must not know how a segment is emptied.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::throttle::{Throttle, Work};
+
+/// What gc shares with those who wait for it.
+#[derive(Default)]
+pub(crate) struct GcState {
+    pub(crate) requested: AtomicBool,
+    /// Cycles that began and cycles that ended: odd while one is under way.
+    pub(crate) cycles: AtomicU64,
+    /// The last cycle emptied no victim: there was less room than it seemed.
+    pub(crate) no_progress: AtomicBool,
+    /// When a cycle without need last gave something back, by the store's clock.
+    pub(crate) gave_back_ns: AtomicU64,
+    pub(crate) segments: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Bytes of records that merging made obsolete, less those of the rows it wrote.
+    pub(crate) gained: AtomicU64,
+    /// What writers are delayed while space is low.
+    pub(crate) throttle: Throttle,
+    /// Victims that wait for readers or snapshots.
+    pub(crate) pending: Mutex<VecDeque<Pending>>,
+    /// Cycles share it; whoever changes records in place has it alone.
+    pub(crate) lock: RwLock<()>,
+    /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
+    pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
+}
+
+/// A victim with nothing live in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pending {
+    pub(crate) extent: u32,
+    /// Snapshots older than this may need it.
+    pub(crate) sequence: u64,
+    pub(crate) epoch: u64,
+}
+
+impl GcState {
+    /// A number that changes whenever a cycle begins or ends; odd while one is under way.
+    pub(crate) fn cycles(&self) -> u64 {
+        self.cycles.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.cycles() % 2 == 1
+    }
+
+    /// First extents of victims that are not freed yet.
+    pub(crate) fn waiting_to_free(&self) -> Vec<u32> {
+        self.pending.lock().iter().map(|victim| victim.extent).collect()
+    }
+
+    /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
+    pub(crate) fn record_dropped(&self, extent: u32, offset: u64) {
+        self.dropped.lock().entry(extent).or_default().push(offset);
+    }
+
+    /// The records in a segment that left the index, by offset.
+    pub(crate) fn dropped_in(&self, extent: u32) -> Vec<u64> {
+        self.dropped.lock().get(&extent).cloned().unwrap_or_default()
+    }
+
+    /// Whether the last cycle emptied no victim.
+    pub(crate) fn made_no_progress(&self) -> bool {
+        self.no_progress.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn done(&self) -> Work {
+        let (segments, copied) = self.totals();
+        Work { segments, copied, gained: self.gained.load(Ordering::Relaxed) }
+    }
+
+    /// Segments collected and bytes copied so far.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
