@@ -22,6 +22,7 @@
 //! | `db/engine.rs` | `Engine`: what they share |
 //! | `db/loops.rs` | which background loops a store has |
 
+pub(crate) mod append;
 mod at_hand;
 pub mod backup;
 mod batch;

@@ -30,12 +30,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
+use crate::db::append::{Draft, IndexEntry, Published, Seal};
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::counters::Count;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::read::{Bodies, GROUP};
-use crate::db::write::Draft;
 use crate::index::{Decision, Slot, Tag};
 use crate::log::SegmentWalk;
 use crate::log::format::{
@@ -436,34 +436,23 @@ impl Engine {
         let reservation = appender
             .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
-        let with_end = bytes + reservation.end_bytes;
-        let (offset, segment_number) = (reservation.offset, reservation.segment_number);
-        let seed = reservation.seed_at(offset);
-        self.log.tier().write(offset, with_end, |out| spec.encode(out, seed, fill));
+        let record = self.log.encode(&reservation, 0, &spec, fill);
         if copy.draft.flags & FLAG_MERGEABLE != 0 {
             // PERSIST: the body is durable before its prefix can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.
-            self.log.persist_range(offset, with_end as u64);
+            self.log.persist_record(&record);
             self.log.check_writable()?;
         }
         let sequence = copy.of.version();
         let guard = self.pin();
-        let stands = self.publish(table, key, &guard, |now| {
-            if now != Some(copy.slot) {
-                return (Decision::Keep, false);
-            }
-            // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
-            self.seal_with(&spec, offset, segment_number, sequence, copy.previous);
-            if self.persists_in_place() {
-                // PERSIST: the copy is durable before a durable delta can refer to it.
-                self.log.persist_range(offset, bytes as u64);
-            }
-            (Decision::Store(new_slot(offset, bytes)), true)
+        let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |now| {
+            let seal = Some(Seal { sequence, previous: copy.previous });
+            (now == Some(copy.slot)).then(|| (Published { slot: new_slot(record.offset(), bytes), seal }, ()))
         });
-        // Nothing was committed if not: the next record is written over it.
-        let stands = stands.map_err(index_full)?;
+        // Nothing was committed if it does not stand: the next record is written over it.
+        let stands = published.map_err(index_full)?.is_some();
         if stands {
-            copy.draft.record_expiry(&self.log, offset);
+            copy.draft.record_expiry(&self.log, record.offset());
             appender.commit(reservation, sequence);
             self.gc.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }

@@ -32,7 +32,7 @@ use hedgerow_device::{Clock, DeviceError, FastTier};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-pub(crate) use appender::{Appender, NoSpace, Reservation, check_fits};
+pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
 pub(crate) use copy::{Extract, SegmentToCopy};
 use pool::Pool;
 pub(crate) use replay::{SegmentWalk, WalkEnd};

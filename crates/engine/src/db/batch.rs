@@ -10,15 +10,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Table;
+use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
 use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared, index_full};
 use super::read::{Bodies, GROUP, RowRef};
-use super::write::{Draft, EMPTY_DELTA, check_key, delta_draft, past_zero};
-use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
-use crate::log::format::{END_BYTES, FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
+use super::write::check_key;
+use crate::index::{Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
+use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
-use crate::log::{Appender, NoSpace, Reservation};
+use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
@@ -367,34 +368,34 @@ impl Engine {
         reserved: &IndexReservation<'_>,
         guard: &Guard<'_>,
     ) -> std::result::Result<u64, IndexFull> {
-        let Reservation { offset: start, segment_number, .. } = reservation;
-        let sequence = self.write_frame_and_records(&reservation, (parts, made));
-        let first = start + frame_spec().record_bytes() as u64;
-        let seal_ahead = self.persists_in_place();
-        if seal_ahead {
-            let mut offset = first;
-            for part in parts {
-                self.seal_with(&part.spec, offset, segment_number, sequence, part.old.map(RecordRef::from));
-                offset += part.bytes as u64;
+        let (sequence, records) = self.encode_batch(&reservation, (parts, made));
+        let sealed_ahead = self.persists_in_place();
+        if sealed_ahead {
+            for (part, record) in parts.iter().zip(&records) {
+                self.log.seal(record, sequence, part.old.map(RecordRef::from));
             }
+            let range = reservation.range();
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
-            self.log.persist_range(start, reservation.bytes as u64);
+            self.log.persist_range(range.start, range.end - range.start);
         }
         let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
-        let mut offset = first;
-        for part in parts {
-            let old = self.publish_at(part.table, (part.spec.key, part.at), Some(reserved), guard, |old| {
-                if seal_ahead {
+        for (part, record) in parts.iter().zip(&records) {
+            let (key, at, reserved) = (part.spec.key, part.at, Some(reserved));
+            let old = self.publish_record(
+                IndexEntry { table: part.table, key, at, reserved },
+                record,
+                guard,
+                |old| {
                     // But for the older-version count, which is nothing to the log.
-                    debug_assert_eq!(old.map(Slot::offset), part.old.map(Slot::offset), "it was moved");
-                } else {
-                    self.seal_with(&part.spec, offset, segment_number, sequence, old.map(RecordRef::from));
-                }
-                (Decision::Store(part.draft.slot(offset, part.bytes, old)), old)
-            });
-            replaced.push(old?);
-            part.draft.record_expiry(&self.log, offset);
-            offset += part.bytes as u64;
+                    let is_same = old.map(Slot::offset) == part.old.map(Slot::offset);
+                    debug_assert!(!sealed_ahead || is_same, "it was moved");
+                    let seal =
+                        (!sealed_ahead).then_some(Seal { sequence, previous: old.map(RecordRef::from) });
+                    Some((Published { slot: part.draft.slot(record.offset(), part.bytes, old), seal }, old))
+                },
+            );
+            replaced.push(old?.flatten());
+            part.draft.record_expiry(&self.log, record.offset());
         }
         appender.commit(reservation, sequence);
         let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta);
@@ -412,30 +413,25 @@ impl Engine {
         Ok(sequence)
     }
 
-    /// Writes a batch, all but the seals of its records; returns its sequence.
-    fn write_frame_and_records(&self, reservation: &Reservation, (parts, made): (&[Part<'_>], &[u8])) -> u64 {
-        let Reservation { offset: start, segment_number, bytes, end_bytes, .. } = *reservation;
-        let end = start + (bytes + end_bytes) as u64;
-        // Each record is written with an end mark behind it, which the next one writes over.
-        let with_end = |offset: u64, bytes: usize| (bytes + END_BYTES).min((end - offset) as usize);
-        let tier = self.log.tier();
-        let frame = frame_spec();
-        let records = (bytes - frame.record_bytes()) as u32;
-        tier.write(start, with_end(start, frame.record_bytes()), |out| {
-            frame
-                .encode(out, reservation.seed_at(start), |body| body.copy_from_slice(&records.to_le_bytes()));
-        });
+    /// Writes a batch, all but the seals of its records; returns its sequence, and the records.
+    fn encode_batch(
+        &self,
+        reservation: &Reservation,
+        (parts, made): (&[Part<'_>], &[u8]),
+    ) -> (u64, Vec<EncodedRecord>) {
+        let bytes: usize = parts.iter().map(|part| part.bytes).sum();
+        let fill = |body: &mut [u8]| body.copy_from_slice(&(bytes as u32).to_le_bytes());
+        let frame = self.log.encode(reservation, 0, &frame_spec(), fill);
         let sequence = self.log.take_sequence();
-        self.seal_with(&frame, start, segment_number, sequence, None);
-        let mut offset = start + frame.record_bytes() as u64;
-        for part in parts {
-            tier.write(offset, with_end(offset, part.bytes), |out| {
-                let seed = reservation.seed_at(offset);
-                part.spec.encode(out, seed, |body| body.copy_from_slice(part.body.bytes(made)));
-            });
-            offset += part.bytes as u64;
-        }
-        sequence
+        self.log.seal(&frame, sequence, None);
+        let mut at = frame.bytes();
+        let encode = |part: &Part<'_>| {
+            let body = part.body.bytes(made);
+            let record = self.log.encode(reservation, at, &part.spec, |out| out.copy_from_slice(body));
+            at += part.bytes;
+            record
+        };
+        (sequence, parts.iter().map(encode).collect())
     }
 
     /// What one write of a batch puts into the log; nothing for the deletion of what is not there. All appenders are locked, so the

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
+use super::append::Seal;
 use super::catalog::TableChanges;
 use super::catalog::plan::Plan;
 use super::engine::Engine;
@@ -165,13 +166,11 @@ impl Engine {
         let reservation = appender
             .reserve(&self.log, SegmentKind::Row, bytes, claim)
             .map_err(|no_space| (bytes, no_space))?;
-        let with_end = bytes + reservation.end_bytes;
-        self.log.tier().write(reservation.offset, with_end, |out| {
-            spec.encode(out, reservation.seed_at(reservation.offset), |out| out.copy_from_slice(body));
-        });
-        let sequence = self.seal_record(&spec, &reservation, None);
+        let record = self.log.encode(&reservation, 0, &spec, |out| out.copy_from_slice(body));
+        let sequence = self.log.take_sequence();
+        self.seal(&record, &Seal { sequence, previous: None });
         appender.commit(reservation, sequence);
-        self.count_change(reservation.offset, bytes as u64);
+        self.count_change(record.offset(), bytes as u64);
         Ok((sequence, bytes))
     }
 

@@ -6,14 +6,12 @@
 //! 1. **Plan** the body: resolve names, check types, know the length (`schema/plan.rs`).
 //! 2. **Lock** the thread's appender, **reserve** the record's bytes at the end of its open segment. No space: let go of the
 //!    appender, wait for gc, try again; `Full` if it can free nothing.
-//! 3. **Encode** header, key, body and block checksums in place.
-//! 4. Under the key's leaf lock: see what the slot holds; if the write still stands, take a **sequence**, **seal** the
-//!    record (sequence, the slot it replaces, checksum of the prefix), make it durable if the medium does that by cache
-//!    lines, and **publish** the new slot.
-//! 5. Commit the reservation, let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **throttle**
+//! 3. **Encode** header, key, body and block checksums in place; **publish** it under the key's leaf lock, if what the slot holds
+//!    may be replaced; **commit** it (`append.rs`).
+//! 4. Let go of the appender, **count** the bytes that became obsolete, make **durable** as the mode asks, **throttle**
 //!    the writer if space is low (`scheduler/throttle.rs`).
 //!
-//! Invariants: sequences of one key's versions rise along its chain, because 4 takes them under the leaf lock. An appender's
+//! Invariants: sequences of one key's versions rise along its chain, because they are taken under the leaf lock. An appender's
 //! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
 //!
 //! A row changed by `update` grows a chain of deltas (FOCUS section V-B). At `delta_chain_max` it is written whole again.
@@ -25,90 +23,19 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
 use super::chain::Chain;
 use super::counters::Count;
 use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared, index_full};
 use super::read::{Bodies, RowRef};
-use crate::index::{Decision, Slot, Tag};
-use crate::log::format::{
-    FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind, RecordRef, RecordSpec, Seed, seal,
-};
-use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::log::{Appender, Log, NoSpace, Reservation, check_fits};
+use crate::index::{Slot, Tag};
+use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
+use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES};
+use crate::log::{Appender, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
-
-/// A record about to be written, but for its key and body.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Draft {
-    pub(crate) kind: RecordKind,
-    pub(crate) flags: u8,
-    pub(crate) schema_version: u16,
-    /// Goes into the record's header; see `log/format.rs`.
-    pub(crate) expires_at_ms: Option<u64>,
-    pub(crate) body_bytes: usize,
-}
-
-impl Draft {
-    pub(super) fn tombstone() -> Draft {
-        Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
-    }
-
-    fn segment(&self) -> SegmentKind {
-        if self.kind == RecordKind::Delta { SegmentKind::Delta } else { SegmentKind::Row }
-    }
-
-    fn claim(&self) -> Claim {
-        if self.kind == RecordKind::Tombstone { Claim::Delete } else { Claim::Write }
-    }
-
-    pub(crate) fn spec<'k>(&self, table: u32, key: &'k [u8]) -> RecordSpec<'k> {
-        RecordSpec {
-            kind: self.kind,
-            flags: self.flags,
-            table,
-            schema_version: self.schema_version,
-            key,
-            expires_at_ms: self.expires_at_ms,
-            body_bytes: self.body_bytes,
-        }
-    }
-
-    /// The slot of this record once it has replaced `old`.
-    pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
-        let older = |slot: Slot| match old {
-            Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
-            None => slot,
-        };
-        match (self.kind, old) {
-            (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
-                .with_depth(old.depth() + 1)
-                .with_older_versions(old.older_versions())
-                .with_expires(self.expires_over(Some(old))),
-            (RecordKind::Tombstone, _) => older(Slot::new(Tag::Tombstone, offset, bytes as u64)),
-            _ => older(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
-        }
-    }
-
-    /// Records when the row of this record expires, for the sweeper. With the appender locked.
-    #[inline]
-    pub(crate) fn record_expiry(&self, log: &Log, offset: u64) {
-        if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
-            log.record_expiry(offset, at_ms);
-        }
-    }
-
-    /// Whether the row has an expiry once this record has replaced `old`. In the header of a delta 0 takes one away.
-    #[inline]
-    pub(super) fn expires_over(&self, old: Option<Slot>) -> bool {
-        match self.expires_at_ms {
-            Some(at_ms) => at_ms != 0,
-            None => self.kind == RecordKind::Delta && old.is_some_and(Slot::expires),
-        }
-    }
-}
 
 /// How long a write waits for space while gc frees none and does nothing, in tens of ms.
 const IDLE_WAITS_MAX: u32 = 100;
@@ -154,7 +81,7 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Steps 2 to 5.
+/// Steps 2 to 4.
 impl Engine {
     /// Writes one record and publishes it if `accept` says so of the slot it would replace.
     #[inline]
@@ -176,27 +103,30 @@ impl Engine {
                 Err(no_space) => return Ok(WriteOutcome::NoSpace(bytes, no_space)),
             },
         };
-        let with_end = bytes + reservation.end_bytes;
-        self.log.tier().write(reservation.offset, with_end, |record| {
-            spec.encode(record, reservation.seed_at(reservation.offset), &fill);
-        });
+        let record = self.log.encode(&reservation, 0, &spec, fill);
         let guard = self.pin();
-        let published = self.publish(table, key, &guard, |old| {
-            if !accept(old) {
-                return (Decision::Keep, None);
-            }
-            let sequence = self.seal_record(&spec, &reservation, old);
-            (Decision::Store(draft.slot(reservation.offset, bytes, old)), Some((old, sequence)))
+        let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |old| {
+            accept(old).then(|| {
+                let sequence = self.log.take_sequence();
+                let slot = draft.slot(record.offset(), bytes, old);
+                (
+                    Published { slot, seal: Some(Seal { sequence, previous: old.map(RecordRef::from) }) },
+                    (old, sequence),
+                )
+            })
         });
         if draft.flags & FLAG_MERGEABLE != 0 && !matches!(published, Ok(Some(_))) {
-            self.clear_checksums(&spec, reservation.offset)?;
+            // The next record is written over it, and a mergeable one's checksums are not under the checksum of its prefix: over the
+            // checksums and body of the refused one that prefix, should a power cut leave nothing else of its record, would make a
+            // row that nobody wrote.
+            self.log.clear_prefix(&record)?;
         }
         let (old, sequence) = match published {
             Ok(Some(published)) => published,
             Ok(None) => return Ok(WriteOutcome::Refused),
             Err(full) => return Ok(WriteOutcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
-        draft.record_expiry(&self.log, reservation.offset);
+        draft.record_expiry(&self.log, record.offset());
         appender.commit(reservation, sequence);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
@@ -227,57 +157,12 @@ impl Engine {
         }
     }
 
-    /// Takes away the checksums of a mergeable row that was encoded at `offset` and then refused. The next record is written over
-    /// it, and a mergeable one's checksums are not under the checksum of its prefix: over the checksums and body of the refused one that
-    /// prefix, should a power cut leave nothing else of its record, would make a row that nobody wrote.
-    #[cold]
-    fn clear_checksums(&self, spec: &RecordSpec<'_>, offset: u64) -> Result<()> {
-        let prefix_bytes = spec.prefix_bytes();
-        self.log.tier().write(offset, prefix_bytes, |prefix| prefix.fill(0));
-        // PERSIST: gone before the next record's prefix can be there.
-        self.log.persist_range(offset, prefix_bytes as u64);
-        self.log.check_writable()
-    }
-
     /// Delays the writer in proportion to what it wrote, while space is low.
     #[inline]
     pub(super) fn throttle(&self, bytes: usize) {
         if self.gc.throttle.is_on() && self.options.wait_for_space {
             self.gc.throttle.delay(bytes as u64, &self.clock);
         }
-    }
-
-    /// Gives the record its sequence and its checksum. Under the key's leaf lock.
-    #[inline]
-    pub(super) fn seal_record(
-        &self,
-        spec: &RecordSpec<'_>,
-        reservation: &Reservation,
-        old: Option<Slot>,
-    ) -> u64 {
-        let sequence = self.log.take_sequence();
-        let previous = old.map(RecordRef::from);
-        self.seal_with(spec, reservation.offset, reservation.segment_number, sequence, previous);
-        if self.persists_in_place() {
-            // PERSIST: the record is durable before anyone can see it. A failure closes the log for writing.
-            self.log.persist_range(reservation.offset, reservation.bytes as u64);
-        }
-        sequence
-    }
-
-    /// Seals the record at `offset` under a sequence that was taken already.
-    #[inline]
-    pub(crate) fn seal_with(
-        &self,
-        spec: &RecordSpec<'_>,
-        offset: u64,
-        segment_number: u64,
-        sequence: u64,
-        previous: Option<RecordRef>,
-    ) {
-        self.log.tier().write(offset, spec.prefix_bytes(), |prefix| {
-            seal(prefix, Seed::new(segment_number, offset), sequence, previous);
-        });
     }
 
     /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
@@ -619,32 +504,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// A delta body that names no field.
-pub(super) const EMPTY_DELTA: [u8; 4] = [0; 4];
-
-impl Engine {
-    pub(crate) fn row_draft(
-        &self,
-        schema: &TableSchema,
-        expires_at_ms: Option<u64>,
-        body_bytes: usize,
-        has_field_expiry: bool,
-    ) -> Draft {
-        let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
-        let flags = flags | self.mergeable_flag(schema.current_layout());
-        let expires_at_ms = expires_at_ms.map(past_zero);
-        Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
-    }
-}
-
-/// A time of expiry as the log holds it, where 0 takes an expiry away: 0 ms, long past, is as past as 1 ms.
-pub(super) fn past_zero(at_ms: u64) -> u64 {
-    at_ms.max(1)
-}
-
-pub(super) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
-    let schema_version = schema.version();
-    Draft { kind: RecordKind::Delta, flags: 0, schema_version, expires_at_ms, body_bytes }
 }

@@ -1,7 +1,10 @@
-//! An appender: where one thread appends.
+//! An appender: where one thread appends, and how a record gets there.
+//!
+//! A record is **reserved**, **encoded**, **sealed** and **committed**. Each step takes what the one before gave, so that
+//! nothing is written outside a reservation, and nothing is sealed that was not encoded.
 
 use super::Log;
-use super::format::{END_BYTES, Seed};
+use super::format::{self, END_BYTES, RecordRef, RecordSpec, Seed};
 use super::segment::{Claim, Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::{Error, Result};
 
@@ -34,20 +37,85 @@ impl Open {
 
 /// Space in an open segment. It counts only once it is [committed](Appender::commit); until then the next reservation of
 /// the kind gets the same bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Reservation {
-    pub(crate) offset: u64,
-    pub(crate) bytes: usize,
-    pub(crate) segment_number: u64,
+    offset: u64,
+    bytes: usize,
+    segment_number: u64,
     /// Room behind it for the mark of the log's end (`log/format.rs`): all of it, or nothing.
-    pub(crate) end_bytes: usize,
+    end_bytes: usize,
     kind: SegmentKind,
 }
 
 impl Reservation {
-    /// What the checksums of a record are seeded with that lies at `offset`, which is in the reservation.
-    pub(crate) fn seed_at(&self, offset: u64) -> Seed {
-        Seed::new(self.segment_number, offset)
+    /// What is reserved, but for the end mark.
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        self.offset..self.offset + self.bytes as u64
+    }
+}
+
+/// A record at its place in the log, all of it but what sealing adds. Nobody can find it yet.
+#[derive(Debug)]
+pub(crate) struct EncodedRecord {
+    offset: u64,
+    segment_number: u64,
+    prefix_bytes: usize,
+    bytes: usize,
+}
+
+impl EncodedRecord {
+    #[inline]
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Writing records.
+impl Log {
+    /// Writes a record, all but what [`Log::seal`] adds, `at` bytes into what is reserved. It gets a mark of the log's end behind it
+    /// where there is room; the next record is written over that.
+    #[inline]
+    pub(crate) fn encode(
+        &self,
+        reservation: &Reservation,
+        at: usize,
+        spec: &RecordSpec<'_>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> EncodedRecord {
+        let (bytes, offset) = (spec.record_bytes(), reservation.offset + at as u64);
+        let end_bytes = (reservation.bytes + reservation.end_bytes - at - bytes).min(END_BYTES);
+        let segment_number = reservation.segment_number;
+        self.tier.write(offset, bytes + end_bytes, |out| {
+            spec.encode(out, Seed::new(segment_number, offset), fill);
+        });
+        EncodedRecord { offset, segment_number, prefix_bytes: spec.prefix_bytes(), bytes }
+    }
+
+    /// Gives a record its sequence, what it replaces, and its checksum: from now on it is whole.
+    #[inline]
+    pub(crate) fn seal(&self, record: &EncodedRecord, sequence: u64, previous: Option<RecordRef>) {
+        let seed = Seed::new(record.segment_number, record.offset);
+        self.tier.write(record.offset, record.prefix_bytes, |prefix| {
+            format::seal(prefix, seed, sequence, previous);
+        });
+    }
+
+    /// Makes a record durable, as it is. A failure closes the log for writing.
+    pub(crate) fn persist_record(&self, record: &EncodedRecord) {
+        self.persist_range(record.offset, record.bytes as u64);
+    }
+
+    /// Takes away the prefix, with the checksums, of a record that was encoded and will not be sealed.
+    pub(crate) fn clear_prefix(&self, record: &EncodedRecord) -> Result<()> {
+        self.tier.write(record.offset, record.prefix_bytes, |prefix| prefix.fill(0));
+        // PERSIST: gone before the next record's prefix can be there.
+        self.persist_range(record.offset, record.prefix_bytes as u64);
+        self.check_writable()
     }
 }
 

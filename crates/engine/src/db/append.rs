@@ -1,0 +1,175 @@
+//! How a record comes to count: the steps that a write, a batch, a copy and a change of the catalog share.
+//!
+//! 1. Space is **reserved** in an appender, which stays locked until 4.
+//! 2. The record is **encoded** there, at its place for good, and without its checksum: nobody can find it.
+//! 3. It is **published**: under the lock of its key's leaf, if what the slot holds may be replaced, it is **sealed** with a sequence and
+//!    its checksum, made durable where the medium does that by cache lines, and the slot is switched to it.
+//! 4. What is reserved is **committed**: the next record goes behind it. Left out, as by a write that was refused, the next goes over it.
+//!
+//! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 is here.
+
+use super::engine::{Engine, TableShared};
+use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
+use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordRef, RecordSpec};
+use crate::log::segment::{Claim, SegmentKind};
+use crate::log::{EncodedRecord, Log};
+use crate::schema::table::TableSchema;
+
+/// A record about to be written, but for its key and body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draft {
+    pub(crate) kind: RecordKind,
+    pub(crate) flags: u8,
+    pub(crate) schema_version: u16,
+    /// Goes into the record's header; see `log/format.rs`.
+    pub(crate) expires_at_ms: Option<u64>,
+    pub(crate) body_bytes: usize,
+}
+
+impl Draft {
+    pub(crate) fn tombstone() -> Draft {
+        Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
+    }
+
+    pub(crate) fn segment(&self) -> SegmentKind {
+        if self.kind == RecordKind::Delta { SegmentKind::Delta } else { SegmentKind::Row }
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        if self.kind == RecordKind::Tombstone { Claim::Delete } else { Claim::Write }
+    }
+
+    pub(crate) fn spec<'k>(&self, table: u32, key: &'k [u8]) -> RecordSpec<'k> {
+        RecordSpec {
+            kind: self.kind,
+            flags: self.flags,
+            table,
+            schema_version: self.schema_version,
+            key,
+            expires_at_ms: self.expires_at_ms,
+            body_bytes: self.body_bytes,
+        }
+    }
+
+    /// The slot of this record once it has replaced `old`.
+    pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
+        let older = |slot: Slot| match old {
+            Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
+            None => slot,
+        };
+        match (self.kind, old) {
+            (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
+                .with_depth(old.depth() + 1)
+                .with_older_versions(old.older_versions())
+                .with_expires(self.expires_over(Some(old))),
+            (RecordKind::Tombstone, _) => older(Slot::new(Tag::Tombstone, offset, bytes as u64)),
+            _ => older(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
+        }
+    }
+
+    /// Records when the row of this record, published at `offset`, expires, for the sweeper. With the appender locked.
+    #[inline]
+    pub(crate) fn record_expiry(&self, log: &Log, offset: u64) {
+        if let Some(at_ms) = self.expires_at_ms.filter(|&at_ms| at_ms != 0) {
+            log.record_expiry(offset, at_ms);
+        }
+    }
+
+    /// Whether the row has an expiry once this record has replaced `old`. In the header of a delta 0 takes one away.
+    #[inline]
+    pub(crate) fn expires_over(&self, old: Option<Slot>) -> bool {
+        match self.expires_at_ms {
+            Some(at_ms) => at_ms != 0,
+            None => self.kind == RecordKind::Delta && old.is_some_and(Slot::expires),
+        }
+    }
+}
+
+/// A delta body that names no field.
+pub(crate) const EMPTY_DELTA: [u8; 4] = [0; 4];
+
+/// A time of expiry as the log holds it, where 0 takes an expiry away: 0 ms, long past, is as past as 1 ms.
+pub(crate) fn past_zero(at_ms: u64) -> u64 {
+    at_ms.max(1)
+}
+
+pub(crate) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
+    let schema_version = schema.version();
+    Draft { kind: RecordKind::Delta, flags: 0, schema_version, expires_at_ms, body_bytes }
+}
+
+/// What a record is published as.
+pub(crate) struct Published {
+    pub(crate) slot: Slot,
+    /// Its seal, unless it has one already.
+    pub(crate) seal: Option<Seal>,
+}
+
+/// What makes a record whole.
+pub(crate) struct Seal {
+    pub(crate) sequence: u64,
+    /// What it replaces.
+    pub(crate) previous: Option<RecordRef>,
+}
+
+/// The entry of the index that a record is published in.
+pub(crate) struct IndexEntry<'g> {
+    pub(crate) table: &'g TableShared,
+    pub(crate) key: &'g [u8],
+    /// Where in the index the key was found, under the same guard.
+    pub(crate) at: Option<LeafPosition<'g>>,
+    /// Memory of the index to take for it.
+    pub(crate) reserved: Option<&'g IndexReservation<'g>>,
+}
+
+impl<'g> IndexEntry<'g> {
+    pub(crate) fn new(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
+        IndexEntry { table, key, at: None, reserved: None }
+    }
+}
+
+impl Engine {
+    pub(crate) fn row_draft(
+        &self,
+        schema: &TableSchema,
+        expires_at_ms: Option<u64>,
+        body_bytes: usize,
+        has_field_expiry: bool,
+    ) -> Draft {
+        let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
+        let flags = flags | self.mergeable_flag(schema.current_layout());
+        let expires_at_ms = expires_at_ms.map(past_zero);
+        Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+    }
+
+    /// Step 3. `decide` sees the log slot that the key has and says as what the record is published; `None`: it is not.
+    #[inline]
+    pub(crate) fn publish_record<'g, R>(
+        &self,
+        entry: IndexEntry<'g>,
+        record: &EncodedRecord,
+        guard: &'g Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> Option<(Published, R)>,
+    ) -> Result<Option<R>, IndexFull> {
+        let IndexEntry { table, key, at, reserved } = entry;
+        self.publish_at(table, (key, at), reserved, guard, |old| {
+            let Some((Published { slot, seal }, result)) = decide(old) else { return (Decision::Keep, None) };
+            // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
+            if let Some(seal) = seal {
+                self.seal(record, &seal);
+            }
+            (Decision::Store(slot), Some(result))
+        })
+    }
+
+    /// Seals a record that stands now.
+    #[inline]
+    pub(crate) fn seal(&self, record: &EncodedRecord, seal: &Seal) {
+        self.log.seal(record, seal.sequence, seal.previous);
+        if self.persists_in_place() {
+            // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. A failure closes
+            // the log for writing.
+            self.log.persist_record(record);
+        }
+    }
+}
