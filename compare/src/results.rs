@@ -328,7 +328,7 @@ fn fill_series(runs: &[Run]) -> String {
 #[cfg(test)]
 mod tests {
     use hedgerow_tool::bench::driver::{Plan, Population, run_phase};
-    use hedgerow_tool::bench::process::Memory;
+    use hedgerow_tool::process::Memory;
     use hedgerow_tool::bench::row::RowShape;
     use hedgerow_tool::bench::store::null::NullStore;
     use hedgerow_tool::bench::workload::Workload;

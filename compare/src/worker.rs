@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use hedgerow_tool::bench::distribution::Distribution;
 use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_phase};
-use hedgerow_tool::bench::process::{self, Memory};
+use hedgerow_tool::bench::process;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::store::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::Workload;
+use hedgerow_tool::process::Memory;
 use serde::{Deserialize, Serialize};
 
 use crate::peers::{self, Engine, Opening, Safety};

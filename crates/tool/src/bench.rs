@@ -24,9 +24,9 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::process::Memory;
 use distribution::Distribution;
 use driver::{Plan, Population, Progress};
-use process::Memory;
 use report::PhaseReport;
 use row::RowShape;
 use setting::EngineArgs;

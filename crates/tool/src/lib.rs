@@ -10,6 +10,7 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod inspect;
+pub mod process;
 pub mod repair;
 pub mod serve;
 pub mod transfer;

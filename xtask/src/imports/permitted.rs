@@ -47,7 +47,6 @@ pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
     ),
     ("Command", &["crates/tool/src/cli", "crates/tool/src/serve/command"]),
     ("Kind", &["crates/tool/src/serve/commands/docs", "crates/tool/src/serve/keyspace"]),
-    ("Memory", &["crates/tool/src/bench/process", "crates/tool/src/serve/stats"]),
     ("Part", &["crates/tool/src/inspect", "crates/tool/src/serve/commands/hash"]),
     ("Progress", &["crates/tool/src/bench/driver", "crates/tool/src/serve/connection"]),
     ("ScanOptions", &["crates/tool/src/serve/commands/key", "crates/tool/src/serve/commands/table"]),

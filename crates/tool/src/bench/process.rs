@@ -1,4 +1,4 @@
-//! What the process has used: processor time, bytes written, memory, disk.
+//! What the process has used: processor time, bytes written, disk.
 //!
 //! Owns the reading of the kernel's accounts. Promises that an account that cannot be read is an error, not a zero.
 
@@ -8,6 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::process::{number, read};
 
 /// Running totals of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +28,8 @@ impl Usage {
     pub fn now() -> Result<Usage, String> {
         Ok(Usage {
             cpu: cpu_time(),
-            bytes_written: proc_number("/proc/self/io", "write_bytes:")?,
-            bytes_read: proc_number("/proc/self/io", "read_bytes:")?,
+            bytes_written: number("/proc/self/io", "write_bytes:")?,
+            bytes_read: number("/proc/self/io", "read_bytes:")?,
         })
     }
 }
@@ -59,7 +61,7 @@ impl Neighbours {
 
 /// Time that all processors together have spent on anything since the machine started.
 fn busy_time() -> Result<Duration, String> {
-    let text = fs::read_to_string("/proc/stat").map_err(|error| format!("reading /proc/stat: {error}"))?;
+    let text = read("/proc/stat")?;
     let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks: Option<Vec<u64>> =
         line.and_then(|line| line.split_whitespace().map(|ticks| ticks.parse().ok()).collect());
@@ -75,30 +77,6 @@ fn busy_time() -> Result<Duration, String> {
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Resident memory now, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// All resident pages, mapped files included.
-    pub rss: u64,
-    /// Resident anonymous pages: what the process takes for itself.
-    pub anonymous: u64,
-}
-
-impl Memory {
-    /// The sizes now.
-    pub fn now() -> Result<Memory, String> {
-        let kilobytes = |name| proc_number("/proc/self/status", name).map(|kb| kb << 10);
-        Ok(Memory { rss: kilobytes("VmRSS:")?, anonymous: kilobytes("RssAnon:")? })
-    }
-}
-
-fn proc_number(path: &str, name: &str) -> Result<u64, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("reading {path}: {error}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.split_whitespace().next()).and_then(|n| n.parse().ok());
-    number.ok_or_else(|| format!("{path} has no number for {name}"))
 }
 
 /// Bytes of disk that the files under `directory` occupy (blocks allocated, not lengths). Files that vanish meanwhile
@@ -150,8 +128,6 @@ mod tests {
         while Usage::now().unwrap().cpu - before.cpu < Duration::from_millis(5) {
             assert!(start.elapsed() < Duration::from_secs(60), "60 s of work are not counted");
         }
-        let memory = Memory::now().unwrap();
-        assert!(memory.rss >= memory.anonymous && memory.anonymous > 0);
     }
 
     #[test]

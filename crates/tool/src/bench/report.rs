@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::driver::PhaseOutcome;
-use super::process::Memory;
+use crate::process::Memory;
 
 /// The results of one phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -20,7 +20,8 @@ use super::resp::Args;
 use super::session::{Session, WaitsFor};
 use super::settings::Settings;
 use super::slowlog::{Slow, SlowLog};
-use super::stats::{Errors, Memory, Rates, Totals};
+use super::stats::{Errors, Rates, Totals};
+use crate::process::Memory;
 
 /// Counters of INFO.
 #[derive(Debug, Default)]
@@ -254,7 +255,8 @@ impl Server {
 
     /// Looks at what only changes with time: about once a second.
     pub fn look_around(&mut self) {
-        self.memory_peak = self.memory_peak.max(Memory::now().own);
+        // Where the kernel does not tell, INFO says 0.
+        self.memory_peak = self.memory_peak.max(Memory::now().unwrap_or_default().anonymous);
         let durable = self.keyspace.db().metrics().durable_sequence;
         if durable != self.durable_sequence {
             self.durable_sequence = durable;

@@ -87,39 +87,6 @@ impl Rates {
     }
 }
 
-/// The memory of this process in bytes, as the kernel counts it; zeros where it does not tell.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// In memory that is no file's: index, row cache, buffers, stacks.
-    pub own: u64,
-    /// That, and the pages of mapped files (the store's above all) that are in memory.
-    pub resident: u64,
-}
-
-impl Memory {
-    /// As of now: one read of a few hundred bytes that the kernel makes up.
-    pub fn now() -> Memory {
-        Memory::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
-    }
-
-    fn parse(status: &str) -> Memory {
-        let bytes = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-            kib.unwrap_or(0) * 1024
-        };
-        Memory { own: bytes("RssAnon"), resident: bytes("VmRSS") }
-    }
-}
-
-/// The memory of the machine in bytes; 0 where it does not tell.
-pub fn system_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 /// Bytes for a person, as Redis writes them: `967.48K`.
 pub fn human(bytes: u64) -> String {
     let units = ["K", "M", "G", "T", "P"];
@@ -165,16 +132,6 @@ mod tests {
         assert!(rates.0.len() < 20, "{}", rates.0.len());
         rates.clear();
         assert_eq!(rates.per_second(at(201), totals(1)), (0.0, 0.0, 0.0));
-    }
-
-    #[test]
-    fn memory_is_what_the_kernel_says() {
-        let status =
-            "Name:\tx\nVmHWM:\t 9999 kB\nVmRSS:\t    5000 kB\nRssAnon:\t    3000 kB\nRssFile:\t 2000 kB\n";
-        assert_eq!(Memory::parse(status), Memory { own: 3000 << 10, resident: 5000 << 10 });
-        assert_eq!(Memory::parse(""), Memory::default());
-        let now = Memory::now();
-        assert!(now.own > 0 && now.resident > now.own && system_memory() > now.resident);
     }
 
     #[test]

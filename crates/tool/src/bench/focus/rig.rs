@@ -14,7 +14,7 @@ use super::Args;
 use super::finding::{Finding, Measured};
 use crate::bench::distribution::Distribution;
 use crate::bench::driver::{Plan, Population, run_phase_by_window};
-use crate::bench::process::{self, Memory};
+use crate::bench::process;
 use crate::bench::report::{PhaseReport, count};
 use crate::bench::row::RowShape;
 use crate::bench::store::flat::FlatHedgerow;
@@ -24,6 +24,7 @@ use crate::bench::store::null::NullStore;
 use crate::bench::store::{BenchStore, Medium};
 use crate::bench::workload::{LOAD, Workload};
 use crate::bench::{advance, phase_bar};
+use crate::process::Memory;
 
 /// The paper's rows: ten fields of 100 bytes.
 pub(super) const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };

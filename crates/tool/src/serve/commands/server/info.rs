@@ -5,13 +5,14 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use super::REDIS_VERSION;
+use crate::process::{Memory, machine_memory};
 use crate::serve::commands::{all, is_word};
 use crate::serve::failure::Outcome;
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::{Context, Server};
 use crate::serve::session::Session;
-use crate::serve::stats::{Memory, human, system_memory};
+use crate::serve::stats::human;
 
 type Section = (&'static str, bool, fn(&Server, &mut String) -> std::fmt::Result);
 
@@ -62,7 +63,7 @@ static MACHINE: LazyLock<(String, String, u64)> = LazyLock::new(|| {
     let name = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
     let os = format!("{name} {} {}", release.trim(), std::env::consts::ARCH);
     let executable = std::env::current_exe().unwrap_or_default();
-    (os, executable.display().to_string(), system_memory())
+    (os, executable.display().to_string(), machine_memory().unwrap_or(0))
 });
 
 fn server(server: &Server, out: &mut String) -> std::fmt::Result {
@@ -107,13 +108,13 @@ fn clients(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
-    let Memory { own, resident } = Memory::now();
-    let peak = server.memory_peak.max(own);
+    let Memory { anonymous, rss } = Memory::now().unwrap_or_default();
+    let peak = server.memory_peak.max(anonymous);
     let (_, _, system) = &*MACHINE;
     let clients: usize = server.sessions.iter().map(|(_, session)| session.total_bytes()).sum();
     for (name, bytes) in [
-        ("used_memory", own),
-        ("used_memory_rss", resident),
+        ("used_memory", anonymous),
+        ("used_memory_rss", rss),
         ("used_memory_peak", peak),
         ("total_system_memory", *system),
         ("maxmemory", server.settings.fast_bytes_max),
@@ -121,10 +122,10 @@ fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
         writeln!(out, "{name}:{bytes}\n{name}_human:{}", human(bytes))?;
     }
     let ratio = |of: u64, to: u64| of as f64 / to.max(1) as f64;
-    writeln!(out, "used_memory_peak_perc:{:.2}%", ratio(own, peak) * 100.0)?;
+    writeln!(out, "used_memory_peak_perc:{:.2}%", ratio(anonymous, peak) * 100.0)?;
     writeln!(out, "maxmemory_policy:noeviction")?;
-    writeln!(out, "mem_fragmentation_ratio:{:.2}", ratio(resident, own))?;
-    writeln!(out, "mem_fragmentation_bytes:{}", resident.saturating_sub(own))?;
+    writeln!(out, "mem_fragmentation_ratio:{:.2}", ratio(rss, anonymous))?;
+    writeln!(out, "mem_fragmentation_bytes:{}", rss.saturating_sub(anonymous))?;
     writeln!(out, "mem_clients_normal:{clients}\nmem_clients_slaves:0")?;
     writeln!(out, "mem_allocator:system\nactive_defrag_running:0\nlazyfree_pending_objects:0")
 }
