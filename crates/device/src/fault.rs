@@ -259,7 +259,7 @@ struct Record {
 }
 
 #[derive(Debug)]
-struct Medium {
+struct SimulatedMedium {
     mapping: Mapping,
     model: CrashModel,
     bytes_max: u64,
@@ -270,7 +270,7 @@ struct Medium {
 /// The crash-simulating medium. A cheap handle: clones are the same medium.
 #[derive(Debug, Clone)]
 pub struct CrashSim {
-    medium: Arc<Medium>,
+    medium: Arc<SimulatedMedium>,
 }
 
 /// In place of a path.
@@ -331,7 +331,7 @@ impl CrashSim {
             released: BTreeSet::new(),
         };
         let model = record.start.model();
-        let medium = Medium { mapping, model, bytes_max, boot_id, record: Mutex::new(record) };
+        let medium = SimulatedMedium { mapping, model, bytes_max, boot_id, record: Mutex::new(record) };
         CrashSim { medium: Arc::new(medium) }
     }
 

@@ -48,6 +48,7 @@ use crate::index::Slot;
 use crate::le_bytes::u32_at;
 use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
+use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{Error, Result};
 
@@ -75,7 +76,7 @@ const SAMPLED: u32 = 4;
 /// The cache of one store; see the module.
 pub(crate) struct Cache {
     /// The tick of the clock that rows' last accesses are told in; 0 while the cache is bypassed.
-    tick: Padded<AtomicU32>,
+    tick: CachePadded<AtomicU32>,
     memory: Option<FastTier>,
     ring: Ring,
     marks: Marks,
@@ -86,11 +87,6 @@ pub(crate) struct Cache {
     /// The worker's own.
     pub(crate) state: Mutex<CacheState>,
 }
-
-/// A cache line that is read all the time and seldom written.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Padded<T>(T);
 
 /// What the metrics show, kept by the worker.
 #[derive(Debug, Default)]
@@ -108,7 +104,7 @@ pub(crate) struct CacheState {
     pub(crate) pages: Pages,
     pub(crate) policy: Policy,
     /// Places that no slot leads to any more, by the epoch they must wait for.
-    retired: VecDeque<Batch>,
+    retired: VecDeque<DeferredFrees>,
     pub(crate) tick: u32,
     /// The tick at which the tables' traffic was last looked at.
     pub(crate) observed: u32,
@@ -138,7 +134,7 @@ pub(crate) struct EvictionStep {
 }
 
 /// What waits for one epoch.
-struct Batch {
+struct DeferredFrees {
     epoch: u64,
     places: Vec<u64>,
     pages: Vec<u32>,
@@ -173,7 +169,9 @@ impl Cache {
             random: Random::from_seed(seed),
         };
         Cache {
-            tick: Padded(AtomicU32::new(u32::from(memory.is_some() && options.cache_mode == CacheMode::On))),
+            tick: CachePadded(AtomicU32::new(u32::from(
+                memory.is_some() && options.cache_mode == CacheMode::On,
+            ))),
             ring: Ring::new(if memory.is_some() { RING_CAPACITY } else { 2 }),
             marks: Marks::new(pages),
             memory,
@@ -368,7 +366,7 @@ impl CacheState {
     /// was unlinked.
     pub(crate) fn retire(&mut self, epoch: u64, places: Vec<u64>, pages: Vec<u32>) {
         if !places.is_empty() || !pages.is_empty() {
-            self.retired.push_back(Batch { epoch, places, pages });
+            self.retired.push_back(DeferredFrees { epoch, places, pages });
         }
     }
 

@@ -47,7 +47,7 @@ pub use slot::{Slot, Tag};
 use edit::{Entry, Room};
 use longest::LongestKeys;
 use node::{Meta, Node, Retry, SlotLock};
-use tree::{Tree, View};
+use tree::{Tree, TreeView};
 
 /// Cache lines of a node loaded ahead on the way down.
 const PREFETCH_LINES: usize = 16;
@@ -89,14 +89,14 @@ impl Index {
     }
 
     #[inline]
-    fn view<'g>(&'g self, guard: &'g Guard<'_>) -> View<'g> {
+    fn view<'g>(&'g self, guard: &'g Guard<'_>) -> TreeView<'g> {
         debug_assert!(
             std::ptr::eq(guard.epoch(), &*self.epoch),
             "a guard of another domain protects nothing here"
         );
         // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
         let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
-        View { arena: &self.arena, epoch: &self.epoch, tree, reserved: None }
+        TreeView { arena: &self.arena, epoch: &self.epoch, tree, reserved: None }
     }
 
     /// The slot of `key`.
@@ -205,7 +205,7 @@ impl Index {
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let (mut backoff, mut planted) = (Backoff::new(), false);
         loop {
-            let view = View { reserved, ..self.view(guard) };
+            let view = TreeView { reserved, ..self.view(guard) };
             let known = at.take().and_then(|at| at.lock(view).ok());
             let locked = known.map_or_else(|| lock_entry(view, key), |locked| Ok(Some(locked)));
             let (lock, meta, at, equal) = match locked {
@@ -304,7 +304,7 @@ impl fmt::Debug for Index {
 }
 
 #[inline]
-fn try_get(view: View<'_>, key: &[u8]) -> Result<Option<Slot>, Retry> {
+fn try_get(view: TreeView<'_>, key: &[u8]) -> Result<Option<Slot>, Retry> {
     match view.leaf(key)? {
         Some((leaf, version)) => get_in_leaf(leaf, version, key),
         None => Ok(None),
@@ -349,7 +349,7 @@ impl<'g> LeafPosition<'g> {
     /// What [`lock_entry`] gives, if no entry of the leaf was moved since it was looked at. One that left the tree has another
     /// version; but not the leaves of a tree that was replaced as a whole.
     #[inline]
-    fn lock(self, view: View<'g>) -> Result<LockedEntry<'g>, Retry> {
+    fn lock(self, view: TreeView<'g>) -> Result<LockedEntry<'g>, Retry> {
         if !std::ptr::eq(self.tree, view.tree) {
             return Err(Retry);
         }
@@ -381,7 +381,7 @@ enum Loading {
 impl<'g> Descent<'g> {
     /// Goes one level down, to a node that begins to be loaded; or gives the slot, if this is a leaf.
     #[inline(always)]
-    fn step(&mut self, view: View<'g>, key: &[u8]) -> Result<Option<Located<'g>>, Retry> {
+    fn step(&mut self, view: TreeView<'g>, key: &[u8]) -> Result<Option<Located<'g>>, Retry> {
         if let Some(parent) = self.parent.take() {
             let version = self.node.stable();
             parent.check(self.version)?;
@@ -413,7 +413,7 @@ impl<'g> Descent<'g> {
 
     /// Finds the key in the leaf that was come to, where `from` heads are less than its.
     #[inline(always)]
-    fn locate(&self, view: View<'g>, key: &[u8], from: usize) -> Result<Located<'g>, Retry> {
+    fn locate(&self, view: TreeView<'g>, key: &[u8], from: usize) -> Result<Located<'g>, Retry> {
         let &Descent { node: leaf, version, .. } = self;
         let (at, equal) = leaf.search_from(leaf.meta(), from, key, version)?;
         let slot = slot_at(leaf, version, at, equal)?;
@@ -427,7 +427,7 @@ type LockedEntry<'g> = (SlotLock<'g>, Meta, usize, bool);
 
 /// The leaf of `key`, locked, and the key's place in it; `None` if there is no leaf.
 #[inline]
-fn lock_entry<'g>(view: View<'g>, key: &[u8]) -> Result<Option<LockedEntry<'g>>, Retry> {
+fn lock_entry<'g>(view: TreeView<'g>, key: &[u8]) -> Result<Option<LockedEntry<'g>>, Retry> {
     let Some((leaf, version)) = view.leaf(key)? else { return Ok(None) };
     let meta = leaf.meta();
     let (at, equal) = leaf.search(meta, key, version)?;
@@ -438,7 +438,7 @@ fn lock_entry<'g>(view: View<'g>, key: &[u8]) -> Result<Option<LockedEntry<'g>>,
 
 /// One upsert that holds its leaf's `SLOT` lock.
 struct Write<'a> {
-    view: View<'a>,
+    view: TreeView<'a>,
     key: &'a [u8],
     stripe: usize,
     meta: Meta,
@@ -500,7 +500,7 @@ impl Write<'_> {
 
 /// A blob that goes again if, by decision or by panic, it is not linked.
 struct UnlinkedBlob<'a> {
-    view: View<'a>,
+    view: TreeView<'a>,
     raw: u64,
 }
 

@@ -47,6 +47,7 @@ pub(crate) use segment_list::SegmentEntry;
 
 use self::format::{END_BYTES, RawRecord, Record, RecordRef};
 use crate::le_bytes::u32_at;
+use crate::sync::CachePadded;
 use crate::{Error, ErrorKind, Result};
 
 const APPENDERS_MAX: u32 = 16;
@@ -57,11 +58,6 @@ const PREFETCH_BYTES_MAX: u64 = 1280;
 /// How often, at most, segment headers and the root are brought up to date with what has become durable: a little less than
 /// a second, so that of syncs at intervals of one (the default) each does.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(900);
-
-/// Keeps neighbours in an array off one another's cache lines.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Padded<T>(T);
 
 /// The log of one open store.
 #[derive(Debug)]
@@ -76,13 +72,13 @@ pub(crate) struct Log {
     pool: Mutex<Pool>,
     /// An extent was freed.
     space_freed: Condvar,
-    appenders: Box<[Padded<Mutex<Appender>>]>,
+    appenders: Box<[CachePadded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.
     appenders_in_use: AtomicUsize,
     /// The number of the thread that goes on in the first appender when all come into use.
     first_writer: AtomicUsize,
     gc_appender: Mutex<Appender>,
-    next_sequence: Padded<AtomicU64>,
+    next_sequence: CachePadded<AtomicU64>,
     /// Every sequence up to it is published, or given up; somebody waited for that.
     published: AtomicU64,
     durable_sequence: AtomicU64,

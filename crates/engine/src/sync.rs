@@ -15,6 +15,11 @@ use std::sync as imp;
 #[cfg(shuttle)]
 use shuttle::sync as imp;
 
+/// Keeps what is written often off the cache lines of its neighbours, or what is read often off those that are written.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct CachePadded<T>(pub(crate) T);
+
 /// A mutex that ignores poisoning: its users keep what it guards valid at every step.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(imp::Mutex<T>);

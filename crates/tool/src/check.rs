@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hedgerow::ErrorKind;
-use hedgerow::inspect::{Progress, Report, View};
+use hedgerow::inspect::{CheckProgress, Report, View};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::inspect::bytes;
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<(), String> {
 }
 
 /// The check itself. Where opening stops at the first thing that is wrong, the rest is looked for as a repair does.
-pub(crate) fn examine(dir: &Path, progress: impl FnMut(Progress)) -> Result<Report, String> {
+pub(crate) fn examine(dir: &Path, progress: impl FnMut(CheckProgress)) -> Result<Report, String> {
     let view = match View::open(dir) {
         Err(error) if error.kind() == ErrorKind::Corrupted => {
             let mut report = Report::default();
@@ -74,11 +74,11 @@ pub(crate) fn progress_bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, progress: Progress) {
+fn show(bar: &ProgressBar, progress: CheckProgress) {
     let (message, done, total) = match progress {
-        Progress::Log(done, total) => ("log", done, total),
-        Progress::Replay => ("replay", 0, 0),
-        Progress::Rows(done, total) => ("rows", done, total),
+        CheckProgress::Log(done, total) => ("log", done, total),
+        CheckProgress::Replay => ("replay", 0, 0),
+        CheckProgress::Rows(done, total) => ("rows", done, total),
     };
     bar.set_message(message);
     bar.set_length(total);

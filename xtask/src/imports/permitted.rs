@@ -8,31 +8,6 @@ pub(super) const CIRCLES: &[&[&str]] = &[];
 
 /// Types that share a name, and the files that define them.
 pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
-    ("Medium", &["crates/device/src/fast", "crates/device/src/fault"]),
-    ("After", &["crates/engine/src/db/catalog/plan", "crates/engine/src/index/build"]),
-    ("Batch", &["crates/engine/src/cache", "crates/engine/src/db/batch"]),
-    ("Body", &["crates/engine/src/db/batch", "crates/engine/src/db/read"]),
-    ("Change", &["crates/engine/src/db/catalog/format", "crates/engine/src/db/table"]),
-    ("Claim", &["crates/engine/src/index/epoch", "crates/engine/src/log/segment"]),
-    ("Entry", &["crates/engine/src/db/catalog/format", "crates/engine/src/index/edit"]),
-    (
-        "Held",
-        &[
-            "crates/engine/src/db/batch/staged",
-            "crates/engine/src/db/inspect/counts",
-            "crates/engine/src/db/row",
-        ],
-    ),
-    ("Merged", &["crates/engine/src/db/recover", "crates/engine/src/schema/merge"]),
-    ("Padded", &["crates/engine/src/cache", "crates/engine/src/cache/ring", "crates/engine/src/log"]),
-    ("Planned", &["crates/engine/src/db/catalog/plan", "crates/engine/src/schema/layout"]),
-    ("Progress", &["crates/engine/src/db/backup", "crates/engine/src/db/inspect"]),
-    ("Slot", &["crates/engine/src/index/slot", "crates/engine/src/schema/layout"]),
-    ("State", &["crates/engine/src/db/catalog", "crates/engine/src/db/scan"]),
-    ("Step", &["crates/engine/src/db/catalog/plan", "crates/engine/src/db/write"]),
-    ("Stripe", &["crates/engine/src/db/counters", "crates/engine/src/index/tree"]),
-    ("View", &["crates/engine/src/db/inspect", "crates/engine/src/index/tree"]),
-    ("Write", &["crates/engine/src/db/batch/staged", "crates/engine/src/index"]),
     (
         "Args",
         &[

@@ -7,6 +7,7 @@
 //! V-C3). A cell whose turn is `t` is free for the push at position `t`; at `t + 1` it holds what was pushed there. Pushing
 //! takes a position by compare-and-swap, fills the cell and gives it its next turn; there is one consumer.
 
+use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a key in a request.
@@ -41,15 +42,10 @@ impl Request {
 #[derive(Debug)]
 pub(crate) struct Ring {
     cells: Box<[Cell]>,
-    pushed: Padded,
+    pushed: CachePadded<AtomicU64>,
     /// Of the one consumer.
-    popped: Padded,
+    popped: CachePadded<AtomicU64>,
 }
-
-/// Keeps the two ends off each other's cache lines.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Padded(AtomicU64);
 
 impl Ring {
     /// An empty ring of `capacity` requests, a power of two from 2 on: with one cell, full and free would look alike.
@@ -62,8 +58,8 @@ impl Ring {
         };
         Ring {
             cells: (0..capacity as u64).map(cell).collect(),
-            pushed: Padded(AtomicU64::new(0)),
-            popped: Padded(AtomicU64::new(0)),
+            pushed: CachePadded(AtomicU64::new(0)),
+            popped: CachePadded(AtomicU64::new(0)),
         }
     }
 

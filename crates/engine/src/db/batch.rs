@@ -24,7 +24,7 @@ use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
 
-use staged::{FieldWrite, NewExpiry, Op, Staged, Write};
+use staged::{FieldWrite, NewExpiry, Op, Staged, StagedWrite};
 
 mod staged;
 
@@ -180,7 +180,7 @@ struct Part<'b> {
     spec: RecordSpec<'b>,
     /// Of the whole record.
     bytes: usize,
-    body: Body<'b>,
+    body: EncodedBody<'b>,
     /// What it goes over, a log slot. While all appenders are locked a row stays one, though gc may move it.
     old: Option<Slot>,
     /// Where in the index it is.
@@ -188,18 +188,18 @@ struct Part<'b> {
 }
 
 /// Where the body of a record is.
-enum Body<'b> {
+enum EncodedBody<'b> {
     /// Encoded when the write was added.
     Staged(&'b [u8]),
     /// Among those that were made when the batch was written.
     Made(Range<usize>),
 }
 
-impl Body<'_> {
+impl EncodedBody<'_> {
     fn bytes<'m>(&'m self, made: &'m [u8]) -> &'m [u8] {
         match self {
-            Body::Staged(bytes) => bytes,
-            Body::Made(range) => &made[range.clone()],
+            EncodedBody::Staged(bytes) => bytes,
+            EncodedBody::Made(range) => &made[range.clone()],
         }
     }
 }
@@ -226,7 +226,7 @@ impl Engine {
     }
 
     /// Learns the names of fields that open tables do not have.
-    fn learn_names(&self, staged: &Staged, writes: &[Write]) -> Result<()> {
+    fn learn_names(&self, staged: &Staged, writes: &[StagedWrite]) -> Result<()> {
         for (table, writes) in staged.by_table(writes) {
             let mut schema = table.schema.load_full();
             for write in writes {
@@ -245,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    fn try_batch(&self, batch: &Batch, writes: &[Write]) -> Result<Attempt> {
+    fn try_batch(&self, batch: &Batch, writes: &[StagedWrite]) -> Result<Attempt> {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place().then(|| self.log.gc_appender());
@@ -313,7 +313,7 @@ impl Engine {
     fn parts<'b>(
         &self,
         staged: &'b Staged,
-        writes: &'b [Write],
+        writes: &'b [StagedWrite],
         guard: &'b Guard<'_>,
     ) -> Result<(Vec<Part<'b>>, Vec<u8>)> {
         let (mut parts, mut made) = (Vec::with_capacity(writes.len()), Vec::new());
@@ -439,10 +439,10 @@ impl Engine {
     fn part<'b>(
         &self,
         schema: &Arc<TableSchema>,
-        (staged, write): (&'b Staged, &'b Write),
+        (staged, write): (&'b Staged, &'b StagedWrite),
         slot: Option<Slot>,
         made: &mut Vec<u8>,
-    ) -> Result<Option<(Draft, Body<'b>)>> {
+    ) -> Result<Option<(Draft, EncodedBody<'b>)>> {
         let from = made.len();
         let draft = match &write.op {
             Op::Delete => {
@@ -456,7 +456,7 @@ impl Engine {
                 self.counters.add(Count::Put);
                 if let Some(body) = staged.body(write, fields, schema) {
                     let draft = self.row_draft(schema, *expires_at_ms, body.len(), false);
-                    return Ok(Some((draft, Body::Staged(body))));
+                    return Ok(Some((draft, EncodedBody::Staged(body))));
                 }
                 self.put_given(schema, (staged, &staged.fields(write, fields)), *expires_at_ms, made)?
             }
@@ -469,7 +469,7 @@ impl Engine {
                 };
                 match body {
                     Some(body) if goes_unseen(body.len()) => {
-                        return Ok(Some((delta_draft(schema, None, body.len()), Body::Staged(body))));
+                        return Ok(Some((delta_draft(schema, None, body.len()), EncodedBody::Staged(body))));
                     }
                     Some(body) => made.extend_from_slice(body),
                     None => encode_delta(schema, (staged, &staged.fields(write, fields)), made)?,
@@ -489,7 +489,7 @@ impl Engine {
                 self.with_delta(schema, (slot, Some(row)), (made, from), expiry)?
             }
         };
-        Ok(Some((draft, Body::Made(from..made.len()))))
+        Ok(Some((draft, EncodedBody::Made(from..made.len()))))
     }
 
     /// Makes a row of fields that were given one by one.

@@ -39,7 +39,7 @@ const NAME_BYTES_MAX: usize = 255;
 pub(crate) struct Catalog {
     pub(super) tables: ArcSwap<Tables>,
     /// Held while the catalog changes.
-    pub(super) changing: Mutex<State>,
+    pub(super) changing: Mutex<CatalogState>,
     /// The root's catalog is whole as of this sequence. Held while it is stored anew.
     pub(super) stored: Mutex<u64>,
     pub(super) access: FieldAccess,
@@ -59,7 +59,7 @@ pub(super) struct Tables {
 }
 
 /// What is known of the catalog beside its tables.
-pub(super) struct State {
+pub(super) struct CatalogState {
     /// Of the next table. No id is used twice.
     pub(super) next_id: u32,
     /// Of the last change.
@@ -139,7 +139,13 @@ impl Catalog {
         }
         Catalog {
             tables: ArcSwap::from_pointee(tables),
-            changing: Mutex::new(State { next_id, sequence, bytes, logged_bytes: 0, gone: HashSet::new() }),
+            changing: Mutex::new(CatalogState {
+                next_id,
+                sequence,
+                bytes,
+                logged_bytes: 0,
+                gone: HashSet::new(),
+            }),
             stored: Mutex::new(sequence),
             access,
             whole,
@@ -198,7 +204,7 @@ impl Catalog {
     }
 
     /// Its bytes, whole as of `sequence`. Nothing changes meanwhile.
-    pub(super) fn encode(&self, state: &State, sequence: u64) -> Vec<u8> {
+    pub(super) fn encode(&self, state: &CatalogState, sequence: u64) -> Vec<u8> {
         let tables: Vec<_> = self.all().into_iter().map(|table| (table.schema.load_full(), table)).collect();
         let entries =
             tables.iter().map(|(schema, table)| (table.id.load(Ordering::Relaxed), &*table.name, &**schema));

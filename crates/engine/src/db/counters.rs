@@ -23,16 +23,16 @@ const COUNTS: usize = 8;
 /// The counters of a store. A stripe belongs to one thread, unless there are more than 64: then a few counts are lost.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    stripes: Box<[Stripe]>,
+    stripes: Box<[CounterStripe]>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Stripe([AtomicU64; COUNTS]);
+struct CounterStripe([AtomicU64; COUNTS]);
 
 impl Default for Counters {
     fn default() -> Counters {
-        Counters { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+        Counters { stripes: (0..STRIPES).map(|_| CounterStripe::default()).collect() }
     }
 }
 

@@ -166,7 +166,7 @@ pub struct RecordInfo<'a> {
 
 /// How far a check has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum CheckProgress {
     /// So many bytes of so many of the log have been verified.
     Log(u64, u64),
     /// The indexes are being rebuilt in memory.
@@ -389,7 +389,7 @@ impl View {
     ///
     /// # Errors
     /// Only what keeps it from going on; what is wrong with the store is in the [`Report`].
-    pub fn check(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
+    pub fn check(&self, mut progress: impl FnMut(CheckProgress)) -> Result<Report> {
         let mut report = Report::default();
         let spoiled = self.engine.log.spoiled_copies();
         match self.found.clean {
@@ -399,7 +399,7 @@ impl View {
         report.problems.extend(self.engine.log.spoiled_catalog().map(spoiled_copy));
         self.check_log(&mut report, &mut progress);
         if report.problems.is_empty() {
-            progress(Progress::Replay);
+            progress(CheckProgress::Replay);
             match self.replay() {
                 Ok(()) => self.check_rows(&mut report, &mut progress)?,
                 Err(error) if error.kind() == ErrorKind::Corrupted => report.problems.push(error),
@@ -410,13 +410,13 @@ impl View {
     }
 
     /// Verifies every record of every segment.
-    pub(super) fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) {
+    pub(super) fn check_log(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) {
         let segments = self.segments();
         let bytes = |s: &SegmentInfo| u64::from(s.extents) * self.engine.log.extent_bytes();
         let total = segments.iter().map(bytes).sum();
         let mut done = 0;
         for segment in &segments {
-            progress(Progress::Log(done, total));
+            progress(CheckProgress::Log(done, total));
             let walked = self.records(segment.extent, |record| {
                 report.records += 1;
                 report.record_bytes += record.bytes as u64;
@@ -426,17 +426,17 @@ impl View {
             report.segments += 1;
             done += bytes(segment);
         }
-        progress(Progress::Log(total, total));
+        progress(CheckProgress::Log(total, total));
     }
 
-    fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(Progress)) -> Result<()> {
+    fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) -> Result<()> {
         let tables = self.engine.catalog.all();
         let total = tables.iter().map(|table| table.rows()).sum();
         let mut batch = ScanBatch::default();
         for table in &tables {
             let mut position: Option<Vec<u8>> = None;
             loop {
-                progress(Progress::Rows(report.rows, total));
+                progress(CheckProgress::Rows(report.rows, total));
                 let guard = self.engine.pin();
                 let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                 table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
@@ -458,7 +458,7 @@ impl View {
                 position = Some(batch.key(batch.len() - 1).to_vec());
             }
         }
-        progress(Progress::Rows(total, total));
+        progress(CheckProgress::Rows(total, total));
         Ok(())
     }
 }

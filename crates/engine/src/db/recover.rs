@@ -422,7 +422,7 @@ impl Engine {
     /// Resolves the versions of all keys of sorted runs.
     fn gather<'p>(&self, runs: &[&[ReplayEntry]], mut building: Building<'p>) -> Result<Building<'p>> {
         let mut alike: Vec<ReplayEntry> = Vec::new();
-        for entry in Merged::new(runs) {
+        for entry in MergedRuns::new(runs) {
             if alike.first().is_some_and(|first| !first.looks_like(&entry)) {
                 self.resolve_versions(&alike, &mut building)?;
                 alike.clear();
@@ -639,17 +639,17 @@ fn separator(prefix: &[u8], from: &KeyWords) -> Vec<u8> {
 }
 
 /// Sorted runs as one. There are as many as there were threads: few enough to look at each.
-struct Merged<'r> {
+struct MergedRuns<'r> {
     runs: Vec<&'r [ReplayEntry]>,
 }
 
-impl<'r> Merged<'r> {
-    fn new(runs: &[&'r [ReplayEntry]]) -> Merged<'r> {
-        Merged { runs: runs.iter().copied().filter(|run| !run.is_empty()).collect() }
+impl<'r> MergedRuns<'r> {
+    fn new(runs: &[&'r [ReplayEntry]]) -> MergedRuns<'r> {
+        MergedRuns { runs: runs.iter().copied().filter(|run| !run.is_empty()).collect() }
     }
 }
 
-impl Iterator for Merged<'_> {
+impl Iterator for MergedRuns<'_> {
     type Item = ReplayEntry;
 
     #[inline]

@@ -14,14 +14,14 @@ pub struct Row {
     bytes: Vec<u8>,
     key_bytes: usize,
     /// Present fields, by position in the schema.
-    fields: Vec<(u16, Held)>,
+    fields: Vec<(u16, OwnedField)>,
     expires_at_ms: Option<u64>,
     version: u64,
 }
 
 /// A value whose bytes are in the row's buffer.
 #[derive(Debug, Clone, Copy)]
-enum Held {
+enum OwnedField {
     Bool(bool),
     Int(i64),
     UInt(u64),
@@ -68,18 +68,18 @@ impl Row {
     fn push(&mut self, position: usize, value: Value<'_>) {
         let held = match value {
             Value::Null => return,
-            Value::Bool(b) => Held::Bool(b),
-            Value::Int(n) => Held::Int(n),
-            Value::UInt(n) => Held::UInt(n),
-            Value::Float(x) => Held::Float(x),
-            Value::Timestamp(n) => Held::Timestamp(n),
+            Value::Bool(b) => OwnedField::Bool(b),
+            Value::Int(n) => OwnedField::Int(n),
+            Value::UInt(n) => OwnedField::UInt(n),
+            Value::Float(x) => OwnedField::Float(x),
+            Value::Timestamp(n) => OwnedField::Timestamp(n),
             Value::Bytes(bytes) => {
                 let (start, end) = self.hold(bytes);
-                Held::Bytes(start, end)
+                OwnedField::Bytes(start, end)
             }
             Value::Str(text) => {
                 let (start, end) = self.hold(text.as_bytes());
-                Held::Str(start, end)
+                OwnedField::Str(start, end)
             }
         };
         self.fields.push((position as u16, held));
@@ -91,15 +91,15 @@ impl Row {
         (start, self.bytes.len())
     }
 
-    fn value(&self, held: Held) -> Value<'_> {
+    fn value(&self, held: OwnedField) -> Value<'_> {
         match held {
-            Held::Bool(b) => Value::Bool(b),
-            Held::Int(n) => Value::Int(n),
-            Held::UInt(n) => Value::UInt(n),
-            Held::Float(x) => Value::Float(x),
-            Held::Timestamp(n) => Value::Timestamp(n),
-            Held::Bytes(start, end) => Value::Bytes(&self.bytes[start..end]),
-            Held::Str(start, end) => match std::str::from_utf8(&self.bytes[start..end]) {
+            OwnedField::Bool(b) => Value::Bool(b),
+            OwnedField::Int(n) => Value::Int(n),
+            OwnedField::UInt(n) => Value::UInt(n),
+            OwnedField::Float(x) => Value::Float(x),
+            OwnedField::Timestamp(n) => Value::Timestamp(n),
+            OwnedField::Bytes(start, end) => Value::Bytes(&self.bytes[start..end]),
+            OwnedField::Str(start, end) => match std::str::from_utf8(&self.bytes[start..end]) {
                 Ok(text) => Value::Str(text),
                 // It was text when it was copied in; kept as bytes rather than trusted blindly.
                 Err(_) => Value::Bytes(&self.bytes[start..end]),

@@ -252,12 +252,12 @@ mod claim {
     static TAKEN: [AtomicU64; PLACES / 64] = [const { AtomicU64::new(0) }; PLACES / 64];
     static USED: AtomicUsize = AtomicUsize::new(0);
 
-    struct Claim(usize);
+    struct PlaceClaim(usize);
 
-    thread_local!(static CLAIM: Claim = Claim::take());
+    thread_local!(static CLAIM: PlaceClaim = PlaceClaim::take());
 
-    impl Claim {
-        fn take() -> Claim {
+    impl PlaceClaim {
+        fn take() -> PlaceClaim {
             for (i, word) in TAKEN.iter().enumerate() {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
@@ -271,17 +271,17 @@ mod claim {
                         Ok(_) => {
                             let place = i * 64 + bit as usize;
                             USED.fetch_max(place + 1, Ordering::SeqCst);
-                            return Claim(place);
+                            return PlaceClaim(place);
                         }
                         Err(now) => taken = now,
                     }
                 }
             }
-            Claim(SHARED)
+            PlaceClaim(SHARED)
         }
     }
 
-    impl Drop for Claim {
+    impl Drop for PlaceClaim {
         fn drop(&mut self) {
             if self.0 != SHARED {
                 TAKEN[self.0 / 64].fetch_and(!(1 << (self.0 % 64)), Ordering::Release);

@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 use super::arena::NULL;
 use super::node::{Meta, Node, Retry, SUFFIX_MAX, spills, suffix_halves};
-use super::tree::View;
+use super::tree::TreeView;
 use super::{Guard, Index, PREFETCH_LINES, Slot};
 use crate::sync::Backoff;
 
@@ -112,7 +112,7 @@ struct Stop<'g> {
 }
 
 struct LeafScan<'a, 'g> {
-    view: View<'g>,
+    view: TreeView<'g>,
     way: Way,
     /// The bound on the far side.
     until: Bound<&'a [u8]>,

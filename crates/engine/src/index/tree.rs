@@ -198,7 +198,7 @@ impl From<IndexFull> for Obstacle {
 
 /// A tree as seen under a guard.
 #[derive(Clone, Copy)]
-pub(super) struct View<'g> {
+pub(super) struct TreeView<'g> {
     pub(super) arena: &'g Arc<NodeArena>,
     pub(super) epoch: &'g Epoch,
     pub(super) tree: &'g Tree,
@@ -218,7 +218,7 @@ struct PathNode<'g> {
     high: Option<Vec<u8>>,
 }
 
-impl<'g> View<'g> {
+impl<'g> TreeView<'g> {
     /// The root's id, the root and its version; `None` if the tree is empty.
     #[inline]
     pub(super) fn enter(&self) -> Result<Option<(u32, &'g Node, u64)>, Retry> {

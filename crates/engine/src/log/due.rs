@@ -10,9 +10,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Log;
 use super::replay::SegmentWalk;
 use super::segment::Extent;
-use super::{Log, Padded};
+use crate::sync::CachePadded;
 
 /// A segment is looked at for the first time when its first row has expired for so long: the others have followed.
 const FIRST_REST_MS: u64 = 50;
@@ -71,7 +72,8 @@ impl Log {
     /// pinned the epoch, and keeps out who changes records in place.
     pub(crate) fn begin_sweep(&self, extent: u32, now_ms: u64) -> Option<Sweeping<'_>> {
         let offset = self.extent_offset(extent);
-        for appender in self.appenders.iter().map(|Padded(appender)| appender).chain([&self.gc_appender]) {
+        for appender in self.appenders.iter().map(|CachePadded(appender)| appender).chain([&self.gc_appender])
+        {
             let appender = appender.lock();
             if let Some((first, segment_number, end)) = appender.written_at(offset) {
                 let extents = self.pool.lock().used.get(&first)?.extents;

@@ -21,9 +21,8 @@ use super::segment::{
 };
 use super::segment_list::SegmentEntry;
 use super::space::KEPT_BYTES;
-use super::{
-    APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Padded, Recovered, Root, SegmentEnd, header_of,
-};
+use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Recovered, Root, SegmentEnd, header_of};
+use crate::sync::CachePadded;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.
@@ -155,9 +154,9 @@ impl Log {
             space_freed: Condvar::new(),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
-            appenders: (0..appenders).map(|_| Padded(Mutex::new(Appender::default()))).collect(),
+            appenders: (0..appenders).map(|_| CachePadded(Mutex::new(Appender::default()))).collect(),
             gc_appender: Mutex::new(Appender::default()),
-            next_sequence: Padded(AtomicU64::new(root.watermark + 1)),
+            next_sequence: CachePadded(AtomicU64::new(root.watermark + 1)),
             published: AtomicU64::new(0),
             durable_sequence: AtomicU64::new(root.watermark),
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),

@@ -10,7 +10,7 @@ use super::format::{
     DELTA_ENTRY_BYTES, DELTA_EXPIRES, DELTA_EXPIRY_BYTES, DELTA_HEADER_BYTES, DELTA_REMOVED, HEAD_BYTES,
     INLINE_MAX, ROW_EXPIRY_BYTES, ROW_EXPIRY_COUNT_BYTES,
 };
-use super::layout::{Layout, Slot};
+use super::layout::{FieldSlot, Layout};
 use super::table::TableSchema;
 use super::types::Type;
 use super::{FieldId, Value};
@@ -289,7 +289,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
 
 /// A fixed field of a row without field expiries. Nothing passes through memory here.
 #[inline(always)]
-fn read_fixed<'a>(slot: &Slot, bytes: &'a [u8]) -> Result<FieldRead<'a>> {
+fn read_fixed<'a>(slot: &FieldSlot, bytes: &'a [u8]) -> Result<FieldRead<'a>> {
     let (start, width) = (slot.offset as usize, usize::from(slot.width));
     let Some(raw) = bytes.get(start..start + width) else { return Err(outside(start, width, bytes.len())) };
     Ok(FieldRead { value: slot.kind.decode_fixed(raw)?, expires_at_ms: None })

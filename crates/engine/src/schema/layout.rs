@@ -8,7 +8,7 @@ use super::{Field, FieldId};
 
 /// One field in its slot.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
+pub(crate) struct FieldSlot {
     pub(crate) id: FieldId,
     /// The field's position in the schema of this version.
     pub(crate) position: u16,
@@ -41,7 +41,7 @@ pub(crate) struct Layout {
     in_order: bool,
     bitmap_bytes: u32,
     fixed_end: u32,
-    slots: Box<[Slot]>,
+    slots: Box<[FieldSlot]>,
     /// By position, hence in ascending order of id.
     planned: Box<[Planned]>,
     /// Slots of fields that no row is without, ascending.
@@ -53,10 +53,10 @@ impl Layout {
     /// fields before the one they want, as in a row that has no schema: for experiments.
     pub(crate) fn new<'f>(version: u16, fields: impl Iterator<Item = &'f Field>, walked: bool) -> Layout {
         let fields: Vec<&Field> = fields.collect();
-        let mut slots: Vec<Slot> = fields
+        let mut slots: Vec<FieldSlot> = fields
             .iter()
             .enumerate()
-            .map(|(position, field)| Slot {
+            .map(|(position, field)| FieldSlot {
                 id: field.id,
                 position: position as u16,
                 offset: 0,
@@ -106,7 +106,7 @@ impl Layout {
     }
 
     #[inline]
-    pub(super) fn slot(&self, slot: usize) -> &Slot {
+    pub(super) fn slot(&self, slot: usize) -> &FieldSlot {
         &self.slots[slot]
     }
 
@@ -168,7 +168,7 @@ impl Layout {
 
     /// The slot of the field at `position`, if it is found by its offset and no row is without it.
     #[inline]
-    pub(super) fn in_place(&self, position: usize) -> Option<&Slot> {
+    pub(super) fn in_place(&self, position: usize) -> Option<&FieldSlot> {
         let planned = self.planned.get(position)?;
         (usize::from(planned.slot) < self.direct_slots() && !planned.nullable)
             .then(|| &self.slots[usize::from(planned.slot)])
@@ -177,7 +177,7 @@ impl Layout {
     /// The slots by position, if all are found by their offsets and numbered as the positions are: most tables of devices, counters
     /// and features.
     #[inline]
-    pub(super) fn all_fixed_in_order(&self) -> Option<&[Slot]> {
+    pub(super) fn all_fixed_in_order(&self) -> Option<&[FieldSlot]> {
         (self.in_order && self.direct_slots() == self.slots.len()).then_some(&self.slots)
     }
 

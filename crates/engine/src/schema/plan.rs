@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::format::{
     DELTA_ENTRY_BYTES, DELTA_EXPIRY_BYTES, DELTA_HEADER_BYTES, DeltaWriter, RowWriter, var_bytes,
 };
-use super::layout::Slot;
+use super::layout::FieldSlot;
 use super::table::TableSchema;
 use super::types::{Misfit, Type};
 use super::{Field, FieldName, Value, misfit_error, unknown_field};
@@ -341,7 +341,7 @@ fn add_defaults(
             next += 1;
         }
         if next == given || places[next].slot() != slot as usize {
-            let &Slot { position, kind, .. } = layout.slot(slot as usize);
+            let &FieldSlot { position, kind, .. } = layout.slot(slot as usize);
             totals.add(kind, schema.default_raw(position as usize).len());
             places.push(SlotAndIndex::new(slot as usize, SlotAndIndex::DEFAULT as usize));
         }

@@ -24,7 +24,7 @@ use super::MANIFEST_FILE;
 use super::manifest::{ImageId, Kept, Manifest};
 use crate::db::FAST_TIER_FILE;
 use crate::db::identity::PARTIAL_FILE;
-use crate::db::inspect::{Progress, Report, View};
+use crate::db::inspect::{CheckProgress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Extract, Log, Root, SegmentEntry, SegmentToCopy};
 use crate::{Error, ErrorKind, Result};
@@ -242,7 +242,7 @@ impl Target {
         let mut report = Report::default();
         let mut stopped = Ok(());
         view.check_log(&mut report, &mut |at| {
-            if let (Progress::Log(done, total), Ok(())) = (at, &stopped) {
+            if let (CheckProgress::Log(done, total), Ok(())) = (at, &stopped) {
                 stopped = progress(done, total);
             }
         });

@@ -30,7 +30,7 @@ const PROBES_MAX: usize = 64;
 /// Writes in the order they were added.
 #[derive(Default, Clone)]
 pub(super) struct Staged {
-    pub(super) writes: Vec<Write>,
+    pub(super) writes: Vec<StagedWrite>,
     runs: Vec<TableRun>,
     /// Keys, bodies and values.
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) struct TableRun {
 }
 
 #[derive(Clone)]
-pub(super) struct Write {
+pub(super) struct StagedWrite {
     run: usize,
     key: Span,
     pub(super) op: Op,
@@ -94,7 +94,7 @@ pub(super) struct Encoded {
 #[derive(Clone)]
 pub(super) struct FieldWrite {
     name: Name,
-    value: Held,
+    value: StagedValue,
     /// When the field expires on its own, if it does.
     pub(super) expires_at_ms: Option<u64>,
 }
@@ -129,7 +129,7 @@ pub(super) struct NewExpiry {
 
 /// A field's value; what it has of bytes is among those of [`Staged`].
 #[derive(Debug, Clone)]
-enum Held {
+enum StagedValue {
     Plain(Value<'static>),
     Bytes(Span),
     Str(Span),
@@ -153,7 +153,7 @@ impl Staged {
     /// Adds a write that names no fields.
     pub(super) fn add(&mut self, table: &Table, key: &[u8], op: Op) {
         let (run, key) = (self.run_of(table), self.append(key));
-        self.writes.push(Write { run, key, op });
+        self.writes.push(StagedWrite { run, key, op });
     }
 
     pub(super) fn add_put<F: FieldName>(
@@ -178,7 +178,7 @@ impl Staged {
             false => Some(append_positions(bytes, schema, fields)),
         };
         let fields = Fields::Encoded(Encoded { body, given, is_named: is_named(fields) });
-        writes.push(Write { run, key, op: Op::Put(fields, expires_at_ms) });
+        writes.push(StagedWrite { run, key, op: Op::Put(fields, expires_at_ms) });
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Staged {
         let (key, body) = append_body(bytes, key, plan.body_bytes());
         plan.encode(&mut bytes[body.range()]);
         let fields = Fields::Encoded(Encoded { body, given: None, is_named: is_named(fields) });
-        writes.push(Write { run, key, op: Op::Update(fields, None) });
+        writes.push(StagedWrite { run, key, op: Op::Update(fields, None) });
         Ok(())
     }
 
@@ -233,9 +233,9 @@ impl Staged {
                 None => Name::Id(table.field_id(field)?),
             };
             let value = match value {
-                Value::Bytes(bytes) => Held::Bytes(self.append(bytes)),
-                Value::Str(text) => Held::Str(self.append(text.as_bytes())),
-                plain => Held::plain(plain),
+                Value::Bytes(bytes) => StagedValue::Bytes(self.append(bytes)),
+                Value::Str(text) => StagedValue::Str(self.append(text.as_bytes())),
+                plain => StagedValue::plain(plain),
             };
             given.push(FieldWrite { name, value, expires_at_ms });
         }
@@ -273,26 +273,31 @@ fn append_positions<F: FieldName>(
 
 /// Reading writes.
 impl Staged {
-    pub(super) fn key(&self, write: &Write) -> &[u8] {
+    pub(super) fn key(&self, write: &StagedWrite) -> &[u8] {
         &self.bytes[write.key.range()]
     }
 
-    pub(super) fn table(&self, write: &Write) -> &Arc<TableShared> {
+    pub(super) fn table(&self, write: &StagedWrite) -> &Arc<TableShared> {
         &self.runs[write.run].table
     }
 
     /// `writes`, those to one table that were added one after the other together.
     pub(super) fn by_table<'w>(
         &self,
-        writes: &'w [Write],
-    ) -> impl Iterator<Item = (&Arc<TableShared>, &'w [Write])> {
+        writes: &'w [StagedWrite],
+    ) -> impl Iterator<Item = (&Arc<TableShared>, &'w [StagedWrite])> {
         let runs = writes.chunk_by(|one, next| one.run == next.run);
         runs.map(|of_one| (self.table(&of_one[0]), of_one))
     }
 
     /// The body of the write's fields, if they were encoded under `schema`.
     #[inline]
-    pub(super) fn body(&self, write: &Write, fields: &Fields, schema: &Arc<TableSchema>) -> Option<&[u8]> {
+    pub(super) fn body(
+        &self,
+        write: &StagedWrite,
+        fields: &Fields,
+        schema: &Arc<TableSchema>,
+    ) -> Option<&[u8]> {
         match fields {
             Fields::Encoded(encoded) if Arc::ptr_eq(schema, &self.runs[write.run].schema) => {
                 Some(&self.bytes[encoded.body.range()])
@@ -302,7 +307,7 @@ impl Staged {
     }
 
     /// The fields one by one.
-    pub(super) fn fields<'w>(&self, write: &Write, fields: &'w Fields) -> Cow<'w, [FieldWrite]> {
+    pub(super) fn fields<'w>(&self, write: &StagedWrite, fields: &'w Fields) -> Cow<'w, [FieldWrite]> {
         match fields {
             Fields::Given(given) => Cow::Borrowed(given),
             Fields::Encoded(encoded) if matches!(write.op, Op::Put(..)) => {
@@ -360,9 +365,9 @@ impl Staged {
         let span =
             |part: &[u8]| Span { start: part.as_ptr().addr() - self.bytes.as_ptr().addr(), len: part.len() };
         let value = match value {
-            Value::Bytes(bytes) => Held::Bytes(span(bytes)),
-            Value::Str(text) => Held::Str(span(text.as_bytes())),
-            plain => Held::plain(plain),
+            Value::Bytes(bytes) => StagedValue::Bytes(span(bytes)),
+            Value::Str(text) => StagedValue::Str(span(text.as_bytes())),
+            plain => StagedValue::plain(plain),
         };
         FieldWrite { name, value, expires_at_ms }
     }
@@ -389,10 +394,10 @@ impl Staged {
     }
 }
 
-impl Held {
+impl StagedValue {
     /// A value that has no bytes elsewhere.
-    fn plain(value: Value<'_>) -> Held {
-        Held::Plain(match value {
+    fn plain(value: Value<'_>) -> StagedValue {
+        StagedValue::Plain(match value {
             Value::Bool(b) => Value::Bool(b),
             Value::Int(n) => Value::Int(n),
             Value::UInt(n) => Value::UInt(n),
@@ -404,9 +409,9 @@ impl Held {
 
     fn value<'b>(&self, bytes: &'b [u8]) -> Value<'b> {
         match self {
-            Held::Plain(value) => *value,
-            Held::Bytes(span) => Value::Bytes(&bytes[span.range()]),
-            Held::Str(span) => {
+            StagedValue::Plain(value) => *value,
+            StagedValue::Bytes(span) => Value::Bytes(&bytes[span.range()]),
+            StagedValue::Str(span) => {
                 Value::Str(std::str::from_utf8(&bytes[span.range()]).expect("taken from a string"))
             }
         }
@@ -416,12 +421,12 @@ impl Held {
 /// Several writes to one row.
 impl Staged {
     /// One write for each row: later writes folded into earlier ones, as of `now_ms`.
-    pub(super) fn folded(&self, now_ms: u64) -> Cow<'_, [Write]> {
+    pub(super) fn folded(&self, now_ms: u64) -> Cow<'_, [StagedWrite]> {
         if self.are_distinct() {
             return Cow::Borrowed(&self.writes);
         }
         let mut at: HashMap<(usize, &[u8]), usize> = HashMap::with_capacity(self.writes.len());
-        let mut folded: Vec<Write> = Vec::with_capacity(self.writes.len());
+        let mut folded: Vec<StagedWrite> = Vec::with_capacity(self.writes.len());
         for write in &self.writes {
             let row = (Arc::as_ptr(self.table(write)).addr(), self.key(write));
             match at.get(&row) {
@@ -494,7 +499,7 @@ impl Staged {
     }
 
     /// Turns the fields of a write into fields one by one.
-    fn give_fields(&self, write: &mut Write) {
+    fn give_fields(&self, write: &mut StagedWrite) {
         if let Op::Put(fields @ Fields::Encoded(_), _) | Op::Update(fields @ Fields::Encoded(_), _) =
             &write.op
         {
@@ -510,7 +515,7 @@ impl Staged {
     fn are_distinct(&self) -> bool {
         let mut seen = vec![0u64; (2 * self.writes.len()).next_power_of_two()];
         let mask = seen.len() - 1;
-        let mut is_new = |write: &Write| {
+        let mut is_new = |write: &StagedWrite| {
             let table = Arc::as_ptr(self.table(write)).addr() as u64;
             // Not 0, which is where none is.
             let hash = (names::hash(self.key(write)) ^ table.rotate_left(32)) | 1;

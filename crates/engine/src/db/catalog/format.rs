@@ -43,7 +43,7 @@ pub(in crate::db) const EMPTY_BYTES: u64 = 16;
 
 /// A table as the catalog has it.
 #[derive(Debug)]
-pub(in crate::db) struct Entry {
+pub(in crate::db) struct TableEntry {
     pub(in crate::db) id: u32,
     pub(in crate::db) name: String,
     pub(in crate::db) schema: TableSchema,
@@ -53,7 +53,7 @@ pub(in crate::db) struct Entry {
 #[derive(Debug)]
 pub(in crate::db) struct Stored {
     pub(in crate::db) next_id: u32,
-    pub(in crate::db) entries: Vec<Entry>,
+    pub(in crate::db) entries: Vec<TableEntry>,
     /// What follows the entries.
     rest: Vec<u8>,
 }
@@ -62,14 +62,14 @@ pub(in crate::db) struct Stored {
 #[derive(Debug)]
 pub(in crate::db) struct Changes {
     pub(in crate::db) next_id: u32,
-    pub(in crate::db) changes: Vec<Change>,
+    pub(in crate::db) changes: Vec<CatalogChange>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(in crate::db) enum Change {
+pub(in crate::db) enum CatalogChange {
     /// The table of that name is this.
-    Table(Entry),
+    Table(TableEntry),
     /// The table with this id is gone.
     Gone(u32),
 }
@@ -164,8 +164,8 @@ impl Changes {
         let mut changes = Vec::new();
         for _ in 0..take_u32(&mut bytes)? {
             changes.push(match take(&mut bytes, 1)?[0] {
-                TABLE_IS => Change::Table(take_entry(&mut bytes)?),
-                TABLE_IS_GONE => Change::Gone(take_u32(&mut bytes)?),
+                TABLE_IS => CatalogChange::Table(take_entry(&mut bytes)?),
+                TABLE_IS_GONE => CatalogChange::Gone(take_u32(&mut bytes)?),
                 _ => return Err(malformed()),
             });
         }
@@ -192,13 +192,13 @@ fn put_entry(id: u32, name: &str, schema: &TableSchema, out: &mut Vec<u8>) {
     out[length_at..length_at + 4].copy_from_slice(&schema_bytes.to_le_bytes());
 }
 
-fn take_entry(bytes: &mut &[u8]) -> Result<Entry> {
+fn take_entry(bytes: &mut &[u8]) -> Result<TableEntry> {
     let id = take_u32(bytes)?;
     let name_bytes = u16_at(take(bytes, 2)?, 0) as usize;
     let schema_bytes = take_u32(bytes)? as usize;
     let name = std::str::from_utf8(take(bytes, name_bytes)?).map_err(|_| malformed())?;
     let schema = schema_format::decode(take(bytes, schema_bytes)?)?;
-    Ok(Entry { id, name: name.to_owned(), schema })
+    Ok(TableEntry { id, name: name.to_owned(), schema })
 }
 
 fn take<'b>(bytes: &mut &'b [u8], count: usize) -> Result<&'b [u8]> {
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(hex(&bytes), format!("0108000000020000000204030000{}{ENTRY}00", "01"));
         let changes = Changes::decode(&bytes).unwrap();
         assert_eq!(changes.next_id, 8);
-        let [Change::Gone(0x0304), Change::Table(entry)] = &changes.changes[..] else {
+        let [CatalogChange::Gone(0x0304), CatalogChange::Table(entry)] = &changes.changes[..] else {
             panic!("{changes:?}")
         };
         assert_eq!((entry.id, &*entry.name, entry.schema.fields()), (7, "t", schema().fields()));

@@ -18,11 +18,11 @@ use crate::{Error, ErrorKind, Result, Schema, Type};
 /// write to the log, however many they are. Later ones see what earlier ones have changed.
 #[derive(Debug, Default, Clone)]
 pub struct TableChanges {
-    steps: Vec<Step>,
+    steps: Vec<TableStep>,
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum TableStep {
     Create(String, Schema),
     Drop(String),
     Clear(String),
@@ -37,17 +37,17 @@ impl TableChanges {
 
     /// Adds a [`Db::create_table`](crate::Db::create_table).
     pub fn create(&mut self, name: impl Into<String>, schema: Schema) -> &mut TableChanges {
-        self.add(Step::Create(name.into(), schema))
+        self.add(TableStep::Create(name.into(), schema))
     }
 
     /// Adds a [`Db::drop_table`](crate::Db::drop_table).
     pub fn drop(&mut self, name: impl Into<String>) -> &mut TableChanges {
-        self.add(Step::Drop(name.into()))
+        self.add(TableStep::Drop(name.into()))
     }
 
     /// Adds a [`Table::clear`](crate::Table::clear).
     pub fn clear(&mut self, name: impl Into<String>) -> &mut TableChanges {
-        self.add(Step::Clear(name.into()))
+        self.add(TableStep::Clear(name.into()))
     }
 
     /// Adds a [`Table::add_field`](crate::Table::add_field).
@@ -57,7 +57,7 @@ impl TableChanges {
         name: impl Into<String>,
         kind: Type,
     ) -> &mut TableChanges {
-        self.add(Step::AddField(table.into(), name.into(), kind))
+        self.add(TableStep::AddField(table.into(), name.into(), kind))
     }
 
     /// How many they are.
@@ -70,7 +70,7 @@ impl TableChanges {
         self.steps.is_empty()
     }
 
-    fn add(&mut self, step: Step) -> &mut TableChanges {
+    fn add(&mut self, step: TableStep) -> &mut TableChanges {
         self.steps.push(step);
         self
     }
@@ -79,10 +79,10 @@ impl TableChanges {
     pub(in crate::db) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> RowIndex) -> Result<()> {
         for step in &self.steps {
             match step {
-                Step::Create(name, schema) => drop(plan.create(name, schema, new_index)?),
-                Step::Drop(name) => drop(plan.drop_table(name)),
-                Step::Clear(name) => plan.clear(name)?,
-                Step::AddField(table, name, kind) => {
+                TableStep::Create(name, schema) => drop(plan.create(name, schema, new_index)?),
+                TableStep::Drop(name) => drop(plan.drop_table(name)),
+                TableStep::Clear(name) => plan.clear(name)?,
+                TableStep::AddField(table, name, kind) => {
                     plan.evolve(table, |schema| schema.with_added(name, *kind, NewField::Nullable))?;
                 }
             }
@@ -96,27 +96,27 @@ pub(in crate::db) struct Plan<'c> {
     catalog: &'c Catalog,
     next_id: u32,
     /// The tables that are touched, in the order in which they first were.
-    planned: Vec<Planned>,
+    planned: Vec<PlannedTable>,
     by_name: HashMap<String, usize>,
 }
 
 /// What becomes of the table of one name.
-struct Planned {
+struct PlannedTable {
     /// As the catalog has it.
     before: Option<Arc<TableShared>>,
-    after: Option<After>,
+    after: Option<TableAfter>,
 }
 
-struct After {
+struct TableAfter {
     shared: Arc<TableShared>,
     id: u32,
     schema: Arc<TableSchema>,
 }
 
-impl After {
-    fn of(shared: Arc<TableShared>) -> After {
+impl TableAfter {
+    fn of(shared: Arc<TableShared>) -> TableAfter {
         let (id, schema) = (shared.id.load(Ordering::Relaxed), shared.schema.load_full());
-        After { shared, id, schema }
+        TableAfter { shared, id, schema }
     }
 
     fn is_evolved(&self) -> bool {
@@ -124,7 +124,7 @@ impl After {
     }
 }
 
-impl Planned {
+impl PlannedTable {
     /// The table that goes, or whose rows do.
     fn vanishing(&self) -> Option<(&Arc<TableShared>, u32)> {
         let before = self.before.as_ref()?;
@@ -137,7 +137,7 @@ impl Planned {
 
     fn is_changed(&self) -> bool {
         let is_new = self.before.is_none() && self.after.is_some();
-        is_new || self.vanishing().is_some() || self.after.as_ref().is_some_and(After::is_evolved)
+        is_new || self.vanishing().is_some() || self.after.as_ref().is_some_and(TableAfter::is_evolved)
     }
 }
 
@@ -146,12 +146,12 @@ impl<'c> Plan<'c> {
         Plan { catalog, next_id, planned: Vec::new(), by_name: HashMap::new() }
     }
 
-    fn planned(&mut self, name: &str) -> &mut Planned {
+    fn planned(&mut self, name: &str) -> &mut PlannedTable {
         let at = match self.by_name.get(name) {
             Some(&at) => at,
             None => {
                 let before = self.catalog.by_name(name);
-                self.planned.push(Planned { after: before.clone().map(After::of), before });
+                self.planned.push(PlannedTable { after: before.clone().map(TableAfter::of), before });
                 self.by_name.insert(name.to_owned(), self.planned.len() - 1);
                 self.planned.len() - 1
             }
@@ -185,7 +185,7 @@ impl<'c> Plan<'c> {
         }
         let schema = TableSchema::create(schema)?.with_access(access);
         let shared = Arc::new(TableShared::new(id, name, schema, new_index()));
-        planned.after = Some(After::of(Arc::clone(&shared)));
+        planned.after = Some(TableAfter::of(Arc::clone(&shared)));
         self.next_id += 1;
         Ok(shared)
     }
@@ -216,14 +216,14 @@ impl<'c> Plan<'c> {
         Ok(())
     }
 
-    fn existing(&mut self, name: &str) -> Result<&mut After> {
+    fn existing(&mut self, name: &str) -> Result<&mut TableAfter> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no table {name:?}"));
         self.planned(name).after.as_mut().ok_or_else(missing)
     }
 
     /// Whether all is to stay as it is.
     pub(in crate::db) fn is_empty(&self) -> bool {
-        !self.planned.iter().any(Planned::is_changed)
+        !self.planned.iter().any(PlannedTable::is_changed)
     }
 
     /// Whether rows are to go.
@@ -233,9 +233,9 @@ impl<'c> Plan<'c> {
 
     /// Whether nothing else is to happen.
     pub(in crate::db) fn only_removes(&self) -> bool {
-        let adds = |planned: &Planned| match (&planned.before, &planned.after) {
+        let adds = |planned: &PlannedTable| match (&planned.before, &planned.after) {
             (None, Some(_)) => true,
-            (_, after) => after.as_ref().is_some_and(After::is_evolved),
+            (_, after) => after.as_ref().is_some_and(TableAfter::is_evolved),
         };
         !self.planned.iter().any(adds)
     }
@@ -246,7 +246,7 @@ impl<'c> Plan<'c> {
 
     /// Bytes of the entries that go, and of those that take their places.
     pub(in crate::db) fn bytes(&self) -> (u64, u64) {
-        let bytes = |(less, more): (u64, u64), planned: &Planned| {
+        let bytes = |(less, more): (u64, u64), planned: &PlannedTable| {
             let before = planned.before.as_ref().map_or(0, |t| entry_bytes(&t.name, &t.schema.load()));
             let after = planned.after.as_ref().map_or(0, |t| entry_bytes(&t.shared.name, &t.schema));
             (less + before, more + after)
@@ -271,9 +271,9 @@ impl<'c> Plan<'c> {
     pub(in crate::db) fn publish(self) -> Vec<Arc<TableShared>> {
         let mut tables: Option<Tables> = None;
         let mut vanished = Vec::new();
-        for planned in self.planned.into_iter().filter(Planned::is_changed) {
+        for planned in self.planned.into_iter().filter(PlannedTable::is_changed) {
             let is_vanishing = planned.vanishing().is_some();
-            let Planned { before, after } = planned;
+            let PlannedTable { before, after } = planned;
             if let Some(before) = before.as_ref().filter(|_| is_vanishing) {
                 if !after.as_ref().is_some_and(|after| Arc::ptr_eq(&after.shared, before)) {
                     before.dropped.store(true, Ordering::Release);
@@ -281,7 +281,7 @@ impl<'c> Plan<'c> {
                 tables.get_or_insert_with(|| self.catalog.copy()).remove(before);
                 vanished.push(Arc::clone(before));
             }
-            let Some(After { shared, id, schema }) = after else { continue };
+            let Some(TableAfter { shared, id, schema }) = after else { continue };
             if !Arc::ptr_eq(&schema, &shared.schema.load()) {
                 shared.schema.store(schema);
             }

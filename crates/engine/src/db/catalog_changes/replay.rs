@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::db::catalog::format::{Change, Changes, EMPTY_BYTES, Entry, entry_bytes};
-use crate::db::catalog::{State, Tables};
+use crate::db::catalog::format::{CatalogChange, Changes, EMPTY_BYTES, TableEntry, entry_bytes};
+use crate::db::catalog::{CatalogState, Tables};
 use crate::db::engine::Engine;
 use crate::db::shared_table::TableShared;
 use crate::log::format::Record;
@@ -58,23 +58,23 @@ impl Engine {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    fn replay_one(&self, decoded: Changes, tables: &mut Tables, state: &mut State) {
+    fn replay_one(&self, decoded: Changes, tables: &mut Tables, state: &mut CatalogState) {
         state.next_id = state.next_id.max(decoded.next_id);
         for change in decoded.changes {
             match change {
-                Change::Gone(id) => {
+                CatalogChange::Gone(id) => {
                     state.gone.insert(id);
                     if let Some(table) = tables.by_id.get(&id).cloned() {
                         tables.remove(&table);
                     }
                 }
-                Change::Table(entry) if self.catalog.whole || !is_older(&entry, tables) => {
+                CatalogChange::Table(entry) if self.catalog.whole || !is_older(&entry, tables) => {
                     let schema = entry.schema.with_access(self.catalog.access);
                     let shared = TableShared::new(entry.id, &entry.name, schema, self.new_index());
                     let before = tables.insert(Arc::new(shared)).filter(|&id| id != entry.id);
                     state.gone.extend(before);
                 }
-                Change::Table(_) => {}
+                CatalogChange::Table(_) => {}
             }
         }
     }
@@ -92,7 +92,7 @@ impl Engine {
 }
 
 /// Whether `tables` have a younger state of the table: ids ascend, and so do versions.
-fn is_older(entry: &Entry, tables: &Tables) -> bool {
+fn is_older(entry: &TableEntry, tables: &Tables) -> bool {
     tables.by_name.get(&*entry.name).is_some_and(|table| {
         let known = (table.id.load(Ordering::Relaxed), table.schema.load().version());
         (entry.id, entry.schema.version()) < known

@@ -20,7 +20,7 @@ const STEP: usize = 4096;
 
 /// What the log holds.
 #[derive(Default)]
-struct Held {
+struct LogRecords {
     /// Records by table and key.
     records: HashMap<u32, HashMap<Vec<u8>, usize>>,
     places: HashSet<u64>,
@@ -43,8 +43,8 @@ impl Db {
 }
 
 impl Engine {
-    fn held(&self) -> Result<Held> {
-        let mut held = Held::default();
+    fn held(&self) -> Result<LogRecords> {
+        let mut held = LogRecords::default();
         for (extent, ..) in self.log.segments() {
             let dropped = self.gc.dropped_in(extent);
             let Some(mut walk) = self.log.walk(extent) else { continue };
@@ -59,7 +59,7 @@ impl Engine {
         Ok(held)
     }
 
-    fn check_table(&self, table: &TableShared, held: &mut Held) -> Result<()> {
+    fn check_table(&self, table: &TableShared, held: &mut LogRecords) -> Result<()> {
         let id = table.id.load(std::sync::atomic::Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let (mut mixed, mut expiring) = (0, 0);
