@@ -103,3 +103,16 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<hedgerow_device::DeviceError> for Error {
+    fn from(error: hedgerow_device::DeviceError) -> Error {
+        use hedgerow_device::DeviceError as E;
+        let kind = match &error {
+            E::Full { .. } | E::TargetFull { .. } => ErrorKind::Full,
+            E::Locked { .. } => ErrorKind::Locked,
+            E::Closed { .. } => ErrorKind::Closed,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, error.to_string())
+    }
+}

@@ -13,7 +13,8 @@
 //! |---|---|
 //! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
 //! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
-//! | `log` | where every row's bytes are written once: records, segments, appenders, the root |
+//! | `log` | where every row's bytes are written once: records, segments, appenders |
+//! | `manifest` | bytes of the root, of its list of segments, and of the catalog |
 //! | `gc` | freeing segments; rows that are scanned together brought together |
 //! | `consolidate` | delta chains merged into rows |
 //! | `scheduler` | background threads, their sleep; how fast writers may go |
@@ -43,6 +44,7 @@ mod gc;
 mod index;
 mod le_bytes;
 mod log;
+mod manifest;
 mod options;
 mod scheduler;
 mod schema;

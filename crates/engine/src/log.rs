@@ -16,10 +16,8 @@ pub(crate) mod format;
 mod open;
 mod pool;
 mod replay;
-mod root;
 mod salvage;
 pub(crate) mod segment;
-mod segment_list;
 mod space;
 
 use std::cell::Cell;
@@ -36,17 +34,16 @@ pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_f
 pub(crate) use copy::{Extract, SegmentToCopy};
 use pool::Pool;
 pub(crate) use replay::{SegmentWalk, WalkEnd};
-use root::SegmentList;
-pub(crate) use root::{Root, spoiled_copy};
 pub(crate) use salvage::LostRecord;
 use segment::{
     Deltas, Extent, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
     add_obsolete_bytes,
 };
-pub(crate) use segment_list::SegmentEntry;
 
 use self::format::{END_BYTES, RawRecord, Record, RecordRef};
 use crate::le_bytes::u32_at;
+use crate::manifest::root::{Root, SegmentList};
+use crate::manifest::segment_list::SegmentEntry;
 use crate::sync::CachePadded;
 use crate::{Error, ErrorKind, Result};
 

@@ -1,7 +1,7 @@
 //! The catalog: which tables there are, and their schemas.
 //!
 //! Owns the tables of an open store; how they are changed is in `db/catalog_changes.rs`. A change is a record in the log
-//! like a row (`catalog/format.rs`), with a sequence of its own: it is as durable as the rows before and after it, and what is
+//! like a row (`manifest/catalog.rs`), with a sequence of its own: it is as durable as the rows before and after it, and what is
 //! left after a crash is a prefix of both. The catalog in the root is a checkpoint: whole as of a sequence, stored off the
 //! callers' path. Promises:
 //!
@@ -14,7 +14,6 @@
 //!
 //! Must not know rows.
 
-pub(super) mod format;
 pub(super) mod plan;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,11 +23,11 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use self::format::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
 use crate::index::{Epoch, NodeArena, RowIndex};
 use crate::log::Log;
+use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 use crate::schema::table::FieldAccess;
 use crate::{Error, Result};
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use hedgerow_device::{FastTier, read_small_file, replace_small_file};
 
 use super::FAST_TIER_FILE;
-use crate::log::Root;
+use crate::manifest::root::Root;
 use crate::{Error, ErrorKind, Result};
 
 /// Its name in a store's directory.

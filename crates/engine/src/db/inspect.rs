@@ -41,9 +41,10 @@ use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::Salvage;
 use crate::index::ScanBatch;
+use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
-use crate::log::{OpenState, spoiled_copy};
+use crate::manifest::root::spoiled_copy;
 use crate::{Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.

@@ -36,7 +36,7 @@
 //! * Flag 32 is reserved: a delta whose base is below the log, in a lower level, where its `previous` does not lead. No build
 //!   writes it.
 //! * `table` 0 is no table's. A row of it changes the catalog: its key is one zero byte, its body is described in
-//!   `db/catalog/format.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
+//!   `manifest/catalog.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
 //!   The batch counts only if they are all whole.
 
@@ -49,6 +49,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
 
 use crate::le_bytes::{u16_at, u32_at, u64_at};
+use crate::manifest::root::PLACED;
 use crate::schema::body::BodyBytes;
 use crate::{Error, Result};
 
@@ -88,8 +89,6 @@ const _: () = assert!(
 
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
-/// Set in the numbers of all segments of a store whose checksums know their place, and of no other store's.
-pub(crate) const PLACED: u64 = 1 << 63;
 
 /// The table of records that change the catalog, and of the frames of batches.
 pub(crate) const CATALOG_TABLE: u32 = 0;

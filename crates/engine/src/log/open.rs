@@ -13,15 +13,15 @@ use parking_lot::{Condvar, Mutex};
 use super::appender::Appender;
 use super::format::{END_BYTES, Record};
 use super::pool::Pool;
-use super::root::{
-    CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
-};
 use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
 };
-use super::segment_list::SegmentEntry;
 use super::space::KEPT_BYTES;
 use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Recovered, Root, SegmentEnd, header_of};
+use crate::manifest::root::{
+    CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
+};
+use crate::manifest::segment_list::SegmentEntry;
 use crate::sync::CachePadded;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 

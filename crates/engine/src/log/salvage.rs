@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use hedgerow_device::{Clock, FastTier};
 
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
-use super::root::Root;
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::segment_list::SegmentEntry;
 use super::{Log, OpenState};
+use crate::manifest::root::Root;
+use crate::manifest::segment_list::SegmentEntry;
 use crate::{Error, Options, Result};
 
 /// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.
@@ -59,7 +59,8 @@ impl Log {
         options: &Options,
         clock: Clock,
     ) -> Result<(Log, OpenState, Vec<Error>)> {
-        let (root, mut damage) = Root::salvage(&tier)?;
+        let (root, mut damage) =
+            Root::salvage(&tier, |start, placed| segment_number_at(&tier, start, placed))?;
         let grown = tier.bytes().div_ceil(root.extent_bytes.max(1)) as u32;
         let log = Log::over(tier, options, clock, root, grown)?;
         let root = log.root();
@@ -361,4 +362,10 @@ fn bound_gaps(found: &mut Salvaged<'_>, segment: &Segment) {
             _ => last,
         };
     }
+}
+
+/// The number of the segment whose header is at `start`, if there is one.
+fn segment_number_at(tier: &FastTier, start: u64, placed: bool) -> Option<u64> {
+    let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize)?;
+    Some(SegmentHeader::decode(header, start, placed).header?.segment_number)
 }

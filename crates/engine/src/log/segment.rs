@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hedgerow_device::{crc32c, zeroed_words};
 
-use super::format::{PLACED, Seed};
+use super::format::Seed;
 use crate::le_bytes::{u32_at, u64_at};
+use crate::manifest::root::PLACED;
+pub(crate) use crate::manifest::root::SEGMENT_HEADER_BYTES;
 
-/// Bytes before the first record of a segment.
-pub(crate) const SEGMENT_HEADER_BYTES: u64 = 128;
 /// Bytes of one copy of the header.
 pub(crate) const HEADER_COPY_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"HDGSEG01";

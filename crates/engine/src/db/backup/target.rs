@@ -26,7 +26,9 @@ use crate::db::FAST_TIER_FILE;
 use crate::db::identity::PARTIAL_FILE;
 use crate::db::inspect::{CheckProgress, Report, View};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{Extract, Log, Root, SegmentEntry, SegmentToCopy};
+use crate::log::{Extract, Log, SegmentToCopy};
+use crate::manifest::root::Root;
+use crate::manifest::segment_list::SegmentEntry;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::format::{ChangesBody, entry_bytes};
 use super::{Catalog, NAME_BYTES_MAX, Tables};
 use crate::db::shared_table::TableShared;
 use crate::index::RowIndex;
+use crate::manifest::catalog::{ChangesBody, entry_bytes};
 use crate::schema::table::{NewField, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema, Type};
 

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::db::catalog::format::{CatalogChange, Changes, EMPTY_BYTES, TableEntry, entry_bytes};
 use crate::db::catalog::{CatalogState, Tables};
 use crate::db::engine::Engine;
 use crate::db::shared_table::TableShared;
 use crate::log::format::Record;
+use crate::manifest::catalog::{CatalogChange, Changes, EMPTY_BYTES, TableEntry, entry_bytes};
 use crate::{Error, Result};
 
 /// A record that changes the catalog, as a walk has met it.

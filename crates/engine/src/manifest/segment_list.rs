@@ -1,7 +1,7 @@
 //! The segment list: which segments there were when the root was last written, and how far each was durable.
 //!
 //! Owns the bytes of the list. Promises that of a list that is read back every entry is what was written. Must not know
-//! what is in a segment. The root (`log/root.rs`) names the list that counts; opening (`log/open.rs`) holds the file
+//! what is in a segment. The root (`manifest/root.rs`) names the list that counts; opening (`log/open.rs`) holds the file
 //! against it: a segment that is missing, or that ends before its records did, is then no store that was written less.
 //!
 //! The last quarter of the root's extents holds two areas for lists, each an eighth of them. A list is entries of 16 bytes, by extent:

@@ -1,7 +1,7 @@
 //! The root: the first extents of the fast tier, which say what the rest is.
 //!
 //! They hold the root record twice (at 0 and at 4096), two areas for the catalog (tables and schemas) from 64 KiB on, and
-//! in their last quarter two areas for the list of segments (`log/segment_list.rs`):
+//! in their last quarter two areas for the list of segments (`manifest/segment_list.rs`):
 //!
 //! ```text
 //!  0        8       12  16         24         32          48        64      72         80
@@ -39,33 +39,36 @@
 
 use hedgerow_device::{FastTier, crc32c};
 
-use super::format::PLACED;
-use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::segment_list::{self, ENTRY_BYTES, SegmentEntry};
 use crate::le_bytes::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
+
+/// Set in the numbers of all segments of a store whose checksums know their place, and of no other store's.
+pub(crate) const PLACED: u64 = 1 << 63;
+/// Bytes before the first record of a segment.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 128;
 
 const MAGIC: &[u8; 8] = b"HEDGEROW";
 /// Of a root that takes one extent; of one that takes several; of a store whose checksums know their place, whatever its root
 /// takes.
 const VERSIONS: [u32; 3] = [1, 2, 3];
 /// Stores are made with this version, if no other is asked for.
-pub(super) const VERSION_NEWEST: u32 = 3;
+pub(crate) const VERSION_NEWEST: u32 = 3;
 /// Or with this, for builds that know no newer one; it is 1 where the root takes one extent.
-pub(super) const VERSION_OLDER: u32 = 2;
+pub(crate) const VERSION_OLDER: u32 = 2;
 /// In the version: the log may hold changes of the catalog that the catalog here does not.
 const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
 /// Extents are no smaller, and their sizes are multiples of it.
-pub(super) const EXTENT_BYTES_MIN: u64 = 256 << 10;
+pub(crate) const EXTENT_BYTES_MIN: u64 = 256 << 10;
 /// The root takes no less.
-pub(super) const ROOT_BYTES_MIN: u64 = 1 << 20;
+pub(crate) const ROOT_BYTES_MIN: u64 = 1 << 20;
 /// Blocks for catalogs and lists are had by so many bytes.
 const ROOM_STEP: u64 = 64 << 10;
 /// Where the first catalog area begins.
-pub(super) const CATALOG_START: u64 = 64 << 10;
+pub(crate) const CATALOG_START: u64 = 64 << 10;
 
 /// Where a list of segments lies, and what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,8 +258,12 @@ impl Root {
 
     /// The root of a tier that may be damaged, and what is wrong with it: the copy that verifies, however short the tier
     /// is; or where none does one that says no more than how long an extent is and how often the store was opened, as the segments'
-    /// headers say.
-    pub(crate) fn salvage(tier: &FastTier) -> Result<(Root, Vec<Error>)> {
+    /// headers say: `number_at` knows the number of the segment that begins at an offset, if one does, with checksums that know their
+    /// place or not.
+    pub(crate) fn salvage(
+        tier: &FastTier,
+        number_at: impl Fn(u64, bool) -> Option<u64>,
+    ) -> Result<(Root, Vec<Error>)> {
         let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
         let best = copies.into_iter().enumerate().filter_map(|(copy, root)| Some((copy, root?)));
         if let Some((copy, (version, root))) = best.max_by_key(|(_, (_, root))| root.generation) {
@@ -270,18 +277,15 @@ impl Root {
         }
         let starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(EXTENT_BYTES_MIN as usize);
         let headers = |placed: bool| {
-            let begins = move |start: u64| {
-                let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize)?;
-                Some((start, SegmentHeader::decode(header, start, placed).header?))
-            };
-            starts.clone().filter_map(begins)
+            let number_at = &number_at;
+            starts.clone().filter_map(move |start| Some((start, number_at(start, placed)?)))
         };
         // A store of another version may have left some on the same blocks.
         let placed = headers(true).count() >= headers(false).count();
         let (mut first, mut together, mut opens) = (u64::MAX, 0, 0);
-        for (start, header) in headers(placed) {
+        for (start, number) in headers(placed) {
             (first, together) = (first.min(start), together | start);
-            opens = opens.max(Root::opening_of(header.segment_number));
+            opens = opens.max(Root::opening_of(number));
         }
         if together == 0 {
             return Err(Error::corrupted(
@@ -327,12 +331,12 @@ impl Root {
     }
 
     /// Where the catalog that counts lies: offset and bytes.
-    pub(super) fn catalog_place(&self) -> (u64, u64) {
+    pub(crate) fn catalog_place(&self) -> (u64, u64) {
         (self.catalog_offset, self.catalog_bytes)
     }
 
     /// The same of the list of segments.
-    pub(super) fn list_place(&self) -> (u64, u64) {
+    pub(crate) fn list_place(&self) -> (u64, u64) {
         self.list
             .map_or((0, 0), |list| (self.list_offset(list.area), u64::from(list.count) * ENTRY_BYTES as u64))
     }
@@ -351,7 +355,7 @@ impl Root {
     }
 
     /// Of the segments that opening number `opening` begins.
-    pub(super) fn first_segment_number(&self, opening: u64) -> u64 {
+    pub(crate) fn first_segment_number(&self, opening: u64) -> u64 {
         opening << 32 | if self.placed { PLACED } else { 0 }
     }
 
@@ -361,7 +365,7 @@ impl Root {
     }
 
     /// Whether checksums know their place, and the segment numbers say so.
-    pub(super) fn is_placed(&self) -> bool {
+    pub(crate) fn is_placed(&self) -> bool {
         self.placed
     }
 
@@ -416,7 +420,7 @@ impl Root {
     }
 
     /// Sees to it that a catalog of `bytes` can be stored whatever becomes of the disk: what is freed waits for that.
-    pub(super) fn make_room_for_catalog(&mut self, tier: &FastTier, bytes: u64) -> Result<()> {
+    pub(crate) fn make_room_for_catalog(&mut self, tier: &FastTier, bytes: u64) -> Result<()> {
         let most = self.catalog_bytes_max();
         check_catalog_bytes(bytes, most)?;
         if bytes > self.catalog_room {
@@ -429,7 +433,7 @@ impl Root {
     }
 
     /// The same for lists of a small store, and for the catalog that there is.
-    pub(super) fn make_room(&mut self, tier: &FastTier) -> Result<()> {
+    pub(crate) fn make_room(&mut self, tier: &FastTier) -> Result<()> {
         let lists = ROOM_STEP.min(self.list_bytes_max());
         (0..2).try_for_each(|area| tier.allocate(self.list_offset(area), lists))?;
         self.make_room_for_catalog(tier, self.catalog_bytes.max(1))
@@ -549,19 +553,6 @@ fn cut_short(bytes: u64, bytes_min: u64) -> Error {
     Error::corrupted(format!(
         "the fast tier ends at byte {bytes}; it had at least {bytes_min} bytes and was cut short"
     ))
-}
-
-impl From<hedgerow_device::DeviceError> for Error {
-    fn from(error: hedgerow_device::DeviceError) -> Error {
-        use hedgerow_device::DeviceError as E;
-        let kind = match &error {
-            E::Full { .. } | E::TargetFull { .. } => ErrorKind::Full,
-            E::Locked { .. } => ErrorKind::Locked,
-            E::Closed { .. } => ErrorKind::Closed,
-            _ => ErrorKind::Io,
-        };
-        Error::new(kind, error.to_string())
-    }
 }
 
 /// What is wrong with a copy whose other copy serves.

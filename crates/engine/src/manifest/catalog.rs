@@ -39,35 +39,35 @@ const TABLE_IS: u8 = 1;
 const TABLE_IS_GONE: u8 = 2;
 
 /// Bytes of a catalog without tables.
-pub(in crate::db) const EMPTY_BYTES: u64 = 16;
+pub(crate) const EMPTY_BYTES: u64 = 16;
 
 /// A table as the catalog has it.
 #[derive(Debug)]
-pub(in crate::db) struct TableEntry {
-    pub(in crate::db) id: u32,
-    pub(in crate::db) name: String,
-    pub(in crate::db) schema: TableSchema,
+pub(crate) struct TableEntry {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) schema: TableSchema,
 }
 
 /// A catalog as it was stored.
 #[derive(Debug)]
-pub(in crate::db) struct Stored {
-    pub(in crate::db) next_id: u32,
-    pub(in crate::db) entries: Vec<TableEntry>,
+pub(crate) struct Stored {
+    pub(crate) next_id: u32,
+    pub(crate) entries: Vec<TableEntry>,
     /// What follows the entries.
     rest: Vec<u8>,
 }
 
 /// What a record says of the catalog.
 #[derive(Debug)]
-pub(in crate::db) struct Changes {
-    pub(in crate::db) next_id: u32,
-    pub(in crate::db) changes: Vec<CatalogChange>,
+pub(crate) struct Changes {
+    pub(crate) next_id: u32,
+    pub(crate) changes: Vec<CatalogChange>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(in crate::db) enum CatalogChange {
+pub(crate) enum CatalogChange {
     /// The table of that name is this.
     Table(TableEntry),
     /// The table with this id is gone.
@@ -76,12 +76,12 @@ pub(in crate::db) enum CatalogChange {
 
 impl Stored {
     /// No table yet.
-    pub(in crate::db) fn empty() -> Stored {
+    pub(crate) fn empty() -> Stored {
         Stored { next_id: 1, entries: Vec::new(), rest: 0u64.to_le_bytes().to_vec() }
     }
 
     /// Takes a catalog from the beginning of `bytes`.
-    pub(in crate::db) fn decode(mut bytes: &[u8]) -> Result<Stored> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Stored> {
         if bytes.is_empty() {
             return Ok(Stored::empty());
         }
@@ -94,7 +94,7 @@ impl Stored {
     }
 
     /// The sequence that it is whole as of; `None` of one that no sequence was written behind. Of bytes that end with it.
-    pub(in crate::db) fn sequence(&self) -> Result<Option<u64>> {
+    pub(crate) fn sequence(&self) -> Result<Option<u64>> {
         match self.rest.len() {
             0 => Ok(None),
             8 => Ok(Some(u64_at(&self.rest, 0))),
@@ -104,7 +104,7 @@ impl Stored {
 }
 
 /// A catalog of `tables`, whole as of `sequence`.
-pub(in crate::db) fn encode_catalog<'t>(
+pub(crate) fn encode_catalog<'t>(
     next_id: u32,
     tables: impl ExactSizeIterator<Item = (u32, &'t str, &'t TableSchema)>,
     sequence: u64,
@@ -119,29 +119,29 @@ pub(in crate::db) fn encode_catalog<'t>(
 
 /// The body of a record in the making.
 #[derive(Debug)]
-pub(in crate::db) struct ChangesBody {
+pub(crate) struct ChangesBody {
     bytes: Vec<u8>,
     count: u32,
 }
 
 impl ChangesBody {
-    pub(in crate::db) fn new() -> ChangesBody {
+    pub(crate) fn new() -> ChangesBody {
         ChangesBody { bytes: vec![0; 9], count: 0 }
     }
 
-    pub(in crate::db) fn table(&mut self, id: u32, name: &str, schema: &TableSchema) {
+    pub(crate) fn table(&mut self, id: u32, name: &str, schema: &TableSchema) {
         self.count += 1;
         self.bytes.push(TABLE_IS);
         put_entry(id, name, schema, &mut self.bytes);
     }
 
-    pub(in crate::db) fn gone(&mut self, id: u32) {
+    pub(crate) fn gone(&mut self, id: u32) {
         self.count += 1;
         self.bytes.push(TABLE_IS_GONE);
         self.bytes.extend(id.to_le_bytes());
     }
 
-    pub(in crate::db) fn finish(mut self, next_id: u32) -> Vec<u8> {
+    pub(crate) fn finish(mut self, next_id: u32) -> Vec<u8> {
         self.bytes[0] = CHANGES_FORMAT;
         self.bytes[1..5].copy_from_slice(&next_id.to_le_bytes());
         self.bytes[5..9].copy_from_slice(&self.count.to_le_bytes());
@@ -150,7 +150,7 @@ impl ChangesBody {
 }
 
 impl Changes {
-    pub(in crate::db) fn decode(mut bytes: &[u8]) -> Result<Changes> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Changes> {
         let format = take(&mut bytes, 1)?[0];
         if format != CHANGES_FORMAT {
             return Err(Error::new(
@@ -174,7 +174,7 @@ impl Changes {
 }
 
 /// Bytes of a table's entry in the catalog.
-pub(in crate::db) fn entry_bytes(name: &str, schema: &TableSchema) -> u64 {
+pub(crate) fn entry_bytes(name: &str, schema: &TableSchema) -> u64 {
     let mut out = Vec::new();
     put_entry(0, name, schema, &mut out);
     out.len() as u64
@@ -211,7 +211,7 @@ fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
     Ok(u32_at(take(bytes, 4)?, 0))
 }
 
-pub(in crate::db) fn malformed() -> Error {
+pub(crate) fn malformed() -> Error {
     Error::corrupted("the catalog of tables is malformed")
 }
 

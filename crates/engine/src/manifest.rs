@@ -1,0 +1,9 @@
+//! What is live: the bytes that say which segments and which tables a store has.
+//!
+//! Owns the root record, the list of segments that it names, and the catalog, which is also the body of the records that change it.
+//! Promises that the bytes are sorted: the same state gives the same bytes. Must not know records, trees, or when any of it is
+//! written.
+
+pub(crate) mod catalog;
+pub(crate) mod root;
+pub(crate) mod segment_list;
