@@ -4,7 +4,7 @@
 //! answer ([`Model`]), the comparison of a store with its model step by step ([`Runner`]), crash sweeps over a script
 //! ([`Sweep`]), a checker
 //! of concurrent histories ([`History`]), how long the tests' loops go on ([`rounds`]), and what tests ask of the machine ([`eventually`],
-//! [`skip`]). Promises that a seed repeats a run: nothing in here but `eventually` reads the machine's clock, and nothing starts a thread.
+//! [`skip`], [`Scratch`]). Promises that a seed repeats a run: nothing in here but `eventually` reads the machine's clock, and nothing starts a thread.
 //! Must not know how the engine does what it does.
 
 mod crash;
@@ -18,7 +18,7 @@ mod source;
 
 pub use crash::{FaultCounts, Lie, Sweep, SweepCounts};
 pub use history::{Call, Effect, History, NotLinearizable};
-pub use machine::{eventually, skip};
+pub use machine::{Scratch, eventually, skip};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{
     Content, Expected, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES, Taste, generate,

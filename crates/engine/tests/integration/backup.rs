@@ -1,39 +1,17 @@
 //! Backups of stores at work: what is restored is one moment of them, and nothing else ever passes for a backup.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hedgerow::backup::{Progress, restore};
 use hedgerow::inspect::View;
 use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Options, Schema, Table, Type, Value, row};
 use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions, Random};
-use hedgerow_sim::{Call, Effect, FORMATS, History, rounds};
+use hedgerow_sim::{Call, Effect, FORMATS, History, Scratch, rounds};
 
 use crate::concurrency::{
     ACCOUNTS, EACH, KEYS, Recorder, StopAtEnd, account, db_with, key_of, registers, transfer,
 };
-
-/// A directory that is removed at the end.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hedgerow-backup-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 /// Of a store of the newest version; one of those in memory is of the oldest.
 pub(crate) fn options() -> Options {
@@ -52,7 +30,7 @@ pub(crate) fn restored(backup: &Path, to: &Path) -> Db {
 /// Threads call, and backups are made meanwhile: each backup is as good as a read of every key at one moment between its
 /// beginning and its end.
 fn backups_fit_the_history(name: &str, db: &Db) {
-    let scratch = Scratch::new(name);
+    let scratch = Scratch::made(name);
     let table = registers(db);
     let clock = AtomicU64::new(0);
     let mut backups = 0;
@@ -124,7 +102,7 @@ fn a_backup_under_load_fits_the_history_when_durable_at_once() {
 
 #[test]
 fn a_backup_of_a_file_under_load_fits_the_history() {
-    let scratch = Scratch::new("file-store");
+    let scratch = Scratch::made("file-store");
     let options = Options { fast_tier_bytes_max: 48 << 20, delta_chain_max: 3, ..options() };
     let db = Db::open_with(scratch.join("store"), options).unwrap();
     backups_fit_the_history("file", &db);
@@ -133,7 +111,7 @@ fn a_backup_of_a_file_under_load_fits_the_history() {
 /// Batches are whole, and a write that was made knowing another is not there without it.
 #[test]
 fn a_backup_is_a_prefix_with_batches_whole() {
-    let scratch = Scratch::new("prefix");
+    let scratch = Scratch::made("prefix");
     let db = db_with(Options { durability: Durability::Process, ..Options::default() }, 48);
     let schema = Schema::new().field("money", Type::U64).nullable("filler", Type::Bytes);
     let accounts = db.create_table("accounts", schema).unwrap();
@@ -196,7 +174,7 @@ fn a_backup_is_a_prefix_with_batches_whole() {
 /// right.
 #[test]
 fn rows_that_are_merged_in_place_are_backed_up_whole() {
-    let scratch = Scratch::new("in-place");
+    let scratch = Scratch::made("in-place");
     let sim = CrashSim::new(CrashModel::CacheLines, 64 << 20);
     let db = Db::open_on(
         FastTier::simulated(&sim),
@@ -286,7 +264,7 @@ fn stop_after(calls: u64) -> impl FnMut(Progress) -> hedgerow::Result<()> {
 
 #[test]
 fn a_backup_that_was_ended_is_no_store_and_is_gone_on_with() {
-    let scratch = Scratch::new("ended");
+    let scratch = Scratch::made("ended");
     let (to, anew) = (scratch.join("to"), scratch.join("anew"));
     let db = filled(&scratch.join("store"));
     let expected = rows(&db);
@@ -316,7 +294,7 @@ fn a_backup_that_was_ended_is_no_store_and_is_gone_on_with() {
 
 #[test]
 fn a_restore_that_was_ended_goes_on() {
-    let scratch = Scratch::new("restore-ended");
+    let scratch = Scratch::made("restore-ended");
     let (to, anew) = (scratch.join("to"), scratch.join("anew"));
     let db = filled(&scratch.join("store"));
     db.backup(&to).unwrap();
@@ -336,7 +314,7 @@ fn a_restore_that_was_ended_goes_on() {
 
 #[test]
 fn nothing_but_a_backup_of_the_store_is_written_over() {
-    let scratch = Scratch::new("taken");
+    let scratch = Scratch::made("taken");
     let to = scratch.join("to");
     let db = filled(&scratch.join("store"));
     let other = filled(&scratch.join("other"));
@@ -364,7 +342,7 @@ fn nothing_but_a_backup_of_the_store_is_written_over() {
 /// One backup of a store at a time, and one into a directory.
 #[test]
 fn a_second_backup_at_the_same_time_is_refused() {
-    let scratch = Scratch::new("second");
+    let scratch = Scratch::made("second");
     let db = filled(&scratch.join("store"));
     let mut refused = 0;
     db.backup_with(scratch.join("to"), |at| {
@@ -383,7 +361,7 @@ fn a_second_backup_at_the_same_time_is_refused() {
 /// A damaged record of the store ends the backup with its place. What was there is no backup, and the store goes on.
 #[test]
 fn a_damaged_record_is_reported_and_not_copied() {
-    let scratch = Scratch::new("damaged");
+    let scratch = Scratch::made("damaged");
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let db = Db::open_on(FastTier::simulated(&sim), Options { background: false, ..options() }).unwrap();
     let table = db.create_table("t", Schema::open()).unwrap();
@@ -415,7 +393,7 @@ fn a_damaged_record_is_reported_and_not_copied() {
 /// What rots in the backup while nobody looks is found by the next backup into it, and by a restore.
 #[test]
 fn a_damaged_backup_is_found() {
-    let scratch = Scratch::new("rotten");
+    let scratch = Scratch::made("rotten");
     let (to, anew) = (scratch.join("to"), scratch.join("anew"));
     let db = filled(&scratch.join("store"));
     db.backup(&to).unwrap();
@@ -436,7 +414,7 @@ fn a_damaged_backup_is_found() {
 /// A small store under updates does not wait for its backup: what gc empties is copied first.
 #[test]
 fn a_bounded_store_takes_updates_during_a_slow_backup() {
-    let scratch = Scratch::new("bounded");
+    let scratch = Scratch::made("bounded");
     let options = Options { durability: Durability::Process, ..Options::default() };
     let tier = FastTierOptions { bytes_max: 32 << 20, ..FastTierOptions::default() };
     let db =

@@ -7,9 +7,9 @@ use hedgerow::backup::restore;
 use hedgerow::inspect::View;
 use hedgerow::{Db, ErrorKind, Options, Schema, row};
 use hedgerow_device::{CrashDirectory, CrashModel, CrashSim, FastTier, Survivors, record_copy};
-use hedgerow_sim::{rounds, skip};
+use hedgerow_sim::{Scratch, rounds, skip};
 
-use crate::backup::{Scratch, fill, options, restored, rows};
+use crate::backup::{fill, options, restored, rows};
 use crate::full_disk::{DIRECTORY, again};
 
 type Rows = Vec<(Vec<u8>, u32)>;
@@ -49,7 +49,7 @@ fn small(at: &Path) -> Db {
 /// The power is cut after each step that a first backup takes, and a second one into the same directory, and a restore.
 #[test]
 fn a_power_cut_after_any_step_leaves_a_backup_or_none() {
-    let scratch = Scratch::new("cut");
+    let scratch = Scratch::made("cut");
     let [to, cut, anew] = ["to", "cut", "anew"].map(|name| scratch.join(name));
     let db = small(&scratch.join("store"));
     let mut before: Rows = Vec::new();
@@ -91,7 +91,7 @@ fn a_power_cut_after_any_step_leaves_a_backup_or_none() {
 /// A restore writes as a backup does, to be a store.
 #[test]
 fn a_power_cut_after_any_step_of_a_restore_leaves_a_store_or_none() {
-    let scratch = Scratch::new("cut-restore");
+    let scratch = Scratch::made("cut-restore");
     let [backup, to, cut, anew] = ["backup", "to", "cut", "anew"].map(|name| scratch.join(name));
     let db = small(&scratch.join("store"));
     let expected = rows(&db);
@@ -140,7 +140,7 @@ fn refused(db: &Db, to: &Path, anew: &Path, place: &str) {
 /// There is room for some of the backup: more and more, until there is enough.
 fn target_fills_up(directory: &Path) {
     let [to, ballast] = ["to", "ballast"].map(|name| directory.join(name));
-    let scratch = Scratch::new("full-target");
+    let scratch = Scratch::made("full-target");
     let anew = scratch.join("anew");
     let (_sim, db) = in_memory();
     std::fs::create_dir_all(&to).unwrap();
@@ -174,7 +174,7 @@ fn a_backup_onto_a_full_disk_is_refused_and_gone_on_with() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return target_fills_up(directory.as_ref());
     }
-    let directory = Scratch::new("small-target");
+    let directory = Scratch::made("small-target");
     let script =
         format!("mount -t tmpfs -o size={TARGET_DISK} none {} && exec \"$@\"", directory.0.display());
     let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
@@ -191,7 +191,7 @@ fn a_backup_above_the_limit_of_file_size_is_refused() {
         let (_sim, db) = in_memory();
         return refused(&db, &directory.join("to"), &directory.join("anew"), "above the limit");
     }
-    let directory = Scratch::new("limited-target");
+    let directory = Scratch::made("limited-target");
     let name = "backup_faults::a_backup_above_the_limit_of_file_size_is_refused";
     if !again(name, &["prlimit", "--fsize=2000000"], &directory.0) {
         skip("there is no prlimit");
@@ -201,7 +201,7 @@ fn a_backup_above_the_limit_of_file_size_is_refused() {
 /// A store whose own disk is full can be backed up, and takes deletes and overwrites meanwhile.
 #[test]
 fn a_store_on_a_full_disk_is_backed_up() {
-    let scratch = Scratch::new("full-source");
+    let scratch = Scratch::made("full-source");
     let [to, anew] = ["to", "anew"].map(|name| scratch.join(name));
     let sim = CrashSim::new(CrashModel::Pages, 1 << 40);
     sim.limit_disk(16 << 20);

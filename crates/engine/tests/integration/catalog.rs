@@ -8,6 +8,7 @@ use hedgerow::{
     Db, Durability, ErrorKind, FAST_TIER_FILE, Options, Schema, Table, TableChanges, Type, Value, repair,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Image, Random, Survivors, crc32c};
+use hedgerow_sim::Scratch;
 
 const SEGMENT: u64 = 1 << 20;
 
@@ -396,22 +397,6 @@ fn copy_store(from: &Scratch, to: &Scratch) {
     std::fs::create_dir_all(&to.0).unwrap();
     for name in [FAST_TIER_FILE, "fast.id"] {
         std::fs::copy(from.0.join(name), to.0.join(name)).unwrap();
-    }
-}
-
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hedgerow-catalog-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
     }
 }
 

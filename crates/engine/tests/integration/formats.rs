@@ -6,9 +6,7 @@ use hedgerow::backup::restore;
 use hedgerow::inspect::View;
 use hedgerow::{Db, Durability, ErrorKind, FAST_TIER_FILE, Options, Schema, Type, repair, row};
 use hedgerow_device::{Random, crc32c};
-use hedgerow_sim::FORMATS;
-
-use crate::backup::Scratch;
+use hedgerow_sim::{FORMATS, Scratch};
 
 fn options() -> Options {
     Options {
@@ -55,7 +53,7 @@ fn verify(db: &Db, round: u64) {
 #[test]
 fn a_store_keeps_its_format() {
     for (format, version) in FORMATS.into_iter().zip([3, 2, 1]) {
-        let scratch = Scratch::new("formats");
+        let scratch = Scratch::made("formats");
         let [store, killed, backup, restored, repaired] =
             ["store", "killed", "backup", "restored", "repaired"].map(|name| scratch.0.join(name));
         let db = Db::open_with(&store, format.with(options())).unwrap();
@@ -95,7 +93,7 @@ fn a_store_keeps_its_format() {
 #[test]
 fn a_store_without_its_root_is_repaired_in_each_format() {
     for format in FORMATS {
-        let scratch = Scratch::new("formats-rootless");
+        let scratch = Scratch::made("formats-rootless");
         let [store, repaired] = ["store", "repaired"].map(|name| scratch.0.join(name));
         let db = Db::open_with(&store, format.with(options())).unwrap();
         db.create_table("rows", schema()).unwrap();
@@ -127,7 +125,7 @@ const UNIT: usize = 1 << 20;
 fn a_store_opened_often_without_its_root_gives_a_segment_without_its_header() {
     const OPENINGS: u64 = 6;
     for format_version in [3, 2] {
-        let scratch = Scratch::new("formats-opened-often");
+        let scratch = Scratch::made("formats-opened-often");
         let [store, repaired] = ["store", "repaired"].map(|name| scratch.0.join(name));
         for opening in 0..OPENINGS {
             let options = Options { segment_bytes: UNIT as u64, format_version, ..options() };
@@ -169,7 +167,7 @@ fn a_store_opened_often_without_its_root_gives_a_segment_without_its_header() {
 #[test]
 fn a_segment_left_by_a_store_of_another_version_is_not_taken_for_one_of_this() {
     for (format_version, other_version) in [(3, 2), (2, 3)] {
-        let scratch = Scratch::new("formats-stale");
+        let scratch = Scratch::made("formats-stale");
         let [store, other, repaired] = ["store", "other", "repaired"].map(|name| scratch.0.join(name));
         let of_version = |format_version| Options { segment_bytes: UNIT as u64, format_version, ..options() };
         let db = Db::open_with(&store, of_version(format_version)).unwrap();
@@ -210,7 +208,7 @@ fn a_segment_left_by_a_store_of_another_version_is_not_taken_for_one_of_this() {
 
 #[test]
 fn versions_that_are_not_known_are_refused_by_name() {
-    let scratch = Scratch::new("formats-unknown");
+    let scratch = Scratch::made("formats-unknown");
     for version in [0, 1, 4] {
         let error = Db::open_with(&scratch.0, Options { format_version: version, ..options() })
             .map(drop)

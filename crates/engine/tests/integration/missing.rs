@@ -1,47 +1,13 @@
 //! What is missing is missed: files cut short, zeroed or put together wrongly after all in them was persisted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hedgerow::inspect::View;
-use hedgerow::{Db, Durability, ErrorKind, FAST_TIER_FILE, Options, Schema, Value};
+use hedgerow::{Db, Durability, ErrorKind, Options, Schema, Value};
+use hedgerow_sim::Scratch;
 
 const SEGMENT: usize = 1 << 20;
 const ROWS: u32 = 300;
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hedgerow-missing-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        Scratch(path)
-    }
-
-    fn fast(&self) -> PathBuf {
-        self.0.join(FAST_TIER_FILE)
-    }
-
-    /// A copy of what a process killed now would leave of the store in `from`, its data file as `change` leaves it.
-    fn killed(name: &str, from: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Scratch {
-        let scratch = Scratch::new(name);
-        std::fs::create_dir_all(&scratch.0).unwrap();
-        for file in std::fs::read_dir(from).unwrap() {
-            let file = file.unwrap();
-            std::fs::copy(file.path(), scratch.0.join(file.file_name())).unwrap();
-        }
-        let mut bytes = std::fs::read(scratch.fast()).unwrap();
-        change(&mut bytes);
-        std::fs::write(scratch.fast(), bytes).unwrap();
-        scratch
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 fn options() -> Options {
     Options {
@@ -56,6 +22,19 @@ fn options() -> Options {
 
 fn value(i: u32) -> Vec<u8> {
     (0..20_000 + i % 97).map(|n| (n + i) as u8).collect()
+}
+
+/// A copy of what a process killed now would leave of the store in `from`, its data file as `change` leaves it.
+fn killed(name: &str, from: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Scratch {
+    let scratch = Scratch::made(name);
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), scratch.join(file.file_name())).unwrap();
+    }
+    let mut bytes = std::fs::read(scratch.fast()).unwrap();
+    change(&mut bytes);
+    std::fs::write(scratch.fast(), bytes).unwrap();
+    scratch
 }
 
 /// A store of some segments, persisted, and open.
@@ -101,7 +80,7 @@ fn a_killed_store_cut_short_after_it_was_persisted() {
     let lengths =
         (1..whole / SEGMENT).map(|extent| extent * SEGMENT).chain([SEGMENT / 2, whole - 1, whole - 4096]);
     for length in lengths {
-        let cut = Scratch::killed("cut-copy", &scratch.0, |bytes| bytes.truncate(length));
+        let cut = killed("cut-copy", &scratch.0, |bytes| bytes.truncate(length));
         assert!(is_refused(&cut), "cut to {length} bytes of {whole}");
     }
     drop(db);
@@ -119,13 +98,13 @@ fn pages_and_segments_zeroed_after_it_was_persisted() {
     for &page in
         pages.iter().filter(|page| **page % SEGMENT == 0 || **page % 37 == 0).chain(&pages[pages.len() - 6..])
     {
-        let zeroed = Scratch::killed("zeros-copy", &scratch.0, |bytes| bytes[page..page + 4096].fill(0));
+        let zeroed = killed("zeros-copy", &scratch.0, |bytes| bytes[page..page + 4096].fill(0));
         missed += u32::from(is_refused(&zeroed));
     }
     assert!(missed > 10, "{missed}");
     for extent in 1..whole.len() / SEGMENT {
         let range = extent * SEGMENT..(extent + 1) * SEGMENT;
-        let zeroed = Scratch::killed("zeros-copy", &scratch.0, |bytes| bytes[range.clone()].fill(0));
+        let zeroed = killed("zeros-copy", &scratch.0, |bytes| bytes[range.clone()].fill(0));
         assert_eq!(is_refused(&zeroed), whole[range.start] != 0, "extent {extent}");
     }
     drop(db);
@@ -138,8 +117,7 @@ fn headers_zeroed_in_a_closed_store() {
     saved(&scratch).close().unwrap();
     let whole = std::fs::read(scratch.fast()).unwrap();
     for extent in (1..whole.len() / SEGMENT).filter(|extent| whole[extent * SEGMENT] != 0) {
-        let zeroed =
-            Scratch::killed("closed-copy", &scratch.0, |bytes| bytes[extent * SEGMENT..][..4096].fill(0));
+        let zeroed = killed("closed-copy", &scratch.0, |bytes| bytes[extent * SEGMENT..][..4096].fill(0));
         assert!(is_refused(&zeroed), "extent {extent}");
     }
 }
@@ -154,7 +132,7 @@ fn a_spoiled_catalog_has_a_copy() {
         db.create_table(&format!("more {n}"), Schema::flat()).unwrap();
         db.persist().unwrap();
         for spoiled in [CATALOG + 9, CATALOG + (SEGMENT - CATALOG) / 2 + 9] {
-            let copy = Scratch::killed("catalog-copy", &scratch.0, |bytes| bytes[spoiled] ^= 0x20);
+            let copy = killed("catalog-copy", &scratch.0, |bytes| bytes[spoiled] ^= 0x20);
             is_refused(&copy);
             assert!(!is_refused(&copy), "opening has made it whole");
             assert_eq!(Db::open_with(&copy.0, options()).unwrap().table_names().len(), n + 2);
@@ -204,7 +182,7 @@ fn page_in_the_place_of_another(format_version: u32) {
             [pages[at / 2], pages[pages.len() - 1 - at / 2]].into_iter().filter(|other| *other != page)
         {
             let source = whole[page..page + 4096].to_vec();
-            let spoiled = Scratch::killed(&format!("swap-copy-{format_version}"), &scratch.0, |bytes| {
+            let spoiled = killed(&format!("swap-copy-{format_version}"), &scratch.0, |bytes| {
                 bytes[other..other + 4096].copy_from_slice(&source);
             });
             let found = Db::open_with(&spoiled.0, options())
@@ -236,18 +214,18 @@ fn an_empty_or_zeroed_or_missing_file_is_no_new_store() {
     let changes: [fn(&mut Vec<u8>); 3] =
         [|bytes| bytes.clear(), |bytes| bytes.fill(0), |bytes| bytes.truncate(SEGMENT / 2)];
     for change in changes {
-        let lost = Scratch::killed("witness-copy", &scratch.0, change);
+        let lost = killed("witness-copy", &scratch.0, change);
         assert!(is_refused(&lost));
         // And again: the first refusal has made nothing of it.
         assert!(is_refused(&lost));
     }
-    let lost = Scratch::killed("witness-copy", &scratch.0, |_| ());
+    let lost = killed("witness-copy", &scratch.0, |_| ());
     std::fs::remove_file(lost.fast()).unwrap();
     let error = Db::open_with(&lost.0, options()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
     assert!(!lost.fast().exists(), "an empty file was left behind");
     // Without the witness, as an older build left it: opened, and given one.
-    let old = Scratch::killed("witness-copy", &scratch.0, |_| ());
+    let old = killed("witness-copy", &scratch.0, |_| ());
     std::fs::remove_file(old.0.join("fast.id")).unwrap();
     assert!(!is_refused(&old));
     assert!(old.0.join("fast.id").exists());

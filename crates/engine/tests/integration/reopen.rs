@@ -4,23 +4,7 @@ use std::collections::BTreeMap;
 
 use hedgerow::{Db, ErrorKind, Options, Schema, Type, Value, row};
 use hedgerow_device::Random;
-
-/// A directory that is removed at the end.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hedgerow-reopen-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
+use hedgerow_sim::Scratch;
 
 fn options() -> Options {
     Options { segment_bytes: 1 << 20, recovery_threads: 3, ..Options::default() }

@@ -1,31 +1,10 @@
 //! Stores with little in them, or little room: small segments behind a root of several.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hedgerow::inspect::View;
 use hedgerow::{Db, ErrorKind, FAST_TIER_FILE, Options, Schema, Table, Value, repair};
-use hedgerow_sim::eventually;
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hedgerow-small-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        Scratch(path)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
+use hedgerow_sim::{Scratch, eventually};
 
 fn key(i: u64) -> [u8; 8] {
     i.to_be_bytes()
@@ -85,7 +64,7 @@ fn whoever_reads_a_store_of_small_segments_knows_where_its_root_ends() {
     const ROWS: u64 = 4_000;
     const BYTES: usize = 1_000;
     let scratch = Scratch::new("root");
-    let [store, copy, mended] = ["store", "copy", "mended"].map(|name| scratch.at(name));
+    let [store, copy, mended] = ["store", "copy", "mended"].map(|name| scratch.join(name));
     let options = Options { fast_tier_bytes_max: 24 << 20, ..Options::default() };
     let db = Db::open_with(&store, options).unwrap();
     assert_eq!(db.metrics().segment_bytes, 256 << 10);
