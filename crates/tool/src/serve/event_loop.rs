@@ -378,14 +378,18 @@ impl EventLoop {
             self.server.saving_took = self.server.saving_since.take().map(|since| since.elapsed());
             self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
         }
+        let now_ms = self.server.keyspace.now_ms();
         for key in std::mem::take(&mut self.held) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             match connection.held_until {
                 Some(ticket) if ticket <= done => {
                     connection.held_until = None;
-                    self.server.sessions[key].waits_for_sync = false;
-                    self.server.sessions[key].unsynced.clear();
-                    self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
+                    let session = &mut self.server.sessions[key];
+                    session.waits_for_sync = false;
+                    session.unsynced.clear();
+                    // It was waiting all the while, not idle.
+                    session.active_ms = now_ms;
+                    self.server.last_save_s = now_ms / 1000;
                     list(&mut self.next, connection, key);
                 }
                 Some(_) => match &failure {
@@ -394,6 +398,7 @@ impl EventLoop {
                         connection.held_until = None;
                         let session = &mut self.server.sessions[key];
                         session.waits_for_sync = false;
+                        session.active_ms = now_ms;
                         // They say that a write is safe, which it is not.
                         let refused = std::mem::take(&mut session.unsynced);
                         refused.iter().for_each(|_| self.server.counters.errors.count(why.as_str()));

@@ -117,6 +117,18 @@ fn a_closing_connection_that_is_not_read_ends() {
 }
 
 #[test]
+fn unpausing_twice_lets_go_of_all_who_waited() {
+    let server = Server::start(&[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    assert_eq!(one.run("CLIENT PAUSE 100000 WRITE"), "OK");
+    two.send(&[b"SET", b"a", b"1"]);
+    eventually("it waits", || one.run("CLIENT LIST").contains("flags=b"));
+    one.send_raw(b"CLIENT UNPAUSE\r\nCLIENT UNPAUSE\r\n");
+    assert_eq!([one.reply(), one.reply()], ["OK", "OK"]);
+    assert_eq!(two.reply(), "OK");
+}
+
+#[test]
 fn unpausing_takes_effect_at_once() {
     let server = Server::start(&[]);
     let (mut one, mut two) = (server.client(), server.client());

@@ -391,7 +391,8 @@ pub fn client_pause(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// CLIENT UNPAUSE
 pub fn client_unpause(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    context.server.resumes = context.server.paused.take().is_some();
+    // A second one in the same turn takes nothing back.
+    context.server.resumes |= context.server.paused.take().is_some();
     context.reply.ok();
     Ok(())
 }
