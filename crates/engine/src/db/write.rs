@@ -12,7 +12,7 @@
 //!    the writer if space is low (`scheduler/throttle.rs`).
 //!
 //! Invariants: sequences of one key's versions rise along its chain, because they are taken under the leaf lock. An appender's
-//! records lie in the order of their sequences. A delta's `previous` is a slot that was current when it was sealed.
+//! records lie in the order of their sequences. A delta's `previous` refers to what was current when it was sealed.
 //!
 //! A row changed by `update` grows a chain of deltas (FOCUS section V-B). At `delta_chain_max` it is written whole again.
 //! Tried and dropped: reading the replaced record to learn its length. It costs a miss (300 ns) on every overwrite; the

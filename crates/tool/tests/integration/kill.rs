@@ -111,8 +111,9 @@ fn kill_in_a_loop(durability: &str) {
                 })
             })
             .collect();
-        // In the midst of their writes, however fast they are.
-        let wanted = 30 + round * 5;
+        // In the midst of their writes, however fast they are; and where they wait for no sync, only after enough for
+        // segments to be filled and collected.
+        let wanted = if durability == "process" { 1_000 + round * 200 } else { 30 + round * 5 };
         eventually("they write", || steps.load(Ordering::Relaxed) >= wanted);
         program.kill();
         stop.store(true, Ordering::Relaxed);

@@ -310,15 +310,12 @@ fn a_long_pipeline_lets_others_have_their_turn() {
     one.send_raw(&b"COMMAND DOCS\r\n".repeat(rounds));
     let reader = std::thread::spawn(move || (0..rounds).for_each(|_| assert!(one.reply().len() > 1_000)));
     let mut midway = 0;
-    loop {
-        match done() {
-            0 => {}
-            all if all == rounds => break,
-            _ => midway += 1,
-        }
+    while !reader.is_finished() {
+        midway += usize::from((1..rounds).contains(&done()));
     }
     reader.join().unwrap();
     assert!(midway > 0, "nobody had a turn before the pipeline was done");
+    assert_eq!(done(), rounds);
 }
 
 #[test]
