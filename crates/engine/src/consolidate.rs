@@ -133,7 +133,7 @@ impl Engine {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.rows().multi_get(&keys, &guard, &mut found);
+        table.levels.locate_many(&keys, &guard, &mut found);
         let still = |slot: Slot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
         for (slot, queued) in found.iter_mut().zip(group) {
             *slot = slot.filter(|slot| still(*slot, queued));

@@ -36,7 +36,7 @@ use crate::db::counters::Count;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::read::{Bodies, GROUP};
-use crate::index::{Decision, Slot, Tag};
+use crate::index::{Slot, Tag};
 use crate::log::SegmentWalk;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
@@ -287,7 +287,7 @@ impl Engine {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.multi_find(&keys, &guard, &mut found);
+        table.levels.locate_versions(&keys, &guard, &mut found);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &Slot, record: &Record<'_>| {
@@ -303,7 +303,7 @@ impl Engine {
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
     fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
-        let Some(slot) = table.index.find(record.key(), &guard) else { return Ok(true) };
+        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(true) };
         let slot = self.log_slot(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot, claim);
@@ -348,15 +348,7 @@ impl Engine {
         let guard = self.pin();
         // Clearing the table locks all appenders before it counts the tombstones as gone.
         let _appender = self.log.gc_appender();
-        let dropped = table.index.upsert(
-            record.key(),
-            &guard,
-            || false,
-            |now| match now == Some(slot) {
-                true => (Decision::Remove, true),
-                false => (Decision::Keep, false),
-            },
-        );
+        let dropped = table.levels.remove(record.key(), slot, &guard);
         let dropped = dropped.map_err(index_full)?;
         if dropped {
             self.gc.record_dropped(extent, record.offset());
@@ -492,21 +484,12 @@ impl Engine {
                 return Ok(());
             }
             let guard = self.pin();
-            let fewer = table.index.upsert(
-                record.key(),
-                &guard,
-                || false,
-                |slot| {
-                    // A table that was cleared since has the key of another record.
-                    let same_table = table.id.load(Ordering::Acquire) == record.table();
-                    let Some(slot) = slot.filter(|slot| same_table && slot.older_versions() > 0) else {
-                        return (Decision::Keep, None);
-                    };
-                    // Of a cached slot, too: its own count is the one that counts.
-                    let fewer = slot.subtract_older_versions(1);
-                    (Decision::Store(fewer), Some(fewer))
-                },
-            );
+            let fewer = table.levels.replace(record.key(), &guard, |slot| {
+                // A table that was cleared since has the key of another record.
+                let same_table = table.id.load(Ordering::Acquire) == record.table();
+                // Of a cached slot, too: its own count is the one that counts.
+                (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))
+            });
             if let Some(slot) = fewer.map_err(index_full)?
                 && is_droppable_tombstone(slot)
             {

@@ -43,6 +43,7 @@ mod error;
 mod gc;
 mod index;
 mod le_bytes;
+mod levels;
 mod log;
 mod manifest;
 mod options;

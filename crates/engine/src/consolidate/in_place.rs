@@ -28,7 +28,7 @@ use crate::Result;
 use crate::db::chain::Chain;
 use crate::db::engine::{Engine, TableShared, index_full};
 use crate::db::torn_blocks::{field_patches, mend};
-use crate::index::{Decision, Slot, Tag};
+use crate::index::{Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
 use crate::schema::layout::Layout;
 
@@ -171,12 +171,9 @@ impl Engine {
         let guard = self.pin();
         // Clearing the table locks all appenders before it drops the index.
         let appender = self.log.gc_appender();
-        let stands = table.index.rows().upsert(key, &guard, |now| match now == Some(slot) {
-            true => (Decision::Store(merged), true),
-            false => (Decision::Keep, false),
-        });
+        let stands = table.levels.replace(key, &guard, |now| (now == slot).then_some(merged));
         drop(appender);
-        let stands = stands.map_err(index_full)?;
+        let stands = stands.map_err(index_full)?.is_some();
         if stands {
             chain.deltas()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.log.chain_ended(row.offset());
@@ -190,7 +187,7 @@ impl Engine {
         let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
         if let Some(table) = self.catalog.by_id(row.table()) {
             let schema = table.schema.load();
-            let chain = self.chain_over(row, table.index.find(row.key(), &guard));
+            let chain = self.chain_over(row, table.levels.locate_version(row.key(), &guard));
             let mended = match (&chain, schema.layout(row.schema_version())) {
                 (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
                 _ => None,

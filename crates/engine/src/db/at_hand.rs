@@ -97,7 +97,7 @@ impl Engine {
             return Ok(());
         }
         let guard = self.pin();
-        let found = table.index.find(key, &guard).map(|slot| self.log_slot(slot));
+        let found = table.levels.locate_version(key, &guard).map(|slot| self.log_slot(slot));
         found
             .filter(|slot| slot.tag() == Tag::Delta)
             .map_or(Ok(()), |slot| self.look_at_hand([slot].into_iter()))

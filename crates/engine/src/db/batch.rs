@@ -303,7 +303,7 @@ impl Engine {
         let of_tables = parts.chunk_by(|one, next| std::ptr::eq(one.table, next.table));
         let bytes = of_tables.map(|parts| {
             let lens = parts.iter().filter(new).map(|part| part.spec.key.len());
-            parts[0].table.index.rows().bytes_for(lens, guard)
+            parts[0].table.levels.bytes_for(lens, guard)
         });
         self.arena.reserve(bytes.fold(0, u64::saturating_add))
     }
@@ -322,7 +322,7 @@ impl Engine {
             for group in of_one.chunks(GROUP) {
                 let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(|write| staged.key(write)).collect();
                 let mut found = [Located::default(); GROUP];
-                table.index.multi_locate(&keys, guard, &mut found);
+                table.levels.locate_to_publish(&keys, guard, &mut found);
                 for (write, found) in group.iter().zip(&found) {
                     if let Some(slot) = found.slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
                         self.prefetch(slot);

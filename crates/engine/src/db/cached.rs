@@ -92,7 +92,7 @@ impl Engine {
         if slot.is_cached() { self.cache.log_slot(slot) } else { slot }
     }
 
-    /// [`Index::upsert`](crate::index::Index::upsert) in terms of log slots: `decide` sees the key's log slot, and what
+    /// [`Levels::publish`](crate::levels::Levels::publish) in terms of log slots: `decide` sees the key's log slot, and what
     /// it stores is one. If that replaces a cached slot, its entry is marked.
     #[inline]
     pub(crate) fn publish<R>(
@@ -118,7 +118,7 @@ impl Engine {
     ) -> Result<R, IndexFull> {
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
-        let result = table.index.upsert_at((key, at), reserved, guard, apart, |now| {
+        let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.log_slot(slot)));
             if let Some(cached) = now.filter(|now| now.is_cached())
                 && decision != Decision::Keep
@@ -371,7 +371,7 @@ impl Engine {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
         let mut found = [None; GROUP];
         let guard = self.pin();
-        table.index.rows().multi_get(&keys, &guard, &mut found);
+        table.levels.locate_many(&keys, &guard, &mut found);
         for (slot, key) in found.iter_mut().zip(&keys) {
             let admits = |slot: &Slot| {
                 matches!(slot.tag(), Tag::Row | Tag::Delta)
@@ -445,11 +445,8 @@ impl Engine {
         let cached = Slot::cached(log_slot, place, spec.record_bytes() as u64);
         self.cache.fill(place, state.tick, log_slot, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
-        let stands = table.index.rows().upsert(spec.key, guard, |now| match now == Some(log_slot) {
-            true => (Decision::Store(cached), true),
-            false => (Decision::Keep, false),
-        });
-        let stands = stands.unwrap_or(false);
+        let replaced = table.levels.replace(spec.key, guard, |now| (now == log_slot).then_some(cached));
+        let stands = matches!(replaced, Ok(Some(_)));
         if !stands {
             state.pages.leave(place);
             state.pages.free(place);
@@ -557,13 +554,10 @@ impl Engine {
     fn evict(&self, state: &mut CacheState, table: &TableShared, place: u64) -> bool {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.pin();
-        let evicted = table.index.rows().upsert(record.key(), &guard, |now| match now {
-            Some(slot) if slot.is_cached() && slot.offset() == place => {
-                (Decision::Store(self.log_slot(slot)), true)
-            }
-            _ => (Decision::Keep, false),
+        let replaced = table.levels.replace(record.key(), &guard, |now| {
+            (now.is_cached() && now.offset() == place).then(|| self.log_slot(now))
         });
-        let evicted = evicted.unwrap_or(false);
+        let evicted = matches!(replaced, Ok(Some(_)));
         if evicted {
             state.policy.evicted(record.table(), hash(record.table(), record.key()));
             state.pages.leave(place);
@@ -613,17 +607,8 @@ impl Engine {
         let Some(to) = state.pages.allocate(record.table(), bytes) else { return false };
         let elsewhere = !state.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
         let guard = self.pin();
-        let moved = elsewhere
-            && table
-                .index
-                .rows()
-                .upsert(record.key(), &guard, |now| match now {
-                    Some(slot) if slot.is_cached() && slot.offset() == from => {
-                        (Decision::Store(slot.with_offset(to)), true)
-                    }
-                    _ => (Decision::Keep, false),
-                })
-                .unwrap_or(false);
+        let replace = |now: Slot| (now.is_cached() && now.offset() == from).then(|| now.with_offset(to));
+        let moved = elsewhere && matches!(table.levels.replace(record.key(), &guard, replace), Ok(Some(_)));
         if moved {
             state.pages.leave(from);
         } else {

@@ -25,7 +25,8 @@ use parking_lot::Mutex;
 
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
-use crate::index::{Epoch, NodeArena, RowIndex};
+use crate::index::{Epoch, NodeArena};
+use crate::levels::Levels;
 use crate::log::Log;
 use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 use crate::schema::table::FieldAccess;
@@ -132,9 +133,9 @@ impl Catalog {
         let next_id = stored.next_id;
         for entry in stored.entries {
             bytes += entry_bytes(&entry.name, &entry.schema);
-            let index = RowIndex::new(arena, epoch);
+            let levels = Levels::new(arena, epoch);
             let schema = entry.schema.with_access(access);
-            tables.insert(Arc::new(TableShared::new(entry.id, &entry.name, schema, index)));
+            tables.insert(Arc::new(TableShared::new(entry.id, &entry.name, schema, levels)));
         }
         Catalog {
             tables: ArcSwap::from_pointee(tables),

@@ -14,7 +14,7 @@ use super::catalog::TableChanges;
 use super::catalog::plan::Plan;
 use super::engine::Engine;
 use super::shared_table::TableShared;
-use crate::index::RowIndex;
+use crate::levels::Levels;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Appender, NoSpace};
@@ -68,7 +68,7 @@ fn change_spec(body_bytes: usize) -> RecordSpec<'static> {
 impl Engine {
     /// Creates a table; one that exists and accepts `schema` is opened.
     pub(super) fn create_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
-        self.change(|plan| plan.create(name, schema, &|| self.new_index()))
+        self.change(|plan| plan.create(name, schema, &|| self.new_levels()))
     }
 
     /// Drops a table; false if there is none of that name.
@@ -98,11 +98,11 @@ impl Engine {
 
     /// Makes several changes together.
     pub(super) fn change_tables(&self, changes: &TableChanges) -> Result<()> {
-        self.change(|plan| changes.apply(plan, &|| self.new_index()))
+        self.change(|plan| changes.apply(plan, &|| self.new_levels()))
     }
 
-    fn new_index(&self) -> RowIndex {
-        RowIndex::new(&self.arena, &self.epoch)
+    fn new_levels(&self) -> Levels {
+        Levels::new(&self.arena, &self.epoch)
     }
 
     /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
@@ -145,7 +145,7 @@ impl Engine {
         state.logged_bytes += record_bytes as u64;
         let vanished = plan.publish();
         for table in &vanished {
-            table.index.clear();
+            table.levels.clear();
             table.expiry.reset(0);
         }
         if !vanished.is_empty() {

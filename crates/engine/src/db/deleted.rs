@@ -3,36 +3,30 @@
 //! Owns: the walk that finds them, and the rule which of them can go. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
-use std::ops::Bound;
-
 use super::engine::{Engine, TableShared};
-use crate::index::{Decision, ScanBatch, ScanEnd, Slot, Tag};
+use crate::index::{Decision, ScanBatch, Slot, Tag};
+use crate::levels::Cursor;
 
 /// Slots looked at under one guard, and at most in one call.
 const STEP: usize = 1000;
 const SLOTS_MAX: usize = 50_000;
 
 impl Engine {
-    /// Goes on with the walk over the rows of `table` that found the tombstones up to `position`.
-    pub(super) fn set_tombstones_apart(&self, table: &TableShared, position: &mut Vec<u8>) {
+    /// Goes on with the walk over the rows of `table` that found the tombstones before `cursor`.
+    pub(super) fn set_tombstones_apart(&self, table: &TableShared, cursor: &mut Cursor) {
         let mut batch = ScanBatch::default();
         for _ in 0..SLOTS_MAX / STEP {
-            if table.index.mixed() == 0 || !self.snapshots.are_none() || self.scheduler.is_stopped() {
+            let has_none = table.levels.tombstones_among_rows() == 0;
+            if has_none || !self.snapshots.are_none() || self.scheduler.is_stopped() {
                 return;
             }
             let guard = self.pin();
-            let from = match position.is_empty() {
-                true => Bound::Unbounded,
-                false => Bound::Excluded(position.as_slice()),
-            };
-            let end = table.index.rows().scan_forward(from, Bound::Unbounded, STEP, &guard, &mut batch);
+            let more = table.levels.next_rows(cursor, STEP, &guard, &mut batch);
             for (key, slot) in batch.iter().filter(|(_, slot)| slot.tag() == Tag::Tombstone) {
                 self.set_apart(table, key, slot);
             }
-            position.clear();
-            match batch.len().checked_sub(1) {
-                Some(last) if end == ScanEnd::More => position.extend_from_slice(batch.key(last)),
-                _ => return,
+            if !more {
+                return;
             }
         }
     }
@@ -45,8 +39,8 @@ impl Engine {
             true => (Decision::Store(tombstone), ()),
             false => (Decision::Keep, ()),
         };
-        // Where there is no memory for it, it stays; the next walk comes by again.
-        let _ = table.index.upsert(key, &guard, || self.snapshots.are_none(), same);
+        // Stored anew, it goes apart. Where there is no memory for it, it stays; the next walk comes by again.
+        let _ = self.publish(table, key, &guard, same);
     }
 }
 
@@ -66,6 +60,7 @@ mod tests {
     use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
     use crate::db::fixture::options;
+    use crate::levels::Cursor;
     use crate::{Db, Schema, Table, Value};
 
     fn open(sim: &CrashSim) -> (Db, Table) {
@@ -80,8 +75,9 @@ mod tests {
 
     /// Entries that a scan comes by, tombstones among them, and tombstones elsewhere.
     fn entries(table: &Table) -> (u64, u64, u64) {
-        let index = &table.shared().index;
-        (index.rows().len(), index.mixed(), index.tombstones().len())
+        let levels = &table.shared().levels;
+        let among_rows = levels.tombstones_among_rows();
+        (levels.rows() + among_rows, among_rows, levels.tombstones_apart())
     }
 
     #[test]
@@ -117,12 +113,12 @@ mod tests {
         let all = |from: u32, to: u32| (from..to).map(|n| n.to_be_bytes().to_vec());
         assert!(seen(snapshot.scan(&table)).into_iter().eq(all(100, 1000)));
         assert!(seen(table.scan()).into_iter().eq(all(0, 200).chain(all(900, 1000))));
-        let (engine, mut position) = (table.engine(), Vec::new());
-        engine.set_tombstones_apart(table.shared(), &mut position);
+        let (engine, mut cursor) = (table.engine(), Cursor::default());
+        engine.set_tombstones_apart(table.shared(), &mut cursor);
         assert_eq!(entries(&table), (1000, 700, 0), "the snapshot looks under them");
         drop(snapshot);
-        engine.set_tombstones_apart(table.shared(), &mut position);
-        assert_eq!((entries(&table), position.len()), ((300, 0, 700), 0));
+        engine.set_tombstones_apart(table.shared(), &mut cursor);
+        assert_eq!((entries(&table), cursor.is_at_start()), ((300, 0, 700), true));
         db.check_counts().unwrap();
     }
 }

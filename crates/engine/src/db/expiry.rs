@@ -10,7 +10,6 @@
 //! droppable tombstone. Any other row is deleted as callers would. `docs/decisions/0021-expiry.md` has the rest.
 
 use std::collections::HashMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -134,7 +133,7 @@ impl Engine {
             let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
             let mut found = [None; GROUP];
             let guard = self.pin();
-            table.index.rows().multi_get(&keys, &guard, &mut found);
+            table.levels.locate_many(&keys, &guard, &mut found);
             let slots = found.map(|slot| slot.map(|slot| self.log_slot(slot)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
             let appender = self.log.appender();
@@ -206,7 +205,7 @@ impl Engine {
         passes.retain(|&id, _| self.catalog.by_id(id).is_some());
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Relaxed);
-            if table.index.mixed() > 0 && self.snapshots.are_none() {
+            if table.levels.tombstones_among_rows() > 0 && self.snapshots.are_none() {
                 self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
             }
             if table.expiry.rows() > 0 {
@@ -224,11 +223,7 @@ impl Engine {
         {
             let guard = self.pin();
             let mut batch = ScanBatch::default();
-            let from = match pass.position.is_empty() {
-                true => Bound::Unbounded,
-                false => Bound::Excluded(pass.position.as_slice()),
-            };
-            table.index.rows().scan_forward(from, Bound::Unbounded, SLOTS, &guard, &mut batch);
+            let more = table.levels.next_rows(&mut pass.cursor, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
@@ -238,10 +233,8 @@ impl Engine {
                     Err(_) => {}
                 }
             }
-            pass.position.clear();
-            match batch.len() == SLOTS {
-                true => pass.position.extend_from_slice(batch.key(SLOTS - 1)),
-                false => pass.finish(&table.expiry),
+            if !more {
+                pass.finish(&table.expiry);
             }
         }
         expired.iter().try_for_each(|key| self.remove_expired(table, key).map(drop))

@@ -28,7 +28,6 @@
 
 mod counts;
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,6 +40,7 @@ use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::Salvage;
 use crate::index::ScanBatch;
+use crate::levels::Cursor;
 use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
@@ -364,11 +364,10 @@ impl View {
         let Some(table) = self.engine.catalog.by_name(table) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no table {table:?}")));
         };
-        let (mut batch, mut position) = (ScanBatch::default(), Bound::Included(from.to_vec()));
+        let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::at(from));
         loop {
             let guard = self.engine.pin();
-            let from = position.as_ref().map(Vec::as_slice);
-            table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+            let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
                 let Some(row) = self.engine.row_at(&schema, Some(slot)).transpose() else { continue };
@@ -376,10 +375,9 @@ impl View {
                     return Ok(());
                 }
             }
-            if batch.len() < ROWS_STEP {
+            if !more {
                 return Ok(());
             }
-            position = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
         }
     }
 
@@ -435,12 +433,11 @@ impl View {
         let total = tables.iter().map(|table| table.rows()).sum();
         let mut batch = ScanBatch::default();
         for table in &tables {
-            let mut position: Option<Vec<u8>> = None;
+            let mut cursor = Cursor::default();
             loop {
                 progress(CheckProgress::Rows(report.rows, total));
                 let guard = self.engine.pin();
-                let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                table.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+                let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {
                     match self.engine.row_at(&schema, Some(slot)) {
@@ -453,10 +450,9 @@ impl View {
                         Err(error) => report.problems.push(error),
                     }
                 }
-                if batch.len() < ROWS_STEP {
+                if !more {
                     break;
                 }
-                position = Some(batch.key(batch.len() - 1).to_vec());
             }
         }
         progress(CheckProgress::Rows(total, total));

@@ -97,7 +97,7 @@ impl Engine {
             rows: tables.iter().map(|t| t.rows()).sum(),
             rows_expiring: tables.iter().map(|t| t.expiry.rows()).sum(),
             tables: tables.len() as u64,
-            index_bytes: tables.iter().map(|t| t.index.bytes()).sum(),
+            index_bytes: tables.iter().map(|t| t.levels.bytes()).sum(),
             fast_tier_bytes,
             segment_bytes: self.log.extent_bytes(),
             fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),

@@ -76,7 +76,7 @@ impl Engine {
     pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Get);
         let guard = self.pin();
-        match table.index.rows().get(key, &guard) {
+        match table.levels.locate(key, &guard) {
             Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
             slot => Ok(super::deleted::is_row(slot)),
         }
@@ -98,7 +98,7 @@ impl Engine {
         mut visit: impl FnMut(usize, Option<Slot>),
     ) {
         let mut found = [None; GROUP];
-        table.index.rows().multi_get(keys, &self.pin(), &mut found);
+        table.levels.locate_many(keys, &self.pin(), &mut found);
         self.ask_for(&found[..keys.len()]);
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
@@ -138,7 +138,7 @@ impl Engine {
             let mut found = [None; GROUP];
             let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
             let guard = self.pin();
-            table.index.rows().multi_get(&keys, &guard, &mut found);
+            table.levels.locate_many(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
             self.ask_for(slots);
             self.check_all_at_hand(slots.iter().flatten().copied())?;
@@ -170,7 +170,7 @@ impl Engine {
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
         let guard = self.pin();
-        let slot = table.index.rows().get(key, &guard);
+        let slot = table.levels.locate(key, &guard);
         let schema = table.schema.load();
         if let Some(slot) = slot {
             self.ask_for_one(slot);

@@ -12,7 +12,6 @@
 //! 6. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -20,7 +19,8 @@ use smallvec::SmallVec;
 
 use super::catalog_changes::LoggedChange;
 use super::engine::{Engine, TableShared, index_full};
-use crate::index::{IndexBuilder, Slot, Tag};
+use crate::index::{Slot, Tag};
+use crate::levels::LevelsBuilder;
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
@@ -29,13 +29,9 @@ use crate::{Error, Result};
 /// So many segments ahead of the one that is walked are read from the disk.
 const SEGMENTS_AHEAD: usize = 4;
 
-/// How full the leaves of a rebuilt index are.
-pub(super) const FILL_PERCENT: u32 = 90;
-
 /// What a table's index is built from.
 struct Building<'p> {
-    rows: IndexBuilder,
-    tombstones: IndexBuilder,
+    levels: LevelsBuilder,
     prefix: &'p [u8],
     key: Vec<u8>,
     /// Rows with an expiry.
@@ -46,8 +42,7 @@ impl<'p> Building<'p> {
     /// With what was built of the keys that follow.
     fn join(self, right: Building<'p>) -> Result<Building<'p>> {
         Ok(Building {
-            rows: self.rows.join(right.rows).map_err(index_full)?,
-            tombstones: self.tombstones.join(right.tombstones).map_err(index_full)?,
+            levels: self.levels.join(right.levels).map_err(index_full)?,
             expiring: self.expiring + right.expiring,
             ..self
         })
@@ -396,12 +391,9 @@ impl Engine {
         let separator_at =
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
-            let builder = || {
-                let (arena, epoch) = (Arc::clone(&self.arena), Arc::clone(&self.epoch));
-                IndexBuilder::new(arena, epoch, FILL_PERCENT).between(separator_at(i), separator_at(i + 1))
-            };
-            let (rows, tombstones) = (builder(), builder());
-            let building = Building { rows, tombstones, prefix, key: Vec::new(), expiring: 0 };
+            let keys = (separator_at(i), separator_at(i + 1));
+            let levels = LevelsBuilder::new(&self.arena, &self.epoch, keys);
+            let building = Building { levels, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
         let whole = std::thread::scope(|scope| {
@@ -413,8 +405,7 @@ impl Engine {
             }
             right
         })?;
-        let rows = whole.rows.finish().map_err(index_full)?;
-        table.index.replace_with(rows, whole.tombstones.finish().map_err(index_full)?);
+        table.levels.build(whole.levels).map_err(index_full)?;
         table.expiry.reset(whole.expiring);
         Ok(())
     }
@@ -482,15 +473,14 @@ impl Engine {
         let slot =
             newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_older_versions(older);
         building.expiring += u64::from(expires);
-        let Building { rows, tombstones, prefix, key, .. } = building;
-        let builder = if newest.tag() == Tag::Tombstone { tombstones } else { rows };
+        let Building { levels, prefix, key, .. } = building;
         if versions[0].is_long() {
-            return builder.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
+            return levels.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
         }
         key.clear();
         key.extend_from_slice(prefix);
         versions[0].extend(key);
-        builder.push(key, slot).map_err(index_full)
+        levels.push(key, slot).map_err(index_full)
     }
 
     /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row

@@ -4,7 +4,6 @@
 //! that no row which is known to be lost is replaced by an older version, and none that is known to be deleted returns; that
 //! the damaged store is not written to. Must not know bytes: `db/salvage.rs` finds rows, tables take them.
 
-use std::ops::Bound;
 use std::path::Path;
 
 use super::engine::TableShared;
@@ -12,6 +11,7 @@ use super::inspect::{ROWS_STEP, View};
 use super::read::RowRef;
 use super::{Db, FAST_TIER_FILE};
 use crate::index::ScanBatch;
+use crate::levels::Cursor;
 use crate::{Durability, Error, ErrorKind, Options, Result, Table, Value};
 
 /// What a repair tells while it goes on.
@@ -132,12 +132,11 @@ impl Repair<'_> {
     fn copy_table(&mut self, shared: &TableShared, target: &Table) -> Result<()> {
         let engine = &self.view.engine;
         let doubtful_before = self.view.salvage.as_ref().map_or(0, |salvage| salvage.doubtful_before);
-        let (mut batch, mut position) = (ScanBatch::default(), None::<Vec<u8>>);
+        let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
         loop {
             (self.visit)(RepairEvent::Progress(self.seen, self.total));
             let guard = engine.pin();
-            let from = position.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            shared.index.rows().scan_forward(from, Bound::Unbounded, ROWS_STEP, &guard, &mut batch);
+            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
             let schema = shared.schema.load();
             for (key, slot) in batch.iter() {
                 self.seen += 1;
@@ -157,10 +156,9 @@ impl Repair<'_> {
                     Err(error) => self.lost(&shared.name, key, error.message()),
                 }
             }
-            if batch.len() < ROWS_STEP {
+            if !more {
                 return Ok(());
             }
-            position = Some(batch.key(batch.len() - 1).to_vec());
         }
     }
 }

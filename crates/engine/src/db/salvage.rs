@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 
 use super::catalog_changes::LoggedChange;
 use super::engine::{Engine, index_full};
-use super::recover::{FILL_PERCENT, slot_of};
-use crate::index::{IndexBuilder, Slot, Tag};
+use super::recover::slot_of;
+use crate::index::{Slot, Tag};
+use crate::levels::LevelsBuilder;
 use crate::log::format::CATALOG_TABLE;
 use crate::log::{LostRecord, OpenState};
 use crate::{Error, Options, Result};
@@ -174,8 +175,7 @@ impl Engine {
             }
             return Ok(());
         };
-        let builder = || IndexBuilder::new(Arc::clone(&self.arena), Arc::clone(&self.epoch), FILL_PERCENT);
-        let (mut rows, mut tombstones) = (builder(), builder());
+        let mut levels = LevelsBuilder::new(&self.arena, &self.epoch, (None, None));
         for of_key in versions.chunk_by(|a, b| a.key == b.key) {
             let newest = &of_key[0];
             let gone = lost.remove(&(id, newest.key.to_vec()));
@@ -193,12 +193,9 @@ impl Engine {
             }
             let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
             let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
-            let builder = if slot.tag() == Tag::Tombstone { &mut tombstones } else { &mut rows };
-            builder.push(&newest.key, slot).map_err(index_full)?;
+            levels.push(&newest.key, slot).map_err(index_full)?;
         }
-        let rows = rows.finish().map_err(index_full)?;
-        table.index.replace_with(rows, tombstones.finish().map_err(index_full)?);
-        Ok(())
+        table.levels.build(levels).map_err(index_full)
     }
 
     /// Nothing for a table that was dropped.

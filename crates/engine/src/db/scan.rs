@@ -161,11 +161,8 @@ impl Scan {
         let guard = engine.pin();
         let wanted = state.step.min(*limit);
         state.step = (state.step * 2).min(STEP_MAX);
-        let (low, high) = (as_slice(from), as_slice(to));
-        let more = match reverse {
-            false => shared.index.rows().scan_forward(low, high, wanted, &guard, &mut state.batch),
-            true => shared.index.rows().scan_reverse(low, high, wanted, &guard, &mut state.batch),
-        };
+        let range = (as_slice(from), as_slice(to));
+        let more = shared.levels.scan(range, *reverse, wanted, &guard, &mut state.batch);
         state.finished = more == ScanEnd::Done;
         engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();

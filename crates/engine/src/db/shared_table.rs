@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use expiring::TableExpiry;
 
 use crate::cache::Traffic;
-use crate::index::RowIndex;
+use crate::levels::Levels;
 use crate::schema::table::TableSchema;
 use crate::{Error, ErrorKind, Result};
 
@@ -22,7 +22,7 @@ pub(crate) struct TableShared {
     pub(crate) id: AtomicU32,
     pub(crate) name: Arc<str>,
     pub(crate) schema: ArcSwap<TableSchema>,
-    pub(crate) index: RowIndex,
+    pub(crate) levels: Levels,
     /// Of its rows with an expiry.
     pub(crate) expiry: TableExpiry,
     pub(crate) dropped: AtomicBool,
@@ -31,12 +31,12 @@ pub(crate) struct TableShared {
 }
 
 impl TableShared {
-    pub(crate) fn new(id: u32, name: &str, schema: TableSchema, index: RowIndex) -> TableShared {
+    pub(crate) fn new(id: u32, name: &str, schema: TableSchema, levels: Levels) -> TableShared {
         TableShared {
             id: AtomicU32::new(id),
             name: name.into(),
             schema: ArcSwap::from_pointee(schema),
-            index,
+            levels,
             expiry: TableExpiry::default(),
             dropped: AtomicBool::new(false),
             traffic: Traffic::default(),
@@ -63,6 +63,6 @@ impl TableShared {
 
     /// Rows, as the index counts them.
     pub(crate) fn rows(&self) -> u64 {
-        self.index.len()
+        self.levels.rows()
     }
 }

@@ -329,7 +329,7 @@ impl Table {
         let mut key = Vec::new();
         for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
             let guard = self.engine.pin();
-            match self.shared.index.rows().sample(random, &guard, &mut key) {
+            match self.shared.levels.sample(random, &guard, &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();
                     return Ok(self.engine.row_at(&schema, Some(slot))?.map(|_| key));

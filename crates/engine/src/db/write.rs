@@ -150,7 +150,7 @@ impl Engine {
         (bytes, no_space): (usize, NoSpace),
     ) -> std::result::Result<Reservation, NoSpace> {
         match no_space {
-            NoSpace::Full(Claim::Write) if is_row(table.index.rows().get(key, &self.pin())) => {
+            NoSpace::Full(Claim::Write) if is_row(table.levels.locate(key, &self.pin())) => {
                 appender.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
             }
             other => Err(other),
@@ -321,7 +321,7 @@ impl Engine {
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
         // The guard goes at once: a write that waits for space must hold none.
-        let slot = table.index.rows().get(key, &self.pin());
+        let slot = table.levels.locate(key, &self.pin());
         match slot {
             Some(slot) if slot.expires() => self.with_row(table, key, |at| {
                 if !is_row(at.slot) {
@@ -393,7 +393,7 @@ impl Engine {
         loop {
             let step = self.planned(table, |_| {
                 let guard = self.pin();
-                let found = table.index.find(key, &guard);
+                let found = table.levels.locate_version(key, &guard);
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
                 let row = self.row_at(&schema, found)?;

@@ -16,7 +16,6 @@
 //! WiscKey (FAST 2016) named the price of values in the order of writing; DiffKV (ATC 2021) orders what scans meet. Here nothing
 //! has to be sorted: the index has the order.
 
-use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
@@ -24,7 +23,8 @@ use smallvec::SmallVec;
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
-use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
+use crate::index::{ScanBatch, Slot, Tag};
+use crate::levels::Cursor;
 use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
 
 /// Rows of a range.
@@ -102,24 +102,22 @@ impl Engine {
     /// Copies the rows of a range and of those behind it; false if the room came to an end.
     fn reorder(&self, range: &OutOfOrder) -> bool {
         let Some(table) = self.catalog.by_id(range.table) else { return true };
-        let mut from = Bound::Included(range.key.to_vec());
+        let mut cursor = Cursor::at(&range.key);
         let mut batch = ScanBatch::new();
         for _ in 0..RANGES_EACH {
             let guard = self.pin();
-            let first = from.as_ref().map(Vec::as_slice);
-            let more = table.index.rows().scan_forward(first, Bound::Unbounded, ROWS, &guard, &mut batch);
+            let more = table.levels.next_rows(&mut cursor, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_out_of_order(batch.slots()) {
                 return true;
             }
             self.copy_isolated(&table, batch.slots());
-            if more == ScanEnd::Done || self.scheduler.is_stopped() {
+            if !more || self.scheduler.is_stopped() {
                 return true;
             }
             if !self.has_room_to_reorder() {
                 return false;
             }
-            from = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
         }
         true
     }

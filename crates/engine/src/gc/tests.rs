@@ -35,7 +35,7 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     put(&flat, b"key", b"value");
     {
         let guard = engine.pin();
-        let slot = shared.index.rows().get(b"key", &guard).unwrap();
+        let slot = shared.levels.locate(b"key", &guard).unwrap();
         let chain = Chain::of(&engine.log, slot).unwrap();
         fill(&flat, 1);
         assert!(flat.delete(b"key").unwrap());
@@ -91,7 +91,7 @@ fn a_close_does_not_bring_freed_segments_back() {
 fn place(flat: &Table, key: &[u8]) -> u64 {
     let engine = flat.engine();
     let guard = engine.pin();
-    flat.shared().index.rows().get(key, &guard).unwrap().offset()
+    flat.shared().levels.locate(key, &guard).unwrap().offset()
 }
 
 /// One corrupted record costs its segment, and not the space of all others.

@@ -8,6 +8,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 use super::*;
 use crate::db::chain::Chain;
 use crate::db::fixture::options;
+use crate::levels::Cursor;
 use crate::{Db, Options, Schema};
 
 /// With so little memory for the index.
@@ -109,7 +110,7 @@ fn check_whole(table: &Table, batches: &[(Vec<u8>, bool)], when: &str) {
 
 /// What takes memory of the index besides: gc, which puts tombstones apart, and comes by keys that are gone.
 fn collect_meanwhile(db: &Db, table: &Table, done: &AtomicBool) {
-    let mut position = Vec::new();
+    let mut cursor = Cursor::default();
     for n in 0u64.. {
         if done.load(Ordering::Acquire) && n > 20 {
             return;
@@ -121,7 +122,7 @@ fn collect_meanwhile(db: &Db, table: &Table, done: &AtomicBool) {
             table.delete(&key).unwrap();
         }
         drop(snapshot);
-        table.engine().set_tombstones_apart(table.shared(), &mut position);
+        table.engine().set_tombstones_apart(table.shared(), &mut cursor);
         db.collect().unwrap();
     }
 }
@@ -246,7 +247,7 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
             store.publish_half(|_| {
                 copying = Some(scope.spawn(|| {
                     let guard = engine.pin();
-                    let slot = table.index.find(b"row", &guard).unwrap();
+                    let slot = table.levels.locate_version(b"row", &guard).unwrap();
                     Chain::walked(&engine.log, slot).and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));
                 // Long enough for a copy that waits for nobody.

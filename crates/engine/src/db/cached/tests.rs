@@ -36,7 +36,7 @@ fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
 
 /// The key's slot in the index, as it is.
 fn slot(table: &Table, key: &[u8]) -> Slot {
-    table.shared().index.find(key, &table.engine().pin()).unwrap()
+    table.shared().levels.locate_version(key, &table.engine().pin()).unwrap()
 }
 
 /// Reads the row and has it cached.
@@ -66,7 +66,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
     let engine = table.engine();
     let guard = engine.pin();
-    let cached = table.shared().index.rows().get(b"k", &guard).unwrap();
+    let cached = table.shared().levels.locate(b"k", &guard).unwrap();
     assert_eq!(engine.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
@@ -109,7 +109,7 @@ fn every_write_replaces_the_cached_row() {
             "merge",
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().pin());
-                let log_slot = engine.log_slot(t.shared().index.rows().get(b"k", &guard).unwrap());
+                let log_slot = engine.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
                 let chain = Chain::of(&engine.log, log_slot).unwrap();
                 assert!(
                     engine
@@ -210,16 +210,16 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     put(&table, b"k", 3);
     cache(&db, &table, b"k");
     let (engine, guard) = (table.engine(), table.engine().pin());
-    let index = table.shared().index.rows();
-    let fewer = |now: Option<Slot>| (Decision::Store(now.unwrap().subtract_older_versions(1)), ());
-    assert_eq!(engine.log_slot(index.get(b"k", &guard).unwrap()).older_versions(), 2);
-    index.upsert(b"k", &guard, fewer).unwrap();
-    let cached = index.get(b"k", &guard).unwrap();
+    let levels = &table.shared().levels;
+    assert_eq!(engine.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
+    let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
+    let cached = levels.locate(b"k", &guard).unwrap();
+    assert_eq!(fewer, Some(cached));
     assert!(cached.is_cached());
     assert_eq!(engine.log_slot(cached).older_versions(), 1);
     let mut state = engine.cache.state.lock();
     assert!(engine.evict(&mut state, table.shared(), cached.offset()));
-    assert_eq!(index.get(b"k", &guard).unwrap().older_versions(), 1);
+    assert_eq!(levels.locate(b"k", &guard).unwrap().older_versions(), 1);
 }
 
 /// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.
@@ -287,7 +287,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         cache(&db, &table, b"k");
         let engine = table.engine();
         let guard = engine.pin();
-        let found = table.shared().index.rows().get(b"k", &guard);
+        let found = table.shared().levels.locate(b"k", &guard);
         let place = found.unwrap().offset();
         match end {
             "overwritten" => put(&table, b"k", 8),
@@ -322,7 +322,7 @@ fn a_late_admission_loses_to_a_write() {
     put(&table, b"k", 1);
     let engine = table.engine();
     let guard = engine.pin();
-    let log_slot = table.shared().index.rows().get(b"k", &guard).unwrap();
+    let log_slot = table.shared().levels.locate(b"k", &guard).unwrap();
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Catalog, NAME_BYTES_MAX, Tables};
 use crate::db::shared_table::TableShared;
-use crate::index::RowIndex;
+use crate::levels::Levels;
 use crate::manifest::catalog::{ChangesBody, entry_bytes};
 use crate::schema::table::{NewField, TableSchema};
 use crate::{Error, ErrorKind, Result, Schema, Type};
@@ -76,10 +76,10 @@ impl TableChanges {
     }
 
     /// Does all steps in `plan`.
-    pub(in crate::db) fn apply(&self, plan: &mut Plan<'_>, new_index: &dyn Fn() -> RowIndex) -> Result<()> {
+    pub(in crate::db) fn apply(&self, plan: &mut Plan<'_>, new_levels: &dyn Fn() -> Levels) -> Result<()> {
         for step in &self.steps {
             match step {
-                TableStep::Create(name, schema) => drop(plan.create(name, schema, new_index)?),
+                TableStep::Create(name, schema) => drop(plan.create(name, schema, new_levels)?),
                 TableStep::Drop(name) => drop(plan.drop_table(name)),
                 TableStep::Clear(name) => plan.clear(name)?,
                 TableStep::AddField(table, name, kind) => {
@@ -164,7 +164,7 @@ impl<'c> Plan<'c> {
         &mut self,
         name: &str,
         schema: &Schema,
-        new_index: &dyn Fn() -> RowIndex,
+        new_levels: &dyn Fn() -> Levels,
     ) -> Result<Arc<TableShared>> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -184,7 +184,7 @@ impl<'c> Plan<'c> {
             ));
         }
         let schema = TableSchema::create(schema)?.with_access(access);
-        let shared = Arc::new(TableShared::new(id, name, schema, new_index()));
+        let shared = Arc::new(TableShared::new(id, name, schema, new_levels()));
         planned.after = Some(TableAfter::of(Arc::clone(&shared)));
         self.next_id += 1;
         Ok(shared)

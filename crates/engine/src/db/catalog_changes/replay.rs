@@ -70,7 +70,7 @@ impl Engine {
                 }
                 CatalogChange::Table(entry) if self.catalog.whole || !is_older(&entry, tables) => {
                     let schema = entry.schema.with_access(self.catalog.access);
-                    let shared = TableShared::new(entry.id, &entry.name, schema, self.new_index());
+                    let shared = TableShared::new(entry.id, &entry.name, schema, self.new_levels());
                     let before = tables.insert(Arc::new(shared)).filter(|&id| id != entry.id);
                     state.gone.extend(before);
                 }

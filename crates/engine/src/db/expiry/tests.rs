@@ -35,8 +35,9 @@ fn sweep_by_time(table: &Table, clock: &Clock) -> usize {
 
 /// Rows, tombstones among them, and tombstones elsewhere.
 fn entries(table: &Table) -> (u64, u64, u64) {
-    let index = &table.shared().index;
-    (index.rows().len(), index.mixed(), index.tombstones().len())
+    let levels = &table.shared().levels;
+    let among_rows = levels.tombstones_among_rows();
+    (levels.rows() + among_rows, among_rows, levels.tombstones_apart())
 }
 
 #[test]

@@ -7,12 +7,12 @@
 //! the counts come about.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Bound;
 
 use super::super::Db;
 use super::super::chain::Chain;
 use super::super::engine::{Engine, TableShared};
-use crate::index::{Guard, Index, ScanBatch, Slot, Tag};
+use crate::index::{ScanBatch, Slot, Tag};
+use crate::levels::Cursor;
 use crate::{Error, Result};
 
 /// Slots looked at together.
@@ -64,20 +64,28 @@ impl Engine {
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let (mut mixed, mut expiring) = (0, 0);
         let guard = self.pin();
-        each_slot(table.index.rows(), &guard, |key, slot| {
-            let slot = self.log_slot(slot);
-            mixed += u64::from(slot.tag() == Tag::Tombstone);
-            expiring += u64::from(slot.expires());
-            self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
-        })?;
-        each_slot(table.index.tombstones(), &guard, |key, slot| match slot.tag() {
-            Tag::Tombstone => self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places),
-            _ => Err(wrong(table, key, "is a row, and kept apart from the rows")),
-        })?;
+        each_slot(
+            |cursor, batch| table.levels.next_rows(cursor, STEP, &guard, batch),
+            |key, slot| {
+                let slot = self.log_slot(slot);
+                mixed += u64::from(slot.tag() == Tag::Tombstone);
+                expiring += u64::from(slot.expires());
+                self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
+            },
+        )?;
+        each_slot(
+            |cursor, batch| table.levels.next_tombstones(cursor, STEP, &guard, batch),
+            |key, slot| match slot.tag() {
+                Tag::Tombstone => {
+                    self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
+                }
+                _ => Err(wrong(table, key, "is a row, and kept apart from the rows")),
+            },
+        )?;
         if let Some((key, records)) = keys.iter().next() {
             return Err(wrong(table, key, &format!("has no slot, and {records} records in the log")));
         }
-        let counted = table.index.mixed();
+        let counted = table.levels.tombstones_among_rows();
         if counted != mixed {
             let text =
                 format!("table {:?} counts {counted} tombstones among its rows and has {mixed}", table.name);
@@ -124,21 +132,18 @@ impl Engine {
     }
 }
 
-/// Calls `visit` with all entries of an index.
+/// Calls `visit` with all entries of a walk.
 fn each_slot(
-    index: &Index,
-    guard: &Guard<'_>,
+    next: impl Fn(&mut Cursor, &mut ScanBatch) -> bool,
     mut visit: impl FnMut(&[u8], Slot) -> Result<()>,
 ) -> Result<()> {
-    let (mut batch, mut position) = (ScanBatch::default(), Bound::Unbounded);
+    let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
     loop {
-        let from = position.as_ref().map(Vec::as_slice);
-        index.scan_forward(from, Bound::Unbounded, STEP, guard, &mut batch);
+        let more = next(&mut cursor, &mut batch);
         batch.iter().try_for_each(|(key, slot)| visit(key, slot))?;
-        if batch.len() < STEP {
+        if !more {
             return Ok(());
         }
-        position = Bound::Excluded(batch.key(batch.len() - 1).to_vec());
     }
 }
 

@@ -39,7 +39,7 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
     let guard = engine.pin();
-    let slot = table.shared().index.rows().get(KEY, &guard).unwrap();
+    let slot = table.shared().levels.locate(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)

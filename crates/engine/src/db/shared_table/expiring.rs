@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::Slot;
+use crate::levels::Cursor;
 
 /// What a table knows of the expiry of its rows; see [`Table::expiring`](crate::Table::expiring).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,10 +59,9 @@ impl TableExpiry {
 /// Where a pass of the sweeper over a table is, and what it has met.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
-    /// The last key looked at; empty at the start of a pass.
-    pub(crate) position: Vec<u8>,
+    pub(crate) cursor: Cursor,
     /// The same for tombstones among the rows.
-    pub(crate) tombstones: Vec<u8>,
+    pub(crate) tombstones: Cursor,
     rows: u64,
     /// Of the times at which they expire.
     sum_ms: u128,

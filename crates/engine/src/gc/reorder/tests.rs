@@ -1,5 +1,7 @@
 //! When rows are brought together, and when not.
 
+use std::ops::Bound;
+
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions};
 
 use super::*;
@@ -58,7 +60,7 @@ fn lie_apart(table: &Table) -> bool {
     let (engine, mut batch) = (table.engine(), ScanBatch::new());
     let guard = engine.pin();
     let all = usize::try_from(KEYS).unwrap();
-    table.shared().index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, all, &guard, &mut batch);
+    table.shared().levels.next_rows(&mut Cursor::default(), all, &guard, &mut batch);
     are_out_of_order(batch.slots())
 }
 
@@ -177,9 +179,8 @@ fn a_store_of_half_as_much_room_again_comes_into_order() {
     scan_all(&table, 40);
     let (mut batch, mut apart) = (ScanBatch::new(), 0);
     for first in (0..ROWS_ALL).step_by(100) {
-        let first = key(first);
-        let from = Bound::Included(first.as_slice());
-        table.shared().index.rows().scan_forward(from, Bound::Unbounded, 100, &engine.pin(), &mut batch);
+        let mut cursor = Cursor::at(&key(first));
+        table.shared().levels.next_rows(&mut cursor, 100, &engine.pin(), &mut batch);
         apart += u64::from(are_out_of_order(batch.slots()));
     }
     let (reordered, copied) = (db.metrics().rows_reordered, db.metrics().bytes_collected);

@@ -1,0 +1,385 @@
+//! The levels of a table's index: the one door to all that says where a key's newest record is.
+//!
+//! Owns: the order in which levels are asked, and which of them a change goes to. Promises: whoever looks a key up finds the newest
+//! slot that was published before; a walk comes by each key once, in order. Must not know: records, the cache, snapshots.
+//!
+//! **The order of a look-up.** There is one level, the young one: the trees of the table in DRAM (`index/rows.rs`). Levels below
+//! it will be asked only for keys of which it says nothing, and a tombstone says something. So a reader asks, in this order:
+//!
+//! 1. the rows of the young level;
+//! 2. its tombstones, which are kept apart: whoever only wants a row need not ask them as long as nothing is below.
+//!
+//! Writes go to the young level, and so does what is built from the log on opening. Nobody else calls the trees.
+
+use std::ops::Bound;
+
+use hedgerow_device::Random;
+
+use crate::index::{
+    Decision, Epoch, Guard, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located,
+    NodeArena, RowIndex, ScanBatch, ScanEnd, Slot, Tag,
+};
+use crate::sync::Arc;
+
+/// How full the leaves of a tree are that was built from the log.
+const FILL_PERCENT: u32 = 90;
+
+/// Where a table's keys are.
+pub(crate) struct Levels {
+    young: RowIndex,
+}
+
+/// Look-ups.
+impl Levels {
+    /// Of a table without rows.
+    pub(crate) fn new(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> Levels {
+        Levels { young: RowIndex::new(arena, epoch) }
+    }
+
+    /// The slot of the row of `key`, for whoever reads it. May be a tombstone's, which is no row.
+    #[inline]
+    pub(crate) fn locate(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+        self.young.rows().get(key, guard)
+    }
+
+    /// [`Levels::locate`] for all `keys`, whose misses overlap; `out[i]` is for `keys[i]`. `out` is no shorter than `keys`.
+    #[inline]
+    pub(crate) fn locate_many(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+        self.young.rows().multi_get(keys, guard, out);
+    }
+
+    /// The slot of the newest version of `key`, for whoever changes it or its records: a tombstone's wherever that is kept. `None`
+    /// also while the key changes from deleted to written.
+    #[inline]
+    pub(crate) fn locate_version(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+        self.young.find(key, guard)
+    }
+
+    /// [`Levels::locate_version`] for all `keys`, as [`Levels::locate_many`].
+    #[inline]
+    pub(crate) fn locate_versions(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+        self.young.multi_find(keys, guard, out);
+    }
+
+    /// [`Levels::locate_versions`] that remembers for [`Levels::publish`] where the keys are.
+    #[inline]
+    pub(crate) fn locate_to_publish<'g>(
+        &'g self,
+        keys: &[&[u8]],
+        guard: &'g Guard<'_>,
+        out: &mut [Located<'g>],
+    ) {
+        self.young.multi_locate(keys, guard, out);
+    }
+
+    /// Tries once to choose a row's or a tombstone's slot at random, and puts its key into `key`.
+    pub(crate) fn sample(&self, random: &mut Random, guard: &Guard<'_>, key: &mut Vec<u8>) -> Option<Slot> {
+        self.young.rows().sample(random, guard, key)
+    }
+}
+
+/// Changes.
+impl Levels {
+    /// Runs `decide` with the slot of the newest version of `key`, while all other writers of the key are kept out, then does what
+    /// it decided. For a key that was looked up `at` this place under the same guard the way down is saved. A tombstone that is
+    /// stored over a row is kept apart if `apart` says so, which is asked after `decide`.
+    ///
+    /// # Errors
+    /// `IndexFull` if `key` is new and there is no memory for it, in what is `reserved` or else.
+    #[inline]
+    pub(crate) fn publish<'g, R>(
+        &'g self,
+        (key, at): (&[u8], Option<LeafPosition<'g>>),
+        reserved: Option<&'g IndexReservation<'g>>,
+        guard: &'g Guard<'_>,
+        apart: impl FnOnce() -> bool,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        self.young.upsert_at((key, at), reserved, guard, apart, decide)
+    }
+
+    /// Puts another slot of the same version in the place of that of `key`: what `replace` makes of it. Returns what stands
+    /// there then; `None` if there was no slot, or `replace` left it as it was.
+    ///
+    /// # Errors
+    /// As [`Levels::publish`], though nothing is stored for a key that is not there.
+    pub(crate) fn replace(
+        &self,
+        key: &[u8],
+        guard: &Guard<'_>,
+        replace: impl FnOnce(Slot) -> Option<Slot>,
+    ) -> Result<Option<Slot>, IndexFull> {
+        self.young.upsert(
+            key,
+            guard,
+            || false,
+            |now| match now.and_then(replace) {
+                Some(new) => (Decision::Store(new), Some(new)),
+                None => (Decision::Keep, None),
+            },
+        )
+    }
+
+    /// Forgets `key` if `slot`, a droppable tombstone, is still its slot; whether it was. The caller keeps out whoever clears the
+    /// table.
+    ///
+    /// # Errors
+    /// As [`Levels::replace`].
+    pub(crate) fn remove(&self, key: &[u8], slot: Slot, guard: &Guard<'_>) -> Result<bool, IndexFull> {
+        self.young.upsert(
+            key,
+            guard,
+            || false,
+            |now| match now == Some(slot) {
+                true => (Decision::Remove, true),
+                false => (Decision::Keep, false),
+            },
+        )
+    }
+
+    /// Bytes of memory that new keys of so many bytes each take at most: to be [reserved](NodeArena::reserve) for them.
+    pub(crate) fn bytes_for(&self, lens: impl IntoIterator<Item = usize>, guard: &Guard<'_>) -> u64 {
+        self.young.rows().bytes_for(lens, guard)
+    }
+
+    /// Forgets all keys. The caller keeps out all writers.
+    pub(crate) fn clear(&self) {
+        self.young.clear();
+    }
+
+    /// Takes over what was built on opening.
+    ///
+    /// # Errors
+    /// `IndexFull`.
+    pub(crate) fn build(&self, built: LevelsBuilder) -> Result<(), IndexFull> {
+        let rows = built.rows.finish()?;
+        self.young.replace_with(rows, built.tombstones.finish()?);
+        Ok(())
+    }
+}
+
+/// Walks.
+impl Levels {
+    /// Puts the rows between two keys into `batch`, from the one on, or from the other back: at most `count`. There are more if it
+    /// says so. Such tombstones as a snapshot may look under are among them.
+    #[inline]
+    pub(crate) fn scan(
+        &self,
+        (low, high): (Bound<&[u8]>, Bound<&[u8]>),
+        reverse: bool,
+        count: usize,
+        guard: &Guard<'_>,
+        batch: &mut ScanBatch,
+    ) -> ScanEnd {
+        match reverse {
+            false => self.young.rows().scan_forward(low, high, count, guard, batch),
+            true => self.young.rows().scan_reverse(low, high, count, guard, batch),
+        }
+    }
+
+    /// Puts the next rows of a walk into `batch`, at most `count`, as [`Levels::scan`]; whether there are more. If not, the cursor is
+    /// back at the first row.
+    pub(crate) fn next_rows(
+        &self,
+        cursor: &mut Cursor,
+        count: usize,
+        guard: &Guard<'_>,
+        batch: &mut ScanBatch,
+    ) -> bool {
+        cursor.step(self.young.rows(), count, guard, batch)
+    }
+
+    /// [`Levels::next_rows`] of the tombstones that are kept apart.
+    pub(crate) fn next_tombstones(
+        &self,
+        cursor: &mut Cursor,
+        count: usize,
+        guard: &Guard<'_>,
+        batch: &mut ScanBatch,
+    ) -> bool {
+        cursor.step(self.young.tombstones(), count, guard, batch)
+    }
+}
+
+/// Counts.
+impl Levels {
+    /// Rows. While writers are at work, a number between what it was and what it will be.
+    pub(crate) fn rows(&self) -> u64 {
+        self.young.len()
+    }
+
+    /// Tombstones that a walk over the rows comes by.
+    pub(crate) fn tombstones_among_rows(&self) -> u64 {
+        self.young.mixed()
+    }
+
+    /// Tombstones that are kept apart.
+    #[cfg(test)]
+    pub(crate) fn tombstones_apart(&self) -> u64 {
+        self.young.tombstones().len()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.young.bytes()
+    }
+}
+
+/// Where a walk over a table goes on, from one guard to the next.
+#[derive(Debug)]
+pub(crate) struct Cursor(Bound<Vec<u8>>);
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        Cursor(Bound::Unbounded)
+    }
+}
+
+impl Cursor {
+    /// At `key`, or the first after it.
+    pub(crate) fn at(key: &[u8]) -> Cursor {
+        Cursor(Bound::Included(key.to_vec()))
+    }
+
+    fn step(&mut self, tree: &Index, count: usize, guard: &Guard<'_>, batch: &mut ScanBatch) -> bool {
+        let from = self.0.as_ref().map(Vec::as_slice);
+        let end = tree.scan_forward(from, Bound::Unbounded, count, guard, batch);
+        self.0 = match batch.len().checked_sub(1) {
+            Some(last) if end == ScanEnd::More => Bound::Excluded(batch.key(last).to_vec()),
+            _ => Bound::Unbounded,
+        };
+        self.0 != Bound::Unbounded
+    }
+
+    /// Whether the walk has not begun, or came to its end.
+    #[cfg(test)]
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.0 == Bound::Unbounded
+    }
+}
+
+/// What a table's keys are built from on opening: pushed in order, each with the slot of its newest version.
+pub(crate) struct LevelsBuilder {
+    rows: IndexBuilder,
+    tombstones: IndexBuilder,
+}
+
+impl LevelsBuilder {
+    /// For the keys of a table from `low` on, to below `end`.
+    pub(crate) fn new(
+        arena: &Arc<NodeArena>,
+        epoch: &Arc<Epoch>,
+        (low, end): (Option<Vec<u8>>, Option<Vec<u8>>),
+    ) -> LevelsBuilder {
+        let builder = |low, end| {
+            IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT).between(low, end)
+        };
+        LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end) }
+    }
+
+    /// Adds a key above all that were added.
+    ///
+    /// # Errors
+    /// `IndexFull`.
+    pub(crate) fn push(&mut self, key: &[u8], slot: Slot) -> Result<(), IndexFull> {
+        match slot.tag() {
+            Tag::Tombstone => self.tombstones.push(key, slot),
+            Tag::Row | Tag::Delta | Tag::Cached | Tag::Reserved => self.rows.push(key, slot),
+        }
+    }
+
+    /// With what was built of the keys that follow.
+    ///
+    /// # Errors
+    /// `IndexFull`.
+    pub(crate) fn join(self, right: LevelsBuilder) -> Result<LevelsBuilder, IndexFull> {
+        Ok(LevelsBuilder {
+            rows: self.rows.join(right.rows)?,
+            tombstones: self.tombstones.join(right.tombstones)?,
+        })
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn levels() -> (Levels, Arc<Epoch>, Arc<NodeArena>) {
+        let (arena, epoch) = (Arc::new(NodeArena::new(1 << 24).expect("memory")), Arc::new(Epoch::new()));
+        (Levels::new(&arena, &epoch), epoch, arena)
+    }
+
+    fn slot(tag: Tag, n: u64) -> Slot {
+        Slot::new(tag, n * 8, 64)
+    }
+
+    fn keys_of(
+        count: usize,
+        next: impl Fn(&mut Cursor, usize, &mut ScanBatch) -> bool,
+    ) -> (Vec<Vec<u8>>, Cursor) {
+        let (mut cursor, mut batch, mut keys) = (Cursor::default(), ScanBatch::default(), Vec::new());
+        loop {
+            let more = next(&mut cursor, count, &mut batch);
+            assert!(batch.len() <= count);
+            keys.extend(batch.iter().map(|(key, _)| key.to_vec()));
+            if !more {
+                return (keys, cursor);
+            }
+        }
+    }
+
+    /// In steps of every length, those that end with the last key included.
+    #[test]
+    fn a_walk_comes_by_each_row_once() {
+        let (levels, epoch, arena) = levels();
+        let mut builder = LevelsBuilder::new(&arena, &epoch, (None, None));
+        for n in 0..60u64 {
+            let tag = if n % 3 == 0 { Tag::Tombstone } else { Tag::Row };
+            builder.push(&n.to_be_bytes(), slot(tag, n + 1)).unwrap();
+        }
+        levels.build(builder).unwrap();
+        let guard = epoch.pin();
+        let wanted = |apart: bool| (0..60u64).filter(move |n| (n % 3 == 0) == apart).map(u64::to_be_bytes);
+        for count in 1..=41 {
+            let (rows, cursor) =
+                keys_of(count, |cursor, count, batch| levels.next_rows(cursor, count, &guard, batch));
+            assert!(rows.into_iter().eq(wanted(false)), "{count} at a time");
+            assert!(cursor.is_at_start());
+            let (apart, _) =
+                keys_of(count, |cursor, count, batch| levels.next_tombstones(cursor, count, &guard, batch));
+            assert!(apart.into_iter().eq(wanted(true)), "{count} at a time");
+        }
+        let (mut cursor, mut batch) = (Cursor::at(&31u64.to_be_bytes()), ScanBatch::default());
+        assert!(levels.next_rows(&mut cursor, 2, &guard, &mut batch));
+        assert_eq!((batch.key(0), batch.key(1)), (&31u64.to_be_bytes()[..], &32u64.to_be_bytes()[..]));
+        assert!(levels.next_rows(&mut cursor, 1, &guard, &mut batch));
+        assert_eq!(batch.key(0), 34u64.to_be_bytes());
+    }
+
+    #[test]
+    fn only_the_slot_that_was_meant_is_replaced_or_removed() {
+        let (levels, epoch, arena) = levels();
+        let (row, other, tombstone) = (slot(Tag::Row, 1), slot(Tag::Row, 2), slot(Tag::Tombstone, 3));
+        let mut builder = LevelsBuilder::new(&arena, &epoch, (None, None));
+        builder.push(b"apart", tombstone).unwrap();
+        builder.push(b"row", row).unwrap();
+        levels.build(builder).unwrap();
+        let guard = epoch.pin();
+        let replace =
+            |key: &[u8], from, to| levels.replace(key, &guard, |now| (now == from).then_some(to)).unwrap();
+        assert_eq!(replace(b"row", other, tombstone), None);
+        assert_eq!(replace(b"none", row, other), None);
+        assert_eq!(levels.locate(b"none", &guard), None, "nothing is made of nothing");
+        assert_eq!(replace(b"row", row, other), Some(other));
+        assert_eq!(levels.locate(b"row", &guard), Some(other));
+        assert!(!levels.remove(b"row", row, &guard).unwrap());
+        let one_less = tombstone.with_older_versions(7);
+        assert_eq!(replace(b"apart", tombstone, one_less), Some(one_less));
+        assert_eq!(levels.locate(b"apart", &guard), None, "it is no row, and kept apart");
+        assert_eq!(levels.locate_version(b"apart", &guard), Some(one_less));
+        assert!(!levels.remove(b"apart", tombstone, &guard).unwrap());
+        assert!(levels.remove(b"apart", one_less, &guard).unwrap());
+        assert_eq!(levels.locate_version(b"apart", &guard), None);
+        assert_eq!((levels.rows(), levels.tombstones_apart()), (1, 0));
+    }
+}
