@@ -1,10 +1,9 @@
 //! The one table of commands: name, arity, flags, keys, documentation, handler.
 //!
 //! Owns: what commands there are. Dispatch, COMMAND, COMMAND DOCS and `docs/commands.md` are all made from the table, so
-//! that they can not differ. The compiler hashes the names, so that a look-up finds everything ready and touches two
-//! cache lines; the crate `phf` would do the same with a hash that takes longer (SipHash), and wants all rows in one
-//! macro. Handlers are in the modules below, by group. Must not know connections, nor who calls:
-//! [`dispatch`](super::dispatch).
+//! that they can not differ. The compiler hashes the names, so that nothing is made when the server starts; the crate
+//! `phf` would do the same with a hash that takes longer (SipHash), and wants all rows in one macro. Handlers are in the
+//! modules below, by group. Must not know connections, nor who calls: [`dispatch`](super::dispatch).
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in a command's syntax are no links")]
 
 use super::command::Command;
