@@ -118,7 +118,7 @@ pub(crate) struct IndexEntry<'g> {
     pub(crate) key: &'g [u8],
     /// Where in the index the key was found, under the same guard.
     pub(crate) at: Option<LeafPosition<'g>>,
-    /// Memory of the index to take for it.
+    /// Memory of the index to take for it, if it is a row's.
     pub(crate) reserved: Option<&'g IndexReservation<'g>>,
 }
 
@@ -151,8 +151,7 @@ impl Engine {
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> Option<(Published, R)>,
     ) -> Result<Option<R>, IndexFull> {
-        let IndexEntry { table, key, at, reserved } = entry;
-        self.publish_at(table, (key, at), reserved, guard, |old| {
+        self.publish(entry, guard, |old| {
             let Some((Published { slot, seal }, result)) = decide(old) else { return (Decision::Keep, None) };
             // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
             if let Some(seal) = seal {

@@ -25,6 +25,7 @@ use std::time::Duration;
 use hedgerow_device::{Medium, crc32c};
 use smallvec::SmallVec;
 
+use super::append::IndexEntry;
 use super::chain::{Chain, prefetch_chains};
 use super::counters::Count;
 use super::engine::{Engine, TableShared};
@@ -34,7 +35,7 @@ use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
 };
-use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
+use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
@@ -95,27 +96,13 @@ impl Engine {
     /// [`Levels::publish`](crate::levels::Levels::publish) in terms of log slots: `decide` sees the key's log slot, and what
     /// it stores is one. If that replaces a cached slot, its entry is marked.
     #[inline]
-    pub(crate) fn publish<R>(
+    pub(crate) fn publish<'g, R>(
         &self,
-        table: &TableShared,
-        key: &[u8],
-        guard: &Guard<'_>,
-        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
-    ) -> Result<R, IndexFull> {
-        self.publish_at(table, (key, None), None, guard, decide)
-    }
-
-    /// [`Engine::publish`] of a key that was looked up at this place in the index, under the same guard; for a row, memory is
-    /// taken from what is `reserved`.
-    #[inline]
-    pub(super) fn publish_at<'g, R>(
-        &self,
-        table: &'g TableShared,
-        (key, at): (&[u8], Option<LeafPosition<'g>>),
-        reserved: Option<&'g IndexReservation<'g>>,
+        entry: IndexEntry<'g>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
+        let IndexEntry { table, key, at, reserved } = entry;
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
         let result = table.levels.publish((key, at), reserved, guard, apart, |now| {

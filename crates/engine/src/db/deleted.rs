@@ -3,6 +3,7 @@
 //! Owns: the walk that finds them, and the rule which of them can go. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
+use super::append::IndexEntry;
 use super::engine::{Engine, TableShared};
 use crate::index::{Decision, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
@@ -40,7 +41,7 @@ impl Engine {
             false => (Decision::Keep, ()),
         };
         // Stored anew, it goes apart. Where there is no memory for it, it stays; the next walk comes by again.
-        let _ = self.publish(table, key, &guard, same);
+        let _ = self.publish(IndexEntry::new(table, key), &guard, same);
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::Result;
+use crate::db::append::IndexEntry;
 use crate::db::counters::Count;
 use crate::db::deleted::is_row;
 use crate::db::engine::{Engine, TableShared};
@@ -166,7 +167,7 @@ impl Engine {
             return false;
         }
         let guard = self.pin();
-        let dropped = self.publish(table, key, &guard, |now| match now == Some(slot) {
+        let dropped = self.publish(IndexEntry::new(table, key), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),
         });

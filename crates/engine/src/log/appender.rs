@@ -111,6 +111,7 @@ impl Log {
     }
 
     /// Takes away the prefix, with the checksums, of a record that was encoded and will not be sealed.
+    #[cold]
     pub(crate) fn clear_prefix(&self, record: &EncodedRecord) -> Result<()> {
         self.tier.write(record.offset, record.prefix_bytes, |prefix| prefix.fill(0));
         // PERSIST: gone before the next record's prefix can be there.
