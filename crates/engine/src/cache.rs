@@ -8,7 +8,7 @@
 //!
 //! **A cached row** is an entry in DRAM and a *cached* slot in the index (`index/slot.rs`) that says where it is. So a read
 //! that misses has lost nothing: the slot it found is the way to the log. The entry keeps the *log slot*, the word that stood in
-//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that (`Engine::log_slot`).
+//! the index before; whoever takes a slot out of the index for anything but reading the row goes by that ([`Cache::log_slot`]).
 //! No place in DRAM ever gets into the log.
 //!
 //! ```text
@@ -207,8 +207,15 @@ impl Cache {
         self.memory.as_ref().expect("a cached slot was made by a cache with memory")
     }
 
-    /// The slot in the log that a cached slot stands for. Under a guard pinned before `slot` was read.
+    /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
+    /// `slot` was read.
+    #[inline]
     pub(crate) fn log_slot(&self, slot: Slot) -> Slot {
+        if slot.is_cached() { self.log_slot_of(slot) } else { slot }
+    }
+
+    /// The slot in the log that a cached slot stands for.
+    fn log_slot_of(&self, slot: Slot) -> Slot {
         let word = self.memory().load_u64(slot.offset());
         Slot::from_raw(word).expect("an entry holds a log slot").with_older_versions(slot.older_versions())
     }
@@ -274,6 +281,14 @@ impl Cache {
                 state.set(state.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
                 state.get() < u32::MAX / SAMPLED
             })
+    }
+
+    /// Records a write to a table, in its traffic.
+    #[inline]
+    pub(crate) fn record_write(&self, traffic: &Traffic) {
+        if self.tick() != 0 && self.is_sampled() {
+            traffic.writes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Asks for a row. Never waits; the request may be lost.

@@ -15,12 +15,14 @@
 //!
 //! Nobody waits for it: if the queue is full or somebody else is at it, the key is not queued, and the next caller will queue it.
 
-pub(crate) mod in_place;
+mod in_place;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+
+use in_place::InPlaceMerge;
 
 use crate::Result;
 use crate::db::chain::{Chain, prefetch_chains};
@@ -152,7 +154,8 @@ impl Engine {
         {
             // What is newer than a snapshot cannot be merged in place under it. Snapshots taken later are newer.
             let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
-            done = self.merge_in_place(&table, &chains, through);
+            let merge = self.in_place_merge();
+            done = merge.merge(&table, &chains, through);
             let count = done.iter().filter(|done| **done).count() as u64;
             self.merge_queue.in_place.fetch_add(count, Ordering::Relaxed);
             self.merge_queue.merged.fetch_add(count, Ordering::Relaxed);
@@ -173,6 +176,10 @@ impl Engine {
                 self.merge_queue.merged.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    fn in_place_merge(&self) -> InPlaceMerge<'_> {
+        InPlaceMerge { log: &self.log, epoch: &self.epoch, line_flush: self.options.line_flush }
     }
 
     pub(crate) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {

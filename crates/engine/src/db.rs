@@ -5,6 +5,7 @@
 //! | `db/write.rs` | the write path |
 //! | `db/read.rs` | the read path |
 //! | `db/prefetch.rs` | what of a row is prefetched |
+//! | `db/disk_waits.rs` | asking the disk for what will be read, where memory is short |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/expiry.rs` | removing rows that have expired |
@@ -12,7 +13,7 @@
 //! | `db/cached.rs` | rows copied into DRAM and let go again |
 //! | `db/recover.rs` | opening after a crash |
 //! | `db/catalog.rs`, `db/shared_table.rs` | the tables |
-//! | `db/catalog_changes.rs` | how tables and their schemas change, in the log and in the root |
+//! | `db/catalog_changes.rs` | how tables and their schemas change |
 //! | `db/pins.rs` | what must stay in the log for snapshots and backups |
 //! | `db/counters.rs`, `db/metrics.rs` | counting |
 //! | `db/backup.rs` | copies of an open store |
@@ -32,6 +33,7 @@ mod catalog_changes;
 pub(crate) mod chain;
 pub(crate) mod counters;
 pub(crate) mod deleted;
+pub(crate) mod disk_waits;
 pub(crate) mod engine;
 mod expiry;
 #[cfg(test)]
@@ -251,7 +253,7 @@ impl Db {
 
     /// Takes a snapshot.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::take(&self.engine)
+        Snapshot::take(Arc::clone(&self.engine))
     }
 
     /// Makes everything written so far durable against a power cut, with a checkpoint in the file that says so: what is missing of

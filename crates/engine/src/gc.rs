@@ -34,9 +34,10 @@ use crate::db::append::{Draft, IndexEntry, Published, Seal};
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::counters::Count;
 use crate::db::deleted::is_droppable_tombstone;
-use crate::db::engine::{Engine, TableShared, index_full};
+use crate::db::engine::{Engine, TableShared};
 use crate::db::read::{Bodies, GROUP};
 use crate::index::{Slot, Tag};
+use crate::levels::index_full;
 use crate::log::SegmentWalk;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
@@ -155,7 +156,7 @@ impl Engine {
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
-        self.checkpoint_catalog()?;
+        self.catalog.checkpoint(&self.log)?;
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|extent| Pending { extent, sequence, epoch });
         self.gc.pending.lock().extend(pending);
@@ -294,7 +295,7 @@ impl Engine {
                 slot.tag() == Tag::Delta || slot.offset() == record.offset()
             };
             for (slot, record) in found.iter_mut().zip(records) {
-                *slot = slot.map(|slot| self.log_slot(slot)).filter(|slot| leads_to(slot, record));
+                *slot = slot.map(|slot| self.cache.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
             prefetch_chains(&self.log, found);
         }
@@ -304,7 +305,7 @@ impl Engine {
     fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
         let guard = self.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(true) };
-        let slot = self.log_slot(slot);
+        let slot = self.cache.log_slot(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot, claim);
         }

@@ -20,6 +20,7 @@ use crate::index::{
     NodeArena, RowIndex, ScanBatch, ScanEnd, Slot, Tag,
 };
 use crate::sync::Arc;
+use crate::{Error, ErrorKind};
 
 /// How full the leaves of a tree are that was built from the log.
 const FILL_PERCENT: u32 = 90;
@@ -382,4 +383,10 @@ mod tests {
         assert_eq!(levels.locate_version(b"apart", &guard), None);
         assert_eq!((levels.rows(), levels.tombstones_apart()), (1, 0));
     }
+}
+
+/// The error for a full index.
+#[cold]
+pub(crate) fn index_full(_: IndexFull) -> Error {
+    Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }

@@ -17,7 +17,7 @@
 //!    deltas over a merged row change nothing.
 //!
 //! Between 1 and 2 a block and its checksum do not match. Whoever reads then has the deltas in hand: with them laid over a copy,
-//! oldest first, there comes a point where the block does match ([`mend`]). The values come from the deltas anyway. After a
+//! oldest first, there comes a point where the block does match (`db/torn_blocks.rs`). The values come from the deltas anyway. After a
 //! crash recovery does the same and writes the block back.
 
 use std::ops::Range;
@@ -26,11 +26,12 @@ use smallvec::SmallVec;
 
 use crate::Result;
 use crate::db::chain::Chain;
-use crate::db::engine::{Engine, TableShared, index_full};
-use crate::db::torn_blocks::{field_patches, mend};
-use crate::index::{Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, Record, RecordKind};
-use crate::schema::layout::Layout;
+use crate::db::shared_table::TableShared;
+use crate::db::torn_blocks::field_patches;
+use crate::index::{Epoch, Slot, Tag};
+use crate::levels::index_full;
+use crate::log::Log;
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
 
 /// Bytes of a line, the granule of flushing.
 const LINE_BYTES: u64 = 64;
@@ -47,21 +48,19 @@ struct Merge<'c, 'r> {
     fields: Vec<(u64, Vec<u8>)>,
 }
 
-impl Engine {
-    /// Whether rows are written so that they can be merged in place.
-    pub(crate) fn merges_in_place(&self) -> bool {
-        self.options.swim && self.log.tier().flush_is_cheap()
-    }
+/// What merging in place needs of the store.
+pub(super) struct InPlaceMerge<'e> {
+    pub(super) log: &'e Log,
+    pub(super) epoch: &'e Epoch,
+    /// See [`Options::line_flush`](crate::Options::line_flush).
+    pub(super) line_flush: bool,
+}
 
-    /// The flag for rows under `layout` that are written from now on.
-    pub(crate) fn mergeable_flag(&self, layout: &Layout) -> u8 {
-        if layout.has_fixed() && self.merges_in_place() { FLAG_MERGEABLE } else { 0 }
-    }
-
+impl InPlaceMerge<'_> {
     /// Merges in place what can be of these chains, found under a guard that is still held; says which were. All writes up to
     /// `through` are known durable, every guard of the time before they were visible has gone, and no snapshot is older.
     /// While no gc cycle runs.
-    pub(crate) fn merge_in_place(
+    pub(super) fn merge(
         &self,
         table: &TableShared,
         chains: &[(Slot, Chain<'_>)],
@@ -78,7 +77,7 @@ impl Engine {
         merges.sort_unstable_by_key(|(_, merge)| merge.row.offset());
         let tier = self.log.tier();
         let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>| {
-            let mut lines = Lines { engine: self, from: 0, to: 0 };
+            let mut lines = Lines { log: self.log, line_flush: self.line_flush, from: 0, to: 0 };
             for (offset, bytes) in writes {
                 tier.patch(offset, bytes);
                 lines.touched(offset, bytes.len() as u64);
@@ -168,7 +167,7 @@ impl Engine {
             .with_older_versions(slot.older_versions())
             .add_older_versions(slot.depth())
             .with_expires(slot.expires());
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it drops the index.
         let appender = self.log.gc_appender();
         let stands = table.levels.replace(key, &guard, |now| (now == slot).then_some(merged));
@@ -180,66 +179,12 @@ impl Engine {
         }
         Ok(stands)
     }
-
-    /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
-    pub(crate) fn mend_torn(&self, row: &Record<'_>) -> Result<()> {
-        let guard = self.pin();
-        let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
-        if let Some(table) = self.catalog.by_id(row.table()) {
-            let schema = table.schema.load();
-            let chain = self.chain_over(row, table.levels.locate_version(row.key(), &guard));
-            let mended = match (&chain, schema.layout(row.schema_version())) {
-                (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
-                _ => None,
-            };
-            let Some(mended) = mended else { return row.verify_all() };
-            writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
-        } else {
-            // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
-            let body = row.raw_body();
-            let checksum = |block| row.checksum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
-            writes.extend(
-                row.blocks_of(&(0..body.len())).map(|block| (row.checksum_offset(block), checksum(block))),
-            );
-        }
-        let tier = self.log.tier();
-        if !tier.is_read_only() {
-            // PERSIST: a killed process may have left checksums in the caches; they are durable before a block that matches them is.
-            tier.persist(row.offset(), row.record_bytes() as u64)?;
-            for (offset, bytes) in writes {
-                tier.patch(offset, &bytes);
-                // PERSIST: the block is whole before its deltas can be merged once more, or freed.
-                tier.persist(offset, bytes.len() as u64)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
-    /// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
-    fn chain_over(&self, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'_>> {
-        let mut last = u64::MAX;
-        while let Some(version) = slot {
-            let record = self.log.record(version.offset()).ok()?;
-            if record.key() != row.key() || record.sequence() > last {
-                return None;
-            }
-            last = record.sequence();
-            if record.kind() != RecordKind::Tombstone {
-                let chain = Chain::of(&self.log, version).ok()?;
-                if chain.base_row().ok()?.offset() == row.offset() {
-                    return Some(chain);
-                }
-            }
-            slot = record.previous().map(Slot::from);
-        }
-        None
-    }
 }
 
 /// Lines written and not yet flushed: neighbours are flushed together, none twice (FOCUS, Algorithm 1).
-struct Lines<'s> {
-    engine: &'s Engine,
+struct Lines<'l> {
+    log: &'l Log,
+    line_flush: bool,
     from: u64,
     to: u64,
 }
@@ -248,7 +193,7 @@ impl Lines<'_> {
     /// Bytes were written; addresses ascend.
     fn touched(&mut self, offset: u64, bytes: u64) {
         let (from, to) = (offset / LINE_BYTES * LINE_BYTES, (offset + bytes).next_multiple_of(LINE_BYTES));
-        if from > self.to || !self.engine.options.line_flush {
+        if from > self.to || !self.line_flush {
             self.flush();
             self.from = from;
         }
@@ -257,7 +202,7 @@ impl Lines<'_> {
 
     fn flush(&mut self) {
         if self.to > self.from {
-            self.engine.log.persist_range(self.from, self.to - self.from);
+            self.log.persist_range(self.from, self.to - self.from);
         }
         (self.from, self.to) = (0, 0);
     }

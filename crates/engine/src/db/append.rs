@@ -10,10 +10,12 @@
 
 use super::engine::{Engine, TableShared};
 use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordRef, RecordSpec};
+use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{EncodedRecord, Log};
+use crate::schema::layout::Layout;
 use crate::schema::table::TableSchema;
+use crate::sync::atomic::Ordering;
 
 /// A record about to be written, but for its key and body.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +130,19 @@ impl<'g> IndexEntry<'g> {
     }
 }
 
+/// A whole row.
+pub(crate) fn row_draft(
+    schema: &TableSchema,
+    flags: u8,
+    expires_at_ms: Option<u64>,
+    body_bytes: usize,
+) -> Draft {
+    let expires_at_ms = expires_at_ms.map(past_zero);
+    Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+}
+
 impl Engine {
+    /// A whole row for the log.
     pub(crate) fn row_draft(
         &self,
         schema: &TableSchema,
@@ -137,9 +151,43 @@ impl Engine {
         has_field_expiry: bool,
     ) -> Draft {
         let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
-        let flags = flags | self.mergeable_flag(schema.current_layout());
-        let expires_at_ms = expires_at_ms.map(past_zero);
-        Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+        row_draft(schema, flags | self.mergeable_flag(schema.current_layout()), expires_at_ms, body_bytes)
+    }
+
+    /// The flag for rows under `layout` that are written from now on.
+    pub(crate) fn mergeable_flag(&self, layout: &Layout) -> u8 {
+        if layout.has_fixed() && self.merges_in_place() { FLAG_MERGEABLE } else { 0 }
+    }
+
+    /// [`Levels::publish`](crate::levels::Levels::publish) in terms of log slots: `decide` sees the key's log slot, and what
+    /// it stores is one. If that replaces a cached slot, its entry is marked.
+    #[inline]
+    pub(crate) fn publish<'g, R>(
+        &self,
+        entry: IndexEntry<'g>,
+        guard: &'g Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Result<R, IndexFull> {
+        let IndexEntry { table, key, at, reserved } = entry;
+        let mut replaced = None;
+        let apart = || self.snapshots.are_none();
+        let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
+            let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot)));
+            if let Some(cached) = now.filter(|now| now.is_cached())
+                && decision != Decision::Keep
+            {
+                replaced = Some(cached.offset());
+            }
+            (decision, result)
+        })?;
+        // Not before another slot stands in its place, and under the guard from before.
+        if let Some(place) = replaced {
+            self.cache.invalidate(place);
+            if table.traffic.mostly_read.load(Ordering::Relaxed) {
+                self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
+            }
+        }
+        Ok(result)
     }
 
     /// Step 3. `decide` sees the log slot that the key has and says as what the record is published; `None`: it is not.

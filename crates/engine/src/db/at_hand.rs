@@ -6,16 +6,17 @@
 //! stands in the newest delta.
 //!
 //! Owns: these lists. Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
-//! that is found out by waiting (`prefetch.rs`). Must not know who serves whom.
+//! that is found out by waiting (`disk_waits.rs`). Must not know who serves whom.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Db;
-use super::engine::{Engine, TableShared};
-use super::prefetch::{bytes_to_ask_for, has_waited_lately};
+use super::disk_waits::{DiskWaits, bytes_to_ask_for, has_waited_lately};
+use super::engine::Engine;
 use crate::index::{Slot, Tag};
+use crate::log::Log;
 use crate::log::format::RecordRef;
 use crate::{Error, ErrorKind, Result};
 
@@ -83,62 +84,57 @@ impl Db {
     }
 }
 
-impl Engine {
-    /// Fails if the thread reads only what is at hand and the row at `slot` is not.
-    #[inline]
-    pub(super) fn check_at_hand(&self, slot: Slot) -> Result<()> {
-        if ONLY.get() && has_waited_lately() { self.look_at_hand([slot].into_iter()) } else { Ok(()) }
-    }
+/// Whether the calling thread reads only what is at hand, where that may not be all.
+#[inline]
+pub(super) fn may_lack() -> bool {
+    ONLY.get() && has_waited_lately()
+}
 
-    /// The same for the row of a key that will be replaced as a whole: under deltas its records are looked at, to be counted as obsolete.
-    #[inline]
-    pub(super) fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
-        if !ONLY.get() || !has_waited_lately() {
-            return Ok(());
+/// Fails if the thread reads only what is at hand and the row at `slot` is not.
+#[inline]
+pub(super) fn check_at_hand(log: &Log, waits: &DiskWaits, slot: Slot) -> Result<()> {
+    check_all_at_hand(log, waits, [slot].into_iter())
+}
+
+/// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is recorded.
+#[inline]
+pub(super) fn check_all_at_hand(
+    log: &Log,
+    waits: &DiskWaits,
+    slots: impl Iterator<Item = Slot>,
+) -> Result<()> {
+    if may_lack() { look_at_hand(log, waits, slots) } else { Ok(()) }
+}
+
+#[cold]
+fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>) -> Result<()> {
+    let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
+    let lacking = in_log.filter(|&slot| lacks(log, slot)).count();
+    if lacking == 0 {
+        return Ok(());
+    }
+    waits.count_refused(log, lacking as u64);
+    Err(Error::new(
+        ErrorKind::NotInMemory,
+        "the row is not in memory, and this thread does not wait for the disk",
+    ))
+}
+
+/// Records what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
+fn lacks(log: &Log, slot: Slot) -> bool {
+    let tier = log.tier();
+    let mut record = RecordRef::from(slot);
+    for _ in 0..=Slot::DEPTH_MAX {
+        let bytes = bytes_to_ask_for(record);
+        if !tier.is_in_memory(record.offset(), bytes) {
+            LACKED.with_borrow_mut(|lacked| lacked.push((record.offset(), bytes)));
+            return true;
         }
-        let guard = self.pin();
-        let found = table.levels.locate_version(key, &guard).map(|slot| self.log_slot(slot));
-        found
-            .filter(|slot| slot.tag() == Tag::Delta)
-            .map_or(Ok(()), |slot| self.look_at_hand([slot].into_iter()))
+        let below = record.is_delta().then(|| log.peek_previous(record.offset()));
+        let Some(below) = below.flatten() else { return false };
+        record = below;
     }
-
-    /// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is recorded.
-    #[inline]
-    pub(super) fn check_all_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
-        if ONLY.get() && has_waited_lately() { self.look_at_hand(slots) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn look_at_hand(&self, slots: impl Iterator<Item = Slot>) -> Result<()> {
-        let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
-        let lacks = in_log.filter(|&slot| self.lacks(slot)).count();
-        if lacks == 0 {
-            return Ok(());
-        }
-        self.count_refused_waits(lacks as u64);
-        Err(Error::new(
-            ErrorKind::NotInMemory,
-            "the row is not in memory, and this thread does not wait for the disk",
-        ))
-    }
-
-    /// Records what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
-    fn lacks(&self, slot: Slot) -> bool {
-        let tier = self.log.tier();
-        let mut record = RecordRef::from(slot);
-        for _ in 0..=Slot::DEPTH_MAX {
-            let bytes = bytes_to_ask_for(record);
-            if !tier.is_in_memory(record.offset(), bytes) {
-                LACKED.with_borrow_mut(|lacked| lacked.push((record.offset(), bytes)));
-                return true;
-            }
-            let below = record.is_delta().then(|| self.log.peek_previous(record.offset()));
-            let Some(below) = below.flatten() else { return false };
-            record = below;
-        }
-        false
-    }
+    false
 }
 
 #[cfg(test)]
@@ -174,7 +170,7 @@ mod tests {
         let tier = db.engine.log.tier();
         tier.evict(0, tier.bytes());
         // The thread has met one that was cold.
-        db.engine.count_refused_waits(1);
+        db.engine.disk_waits.count_refused(&db.engine.log, 1);
         !tier.is_in_memory(0, tier.bytes())
     }
 

@@ -41,16 +41,17 @@ mod manifest;
 mod target;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use hedgerow_device::{names_in, remove_file};
 
 use super::Db;
+use super::catalog::Catalog;
 use super::engine::Engine;
 use super::identity::PARTIAL_FILE;
 use super::inspect::View;
-use super::pins::Pinning;
-use crate::log::SegmentToCopy;
+use super::pins::{BackupPins, Pinning};
+use crate::log::{Log, SegmentToCopy};
+use crate::scheduler::gc_state::GcState;
 use crate::{Error, ErrorKind, Result};
 use target::{Added, Target};
 
@@ -108,23 +109,49 @@ impl Db {
         to: impl AsRef<Path>,
         mut progress: impl FnMut(Progress) -> Result<()>,
     ) -> Result<Summary> {
-        back_up(&self.engine, to.as_ref(), &mut progress)
+        let Engine { log, catalog, backups, gc, .. } = &*self.engine;
+        Source { log, catalog, backups, gc }.copy_to(to.as_ref(), &mut progress)
     }
 }
 
-/// Steps 1 to 4 of the module.
-fn begin<'s>(engine: &'s Arc<Engine>) -> Result<(Pinning<'s>, Moment)> {
-    let pinning = engine.backups.take()?;
-    // Gc cycles share it, and who merges in place has it alone: those that had not seen the pins have ended.
-    drop(engine.gc.lock.write());
-    // No schema changes before the segments are listed: a copy of an old row under a newer one would be in them.
-    let moment = engine.at_catalog_barrier(|sequence, catalog| {
-        let segments = engine.log.segments_to_copy();
-        Moment { sequence, catalog, segments }
-    });
-    pinning.narrow(&moment.segments);
-    engine.log.checkpoint()?;
-    Ok((pinning, moment))
+/// What a backup needs of the store.
+struct Source<'e> {
+    log: &'e Log,
+    catalog: &'e Catalog,
+    backups: &'e BackupPins,
+    gc: &'e GcState,
+}
+
+impl<'e> Source<'e> {
+    /// Steps 1 to 4 of the module.
+    fn begin(&self) -> Result<(Pinning<'e>, Moment)> {
+        let pinning = self.backups.take()?;
+        // Gc cycles share it, and who merges in place has it alone: those that had not seen the pins have ended.
+        drop(self.gc.lock.write());
+        // No schema changes before the segments are listed: a copy of an old row under a newer one would be in them.
+        let moment = self.catalog.at_barrier(self.log, |sequence, catalog| {
+            let segments = self.log.segments_to_copy();
+            Moment { sequence, catalog, segments }
+        });
+        pinning.narrow(&moment.segments);
+        self.log.checkpoint()?;
+        Ok((pinning, moment))
+    }
+
+    fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
+        let mut target = Target::open(to, &self.log.root())?;
+        let (pinning, moment) = self.begin()?;
+        target.begin(self.log, &moment.segments)?;
+        let mut copying = Copying::new(&moment);
+        while let Some(segment) = pinning.next(&self.gc.waiting_to_free()) {
+            progress(copying.progress())?;
+            copying.count(&segment, target.add(self.log, &segment, moment.sequence)?);
+            pinning.copied(segment.extent);
+        }
+        progress(copying.progress())?;
+        drop(pinning);
+        copying.finish(self.log, target, &moment, progress).map(|(summary, _)| summary)
+    }
 }
 
 /// What a backup is of.
@@ -132,25 +159,6 @@ struct Moment {
     sequence: u64,
     catalog: Vec<u8>,
     segments: Vec<SegmentToCopy>,
-}
-
-fn back_up(
-    engine: &Arc<Engine>,
-    to: &Path,
-    progress: &mut dyn FnMut(Progress) -> Result<()>,
-) -> Result<Summary> {
-    let mut target = Target::open(to, &engine.log.root())?;
-    let (pinning, moment) = begin(engine)?;
-    target.begin(&engine.log, &moment.segments)?;
-    let mut copying = Copying::new(&moment);
-    while let Some(segment) = pinning.next(&engine.gc.waiting_to_free()) {
-        progress(copying.progress())?;
-        copying.count(&segment, target.add(&engine.log, &segment, moment.sequence)?);
-        pinning.copied(segment.extent);
-    }
-    progress(copying.progress())?;
-    drop(pinning);
-    copying.finish(engine, target, &moment, progress).map(|(summary, _)| summary)
 }
 
 /// Copies a backup, or any store that was closed in order, to the directory `to`, which must be empty or missing: a store with an
@@ -181,7 +189,7 @@ pub fn restore(
     }
     let root = engine.log.root();
     let mut target = Target::open(to, &root)?;
-    let catalog = engine.at_catalog_barrier(|_, catalog| catalog);
+    let catalog = engine.catalog.at_barrier(&engine.log, |_, catalog| catalog);
     let moment = Moment { sequence: root.watermark, catalog, segments: engine.log.segments_to_copy() };
     target.begin(&engine.log, &moment.segments)?;
     let mut copying = Copying::new(&moment);
@@ -191,7 +199,7 @@ pub fn restore(
         copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
     progress(copying.progress())?;
-    let (summary, manifest) = copying.finish(engine, target, &moment, &mut progress)?;
+    let (summary, manifest) = copying.finish(&engine.log, target, &moment, &mut progress)?;
     // It is a store now, and not a backup to be gone on with.
     remove_file(&manifest)?;
     Ok(summary)
@@ -227,13 +235,13 @@ impl Copying {
 
     fn finish(
         self,
-        engine: &Engine,
+        log: &Log,
         target: Target,
         moment: &Moment,
         progress: &mut dyn FnMut(Progress) -> Result<()>,
     ) -> Result<(Summary, std::path::PathBuf)> {
         let mut verifying = |done, total| progress(Progress::Verifying(done, total));
-        let finished = target.finish(&engine.log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
+        let finished = target.finish(&log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
         Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
     }
 }

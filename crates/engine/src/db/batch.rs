@@ -11,12 +11,15 @@ use smallvec::SmallVec;
 
 use super::Table;
 use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
+use super::at_hand::check_at_hand;
 use super::counters::Count;
 use super::deleted::is_row;
-use super::engine::{Engine, TableShared, index_full};
+use super::engine::{Engine, TableShared};
+use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, RowRef};
 use super::write::check_key;
 use crate::index::{Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
+use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
@@ -325,15 +328,15 @@ impl Engine {
                 table.levels.locate_to_publish(&keys, guard, &mut found);
                 for (write, found) in group.iter().zip(&found) {
                     if let Some(slot) = found.slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
-                        self.prefetch(slot);
+                        prefetch_row(&self.log, &self.cache, slot);
                     }
                 }
                 // After the slots, so that it knows the version of every record that they lead to.
                 let schema = table.schema.load();
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
-                    let old = found.slot.map(|slot| self.log_slot(slot));
+                    let old = found.slot.map(|slot| self.cache.log_slot(slot));
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
-                        self.check_at_hand(chain)?;
+                        check_at_hand(&self.log, &self.disk_waits, chain)?;
                     }
                     let Some((draft, body)) = self.part(&schema, (staged, write), found.slot, &mut made)?
                     else {
@@ -464,7 +467,7 @@ impl Engine {
                 self.counters.add(Count::Update);
                 let body = staged.body(write, fields, schema);
                 let goes_unseen = |bytes| {
-                    let old = slot.map(|slot| self.log_slot(slot));
+                    let old = slot.map(|slot| self.cache.log_slot(slot));
                     expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
                 };
                 match body {
@@ -523,7 +526,7 @@ impl Engine {
         expiry: Option<NewExpiry>,
     ) -> Result<Draft> {
         let bytes = bodies.len() - from;
-        if self.takes_delta(slot.map(|slot| self.log_slot(slot)), row.as_ref(), bytes)? {
+        if self.takes_delta(slot.map(|slot| self.cache.log_slot(slot)), row.as_ref(), bytes)? {
             // In a delta's header 0 takes the row's expiry away.
             let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
             return Ok(delta_draft(schema, expires_at_ms, bytes));

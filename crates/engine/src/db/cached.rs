@@ -1,8 +1,8 @@
 //! The cache and the index together: log slots, and the worker that fills and empties the cache.
 //!
 //! Owns the rule by which the rest of `db` lives with cached slots: who reads a row takes the slot as it is
-//! ([`Engine::row_at`]); who wants anything else of it takes its *log slot* ([`Engine::log_slot`]); who replaces it does so through
-//! [`Engine::publish`], which shows it the log slot and sees to the entry. So a place in DRAM is never mistaken for one in
+//! (`Engine::row_at`); who wants anything else of it takes its *log slot* ([`Cache::log_slot`]); who replaces it does so through
+//! `Engine::publish`, which shows it the log slot and sees to the entry. So a place in DRAM is never mistaken for one in
 //! the log. Promises that a cached slot stands for the very version its log slot leads to: it is published over that slot
 //! alone, and gone with the first change. Must not know what a page is.
 //!
@@ -22,29 +22,30 @@
 
 use std::time::Duration;
 
-use hedgerow_device::{Medium, crc32c};
+use hedgerow_device::{Clock, Medium, crc32c};
 use smallvec::SmallVec;
 
-use super::append::IndexEntry;
+use super::append::row_draft;
+use super::catalog::Catalog;
 use super::chain::{Chain, prefetch_chains};
-use super::counters::Count;
-use super::engine::{Engine, TableShared};
+use super::disk_waits::DiskWaits;
+use super::engine::TableShared;
 use super::read::{Bodies, GROUP};
-use crate::Result;
 use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
 };
-use crate::index::{Decision, Guard, IndexFull, Slot, Tag};
+use crate::index::{Epoch, Guard, NodeArena, Slot, Tag};
+use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
-use crate::scheduler::IdleBackoff;
 use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
+use crate::{Options, Result};
 
 /// Between two rounds of the worker while there is work.
-const POLL_INTERVAL: Duration = Duration::from_millis(4);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Between two looks whether the cache pays.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 /// The same while the store is too small to tell.
@@ -84,113 +85,21 @@ struct Unlinked {
     pages: Vec<u32>,
 }
 
-/// What callers need.
-impl Engine {
-    /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
-    /// `slot` was read.
-    #[inline]
-    pub(crate) fn log_slot(&self, slot: Slot) -> Slot {
-        if slot.is_cached() { self.cache.log_slot(slot) } else { slot }
-    }
-
-    /// [`Levels::publish`](crate::levels::Levels::publish) in terms of log slots: `decide` sees the key's log slot, and what
-    /// it stores is one. If that replaces a cached slot, its entry is marked.
-    #[inline]
-    pub(crate) fn publish<'g, R>(
-        &self,
-        entry: IndexEntry<'g>,
-        guard: &'g Guard<'_>,
-        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
-    ) -> Result<R, IndexFull> {
-        let IndexEntry { table, key, at, reserved } = entry;
-        let mut replaced = None;
-        let apart = || self.snapshots.are_none();
-        let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
-            let (decision, result) = decide(now.map(|slot| self.log_slot(slot)));
-            if let Some(cached) = now.filter(|now| now.is_cached())
-                && decision != Decision::Keep
-            {
-                replaced = Some(cached.offset());
-            }
-            (decision, result)
-        })?;
-        // Not before another slot stands in its place, and under the guard from before.
-        if let Some(place) = replaced {
-            self.cache.invalidate(place);
-            if table.traffic.mostly_read.load(Ordering::Relaxed) {
-                self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
-            }
-        }
-        Ok(result)
-    }
-
-    /// Prefetches the newest record of a row, or its cached copy.
-    #[inline]
-    pub(super) fn prefetch(&self, slot: Slot) {
-        if slot.is_cached() {
-            self.cache.prefetch(slot);
-        } else {
-            self.log.prefetch_record(slot.offset(), slot.bytes());
-        }
-    }
-
-    /// Lets the cache know of a row that was read through `slot`.
-    #[inline]
-    pub(super) fn record_read(&self, table: &TableShared, key: &[u8], slot: Option<Slot>) {
-        let tick = self.cache.tick();
-        if let Some(slot) = slot
-            && tick != 0
-        {
-            self.record_read_at(table, key, slot, tick);
-        }
-    }
-
-    #[inline(never)]
-    fn record_read_at(&self, table: &TableShared, key: &[u8], slot: Slot, tick: u32) {
-        let sampled = self.cache.is_sampled();
-        if slot.is_cached() {
-            self.counters.add(Count::CacheHit);
-            self.cache.touch(slot.offset(), tick);
-            if sampled {
-                table.traffic.hits.fetch_add(1, Ordering::Relaxed);
-            }
-            return;
-        }
-        self.counters.add(Count::CacheMiss);
-        if sampled {
-            table.traffic.misses.fetch_add(1, Ordering::Relaxed);
-        }
-        if sampled || !table.traffic.steady.load(Ordering::Relaxed) {
-            self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
-        }
-    }
-
-    /// Lets the cache know of a write to a table.
-    #[inline]
-    pub(super) fn record_write(&self, table: &TableShared) {
-        if self.cache.tick() != 0 && self.cache.is_sampled() {
-            table.traffic.writes.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+/// Who fills the cache and empties it, and what it needs of the store.
+pub(crate) struct CacheWorker<'e> {
+    pub(super) cache: &'e Cache,
+    pub(super) log: &'e Log,
+    pub(super) catalog: &'e Catalog,
+    pub(super) epoch: &'e Epoch,
+    pub(super) arena: &'e NodeArena,
+    pub(super) clock: &'e Clock,
+    pub(super) options: &'e Options,
+    pub(super) disk_waits: &'e DiskWaits,
 }
 
-/// The worker.
-impl Engine {
-    /// The worker's thread.
-    pub(super) fn cache_loop(&self) {
-        let mut backoff = IdleBackoff::new(POLL_INTERVAL);
-        let mut round = Round::Busy;
-        while match round {
-            Round::Bypassed(until_probe) => self.scheduler.sleep(until_probe.max(POLL_INTERVAL)),
-            Round::Busy => self.scheduler.back_off(&mut backoff, || true),
-            Round::Quiet => self.scheduler.back_off(&mut backoff, || false),
-        } {
-            round = self.tend_cache();
-        }
-    }
-
+impl CacheWorker<'_> {
     /// One round.
-    pub(crate) fn tend_cache(&self) -> Round {
+    pub(super) fn tend(&self) -> Round {
         if !self.cache.exists() {
             return Round::Bypassed(PROBE_INTERVAL);
         }
@@ -295,7 +204,7 @@ impl Engine {
             // The fast tier is DRAM.
             Medium::Dram => Some(false),
             Medium::PageCache => Some(
-                self.waits_for_disk.load(Ordering::Relaxed) > 0
+                self.disk_waits.are_any()
                     && (state.memory_bytes)().is_some_and(|memory| {
                         let used_bytes = self.log.bytes_used().0;
                         is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
@@ -328,7 +237,7 @@ impl Engine {
 }
 
 /// Admission.
-impl Engine {
+impl CacheWorker<'_> {
     /// Returns how many requests there were.
     fn admit_requested(&self, state: &mut CacheState) -> usize {
         let mut taken = 0;
@@ -357,7 +266,7 @@ impl Engine {
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
         let mut found = [None; GROUP];
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
         for (slot, key) in found.iter_mut().zip(&keys) {
             let admits = |slot: &Slot| {
@@ -366,7 +275,7 @@ impl Engine {
             };
             *slot = slot.filter(admits);
         }
-        prefetch_chains(&self.log, found);
+        prefetch_chains(self.log, found);
         for slot in found.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
             if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {
@@ -384,7 +293,7 @@ impl Engine {
         log_slot: Slot,
         guard: &Guard<'_>,
     ) -> Result<bool> {
-        let chain = Chain::of(&self.log, log_slot)?;
+        let chain = Chain::of(self.log, log_slot)?;
         let newest = chain.newest();
         if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);
@@ -393,10 +302,9 @@ impl Engine {
         if chain.depth() > 0 {
             let bodies = Bodies::new(&schema, Some(&chain), None)?;
             let plan = bodies.merge(&schema, self.clock.now_ms())?;
-            let mut draft =
-                self.row_draft(&schema, chain.expires_at_ms()?, plan.body_bytes(), plan.has_field_expiry());
-            // Nobody merges in the cache.
-            draft.flags &= FLAG_FIELD_EXPIRY;
+            // Nobody merges in the cache: no flag says that it may be.
+            let flags = if plan.has_field_expiry() { FLAG_FIELD_EXPIRY } else { 0 };
+            let draft = row_draft(&schema, flags, chain.expires_at_ms()?, plan.body_bytes());
             let spec = draft.spec(id, newest.key());
             return Ok(self.admit_as(state, table, log_slot, &chain, &spec, guard, |body| plan.encode(body)));
         }
@@ -443,7 +351,7 @@ impl Engine {
 }
 
 /// Eviction.
-impl Engine {
+impl CacheWorker<'_> {
     fn make_room(&self, state: &mut CacheState, unlinked: &mut Unlinked) {
         if state.eviction_cursor.is_empty() && state.pages.usage() > USAGE_HIGH {
             state.eviction_cursor = self.plan_eviction(state);
@@ -540,9 +448,9 @@ impl Engine {
     /// be marked.
     fn evict(&self, state: &mut CacheState, table: &TableShared, place: u64) -> bool {
         let Ok(record) = self.cache.owner(place) else { return false };
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let replaced = table.levels.replace(record.key(), &guard, |now| {
-            (now.is_cached() && now.offset() == place).then(|| self.log_slot(now))
+            (now.is_cached() && now.offset() == place).then(|| self.cache.log_slot(now))
         });
         let evicted = matches!(replaced, Ok(Some(_)));
         if evicted {
@@ -593,7 +501,7 @@ impl Engine {
         let bytes = Cache::entry_bytes(record.record_bytes());
         let Some(to) = state.pages.allocate(record.table(), bytes) else { return false };
         let elsewhere = !state.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let replace = |now: Slot| (now.is_cached() && now.offset() == from).then(|| now.with_offset(to));
         let moved = elsewhere && matches!(table.levels.replace(record.key(), &guard, replace), Ok(Some(_)));
         if moved {

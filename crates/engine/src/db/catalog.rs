@@ -1,6 +1,6 @@
 //! The catalog: which tables there are, and their schemas.
 //!
-//! Owns the tables of an open store; how they are changed is in `db/catalog_changes.rs`. A change is a record in the log
+//! Owns the tables of an open store, and when the root's catalog is stored anew; how they are changed is in `db/catalog_changes.rs`. A change is a record in the log
 //! like a row (`manifest/catalog.rs`), with a sequence of its own: it is as durable as the rows before and after it, and what is
 //! left after a crash is a prefix of both. The catalog in the root is a checkpoint: whole as of a sequence, stored off the
 //! callers' path. Promises:
@@ -9,12 +9,13 @@
 //!    sequence, so whoever knows of it takes his own later.
 //! 2. PERSIST: a change's record is durable before a catalog that holds it, and that before the record's segment is freed. So a
 //!    change is always in one of the two, and a change's record counts as obsolete from the first: whoever frees its segment stores the
-//!    catalog before (`db/catalog_changes.rs`).
+//!    catalog before ([`Catalog::checkpoint`]).
 //! 3. What several steps come to is in one record, however many they are (`catalog/plan.rs`).
 //!
 //! Must not know rows.
 
 pub(super) mod plan;
+pub(super) mod replay;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
 use crate::index::{Epoch, NodeArena};
-use crate::levels::Levels;
+use crate::levels::{Levels, LevelsBuilder};
 use crate::log::Log;
 use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 use crate::schema::table::FieldAccess;
@@ -34,6 +35,10 @@ use crate::{Error, Result};
 
 /// Bytes in a table's name.
 const NAME_BYTES_MAX: usize = 255;
+
+/// With so many bytes of changes in the log that the root's catalog does not hold, it is stored whether or not they are durable:
+/// so much is replayed at most when the store is opened.
+const CHANGES_BYTES_MAX: u64 = 1 << 20;
 
 /// The tables of a store.
 pub(crate) struct Catalog {
@@ -49,6 +54,9 @@ pub(crate) struct Catalog {
     pub(super) all_below: u32,
     /// Changes in the log count.
     pub(super) replays: bool,
+    /// Where the indexes of its tables are.
+    arena: Arc<NodeArena>,
+    epoch: Arc<Epoch>,
 }
 
 #[derive(Default, Clone)]
@@ -73,7 +81,7 @@ pub(super) struct CatalogState {
 }
 
 impl Catalog {
-    /// The catalog of the root. Changes in the log are replayed (`db/catalog_changes/replay.rs`) later.
+    /// The catalog of the root. Changes in the log are replayed (`catalog/replay.rs`) later.
     pub(super) fn load(
         log: &Log,
         arena: &Arc<NodeArena>,
@@ -151,7 +159,19 @@ impl Catalog {
             whole,
             all_below: if whole { next_id } else { 0 },
             replays,
+            arena: Arc::clone(arena),
+            epoch: Arc::clone(epoch),
         }
+    }
+
+    /// The empty index of a table to be.
+    pub(super) fn new_levels(&self) -> Levels {
+        Levels::new(&self.arena, &self.epoch)
+    }
+
+    /// What builds a table's index of the keys from the first to before the second.
+    pub(super) fn levels_builder(&self, keys: (Option<Vec<u8>>, Option<Vec<u8>>)) -> LevelsBuilder {
+        LevelsBuilder::new(&self.arena, &self.epoch, keys)
     }
 
     /// Whether it is what was stored last, with what is found of later changes.
@@ -209,6 +229,56 @@ impl Catalog {
         let entries =
             tables.iter().map(|(schema, table)| (table.id.load(Ordering::Relaxed), &*table.name, &**schema));
         encode_catalog(state.next_id, entries, sequence)
+    }
+}
+
+/// Storing it in the root.
+impl Catalog {
+    /// Stores the catalog in the root, durably, if the root's does not hold all changes.
+    pub(crate) fn checkpoint(&self, log: &Log) -> Result<()> {
+        if log.tier().is_read_only() {
+            return Ok(());
+        }
+        let mut stored = self.stored.lock();
+        let (bytes, sequence, logged_bytes) = {
+            let state = self.changing.lock();
+            if state.sequence <= *stored {
+                return Ok(());
+            }
+            (self.encode(&state, state.sequence), state.sequence, state.logged_bytes)
+        };
+        // PERSIST: the records of the changes, and all writes before them, are durable before the catalog that holds them: else a
+        // power cut would leave it ahead of the rows.
+        log.persist_to(sequence)?;
+        log.store_catalog(&bytes)?;
+        *stored = sequence;
+        self.changing.lock().logged_bytes -= logged_bytes;
+        Ok(())
+    }
+
+    /// [`Catalog::checkpoint`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
+    /// housekeeping.
+    pub(super) fn checkpoint_if_due(&self, log: &Log) -> Result<()> {
+        let (sequence, logged_bytes) = {
+            let state = self.changing.lock();
+            (state.sequence, state.logged_bytes)
+        };
+        let is_due = logged_bytes > 0 && log.checkpointed_sequence() >= sequence;
+        if is_due || logged_bytes > CHANGES_BYTES_MAX { self.checkpoint(log) } else { Ok(()) }
+    }
+
+    /// Whether the log holds changes that the root's catalog does not.
+    pub(super) fn has_logged_changes(&self) -> bool {
+        let stored = self.stored.lock();
+        self.changing.lock().sequence > *stored
+    }
+
+    /// Runs `list` with a sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or
+    /// dropped until it returns.
+    pub(super) fn at_barrier<R>(&self, log: &Log, list: impl FnOnce(u64, Vec<u8>) -> R) -> R {
+        let state = self.changing.lock();
+        let sequence = log.barrier();
+        list(sequence, self.encode(&state, sequence))
     }
 }
 

@@ -1,9 +1,7 @@
-//! Changing the catalog, and storing it.
+//! Changing the catalog.
 //!
-//! Owns the way of a change into the log and the order of changes, and when the root's catalog is stored anew. Promises what `db/catalog.rs`
+//! Owns the way of a change into the log and the order of changes. Promises what `db/catalog.rs`
 //! says. Must not know rows, nor what a step comes to (`catalog/plan.rs`).
-
-mod replay;
 
 use std::sync::Arc;
 
@@ -12,20 +10,14 @@ use parking_lot::MutexGuard;
 use super::append::Seal;
 use super::catalog::TableChanges;
 use super::catalog::plan::Plan;
+use super::catalog::replay::count_change;
 use super::engine::Engine;
 use super::shared_table::TableShared;
-use crate::levels::Levels;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::{Claim, SegmentKind};
 use crate::log::{Appender, NoSpace};
 use crate::schema::table::TableSchema;
 use crate::{Result, Schema};
-
-pub(super) use self::replay::LoggedChange;
-
-/// With so many bytes of changes in the log that the root's catalog does not hold, it is stored whether or not they are durable:
-/// so much is replayed at most when the store is opened.
-const CHANGES_BYTES_MAX: u64 = 1 << 20;
 
 /// What a change came to.
 enum Tried<R> {
@@ -64,11 +56,10 @@ fn change_spec(body_bytes: usize) -> RecordSpec<'static> {
     }
 }
 
-/// Changing it.
 impl Engine {
     /// Creates a table; one that exists and accepts `schema` is opened.
     pub(super) fn create_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
-        self.change(|plan| plan.create(name, schema, &|| self.new_levels()))
+        self.change(|plan| plan.create(name, schema, &|| self.catalog.new_levels()))
     }
 
     /// Drops a table; false if there is none of that name.
@@ -98,11 +89,7 @@ impl Engine {
 
     /// Makes several changes together.
     pub(super) fn change_tables(&self, changes: &TableChanges) -> Result<()> {
-        self.change(|plan| changes.apply(plan, &|| self.new_levels()))
-    }
-
-    fn new_levels(&self) -> Levels {
-        Levels::new(&self.arena, &self.epoch)
+        self.change(|plan| changes.apply(plan, &|| self.catalog.new_levels()))
     }
 
     /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
@@ -170,63 +157,7 @@ impl Engine {
         let sequence = self.log.take_sequence();
         self.seal(&record, &Seal { sequence, previous: None });
         appender.commit(reservation, sequence);
-        self.count_change(record.offset(), bytes as u64);
+        count_change(&self.log, record.offset(), bytes as u64);
         Ok((sequence, bytes))
-    }
-
-    /// Counts the record of a change as obsolete: nobody has to move it (see the second promise of `db/catalog.rs`), and no table has its id.
-    pub(super) fn count_change(&self, offset: u64, bytes: u64) {
-        self.log.add_obsolete(offset, bytes);
-        self.log.record_vanished((offset / self.log.extent_bytes()) as u32, bytes);
-    }
-}
-
-/// Storing it.
-impl Engine {
-    /// Stores the catalog in the root, durably, if the root's does not hold all changes.
-    pub(crate) fn checkpoint_catalog(&self) -> Result<()> {
-        if self.log.tier().is_read_only() {
-            return Ok(());
-        }
-        let mut stored = self.catalog.stored.lock();
-        let (bytes, sequence, logged_bytes) = {
-            let state = self.catalog.changing.lock();
-            if state.sequence <= *stored {
-                return Ok(());
-            }
-            (self.catalog.encode(&state, state.sequence), state.sequence, state.logged_bytes)
-        };
-        // PERSIST: the records of the changes, and all writes before them, are durable before the catalog that holds them: else a
-        // power cut would leave it ahead of the rows.
-        self.log.persist_to(sequence)?;
-        self.log.store_catalog(&bytes)?;
-        *stored = sequence;
-        self.catalog.changing.lock().logged_bytes -= logged_bytes;
-        Ok(())
-    }
-
-    /// [`Engine::checkpoint_catalog`], when it costs no sync of the rows that nobody else asks for, or there is much to be stored: for
-    /// housekeeping.
-    pub(super) fn store_catalog_if_due(&self) -> Result<()> {
-        let (sequence, logged_bytes) = {
-            let state = self.catalog.changing.lock();
-            (state.sequence, state.logged_bytes)
-        };
-        let is_due = logged_bytes > 0 && self.log.checkpointed_sequence() >= sequence;
-        if is_due || logged_bytes > CHANGES_BYTES_MAX { self.checkpoint_catalog() } else { Ok(()) }
-    }
-
-    /// Whether the log holds changes that the root's catalog does not.
-    pub(super) fn has_logged_changes(&self) -> bool {
-        let stored = self.catalog.stored.lock();
-        self.catalog.changing.lock().sequence > *stored
-    }
-
-    /// Runs `list` with a sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or
-    /// dropped until it returns.
-    pub(super) fn at_catalog_barrier<R>(&self, list: impl FnOnce(u64, Vec<u8>) -> R) -> R {
-        let state = self.catalog.changing.lock();
-        let sequence = self.log.barrier();
-        list(sequence, self.catalog.encode(&state, sequence))
     }
 }

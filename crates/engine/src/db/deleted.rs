@@ -3,28 +3,37 @@
 //! Owns: the walk that finds them, and the rule which of them can go. Promises: once no snapshot is held, scans come by them for a moment more and not for good.
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
-use super::append::IndexEntry;
-use super::engine::{Engine, TableShared};
-use crate::index::{Decision, ScanBatch, Slot, Tag};
-use crate::levels::Cursor;
+use super::pins::Snapshots;
+use crate::index::{Decision, Epoch, ScanBatch, Slot, Tag};
+use crate::levels::{Cursor, Levels};
+use crate::log::Log;
+use crate::scheduler::Scheduler;
 
 /// Slots looked at under one guard, and at most in one call.
 const STEP: usize = 1000;
 const SLOTS_MAX: usize = 50_000;
 
-impl Engine {
-    /// Goes on with the walk over the rows of `table` that found the tombstones before `cursor`.
-    pub(super) fn set_tombstones_apart(&self, table: &TableShared, cursor: &mut Cursor) {
+/// Who walks over rows and sets tombstones apart, and what it needs of the store.
+pub(super) struct TombstoneWalk<'e> {
+    pub(super) log: &'e Log,
+    pub(super) epoch: &'e Epoch,
+    pub(super) snapshots: &'e Snapshots,
+    pub(super) scheduler: &'e Scheduler,
+}
+
+impl TombstoneWalk<'_> {
+    /// Goes on with the walk over the rows of a table that found the tombstones before `cursor`.
+    pub(super) fn go_on(&self, levels: &Levels, cursor: &mut Cursor) {
         let mut batch = ScanBatch::default();
         for _ in 0..SLOTS_MAX / STEP {
-            let has_none = table.levels.tombstones_among_rows() == 0;
+            let has_none = levels.tombstones_among_rows() == 0;
             if has_none || !self.snapshots.are_none() || self.scheduler.is_stopped() {
                 return;
             }
-            let guard = self.pin();
-            let more = table.levels.next_rows(cursor, STEP, &guard, &mut batch);
+            let guard = self.epoch.pin();
+            let more = levels.next_rows(cursor, STEP, &guard, &mut batch);
             for (key, slot) in batch.iter().filter(|(_, slot)| slot.tag() == Tag::Tombstone) {
-                self.set_apart(table, key, slot);
+                self.set_apart(levels, key, slot);
             }
             if !more {
                 return;
@@ -32,8 +41,8 @@ impl Engine {
         }
     }
 
-    fn set_apart(&self, table: &TableShared, key: &[u8], tombstone: Slot) {
-        let guard = self.pin();
+    fn set_apart(&self, levels: &Levels, key: &[u8], tombstone: Slot) {
+        let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it drops the index.
         let _appender = self.log.gc_appender();
         let same = |now: Option<Slot>| match now == Some(tombstone) {
@@ -41,7 +50,8 @@ impl Engine {
             false => (Decision::Keep, ()),
         };
         // Stored anew, it goes apart. Where there is no memory for it, it stays; the next walk comes by again.
-        let _ = self.publish(IndexEntry::new(table, key), &guard, same);
+        let apart = || self.snapshots.are_none();
+        let _ = levels.publish((key, None), None, &guard, apart, same);
     }
 }
 
@@ -115,10 +125,10 @@ mod tests {
         assert!(seen(snapshot.scan(&table)).into_iter().eq(all(100, 1000)));
         assert!(seen(table.scan()).into_iter().eq(all(0, 200).chain(all(900, 1000))));
         let (engine, mut cursor) = (table.engine(), Cursor::default());
-        engine.set_tombstones_apart(table.shared(), &mut cursor);
+        engine.tombstone_walk().go_on(&table.shared().levels, &mut cursor);
         assert_eq!(entries(&table), (1000, 700, 0), "the snapshot looks under them");
         drop(snapshot);
-        engine.set_tombstones_apart(table.shared(), &mut cursor);
+        engine.tombstone_walk().go_on(&table.shared().levels, &mut cursor);
         assert_eq!((entries(&table), cursor.is_at_start()), ((300, 0, 700), true));
         db.check_counts().unwrap();
     }

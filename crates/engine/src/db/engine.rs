@@ -1,16 +1,17 @@
 //! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use hedgerow_device::{Clock, FastTier};
 
 use super::catalog::Catalog;
 use super::counters::Counters;
+use super::disk_waits::DiskWaits;
 use super::pins::{BackupPins, Snapshots};
+use super::recover::Recovery;
 pub(crate) use super::shared_table::TableShared;
 use crate::cache::{Cache, check_options};
-use crate::index::{Epoch, Guard, IndexFull, NodeArena, Slot};
+use crate::index::{Epoch, Guard, NodeArena, Slot};
 use crate::log::{Log, OpenState};
 use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
@@ -28,10 +29,7 @@ pub(crate) struct Engine {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     pub(crate) counters: Counters,
-    /// How often readers found what they touched not in memory, as far as they looked.
-    pub(crate) waits_for_disk: AtomicU64,
-    /// The tier reads ahead of who waits: until memory turns out to be less than the data.
-    pub(crate) reads_ahead: AtomicBool,
+    pub(crate) disk_waits: DiskWaits,
     pub(crate) snapshots: Snapshots,
     pub(crate) backups: BackupPins,
     pub(crate) gc: GcState,
@@ -46,7 +44,7 @@ impl Engine {
     pub(crate) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
         let (engine, found) = Engine::load(tier, options, clock)?;
-        engine.recover(&found, threads)?;
+        engine.recovery().run(&found, threads)?;
         Ok(engine)
     }
 
@@ -104,8 +102,7 @@ impl Engine {
             options,
             clock,
             counters: Counters::default(),
-            waits_for_disk: AtomicU64::new(0),
-            reads_ahead: AtomicBool::new(true),
+            disk_waits: DiskWaits::default(),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
             gc: GcState::default(),
@@ -114,6 +111,16 @@ impl Engine {
             cache,
             scheduler: Scheduler::default(),
         })
+    }
+
+    /// What fills the indexes from the log.
+    pub(super) fn recovery(&self) -> Recovery<'_> {
+        Recovery {
+            log: &self.log,
+            catalog: &self.catalog,
+            epoch: &self.epoch,
+            persists_in_place: self.persists_in_place(),
+        }
     }
 
     #[inline]
@@ -151,15 +158,20 @@ impl Engine {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.log.check_writable()?;
         self.log.persist_checkpointed(self.log.last_sequence())?;
-        self.checkpoint_catalog()
+        self.catalog.checkpoint(&self.log)
     }
 
     /// Makes everything durable and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
         self.scheduler.stop();
-        let stored = self.checkpoint_catalog();
+        let stored = self.catalog.checkpoint(&self.log);
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
-        self.log.close(|| self.has_logged_changes()).and(stored)
+        self.log.close(|| self.catalog.has_logged_changes()).and(stored)
+    }
+
+    /// Whether rows are written so that deltas can be merged into them in place.
+    pub(crate) fn merges_in_place(&self) -> bool {
+        self.options.swim && self.log.tier().flush_is_cheap()
     }
 
     /// Whether a record must be durable before its publication.
@@ -167,10 +179,4 @@ impl Engine {
     pub(crate) fn persists_in_place(&self) -> bool {
         self.options.durability == Durability::Immediate && self.log.tier().flush_is_cheap()
     }
-}
-
-/// The error for a full index.
-#[cold]
-pub(crate) fn index_full(_: IndexFull) -> Error {
-    Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
 }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::Result;
 use crate::db::append::IndexEntry;
 use crate::db::counters::Count;
-use crate::db::deleted::is_row;
+use crate::db::deleted::{TombstoneWalk, is_row};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::db::shared_table::expiring::Pass;
@@ -63,7 +63,7 @@ impl Engine {
             self.sweep_due();
             self.sweep_all(&mut passes);
             // A failure closes the log for writing, and this thread's next look at it ends it.
-            drop(self.store_catalog_if_due());
+            drop(self.catalog.checkpoint_if_due(&self.log));
         }
     }
 
@@ -135,7 +135,7 @@ impl Engine {
             let mut found = [None; GROUP];
             let guard = self.pin();
             table.levels.locate_many(&keys, &guard, &mut found);
-            let slots = found.map(|slot| slot.map(|slot| self.log_slot(slot)));
+            let slots = found.map(|slot| slot.map(|slot| self.cache.log_slot(slot)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
             let appender = self.log.appender();
             for (record, slot) in records.iter().zip(slots) {
@@ -207,7 +207,8 @@ impl Engine {
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Relaxed);
             if table.levels.tombstones_among_rows() > 0 && self.snapshots.are_none() {
-                self.set_tombstones_apart(&table, &mut passes.entry(id).or_default().tombstones);
+                let pass = passes.entry(id).or_default();
+                self.tombstone_walk().go_on(&table.levels, &mut pass.tombstones);
             }
             if table.expiry.rows() > 0 {
                 let pass = passes.entry(id).or_default();
@@ -215,6 +216,11 @@ impl Engine {
                 drop(self.sweep(&table, pass));
             }
         }
+    }
+
+    pub(super) fn tombstone_walk(&self) -> TombstoneWalk<'_> {
+        let (snapshots, scheduler) = (&self.snapshots, &self.scheduler);
+        TombstoneWalk { log: &self.log, epoch: &self.epoch, snapshots, scheduler }
     }
 
     /// Looks when rows expire, a bounded number of slots at a time, going on from where `pass` is; and removes what it finds

@@ -38,7 +38,7 @@ use super::engine::{Engine, TableShared};
 use super::identity::Witness;
 use super::read::RowRef;
 use super::recover::checked_end;
-use super::salvage::Salvage;
+use super::salvage::{Salvage, open_damaged};
 use crate::index::ScanBatch;
 use crate::levels::Cursor;
 use crate::log::OpenState;
@@ -234,7 +234,7 @@ impl View {
         }
         let options = Options { create: false, background: false, ..Options::default() };
         let (engine, found) = Engine::load(Arc::new(tier), options, Clock::system())?;
-        engine.recover_catalog(&found, engine.options.recovery_threads.max(1));
+        engine.recovery().catalog_only(&found, engine.options.recovery_threads.max(1));
         Ok(View { engine, found, salvage: None })
     }
 
@@ -255,7 +255,7 @@ impl View {
             witness.check(&tier)?;
         }
         let options = Options { create: false, background: false, ..Options::default() };
-        let (engine, found, salvage) = Engine::open_damaged(tier, options)?;
+        let (engine, found, salvage) = open_damaged(tier, options)?;
         Ok(View { engine, found, salvage: Some(salvage) })
     }
 
@@ -347,7 +347,7 @@ impl View {
         if self.salvage.is_some() {
             return Ok(());
         }
-        self.engine.recover(&self.found, self.engine.options.recovery_threads.max(1))
+        self.engine.recovery().run(&self.found, self.engine.options.recovery_threads.max(1))
     }
 
     /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false. After a

@@ -1,4 +1,4 @@
-//! The background loops of a store: which it has, and the two that belong to no other part: prefaulting and syncing.
+//! The background loops of a store: which it has, and those that belong to no other part: prefaulting, syncing, and when the cache's worker is called.
 //!
 //! Owns the list. Promises that a store whose threads cannot all be started is closed in order. Must not know how threads are
 //! started, woken and stopped (`scheduler.rs`), nor what the other loops do.
@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cached::{CacheWorker, POLL_INTERVAL, Round};
 use super::engine::Engine;
 use crate::scheduler::{IdleBackoff, Job};
 use crate::{Durability, Result};
@@ -38,6 +39,36 @@ impl Engine {
             (syncs, ("sync", Engine::sync_loop)),
         ];
         all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, job)| job).collect()
+    }
+
+    /// One round of the cache's worker.
+    pub(crate) fn tend_cache(&self) -> Round {
+        self.cache_worker().tend()
+    }
+
+    pub(super) fn cache_worker(&self) -> CacheWorker<'_> {
+        CacheWorker {
+            cache: &self.cache,
+            log: &self.log,
+            catalog: &self.catalog,
+            epoch: &self.epoch,
+            arena: &self.arena,
+            clock: &self.clock,
+            options: &self.options,
+            disk_waits: &self.disk_waits,
+        }
+    }
+
+    fn cache_loop(&self) {
+        let mut backoff = IdleBackoff::new(POLL_INTERVAL);
+        let mut round = Round::Busy;
+        while match round {
+            Round::Bypassed(until_probe) => self.scheduler.sleep(until_probe.max(POLL_INTERVAL)),
+            Round::Busy => self.scheduler.back_off(&mut backoff, || true),
+            Round::Quiet => self.scheduler.back_off(&mut backoff, || false),
+        } {
+            round = self.tend_cache();
+        }
     }
 
     fn prefault_loop(&self) {

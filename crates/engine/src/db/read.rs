@@ -18,12 +18,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::at_hand::{check_all_at_hand, check_at_hand};
 use super::chain::{Chain, version_before};
-use super::counters::Count;
+use super::counters::{Count, Counters};
 use super::engine::{Engine, TableShared};
-use super::prefetch::RowPrefetch;
+use super::prefetch::{RowPrefetch, prefetch_row};
 use super::torn_blocks::mend;
-use crate::cache;
+use crate::cache::{self, Cache};
 use crate::index::{Slot, Tag};
 use crate::log;
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
@@ -31,6 +32,7 @@ use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use crate::schema::merge::MergePlan;
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
+use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
@@ -45,7 +47,7 @@ impl Engine {
         slot: Option<Slot>,
     ) -> Result<Option<RowRef<'a>>> {
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
-        self.check_at_hand(slot)?;
+        check_at_hand(&self.log, &self.disk_waits, slot)?;
         let raw = match slot.is_cached() {
             false => self.log.raw_record(slot.offset())?,
             true => self.cache.raw_record(slot.offset())?,
@@ -62,6 +64,12 @@ impl Engine {
             return Ok(None);
         }
         Ok(Some(RowRef { schema, chain: Chain::new(&self.log, newest, slot)?, now_ms, expires_at_ms }))
+    }
+
+    /// What to prefetch of rows of which the fields `ids` will be asked for, if that is known.
+    #[inline]
+    pub(super) fn row_prefetch(&self, schema: &TableSchema, ids: Option<&[FieldId]>) -> RowPrefetch {
+        RowPrefetch::new(self.mergeable_flag(schema.current_layout()), schema, ids)
     }
 
     /// Leaves the key of a row that was found with deltas to consolidation.
@@ -99,10 +107,10 @@ impl Engine {
     ) {
         let mut found = [None; GROUP];
         table.levels.locate_many(keys, &self.pin(), &mut found);
-        self.ask_for(&found[..keys.len()]);
+        self.disk_waits.ask_for(&self.log, &found[..keys.len()]);
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
-                self.prefetch(slot);
+                prefetch_row(&self.log, &self.cache, slot);
             }
             visit(index, slot);
         }
@@ -122,7 +130,7 @@ impl Engine {
         let row = self.row_at(&schema, slot)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
-            self.record_read(table, key, slot);
+            record_read(&self.cache, &self.counters, table, key, slot);
         }
         row.map(|row| read(&row)).transpose()
     }
@@ -140,16 +148,16 @@ impl Engine {
             let guard = self.pin();
             table.levels.locate_many(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
-            self.ask_for(slots);
-            self.check_all_at_hand(slots.iter().flatten().copied())?;
-            slots.iter().flatten().for_each(|&slot| self.prefetch(slot));
+            self.disk_waits.ask_for(&self.log, slots);
+            check_all_at_hand(&self.log, &self.disk_waits, slots.iter().flatten().copied())?;
+            slots.iter().flatten().for_each(|&slot| prefetch_row(&self.log, &self.cache, slot));
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
                 self.counters.add(Count::Get);
                 let row = self.row_at(&schema, slot)?;
                 if let Some(row) = &row {
                     self.enqueue_chain(table, row);
-                    self.record_read(table, key, slot);
+                    record_read(&self.cache, &self.counters, table, key, slot);
                 }
                 read(row.as_ref())?;
             }
@@ -173,25 +181,62 @@ impl Engine {
         let slot = table.levels.locate(key, &guard);
         let schema = table.schema.load();
         if let Some(slot) = slot {
-            self.ask_for_one(slot);
+            self.disk_waits.ask_for_one(&self.log, slot);
         }
         match (slot, ids) {
-            (Some(slot), None) => self.prefetch(slot),
-            (Some(slot), ids) => RowPrefetch::new(self, &schema, ids).newest(self, slot, key),
+            (Some(slot), None) => prefetch_row(&self.log, &self.cache, slot),
+            (Some(slot), ids) => self.row_prefetch(&schema, ids).newest(&self.log, &self.cache, slot, key),
             _ => {}
         }
         let version = match (slot, before) {
-            (Some(slot), Some(sequence)) => version_before(&self.log, self.log_slot(slot), sequence)?,
+            (Some(slot), Some(sequence)) => version_before(&self.log, self.cache.log_slot(slot), sequence)?,
             _ => slot,
         };
         let row = self.row_at(&schema, version)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             if before.is_none() {
-                self.record_read(table, key, slot);
+                record_read(&self.cache, &self.counters, table, key, slot);
             }
         }
         row.map(|row| read(&row)).transpose()
+    }
+}
+
+/// Lets the cache know of a row that was read through `slot`.
+#[inline]
+fn record_read(cache: &Cache, counters: &Counters, table: &TableShared, key: &[u8], slot: Option<Slot>) {
+    let tick = cache.tick();
+    if let Some(slot) = slot
+        && tick != 0
+    {
+        record_read_at((cache, tick), counters, table, key, slot);
+    }
+}
+
+#[inline(never)]
+fn record_read_at(
+    (cache, tick): (&Cache, u32),
+    counters: &Counters,
+    table: &TableShared,
+    key: &[u8],
+    slot: Slot,
+) {
+    let sampled = cache.is_sampled();
+    if slot.is_cached() {
+        counters.add(Count::CacheHit);
+        cache.touch(slot.offset(), tick);
+        if sampled {
+            table.traffic.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        return;
+    }
+    counters.add(Count::CacheMiss);
+    if sampled {
+        table.traffic.misses.fetch_add(1, Ordering::Relaxed);
+    }
+    if sampled || !table.traffic.steady.load(Ordering::Relaxed) {
+        cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
     }
 }
 

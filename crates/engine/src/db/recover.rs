@@ -17,10 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::catalog_changes::LoggedChange;
-use super::engine::{Engine, TableShared, index_full};
-use crate::index::{Slot, Tag};
-use crate::levels::LevelsBuilder;
+use super::catalog::Catalog;
+use super::catalog::replay::{LoggedChange, count_change};
+use super::shared_table::TableShared;
+use super::torn_blocks::mend_torn;
+use crate::index::{Epoch, Slot, Tag};
+use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
@@ -168,10 +170,19 @@ struct TableEntries<'p> {
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
-impl Engine {
+/// What opening brings back, and what it needs of the store for that.
+pub(super) struct Recovery<'e> {
+    pub(super) log: &'e Log,
+    pub(super) catalog: &'e Catalog,
+    pub(super) epoch: &'e Epoch,
+    /// Records of this opening are durable before they are published.
+    pub(super) persists_in_place: bool,
+}
+
+impl Recovery<'_> {
     /// Brings the catalog of a store that is looked at up to date with the log, as far as that can be read. What is wrong with it is
     /// told by whoever reads all of it.
-    pub(super) fn recover_catalog(&self, found: &OpenState, threads: usize) {
+    pub(super) fn catalog_only(&self, found: &OpenState, threads: usize) {
         let walked = if self.catalog.replays() { self.walk_all(found, None, threads).ok() } else { None };
         if let Some(mut walked) = walked {
             drop(self.catch_up(&mut walked, found));
@@ -183,7 +194,7 @@ impl Engine {
         if found.power_cut {
             self.cut(walked, found.watermark);
         }
-        self.replay_changes(&walked.changes).map_err(|mut wrong| wrong.swap_remove(0))?;
+        self.catalog.replay_changes(self.log, &walked.changes).map_err(|mut wrong| wrong.swap_remove(0))?;
         if found.power_cut {
             self.cut_ahead(walked);
         }
@@ -191,11 +202,11 @@ impl Engine {
     }
 
     /// Fills the indexes from the log. The root's catalog has been loaded.
-    pub(super) fn recover(&self, found: &OpenState, threads: usize) -> Result<()> {
-        let prefixes = sample_prefixes(&self.log, &found.segments)?;
+    pub(super) fn run(&self, found: &OpenState, threads: usize) -> Result<()> {
+        let prefixes = sample_prefixes(self.log, &found.segments)?;
         let mut walked = self.walk_all(found, Some(&prefixes), threads)?;
         self.catch_up(&mut walked, found)?;
-        walked.changes.iter().for_each(|change| self.count_change(change.offset, change.bytes));
+        walked.changes.iter().for_each(|change| count_change(self.log, change.offset, change.bytes));
         for (id, runs) in std::mem::take(&mut walked.runs) {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
@@ -211,10 +222,10 @@ impl Engine {
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         for &offset in &walked.torn {
-            self.mend_torn(&self.log.verified_record(offset)?)?;
+            mend_torn(self.log, self.catalog, self.epoch, &self.log.verified_record(offset)?)?;
         }
-        let upgraded = self.upgraded_catalog(walked.last_sequence);
-        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place(), upgraded)
+        let upgraded = self.catalog.upgraded_catalog(walked.last_sequence);
+        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place, upgraded)
     }
 
     /// Walks all segments; without `prefixes` no entries are made of rows.
@@ -392,7 +403,7 @@ impl Engine {
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let keys = (separator_at(i), separator_at(i + 1));
-            let levels = LevelsBuilder::new(&self.arena, &self.epoch, keys);
+            let levels = self.catalog.levels_builder(keys);
             let building = Building { levels, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
@@ -453,7 +464,7 @@ impl Engine {
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         let mut expires = newest.expires();
         match newest.tag() {
-            Tag::Delta => expires = self.chain_below(&mut chain)?.is_some(),
+            Tag::Delta => expires = chain_below(self.log, &mut chain)?.is_some(),
             // Nothing older is left for it to hide. Gc drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.add_obsolete(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
@@ -482,29 +493,29 @@ impl Engine {
         versions[0].extend(key);
         levels.push(key, slot).map_err(index_full)
     }
+}
 
-    /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
-    /// expires, by the newest record that says so.
-    pub(super) fn chain_below(&self, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
-        let mut record = self.log.record(chain[0])?;
-        let mut word = record.expires_at_ms();
-        while record.kind() == RecordKind::Delta {
-            let Some(previous) = record.previous().filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
-                return Err(broken_chain(&record));
-            };
-            let below = self.log.record(previous.offset()).map_err(|_| broken_chain(&record))?;
-            if below.key() != record.key() || below.sequence() >= record.sequence() {
-                return Err(broken_chain(&record));
-            }
-            chain.push(previous.offset());
-            word = word.or(below.expires_at_ms());
-            record = below;
+/// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
+/// expires, by the newest record that says so.
+pub(super) fn chain_below(log: &Log, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
+    let mut record = log.record(chain[0])?;
+    let mut word = record.expires_at_ms();
+    while record.kind() == RecordKind::Delta {
+        let Some(previous) = record.previous().filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
+            return Err(broken_chain(&record));
+        };
+        let below = log.record(previous.offset()).map_err(|_| broken_chain(&record))?;
+        if below.key() != record.key() || below.sequence() >= record.sequence() {
+            return Err(broken_chain(&record));
         }
-        if record.kind() == RecordKind::Row {
-            Ok(word.filter(|&at_ms| at_ms != 0))
-        } else {
-            Err(broken_chain(&record))
-        }
+        chain.push(previous.offset());
+        word = word.or(below.expires_at_ms());
+        record = below;
+    }
+    if record.kind() == RecordKind::Row {
+        Ok(word.filter(|&at_ms| at_ms != 0))
+    } else {
+        Err(broken_chain(&record))
     }
 }
 
@@ -578,7 +589,7 @@ fn newest_first(a: &ReplayEntry, b: &ReplayEntry) -> std::cmp::Ordering {
 }
 
 /// Orders by key as far as the entry has it, then newest first. Long keys that look alike are put in order by
-/// [`Engine::resolve_long_keys`].
+/// [`Recovery::resolve_long_keys`].
 fn by_key(a: &ReplayEntry, b: &ReplayEntry) -> std::cmp::Ordering {
     a.key.cmp(&b.key).then_with(|| a.rank().cmp(&b.rank())).then_with(|| newest_first(a, b))
 }

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use hedgerow_device::{Clock, FastTier};
 use smallvec::SmallVec;
 
-use super::catalog_changes::LoggedChange;
-use super::engine::{Engine, index_full};
-use super::recover::slot_of;
+use super::catalog::Catalog;
+use super::catalog::replay::LoggedChange;
+use super::engine::Engine;
+use super::recover::{chain_below, slot_of};
 use crate::index::{Slot, Tag};
-use crate::levels::LevelsBuilder;
+use crate::levels::index_full;
 use crate::log::format::CATALOG_TABLE;
-use crate::log::{LostRecord, OpenState};
+use crate::log::{Log, LostRecord, OpenState};
 use crate::{Error, Options, Result};
 
 /// What is known to be missing from a damaged store.
@@ -42,6 +43,110 @@ impl Salvage {
         self.lacks_changes = true;
         self.doubtful_before = self.doubtful_before.max(before);
     }
+
+    /// Brings the catalog up to date with what is left of its changes.
+    fn replay(&mut self, catalog: &mut Catalog, log: &Log) {
+        if let Err(wrong) = catalog.replay_changes(log, &self.changes) {
+            self.lacks_changes = true;
+            self.damage.extend(wrong);
+        }
+        if !(self.lacks_changes && catalog.replays()) {
+            catalog.is_sure();
+        }
+    }
+
+    fn add_segment(
+        &mut self,
+        log: &Log,
+        extent: u32,
+        found: &OpenState,
+        versions: &mut Vec<Version>,
+        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
+    ) {
+        let Some(segment) = log.salvage_segment(extent, found.power_cut) else { return };
+        for record in &segment.records {
+            let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
+            let is_whole = torn.is_none();
+            self.damage.extend(torn);
+            if record.changes_catalog() {
+                match is_whole {
+                    true => self.changes.push(LoggedChange::of(record)),
+                    false => self.lose_change(record.sequence()),
+                }
+                continue;
+            }
+            versions.push(Version {
+                table: record.table(),
+                key: record.key().into(),
+                version: record.version(),
+                is_whole,
+                slot: slot_of(record),
+            });
+        }
+        for gap in segment.gaps {
+            let what = match &gap.record {
+                Some(record) => format!("a record of the key {}", record.key.escape_ascii()),
+                None => "it is not known of which rows".to_owned(),
+            };
+            self.damage.push(Error::corrupted(format!(
+                "the log is corrupted at byte {} of the fast tier: {} bytes are not what was written ({what})",
+                gap.offset, gap.bytes
+            )));
+            match gap.record {
+                Some(record) if record.changes_catalog => self.lose_change(record.sequence),
+                Some(record) => {
+                    let known = lost.entry((record.table, record.key.clone())).or_insert(record.clone());
+                    if known.sequence < record.sequence {
+                        *known = record;
+                    }
+                }
+                None => self.lose_change(gap.before_sequence),
+            }
+        }
+    }
+
+    /// Builds one table's index from all its versions, by key and newest first.
+    fn index(
+        &mut self,
+        catalog: &Catalog,
+        log: &Log,
+        versions: &[Version],
+        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
+    ) -> Result<()> {
+        let id = versions[0].table;
+        let Some(table) = catalog.by_id(id) else {
+            if !catalog.is_gone(id) {
+                for row in
+                    versions.chunk_by(|a, b| a.key == b.key).filter(|row| row[0].slot.tag() != Tag::Tombstone)
+                {
+                    let why = || "the schema of its table is lost".to_owned();
+                    self.lost.extend(lost_row(catalog, id, &row[0].key, why));
+                }
+            }
+            return Ok(());
+        };
+        let mut levels = catalog.levels_builder((None, None));
+        for of_key in versions.chunk_by(|a, b| a.key == b.key) {
+            let newest = &of_key[0];
+            let gone = lost.remove(&(id, newest.key.to_vec()));
+            if let Some(gone) = gone.filter(|gone| gone.sequence > newest.version) {
+                let row = if gone.is_tombstone { None } else { Some(newest_is_lost(gone.sequence)) };
+                self.lost.extend(row.and_then(|why| lost_row(catalog, id, &newest.key, || why)));
+                continue;
+            }
+            let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.slot.offset()]);
+            if newest.slot.tag() == Tag::Delta
+                && let Err(error) = chain_below(log, &mut chain)
+            {
+                self.lost.extend(lost_row(catalog, id, &newest.key, || error.to_string()));
+                continue;
+            }
+            let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
+            let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
+            levels.push(&newest.key, slot).map_err(index_full)?;
+        }
+        table.levels.build(levels).map_err(index_full)
+    }
 }
 
 /// A row that was there and cannot be had.
@@ -62,151 +167,48 @@ struct Version {
     slot: Slot,
 }
 
-impl Engine {
-    /// Opens what is left of a store for reading.
-    pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Engine, OpenState, Salvage)> {
-        let (mut engine, found, damage) = Engine::load_damaged(Arc::new(tier), options, Clock::system())?;
-        let lacks_changes = found.lacks_segments;
-        let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
-        let (mut versions, mut lost) = (Vec::new(), HashMap::new());
-        for &extent in &found.segments {
-            engine.salvage_segment(extent, &found, &mut versions, &mut lost, &mut salvage);
-        }
-        engine.salvage_catalog(&mut salvage);
-        if found.lacks_segments || !engine.catalog.is_whole() {
-            // Any row may have had a younger version there; any table may have been dropped since.
-            salvage.doubtful_before = u64::MAX;
-        }
-        let is_row = |v: &Version| v.slot.tag() == Tag::Row;
-        versions.sort_unstable_by(|a, b| {
-            // Of one version that is there twice, for a page may lie in two places, the whole one.
-            let newest_first =
-                b.version.cmp(&a.version).then(b.is_whole.cmp(&a.is_whole)).then(is_row(b).cmp(&is_row(a)));
-            (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
-        });
-        for of_table in versions.chunk_by(|a, b| a.table == b.table) {
-            engine.index_salvaged(of_table, &mut lost, &mut salvage)?;
-        }
-        let mut rest: Vec<LostRecord> = lost.into_values().filter(|lost| !lost.is_tombstone).collect();
-        rest.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
-        for lost in rest {
-            salvage.lost.extend(engine.lost_row(lost.table, &lost.key, || newest_is_lost(lost.sequence)));
-        }
-        Ok((engine, found, salvage))
+/// Opens what is left of a store for reading.
+pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Engine, OpenState, Salvage)> {
+    let (mut engine, found, damage) = Engine::load_damaged(Arc::new(tier), options, Clock::system())?;
+    let lacks_changes = found.lacks_segments;
+    let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
+    let (mut versions, mut lost) = (Vec::new(), HashMap::new());
+    for &extent in &found.segments {
+        salvage.add_segment(&engine.log, extent, &found, &mut versions, &mut lost);
     }
+    salvage.replay(&mut engine.catalog, &engine.log);
+    if found.lacks_segments || !engine.catalog.is_whole() {
+        // Any row may have had a younger version there; any table may have been dropped since.
+        salvage.doubtful_before = u64::MAX;
+    }
+    let is_row = |v: &Version| v.slot.tag() == Tag::Row;
+    versions.sort_unstable_by(|a, b| {
+        // Of one version that is there twice, for a page may lie in two places, the whole one.
+        let newest_first =
+            b.version.cmp(&a.version).then(b.is_whole.cmp(&a.is_whole)).then(is_row(b).cmp(&is_row(a)));
+        (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
+    });
+    for of_table in versions.chunk_by(|a, b| a.table == b.table) {
+        salvage.index(&engine.catalog, &engine.log, of_table, &mut lost)?;
+    }
+    let mut rest: Vec<LostRecord> = lost.into_values().filter(|lost| !lost.is_tombstone).collect();
+    rest.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
+    for lost in rest {
+        salvage
+            .lost
+            .extend(lost_row(&engine.catalog, lost.table, &lost.key, || newest_is_lost(lost.sequence)));
+    }
+    Ok((engine, found, salvage))
+}
 
-    /// Brings the catalog up to date with what is left of its changes.
-    fn salvage_catalog(&mut self, salvage: &mut Salvage) {
-        if let Err(wrong) = self.replay_changes(&salvage.changes) {
-            salvage.lacks_changes = true;
-            salvage.damage.extend(wrong);
-        }
-        if !(salvage.lacks_changes && self.catalog.replays()) {
-            self.catalog.is_sure();
-        }
-    }
-
-    fn salvage_segment(
-        &self,
-        extent: u32,
-        found: &OpenState,
-        versions: &mut Vec<Version>,
-        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
-        salvage: &mut Salvage,
-    ) {
-        let Some(segment) = self.log.salvage_segment(extent, found.power_cut) else { return };
-        for record in &segment.records {
-            let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
-            let is_whole = torn.is_none();
-            salvage.damage.extend(torn);
-            if record.changes_catalog() {
-                match is_whole {
-                    true => salvage.changes.push(LoggedChange::of(record)),
-                    false => salvage.lose_change(record.sequence()),
-                }
-                continue;
-            }
-            versions.push(Version {
-                table: record.table(),
-                key: record.key().into(),
-                version: record.version(),
-                is_whole,
-                slot: slot_of(record),
-            });
-        }
-        for gap in segment.gaps {
-            let what = match &gap.record {
-                Some(record) => format!("a record of the key {}", record.key.escape_ascii()),
-                None => "it is not known of which rows".to_owned(),
-            };
-            salvage.damage.push(Error::corrupted(format!(
-                "the log is corrupted at byte {} of the fast tier: {} bytes are not what was written ({what})",
-                gap.offset, gap.bytes
-            )));
-            match gap.record {
-                Some(record) if record.changes_catalog => salvage.lose_change(record.sequence),
-                Some(record) => {
-                    let known = lost.entry((record.table, record.key.clone())).or_insert(record.clone());
-                    if known.sequence < record.sequence {
-                        *known = record;
-                    }
-                }
-                None => salvage.lose_change(gap.before_sequence),
-            }
-        }
-    }
-
-    /// Builds one table's index from all its versions, by key and newest first.
-    fn index_salvaged(
-        &self,
-        versions: &[Version],
-        lost: &mut HashMap<(u32, Vec<u8>), LostRecord>,
-        salvage: &mut Salvage,
-    ) -> Result<()> {
-        let id = versions[0].table;
-        let Some(table) = self.catalog.by_id(id) else {
-            if !self.catalog.is_gone(id) {
-                for row in
-                    versions.chunk_by(|a, b| a.key == b.key).filter(|row| row[0].slot.tag() != Tag::Tombstone)
-                {
-                    let why = || "the schema of its table is lost".to_owned();
-                    salvage.lost.extend(self.lost_row(id, &row[0].key, why));
-                }
-            }
-            return Ok(());
-        };
-        let mut levels = LevelsBuilder::new(&self.arena, &self.epoch, (None, None));
-        for of_key in versions.chunk_by(|a, b| a.key == b.key) {
-            let newest = &of_key[0];
-            let gone = lost.remove(&(id, newest.key.to_vec()));
-            if let Some(gone) = gone.filter(|gone| gone.sequence > newest.version) {
-                let row = if gone.is_tombstone { None } else { Some(newest_is_lost(gone.sequence)) };
-                salvage.lost.extend(row.and_then(|why| self.lost_row(id, &newest.key, || why)));
-                continue;
-            }
-            let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.slot.offset()]);
-            if newest.slot.tag() == Tag::Delta
-                && let Err(error) = self.chain_below(&mut chain)
-            {
-                salvage.lost.extend(self.lost_row(id, &newest.key, || error.to_string()));
-                continue;
-            }
-            let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
-            let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
-            levels.push(&newest.key, slot).map_err(index_full)?;
-        }
-        table.levels.build(levels).map_err(index_full)
-    }
-
-    /// Nothing for a table that was dropped.
-    fn lost_row(&self, table: u32, key: &[u8], why: impl FnOnce() -> String) -> Option<Lost> {
-        let name = match self.catalog.by_id(table) {
-            Some(table) => table.name.to_string(),
-            None if table == CATALOG_TABLE || self.catalog.is_gone(table) => return None,
-            None => format!("(table {table})"),
-        };
-        Some(Lost { table: name, key: key.to_vec(), why: why() })
-    }
+/// Nothing for a table that was dropped.
+fn lost_row(catalog: &Catalog, table: u32, key: &[u8], why: impl FnOnce() -> String) -> Option<Lost> {
+    let name = match catalog.by_id(table) {
+        Some(table) => table.name.to_string(),
+        None if table == CATALOG_TABLE || catalog.is_gone(table) => return None,
+        None => format!("(table {table})"),
+    };
+    Some(Lost { table: name, key: key.to_vec(), why: why() })
 }
 
 fn newest_is_lost(sequence: u64) -> String {

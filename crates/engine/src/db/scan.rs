@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
+use super::at_hand::check_all_at_hand;
 use super::chain::version_before;
 use super::counters::Count;
-use super::prefetch::RowPrefetch;
 use super::read::RowRef;
 use super::table::FieldIds;
 use super::{Row, Snapshot, Table};
@@ -167,11 +167,11 @@ impl Scan {
         engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
         let before = snapshot.as_ref().map(Snapshot::sequence);
-        let prefetch = RowPrefetch::new(engine, &schema, ids.as_deref());
+        let prefetch = engine.row_prefetch(&schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        engine.ask_for_all(slots);
-        engine.check_all_at_hand(slots.iter().copied())?;
-        let newest = |i: usize| prefetch.newest(engine, slots[i], state.batch.key(i));
+        engine.disk_waits.ask_for_all(&engine.log, slots);
+        check_all_at_hand(&engine.log, &engine.disk_waits, slots.iter().copied())?;
+        let newest = |i: usize| prefetch.newest(&engine.log, &engine.cache, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {
@@ -185,7 +185,7 @@ impl Scan {
             }
             let version = match before {
                 None => Some(slot),
-                Some(sequence) => version_before(&engine.log, engine.log_slot(slot), sequence)?,
+                Some(sequence) => version_before(&engine.log, engine.cache.log_slot(slot), sequence)?,
             };
             let Some(row) = engine.row_at(&schema, version)? else { continue };
             engine.enqueue_chain(shared, &row);

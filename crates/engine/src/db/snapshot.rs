@@ -15,9 +15,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn take(engine: &Arc<Engine>) -> Snapshot {
+    pub(super) fn take(engine: Arc<Engine>) -> Snapshot {
         let sequence = engine.snapshots.take(&engine.log, engine.clock.now_ms());
-        Snapshot { sequence, engine: Arc::clone(engine) }
+        Snapshot { sequence, engine }
     }
 
     /// The last sequence it sees.

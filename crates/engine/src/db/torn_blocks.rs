@@ -1,15 +1,19 @@
 //! Blocks of a row that do not match their checksums because the row is, or was, being merged in place.
 //!
 //! Owns what a delta changes in the body of its row, and the rule which blocks its deltas explain. Promises that what is explained is
-//! what the merge would have written. Must not know who merges (`consolidate/in_place.rs`), nor where the row is.
+//! what the merge would have written, and that opening puts right what a crash left so. Must not know who merges (`consolidate/in_place.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
+use super::catalog::Catalog;
+use super::chain::Chain;
 use crate::Result;
-use crate::log::format::{FLAG_EXPIRES, Record};
+use crate::index::{Epoch, Slot};
+use crate::log::Log;
+use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
 
@@ -74,4 +78,59 @@ pub(crate) fn mend<'d, 'a: 'd>(
         });
     }
     torn.is_empty().then_some(mended)
+}
+
+/// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
+pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, epoch: &Epoch, row: &Record<'_>) -> Result<()> {
+    let guard = epoch.pin();
+    let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
+    if let Some(table) = catalog.by_id(row.table()) {
+        let schema = table.schema.load();
+        let chain = chain_over(log, row, table.levels.locate_version(row.key(), &guard));
+        let mended = match (&chain, schema.layout(row.schema_version())) {
+            (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
+            _ => None,
+        };
+        let Some(mended) = mended else { return row.verify_all() };
+        writes.extend(mended.into_iter().map(|(at, bytes)| (row.body_offset() + at.start as u64, bytes)));
+    } else {
+        // The table is gone, and nobody will read it again. It must still be a whole record to whoever walks by.
+        let body = row.raw_body();
+        let checksum = |block| row.checksum_of(&body[row.block_range(block)]).to_le_bytes().to_vec();
+        writes.extend(
+            row.blocks_of(&(0..body.len())).map(|block| (row.checksum_offset(block), checksum(block))),
+        );
+    }
+    let tier = log.tier();
+    if !tier.is_read_only() {
+        // PERSIST: a killed process may have left checksums in the caches; they are durable before a block that matches them is.
+        tier.persist(row.offset(), row.record_bytes() as u64)?;
+        for (offset, bytes) in writes {
+            tier.patch(offset, &bytes);
+            // PERSIST: the block is whole before its deltas can be merged once more, or freed.
+            tier.persist(offset, bytes.len() as u64)?;
+        }
+    }
+    Ok(())
+}
+
+/// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
+/// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
+fn chain_over<'l>(log: &'l Log, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'l>> {
+    let mut last = u64::MAX;
+    while let Some(version) = slot {
+        let record = log.record(version.offset()).ok()?;
+        if record.key() != row.key() || record.sequence() > last {
+            return None;
+        }
+        last = record.sequence();
+        if record.kind() != RecordKind::Tombstone {
+            let chain = Chain::of(log, version).ok()?;
+            if chain.base_row().ok()?.offset() == row.offset() {
+                return Some(chain);
+            }
+        }
+        slot = record.previous().map(Slot::from);
+    }
+    None
 }

@@ -24,12 +24,14 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
+use super::at_hand::{check_at_hand, may_lack};
 use super::chain::Chain;
 use super::counters::Count;
 use super::deleted::{is_droppable_tombstone, is_row};
-use super::engine::{Engine, TableShared, index_full};
+use super::engine::{Engine, TableShared};
 use super::read::{Bodies, RowRef};
 use crate::index::{Slot, Tag};
+use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES};
 use crate::log::{Appender, NoSpace, Reservation, check_fits};
@@ -132,7 +134,7 @@ impl Engine {
         drop(appender);
         self.count_replaced(draft.kind, old);
         drop(guard);
-        self.record_write(table);
+        self.cache.record_write(&table.traffic);
         self.make_durable(sequence)?;
         self.throttle(bytes);
         Ok(WriteOutcome::Published(old))
@@ -258,7 +260,7 @@ impl Engine {
         accept: impl Fn(Option<Slot>) -> bool,
     ) -> Result<Option<Option<Slot>>> {
         let mut waits = 0;
-        if draft.kind != RecordKind::Delta {
+        if draft.kind != RecordKind::Delta && may_lack() {
             self.check_replaced_at_hand(table, key)?;
         }
         loop {
@@ -267,6 +269,18 @@ impl Engine {
                 WriteOutcome::Refused => return Ok(None),
                 WriteOutcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
+        }
+    }
+
+    /// Fails if the thread reads only what is at hand and what the row of `key` is under is not: records under deltas are looked at, to be
+    /// counted as obsolete.
+    #[cold]
+    fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
+        let guard = self.pin();
+        let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot));
+        match found.filter(|slot| slot.tag() == Tag::Delta) {
+            Some(slot) => check_at_hand(&self.log, &self.disk_waits, slot),
+            None => Ok(()),
         }
     }
 
@@ -397,7 +411,7 @@ impl Engine {
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
                 let row = self.row_at(&schema, found)?;
-                let slot = found.map(|slot| self.log_slot(slot));
+                let slot = found.map(|slot| self.cache.log_slot(slot));
                 decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
             })?;
             match step {

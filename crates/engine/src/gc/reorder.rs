@@ -124,7 +124,8 @@ impl Engine {
 
     /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.
     fn copy_isolated(&self, table: &TableShared, slots: &[Slot]) {
-        let isolated: SmallVec<[Slot; ROWS]> = isolated(slots).map(|slot| self.log_slot(slot)).collect();
+        let isolated: SmallVec<[Slot; ROWS]> =
+            isolated(slots).map(|slot| self.cache.log_slot(slot)).collect();
         for group in isolated.chunks(GROUP) {
             let mut log_slots = [None; GROUP];
             log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));

@@ -72,7 +72,7 @@ fn writes_of(table: &Table) -> Writes {
     let guard = engine.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
-    let merge = engine.plan_merge(shared, slot, &chain, through).unwrap().unwrap();
+    let merge = engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
 }
 
@@ -158,7 +158,10 @@ fn what_cannot_be_merged_in_place_is_not() {
         let guard = engine.pin();
         let slot = shared.levels.locate_version(KEY, &guard).unwrap();
         let chain = Chain::of(&engine.log, slot).unwrap();
-        assert!(engine.plan_merge(shared, slot, &chain, through).unwrap().is_none(), "{what}");
+        assert!(
+            engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().is_none(),
+            "{what}"
+        );
     };
     let last = table.engine().log.last_sequence();
     plan("a delta that is not known durable", last - 1);
@@ -172,7 +175,10 @@ fn what_cannot_be_merged_in_place_is_not() {
     let guard = engine.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
-    assert!(engine.plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(), "a field the row lacks");
+    assert!(
+        engine.in_place_merge().plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(),
+        "a field the row lacks"
+    );
 }
 
 /// Under an older snapshot the row stays as it was, and is copied.

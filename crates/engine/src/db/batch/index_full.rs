@@ -122,7 +122,7 @@ fn collect_meanwhile(db: &Db, table: &Table, done: &AtomicBool) {
             table.delete(&key).unwrap();
         }
         drop(snapshot);
-        table.engine().set_tombstones_apart(table.shared(), &mut cursor);
+        table.engine().tombstone_walk().go_on(&table.shared().levels, &mut cursor);
         db.collect().unwrap();
     }
 }

@@ -67,7 +67,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     let engine = table.engine();
     let guard = engine.pin();
     let cached = table.shared().levels.locate(b"k", &guard).unwrap();
-    assert_eq!(engine.log_slot(cached), log_slot);
+    assert_eq!(engine.cache.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
     let metrics = db.metrics();
@@ -109,7 +109,7 @@ fn every_write_replaces_the_cached_row() {
             "merge",
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().pin());
-                let log_slot = engine.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
+                let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
                 let chain = Chain::of(&engine.log, log_slot).unwrap();
                 assert!(
                     engine
@@ -211,14 +211,14 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     cache(&db, &table, b"k");
     let (engine, guard) = (table.engine(), table.engine().pin());
     let levels = &table.shared().levels;
-    assert_eq!(engine.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
+    assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
     let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
     let cached = levels.locate(b"k", &guard).unwrap();
     assert_eq!(fewer, Some(cached));
     assert!(cached.is_cached());
-    assert_eq!(engine.log_slot(cached).older_versions(), 1);
+    assert_eq!(engine.cache.log_slot(cached).older_versions(), 1);
     let mut state = engine.cache.state.lock();
-    assert!(engine.evict(&mut state, table.shared(), cached.offset()));
+    assert!(engine.cache_worker().evict(&mut state, table.shared(), cached.offset()));
     assert_eq!(levels.locate(b"k", &guard).unwrap().older_versions(), 1);
 }
 
@@ -234,8 +234,8 @@ fn an_eviction_leaves_the_rows_next_entry_alone() {
     let second = cache(&db, &table, b"k");
     assert_ne!(first, second, "the first is not free while the guard lives");
     let mut state = engine.cache.state.lock();
-    assert!(!engine.evict(&mut state, table.shared(), first));
-    assert!(!engine.move_row(&mut state, table.shared(), first));
+    assert!(!engine.cache_worker().evict(&mut state, table.shared(), first));
+    assert!(!engine.cache_worker().move_row(&mut state, table.shared(), first));
     assert_eq!(slot(&table, b"k").offset(), second);
     drop(guard);
 }
@@ -293,7 +293,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
             "overwritten" => put(&table, b"k", 8),
             "evicted" => assert!({
                 let mut state = engine.cache.state.lock();
-                let evicted = engine.evict(&mut state, table.shared(), place);
+                let evicted = engine.cache_worker().evict(&mut state, table.shared(), place);
                 let epoch = engine.epoch.current();
                 state.retire(epoch, vec![place], Vec::new());
                 evicted
@@ -306,7 +306,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         let row = engine.row_at(&schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
-        assert_eq!(engine.log_slot(found.unwrap()).tag(), Tag::Row);
+        assert_eq!(engine.cache.log_slot(found.unwrap()).tag(), Tag::Row);
         drop(guard);
         rounds(&db);
         crowd(&db, &other);
@@ -326,7 +326,7 @@ fn a_late_admission_loses_to_a_write() {
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(!engine.admit(&mut state, table.shared(), id, log_slot, &guard).unwrap());
+    assert!(!engine.cache_worker().admit(&mut state, table.shared(), id, log_slot, &guard).unwrap());
     assert_eq!((state.pages.rows(), state.pages.used_bytes()), (0, 0));
     drop(state);
     assert_eq!(a_of(&table, b"k"), Some(2));
@@ -480,7 +480,7 @@ fn a_cache_switched_off_takes_no_memory_and_one_without_gain_lets_go() {
     cache(&db, &table, b"k");
     let engine = table.engine();
     let (mut state, mut unlinked) = (engine.cache.state.lock(), Unlinked::default());
-    engine.let_all_go(&mut state, &mut unlinked);
+    engine.cache_worker().let_all_go(&mut state, &mut unlinked);
     assert_eq!((unlinked.places.len(), state.pages.rows()), (1, 0));
     assert!(!slot(&table, b"k").is_cached());
     assert_eq!(a_of(&table, b"k"), Some(7));
@@ -542,7 +542,7 @@ fn on_the_page_cache_it_comes_into_use_in_little_memory_and_goes_when_the_store_
     let keys = || (0..40_000u64).map(u64::to_be_bytes);
     keys().for_each(|key| table.put(&key, &[("value", Value::Bytes(&[7; 1000]))]).unwrap());
     assert!(used() > MEMORY && !is_used(), "no reader has waited for the disk");
-    engine.waits_for_disk.store(1, Ordering::Relaxed);
+    engine.disk_waits.counted.store(1, Ordering::Relaxed);
     assert!(is_used());
     for key in keys().take(100) {
         table.get(&key).unwrap().unwrap();

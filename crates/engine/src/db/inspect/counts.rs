@@ -11,8 +11,11 @@ use std::collections::{HashMap, HashSet};
 use super::super::Db;
 use super::super::chain::Chain;
 use super::super::engine::{Engine, TableShared};
-use crate::index::{ScanBatch, Slot, Tag};
+use crate::cache::Cache;
+use crate::index::{Epoch, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
+use crate::log::Log;
+use crate::scheduler::gc_state::GcState;
 use crate::{Error, Result};
 
 /// Slots looked at together.
@@ -34,15 +37,25 @@ impl Db {
     /// `Corrupted`, with the key that is counted wrong.
     #[doc(hidden)]
     pub fn check_counts(&self) -> Result<()> {
-        let mut held = self.engine.held()?;
-        for table in self.engine.catalog.all() {
-            self.engine.check_table(&table, &mut held)?;
+        let Engine { log, gc, cache, epoch, catalog, .. } = &*self.engine;
+        let check = CountsCheck { log, gc, cache, epoch };
+        let mut held = check.held()?;
+        for table in catalog.all() {
+            check.check_table(&table, &mut held)?;
         }
         Ok(())
     }
 }
 
-impl Engine {
+/// What is compared with what.
+struct CountsCheck<'e> {
+    log: &'e Log,
+    gc: &'e GcState,
+    cache: &'e Cache,
+    epoch: &'e Epoch,
+}
+
+impl CountsCheck<'_> {
     fn held(&self) -> Result<LogRecords> {
         let mut held = LogRecords::default();
         for (extent, ..) in self.log.segments() {
@@ -63,11 +76,11 @@ impl Engine {
         let id = table.id.load(std::sync::atomic::Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let (mut mixed, mut expiring) = (0, 0);
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         each_slot(
             |cursor, batch| table.levels.next_rows(cursor, STEP, &guard, batch),
             |key, slot| {
-                let slot = self.log_slot(slot);
+                let slot = self.cache.log_slot(slot);
                 mixed += u64::from(slot.tag() == Tag::Tombstone);
                 expiring += u64::from(slot.expires());
                 self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
@@ -109,7 +122,7 @@ impl Engine {
     ) -> Result<()> {
         let (version, word): (Vec<u64>, _) = match slot.tag() {
             Tag::Delta => {
-                let chain = Chain::of(&self.log, slot)?;
+                let chain = Chain::of(self.log, slot)?;
                 let word = chain.records()?.find_map(|record| record.expires_at_ms());
                 (chain.records()?.map(|record| record.offset()).collect(), word)
             }
