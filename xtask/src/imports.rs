@@ -1,13 +1,15 @@
-//! Who imports whom inside of a crate: circles of imports, and names that two types have.
+//! Who imports whom inside of a crate: circles of imports, names that two types have, and who works on the whole engine.
 //!
 //! Owns the resolution of paths to the files that define what they name, and the search for circles. Promises that an import
 //! counts to the file that defines a name, not to one that re-exports it; that a file and its folder (`log.rs`, `log/`) count
 //! as one where circles are looked for beside them, and that inside of a folder its files are looked at one by one. Reads
-//! source as text ([`scan`]), so methods are not seen: a call `engine.gc()` is no import. What there is of either kind is
-//! in [`permitted`], which can only shrink: what is not in there is refused, and so is what is in there and no longer exists.
+//! source as text ([`scan`]), so methods are not seen: a call `engine.gc()` is no import; but who may have methods of the whole engine
+//! is looked at ([`whole_engine`]). What there is of each kind is
+//! in [`permitted`]: what is not in there is refused, and so is what is in there and no longer exists.
 
 mod permitted;
 mod scan;
+mod whole_engine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,6 +29,9 @@ pub(crate) fn check(root: &Path, problems: &mut Vec<String>) {
     let mut twice = Vec::new();
     for folder in CRATES {
         let source = Crate::read(root, folder);
+        if *folder == whole_engine::CRATE {
+            whole_engine::check(&source, permitted::WHOLE_ENGINE, problems);
+        }
         circles.extend(source.circles());
         twice.extend(source.types_defined_twice());
     }
@@ -223,7 +228,7 @@ impl Crate {
         let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
         for (here, from) in &self.modules {
             let imported = from.module.imports.iter().map(|import| &import.path);
-            for path in imported.chain(&from.module.paths) {
+            for path in imported.chain(&from.module.named.paths) {
                 let path = match path.last() {
                     Some(last) if last == "*" => &path[..path.len() - 1],
                     _ => path,

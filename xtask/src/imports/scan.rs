@@ -11,13 +11,23 @@ pub(super) struct Module {
     /// Structs, enums, unions, traits and aliases that are items.
     pub(super) types: Vec<String>,
     pub(super) imports: Vec<Import>,
-    /// Paths of two and more segments in the bodies and signatures of items.
-    pub(super) paths: Vec<Vec<String>>,
+    pub(super) named: Named,
+    /// The types that blocks of `impl` are for.
+    pub(super) implemented: Vec<String>,
     /// Modules that are files of their own.
     pub(super) files: Vec<String>,
     pub(super) inline: Vec<(String, Module)>,
     /// Macros that the whole crate has at its root.
     pub(super) macros: Vec<String>,
+}
+
+/// What the bodies and signatures of items name.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Paths of two and more segments.
+    pub(super) paths: Vec<Vec<String>>,
+    /// The types behind a `&`, or behind that and an `Arc`, unless a function returns them.
+    pub(super) borrowed: Vec<String>,
 }
 
 /// `use a::b as name`; a `*` has the name `*`.
@@ -140,7 +150,7 @@ impl Scanner {
 
     fn item(&mut self, module: &mut Module, attributes: Attributes) {
         if self.eat("pub") && self.peek(0) == "(" {
-            self.group(&mut Vec::new());
+            self.group(&mut Named::default());
         }
         let word = self.next();
         match word.as_str() {
@@ -155,22 +165,65 @@ impl Scanner {
                 let name = self.next();
                 module.items.push(name.clone());
                 module.types.push(name);
-                self.rest_of_item(word == "type", &mut module.paths);
+                self.rest_of_item(word == "type", &mut module.named);
             }
             "const" | "static" | "fn" => {
                 self.eat("mut");
                 let name = self.next();
                 module.items.push(name);
-                self.rest_of_item(word != "fn", &mut module.paths);
+                self.rest_of_item(word != "fn", &mut module.named);
             }
             "macro_rules" => {
                 self.eat("!");
                 let name = self.next();
                 if attributes.is_exported { &mut module.macros } else { &mut module.items }.push(name);
-                self.rest_of_item(false, &mut Vec::new());
+                self.rest_of_item(false, &mut Named::default());
             }
-            _ => self.rest_of_item(false, &mut module.paths),
+            _ => {
+                if word == "impl" {
+                    module.implemented.extend(self.implemented());
+                }
+                self.rest_of_item(false, &mut module.named);
+            }
         }
+    }
+
+    /// The type that a block is for, seen from behind its `impl`.
+    fn implemented(&self) -> Option<String> {
+        let (mut depth, mut found) = (0, None);
+        for token in &self.tokens[self.at..] {
+            match token.as_str() {
+                "{" | "where" => break,
+                "<" => depth += 1,
+                ">" => depth -= 1,
+                // An arrow of a function type closes nothing.
+                "-" => depth += 1,
+                word if depth == 0 && is_type(word) => found = Some(word.to_owned()),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The types behind the `&` that is next: the type itself, and behind an `Arc` what is in it.
+    fn borrowed(&self) -> Vec<String> {
+        let is_returned = self.at > 1 && self.tokens[self.at - 2..self.at] == ["-", ">"];
+        let mut found = Vec::new();
+        for token in self.tokens[self.at + 1..].iter().filter(|_| !is_returned) {
+            match token.as_str() {
+                // A lifetime, `mut`, `dyn`, a module; and what parts them.
+                ":" | "<" => {}
+                word if is_type(word) => {
+                    found.push(word.to_owned());
+                    if word != "Arc" {
+                        break;
+                    }
+                }
+                word if is_punctuation(word) => break,
+                _ => {}
+            }
+        }
+        found
     }
 
     fn module(&mut self, module: &mut Module) {
@@ -185,7 +238,7 @@ impl Scanner {
     }
 
     /// To the `;`, or to the end of the block, that ends an item.
-    fn rest_of_item(&mut self, is_value: bool, paths: &mut Vec<Vec<String>>) {
+    fn rest_of_item(&mut self, is_value: bool, named: &mut Named) {
         while self.at < self.tokens.len() {
             match self.peek(0) {
                 ";" => {
@@ -194,19 +247,19 @@ impl Scanner {
                 }
                 "}" => return,
                 "{" => {
-                    self.group(paths);
+                    self.group(named);
                     if !is_value {
                         return;
                     }
                 }
-                "(" | "[" => self.group(paths),
-                _ => self.token_of_body(paths),
+                "(" | "[" => self.group(named),
+                _ => self.token_of_body(named),
             }
         }
     }
 
     /// What stands in brackets, with them.
-    fn group(&mut self, paths: &mut Vec<Vec<String>>) {
+    fn group(&mut self, named: &mut Named) {
         self.at += 1;
         while self.at < self.tokens.len() {
             match self.peek(0) {
@@ -214,13 +267,13 @@ impl Scanner {
                     self.at += 1;
                     return;
                 }
-                "(" | "[" | "{" => self.group(paths),
-                _ => self.token_of_body(paths),
+                "(" | "[" | "{" => self.group(named),
+                _ => self.token_of_body(named),
             }
         }
     }
 
-    fn token_of_body(&mut self, paths: &mut Vec<Vec<String>>) {
+    fn token_of_body(&mut self, named: &mut Named) {
         if self.peek(0) == "#" && matches!(self.peek(1), "[" | "!") {
             if self.attributes().is_test {
                 self.skip_one();
@@ -228,9 +281,12 @@ impl Scanner {
         } else if self.eat("use") {
             let mut imports = Vec::new();
             self.import(&mut Vec::new(), &mut imports);
-            paths.extend(imports.into_iter().map(|import| import.path));
+            named.paths.extend(imports.into_iter().map(|import| import.path));
         } else {
             let from_outside = self.eat(":") && self.eat(":");
+            if self.peek(0) == "&" {
+                named.borrowed.extend(self.borrowed());
+            }
             let follows_dot = self.at > 0 && self.tokens[self.at - 1] == ".";
             let mut path = Vec::new();
             while self.peek(0).starts_with(|c: char| c.is_alphabetic() || c == '_') {
@@ -244,7 +300,7 @@ impl Scanner {
                 0 => self.at += usize::from(!matches!(self.peek(0), ")" | "]" | "}" | "(" | "[" | "{")),
                 1 => {}
                 _ if from_outside || follows_dot => {}
-                _ => paths.push(path),
+                _ => named.paths.push(path),
             }
         }
     }
@@ -258,8 +314,8 @@ impl Scanner {
                     return;
                 }
                 ")" | "]" | "}" => return,
-                "{" => return self.group(&mut Vec::new()),
-                "(" | "[" => self.group(&mut Vec::new()),
+                "{" => return self.group(&mut Named::default()),
+                "(" | "[" => self.group(&mut Named::default()),
                 _ => self.at += 1,
             }
         }
@@ -279,7 +335,7 @@ impl Scanner {
         let began = self.at;
         self.eat("#");
         self.eat("!");
-        self.group(&mut Vec::new());
+        self.group(&mut Named::default());
         let words = &self.tokens[began..self.at];
         let has = |word: &str| words.iter().any(|token| token == word);
         let is_negated = words.windows(3).any(|three| three[0] == "not" && three[2] == "test");
@@ -331,6 +387,10 @@ impl Scanner {
     }
 }
 
+fn is_type(token: &str) -> bool {
+    token.starts_with(char::is_uppercase)
+}
+
 fn is_punctuation(token: &str) -> bool {
     !token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
@@ -346,7 +406,7 @@ mod tests {
     use super::*;
 
     fn paths_of(text: &str) -> Vec<String> {
-        scan(text).paths.iter().map(|path| path.join("::")).collect()
+        scan(text).named.paths.iter().map(|path| path.join("::")).collect()
     }
 
     #[test]
@@ -379,6 +439,21 @@ mod tests {
         let text = "fn a<'a>(b: super::B<'a>) -> c::D { e::f(b'\\'', 'x', \"g::h // \"); i.j::<k::L>(); ::m::n() } // o::p\n";
         assert_eq!(paths_of(text), ["super::B", "c::D", "e::f", "k::L"]);
         assert_eq!(paths_of("fn a() { use b::C; let d = r#\"e::f \"quoted\" \"#; }\n"), ["b::C"]);
+    }
+
+    #[test]
+    fn blocks_are_for_their_type() {
+        let text = "impl A {}\nimpl<'b, T: Fn(&C) -> D> super::E<'b, T> {}\nimpl F<G> for h::I<J> where K: L {}\n\
+                    #[cfg(test)]\nimpl M {}\n";
+        assert_eq!(scan(text).implemented, ["A", "E", "I"]);
+    }
+
+    #[test]
+    fn what_is_borrowed_is_found_behind_its_lifetime_and_its_arc() {
+        let text = "fn a<'x>(b: &'x mut super::B<C>, d: &Arc<D>, e: E, f: impl Fn(&F)) -> &G { let h = &i; }\n\
+                    struct J<'x> { k: &'x K }\nimpl L { fn m(self: &Arc<M>) -> &'x N { o(|p: &P| 1) } }\n\
+                    #[cfg(test)]\nfn q(r: &R) {}\n";
+        assert_eq!(scan(text).named.borrowed, ["B", "Arc", "D", "F", "K", "Arc", "M", "P"]);
     }
 
     #[test]
