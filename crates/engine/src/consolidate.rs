@@ -30,9 +30,10 @@ use crate::db::counters::Count;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{Slot, Tag};
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::merge_queue::{Aged, QueuedKey, WAITING_MAX};
+use crate::space::Claim;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// What readers find is merged while there are at least this many reads for an update.

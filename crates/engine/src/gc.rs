@@ -42,9 +42,10 @@ use crate::log::SegmentWalk;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
 };
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::Pending;
+use crate::space::Claim;
 use crate::{Error, ErrorKind, Result};
 
 /// Cycles of one call of [`Engine::run_gc_now`], at most.

@@ -50,6 +50,7 @@ mod options;
 mod scheduler;
 mod schema;
 mod size_class;
+mod space;
 mod sync;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};

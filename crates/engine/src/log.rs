@@ -1,6 +1,6 @@
 //! The log: every row's bytes are written here once. It is the write-ahead log and the store.
 //!
-//! Owns the fast tier's space: the root, segments, appenders, sequences, and the point up to which all is durable. Promises
+//! Owns the root, segments, appenders, sequences, and the point up to which all is durable. Promises
 //! that a record, once published, stays where it is until its segment is freed, and that after a crash what is left is
 //! everything that was durable plus a prefix of the rest. Must know of tables their numbers only, and nothing of
 //! fields or the index.
@@ -14,11 +14,10 @@ mod copy;
 mod due;
 pub(crate) mod format;
 mod open;
-mod pool;
 mod replay;
 mod salvage;
 pub(crate) mod segment;
-mod space;
+mod segments;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -32,18 +31,19 @@ use smallvec::SmallVec;
 
 pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
 pub(crate) use copy::{Extract, SegmentToCopy};
-use pool::Pool;
 pub(crate) use replay::{SegmentWalk, WalkEnd};
 pub(crate) use salvage::LostRecord;
 use segment::{
     Deltas, Extent, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
     add_obsolete_bytes,
 };
+use segments::Segments;
 
 use self::format::{END_BYTES, RawRecord, Record, RecordRef};
 use crate::le_bytes::u32_at;
 use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
+use crate::space::Space;
 use crate::sync::CachePadded;
 use crate::{Error, ErrorKind, Result};
 
@@ -60,15 +60,13 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(900);
 #[derive(Debug)]
 pub(crate) struct Log {
     tier: Arc<FastTier>,
-    /// The store's: paces the upkeep of headers and of free extents.
+    /// The store's: paces the upkeep of headers.
     clock: Clock,
-    extent_shift: u32,
+    space: Space,
     /// Extents that the root takes.
     root_extents: u32,
     extents: Extents,
-    pool: Mutex<Pool>,
-    /// An extent was freed.
-    space_freed: Condvar,
+    segments: Mutex<Segments>,
     appenders: Box<[CachePadded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.
     appenders_in_use: AtomicUsize,
@@ -83,8 +81,6 @@ pub(crate) struct Log {
     commit: Mutex<Commit>,
     /// Held through a checkpoint, from the writing of its list of segments to the root that names it.
     checkpointing: Mutex<()>,
-    /// Writers wait for syncs.
-    syncs_each_write: bool,
     /// Whether a group commit has a leader, and the others, who wait for it to be done.
     has_leader: Mutex<bool>,
     leader_done: Condvar,
@@ -180,15 +176,21 @@ impl Drop for GroupCommitLeader<'_> {
 
 impl Log {
     pub(crate) fn extent_bytes(&self) -> u64 {
-        1 << self.extent_shift
+        self.space.extent_bytes()
     }
 
     fn extent_offset(&self, extent: u32) -> u64 {
-        u64::from(extent) << self.extent_shift
+        self.space.extent_offset(extent)
+    }
+
+    /// Where its segments are taken from.
+    #[inline]
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
     }
 
     fn extent_of(&self, offset: u64) -> Extent<'_> {
-        self.extents.at((offset >> self.extent_shift) as u32)
+        self.extents.at((offset >> self.space.extent_shift()) as u32)
     }
 
     pub(crate) fn tier(&self) -> &FastTier {
@@ -215,7 +217,7 @@ impl Log {
     #[inline]
     pub(crate) fn raw_record(&self, offset: u64) -> Result<RawRecord<'_>> {
         // A place that is not verified may be anywhere.
-        let Some(extent) = self.extents.get(offset >> self.extent_shift) else {
+        let Some(extent) = self.extents.get(offset >> self.space.extent_shift()) else {
             return Err(not_a_record(offset));
         };
         let segment_number = extent.segment_number.load(Ordering::Relaxed);
@@ -472,12 +474,12 @@ impl Log {
             }
         }
         if headers {
-            let pool = self.pool.lock();
-            let sealed = pool.used.iter().filter(|(_, s)| s.sealed && s.in_header != (s.end, true));
+            let segments = self.segments.lock();
+            let sealed = segments.used.iter().filter(|(_, s)| s.sealed && s.in_header != (s.end, true));
             ends.extend(sealed.map(|(&extent, s)| (extent, s.segment_number, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
-        let extents = (self.tier.bytes() >> self.extent_shift) as u32;
+        let extents = (self.tier.bytes() >> self.space.extent_shift()) as u32;
         if let Some(recovered) = &commit.recovered {
             // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
             recovered
@@ -507,7 +509,7 @@ impl Log {
         let every_appender = self.appenders.iter().map(|appender| &appender.0).chain([&self.gc_appender]);
         let open: Vec<_> =
             every_appender.flat_map(|appender| appender.lock().ends().collect::<Vec<_>>()).collect();
-        let pool = self.pool.lock();
+        let segments = self.segments.lock();
         let written_to = |extent: u32, segment: &Segment| {
             // A segment may have been sealed since its appender was looked at: then it says how far it got.
             let open = open
@@ -520,16 +522,16 @@ impl Log {
             segment_number: segment.segment_number,
             end: written_to(extent, segment),
         };
-        let entries = pool.used.iter().map(entry).collect();
-        drop(pool);
+        let entries = segments.used.iter().map(entry).collect();
+        drop(segments);
         self.root.lock().write_list(&self.tier, entries)
     }
 
     /// Writes into the headers what the sync just made durable; the headers themselves become durable with the next.
     fn checkpoint_headers(&self, ends: &[(u32, u64, u64, u64)]) {
-        let mut pool = self.pool.lock();
+        let mut segments = self.segments.lock();
         for &(extent, segment_number, end, max_sequence) in ends {
-            let Some(segment) = pool.used.get_mut(&extent) else { continue };
+            let Some(segment) = segments.used.get_mut(&extent) else { continue };
             let sealed = segment.sealed && segment.end == end;
             if segment.segment_number != segment_number || segment.in_gc || segment.in_header == (end, sealed)
             {
@@ -562,10 +564,10 @@ impl Log {
         let mut commit = self.commit.lock();
         earlier.and_then(|()| self.check_writable())?;
         let synced = self.sync(&mut commit, Checkpoint::Root)?;
-        let mut pool = self.pool.lock();
-        let extents: Vec<u32> = pool.used.keys().copied().collect();
+        let mut segments = self.segments.lock();
+        let extents: Vec<u32> = segments.used.keys().copied().collect();
         for extent in extents {
-            let Some(segment) = pool.used.get_mut(&extent) else { continue };
+            let Some(segment) = segments.used.get_mut(&extent) else { continue };
             // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
             if segment.in_header != (segment.end, true) && !segment.in_gc {
                 segment.in_header = (segment.end, true);
@@ -652,8 +654,8 @@ impl Log {
 
     /// All segments in use, by place: first extent, segment, obsolete bytes as counted so far.
     pub(crate) fn segments(&self) -> Vec<(u32, Segment, u64)> {
-        let pool = self.pool.lock();
-        pool.used.iter().map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
+        let segments = self.segments.lock();
+        segments.used.iter().map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
     /// Where the catalog is spoiled, if its copy serves. No crash leaves that.

@@ -11,10 +11,11 @@
 use super::engine::{Engine, TableShared};
 use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::log::{EncodedRecord, Log};
 use crate::schema::layout::Layout;
 use crate::schema::table::TableSchema;
+use crate::space::Claim;
 use crate::sync::atomic::Ordering;
 
 /// A record about to be written, but for its key and body.

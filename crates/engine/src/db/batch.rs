@@ -21,10 +21,11 @@ use super::write::check_key;
 use crate::index::{Guard, IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use crate::schema::table::TableSchema;
+use crate::space::Claim;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
 
 use staged::{FieldWrite, NewExpiry, Op, Staged, StagedWrite};

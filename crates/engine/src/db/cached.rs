@@ -206,7 +206,7 @@ impl CacheWorker<'_> {
             Medium::PageCache => Some(
                 self.disk_waits.are_any()
                     && (state.memory_bytes)().is_some_and(|memory| {
-                        let used_bytes = self.log.bytes_used().0;
+                        let used_bytes = self.log.space().bytes_used().0;
                         is_better_than_pages(self.options.cache_bytes, used_bytes, self.arena.bytes(), memory)
                     }),
             ),

@@ -14,9 +14,10 @@ use super::catalog::replay::count_change;
 use super::engine::Engine;
 use super::shared_table::TableShared;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::log::{Appender, NoSpace};
 use crate::schema::table::TableSchema;
+use crate::space::Claim;
 use crate::{Result, Schema};
 
 /// What a change came to.

@@ -140,7 +140,8 @@ impl DiskWaits {
 /// A read asks for this: while others have hold of the extents, as they do for as long as the tier grows, it does not wait to be
 /// told. It is asked again with the next wait.
 fn has_little_memory(log: &Log, waits: u64, memory_bytes: impl FnOnce() -> Option<u64>) -> bool {
-    let is_less_than_data = |bytes| log.try_bytes_used().is_some_and(|(used_bytes, _)| used_bytes > bytes);
+    let is_less_than_data =
+        |bytes| log.space().try_bytes_used().is_some_and(|(used_bytes, _)| used_bytes > bytes);
     waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(is_less_than_data)
 }
 
@@ -188,7 +189,11 @@ mod tests {
         }
         db.persist().unwrap();
         assert!(engine.log.tier().bytes() > 16 << 20, "the file stays as long");
-        assert!(!has_little_memory(&engine.log, 1, memory), "{} bytes are in use", engine.log.bytes_used().0);
+        assert!(
+            !has_little_memory(&engine.log, 1, memory),
+            "{} bytes are in use",
+            engine.log.space().bytes_used().0
+        );
         assert!(has_little_memory(&engine.log, WAITS_OF_LITTLE_MEMORY, memory), "they wait all the same");
         assert!(!has_little_memory(&engine.log, 1, || None), "nothing says how much there is");
     }

@@ -89,7 +89,7 @@ impl Engine {
     pub(crate) fn metrics(&self) -> Metrics {
         let tables = self.catalog.all();
         let (live_bytes, obsolete_bytes, unused_bytes) = self.log.record_bytes();
-        let (fast_tier_bytes, fast_tier_bytes_max) = self.log.tier_bytes();
+        let (fast_tier_bytes, fast_tier_bytes_max) = self.log.space().tier_bytes();
         let (segments_collected, bytes_collected) = self.gc.totals();
         let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
         let of_cache = &self.cache.numbers;

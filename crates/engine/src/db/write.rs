@@ -33,10 +33,11 @@ use super::read::{Bodies, RowRef};
 use crate::index::{Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
-use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES};
+use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Appender, NoSpace, Reservation, check_fits};
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
+use crate::space::Claim;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
 /// How long a write waits for space while gc frees none and does nothing, in tens of ms.
@@ -215,7 +216,7 @@ impl Engine {
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
         // Victims that a cycle has just begun to empty are nowhere to be seen: the look counts only between cycles.
         let cycles = self.gc.cycles();
-        let nothing_to_gain = !self.may_gain_space() && self.log.lacks(extents, claim);
+        let nothing_to_gain = !self.may_gain_space() && self.log.space().lacks(extents, claim);
         let hopeless = nothing_to_gain && cycles.is_multiple_of(2) && self.gc.cycles() == cycles;
         if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(self.full(no_space));
@@ -244,7 +245,7 @@ impl Engine {
     pub(super) fn await_gc_cycle(&self, timeout: Duration) -> bool {
         let busy = self.gc.is_busy();
         self.request_gc_cycle();
-        self.log.wait_for_space(timeout) || busy
+        self.log.space().wait(timeout) || busy
     }
 }
 

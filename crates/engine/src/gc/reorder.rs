@@ -93,7 +93,7 @@ impl Engine {
     /// Originals lie obsolete until gc has freed them. Where half of the log is obsolete it is at that, and where space is
     /// short it belongs to the writers: it is kept well above what makes gc work for them.
     fn has_room_to_reorder(&self) -> bool {
-        let (filling, (_, all), room) = (self.log.filling(), self.log.space(), self.room());
+        let (filling, (_, all), room) = (self.log.filling(), self.log.space().room(), self.room());
         filling.obsolete * 2 < filling.used
             && room.available > (room.low + room.low / 2).min(all / 4)
             && !self.gc.throttle.is_on()

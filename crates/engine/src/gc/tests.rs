@@ -261,7 +261,7 @@ fn a_store_that_is_killed_while_full_takes_deletes() {
     // Something newer, so that the snapshot needs what is emptied from now on.
     assert!(table.delete(b"large 0").unwrap());
     (0..20).for_each(|_| drop(db.collect()));
-    assert!(table.engine().log.space().0 >= 1, "the last extent is gone");
+    assert!(table.engine().log.space().room().0 >= 1, "the last extent is gone");
     drop(snapshot);
     let killed = CrashSim::from_image(&sim.process_kill());
     let db = open(&killed);

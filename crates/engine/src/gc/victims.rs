@@ -19,8 +19,9 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use crate::db::engine::Engine;
-use crate::log::segment::{Claim, SEGMENT_HEADER_BYTES, Segment, SegmentKind};
+use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 use crate::scheduler::throttle::SpaceLeft;
+use crate::space::Claim;
 
 /// Victims of one cycle, at most.
 const VICTIMS_MAX: usize = 8;
@@ -173,7 +174,7 @@ impl Need {
 impl Engine {
     /// The room there is.
     pub(crate) fn room(&self) -> SpaceLeft {
-        let (available, all) = self.log.space();
+        let (available, all) = self.log.space().room();
         let low = low_extents(all);
         let filling = self.log.filling();
         let kept = u64::from(Claim::Write.reserve() + low / 4) * self.log.extent_bytes();
@@ -214,7 +215,7 @@ impl Engine {
         candidates.sort_by_key(by_benefit);
         // What is copied must fit where gc may write, with a segment to spare. Odd lengths may need more: then
         // the last victims are given up.
-        let (available, _) = self.log.space();
+        let (available, _) = self.log.space().room();
         let begun = self.log.gc_appender().room(SegmentKind::Relocated);
         let extent_bytes = self.log.extent_bytes();
         let room = u64::from(available.saturating_sub(Claim::Gc.reserve())) * extent_bytes + begun;

@@ -5,7 +5,8 @@
 
 use super::Log;
 use super::format::{self, END_BYTES, RecordRef, RecordSpec, Seed};
-use super::segment::{Claim, Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
+use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::space::Claim;
 use crate::{Error, Result};
 
 /// A thread's open segments, one for each kind it writes.
@@ -203,7 +204,7 @@ impl Appender {
 
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
-        log.pool.lock().seal(open.extent, open.cursor - open.start, open.max_sequence, open.deltas);
+        log.segments.lock().seal(open.extent, open.cursor - open.start, open.max_sequence, open.deltas);
     }
 
     /// Seals all open segments.
@@ -231,8 +232,8 @@ impl NoSpace {
         match self {
             NoSpace::Failed(error) => error,
             NoSpace::Full(_) => {
-                let (bytes, bytes_max) = log.bytes_used();
-                let message = match log.disk_is_full() {
+                let (bytes, bytes_max) = log.space.bytes_used();
+                let message = match log.space.disk_is_full() {
                     Some(why) => {
                         let path = log.tier().path().map(|path| format!("{}, ", path.display()));
                         let path = path.unwrap_or_default();
@@ -252,7 +253,7 @@ impl NoSpace {
 
 /// Refuses what can never fit.
 pub(crate) fn check_fits(log: &Log, bytes: usize) -> Result<()> {
-    let (_, bytes_max) = log.tier_bytes();
+    let (_, bytes_max) = log.space.tier_bytes();
     let limit = bytes_max.saturating_sub(u64::from(5 + log.root_extents) * log.extent_bytes());
     if bytes as u64 + SEGMENT_HEADER_BYTES > limit {
         return Err(Error::invalid(format!(

@@ -73,8 +73,8 @@ impl Log {
                     .map(|(extent, segment_number, end, _)| ((extent, segment_number), end)),
             );
         }
-        let pool = self.pool.lock();
-        let listed = pool.used.iter().filter_map(|(&extent, segment)| {
+        let segments = self.segments.lock();
+        let listed = segments.used.iter().filter_map(|(&extent, segment)| {
             // One that is neither sealed nor known was begun since: all in it is younger, or a copy of what is listed.
             let end = match segment.sealed {
                 true => segment.end,
@@ -94,7 +94,7 @@ impl Log {
 
     /// Whether all segments are sealed, as a store leaves them that was closed in order.
     pub(crate) fn is_all_sealed(&self) -> bool {
-        self.pool.lock().used.values().all(|segment| segment.sealed)
+        self.segments.lock().used.values().all(|segment| segment.sealed)
     }
 
     /// The bytes of a segment up to its end.

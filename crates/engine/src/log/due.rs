@@ -61,7 +61,7 @@ impl Log {
 
     /// The segments to sweep at `now_ms`, the most worth it first.
     pub(crate) fn due(&self, now_ms: u64) -> Vec<Due> {
-        let grown = self.pool.lock().grown;
+        let grown = self.space.grown();
         let mut due: Vec<Due> =
             (0..grown).filter_map(|extent| due_at(self.extents.at(extent), extent, now_ms)).collect();
         due.sort_unstable();
@@ -76,13 +76,13 @@ impl Log {
         {
             let appender = appender.lock();
             if let Some((first, segment_number, end)) = appender.written_at(offset) {
-                let extents = self.pool.lock().used.get(&first)?.extents;
+                let extents = self.segments.lock().used.get(&first)?.extents;
                 // Under the appender's lock: what is behind `end` will be recorded after this.
                 return self.sweeping((first, extents), segment_number, end, now_ms);
             }
         }
-        let pool = self.pool.lock();
-        let (&first, segment) = pool.used.range(..=extent).next_back()?;
+        let segments = self.segments.lock();
+        let (&first, segment) = segments.used.range(..=extent).next_back()?;
         if !segment.sealed || segment.in_gc || extent >= first + segment.extents {
             return None;
         }
@@ -133,8 +133,8 @@ impl Log {
 
     /// The first extent of the segment that holds `offset`.
     pub(crate) fn segment_of(&self, offset: u64) -> Option<u32> {
-        let extent = (offset >> self.extent_shift) as u32;
-        self.pool.lock().used.range(..=extent).next_back().map(|(&first, _)| first)
+        let extent = (offset >> self.space.extent_shift()) as u32;
+        self.segments.lock().used.range(..=extent).next_back().map(|(&first, _)| first)
     }
 }
 

@@ -12,16 +12,16 @@ use parking_lot::{Condvar, Mutex};
 
 use super::appender::Appender;
 use super::format::{END_BYTES, Record};
-use super::pool::Pool;
 use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
 };
-use super::space::KEPT_BYTES;
+use super::segments::Segments;
 use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Recovered, Root, SegmentEnd, header_of};
 use crate::manifest::root::{
     CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
 };
 use crate::manifest::segment_list::SegmentEntry;
+use crate::space::{KEPT_BYTES, Space, SpaceLayout};
 use crate::sync::CachePadded;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
@@ -139,19 +139,20 @@ impl Log {
             false => (extents_max / EXTENTS_PER_APPENDER).clamp(1, APPENDERS_MAX),
         };
         let now = Duration::from_nanos(clock.monotonic_ns());
-        Ok(Log {
-            clock,
+        let layout = SpaceLayout {
             extent_shift: extent_bytes.trailing_zeros(),
             root_extents: root.root_extents,
+            grown,
+            extents_max,
+            per_large: extents_per_large(extent_bytes),
+        };
+        let space = Space::new(Arc::clone(&tier), clock.clone(), layout, syncs_each_write);
+        Ok(Log {
+            clock,
+            root_extents: root.root_extents,
             extents: Extents::new(extents_max.max(grown)),
-            pool: Mutex::new(Pool::new(
-                root.root_extents,
-                grown,
-                extents_max,
-                extents_per_large(extent_bytes),
-                now,
-            )),
-            space_freed: Condvar::new(),
+            space,
+            segments: Mutex::new(Segments::new()),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
             appenders: (0..appenders).map(|_| CachePadded(Mutex::new(Appender::default()))).collect(),
@@ -162,7 +163,6 @@ impl Log {
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
             commit: Mutex::new(Commit { checkpointed_at: now, recovered: None }),
             checkpointing: Mutex::new(()),
-            syncs_each_write,
             has_leader: Mutex::new(false),
             leader_done: Condvar::new(),
             closing: AtomicBool::new(false),
@@ -252,9 +252,8 @@ impl Log {
         if self.tier.is_read_only() {
             return Ok(());
         }
-        let mut pool = self.pool.lock();
         let (mut from, mut to) = (0, 0);
-        for (&extent, segment) in &pool.used {
+        for (&extent, segment) in &self.segments.lock().used {
             // Neighbours at one stroke.
             if extent != to {
                 self.tier.allocate(self.extent_offset(from), self.extent_offset(to - from))?;
@@ -263,22 +262,15 @@ impl Log {
             to = extent + segment.extents;
         }
         self.tier.allocate(self.extent_offset(from), self.extent_offset(to - from))?;
-        self.hold_back(&mut pool)?;
-        if pool.grown > pool.extents_max {
-            // Above the limit what is free is not kept for later.
-            pool.all_bare().into_iter().for_each(|extent| {
-                self.release_free(extent);
-            });
-        }
-        Ok(())
+        self.space.open()
     }
 
-    /// Reads all segment headers, and holds them against what the root lists; fills the pool; returns the first extents of
+    /// Reads all segment headers, and holds them against what the root lists; fills the space; returns the first extents of
     /// used segments.
     fn load_segments(&self, grown: u32, power_cut: bool, listed: &[SegmentEntry]) -> Result<Vec<u32>> {
         let placed = self.root.lock().is_placed();
-        let mut pool = self.pool.lock();
-        let mut extent = pool.root_extents;
+        let mut in_use = self.segments.lock();
+        let mut extent = self.root_extents;
         let mut segments = Vec::new();
         let mut last_segment_number = 0;
         let mut listed = listed.iter().copied().peekable();
@@ -303,7 +295,7 @@ impl Log {
                     }
                 }
                 self.tidy_free(extent, extents, &decoded)?;
-                (extent..extent + extents).for_each(|u| pool.add_bare(u));
+                self.space.add_found(extent..extent + extents);
                 extent += extents;
                 continue;
             };
@@ -321,12 +313,12 @@ impl Log {
                 durable_end = durable_end.max(self.listed_end(extent, &header, entry)?);
             }
             let next_copy = decoded.copy ^ 1;
-            pool.used.insert(extent, Segment { durable_end, next_copy, ..Segment::of(&header) });
+            in_use.used.insert(extent, Segment { durable_end, next_copy, ..Segment::of(&header) });
             segments.push(extent);
             extent += header.extents;
         }
         self.next_segment_number.fetch_max(last_segment_number + 1, Ordering::Relaxed);
-        self.use_appenders_for(pool.segment_extents());
+        self.use_appenders_for(self.space.segment_extents());
         listed.next().map_or(Ok(segments), |entry| Err(self.missing(entry)))
     }
 
@@ -427,9 +419,9 @@ impl Log {
     ) -> Result<()> {
         let is_doubtful = self.may_hold_forgotten_pages(found.power_cut);
         let mut doubtful = Vec::new();
-        let mut pool = self.pool.lock();
+        let mut segments = self.segments.lock();
         for end in &ends {
-            let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
+            let Some(segment) = segments.used.get_mut(&end.extent) else { continue };
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
             segment.deltas = end.deltas;
             // Up to what the header says all was durable, whatever became of the header itself.
@@ -438,7 +430,7 @@ impl Log {
                 doubtful.push(start + segment.in_header.0..start + end.end);
             }
         }
-        drop(pool);
+        drop(segments);
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
         commit.recovered = Some(Recovered { ends, doubtful });
@@ -482,16 +474,16 @@ impl Log {
         durable: u64,
         list: Option<SegmentList>,
     ) -> Result<()> {
-        let mut pool = self.pool.lock();
+        let mut segments = self.segments.lock();
         let mut changed = Vec::new();
         for end in ends {
-            let Some(segment) = pool.used.get_mut(&end.extent) else { continue };
+            let Some(segment) = segments.used.get_mut(&end.extent) else { continue };
             if segment.in_header != (segment.end, true) && !segment.in_gc {
                 segment.in_header = (segment.end, true);
                 changed.push((end.extent, segment.next_copy, header_of(segment, SegmentState::Sealed)));
             }
         }
-        drop(pool);
+        drop(segments);
         for pass in 0..2 {
             changed
                 .iter()

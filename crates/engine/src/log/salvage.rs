@@ -141,7 +141,7 @@ impl Log {
             durable_end: header.durable_end.max(listed_end),
             ..Segment::of(header)
         };
-        self.pool.lock().used.insert(extent, segment);
+        self.segments.lock().used.insert(extent, segment);
     }
 
     /// What the header of a listed segment said, as far as it matters here.
@@ -207,10 +207,10 @@ impl Log {
 
     /// All that verifies of a segment, and what does not.
     pub(crate) fn salvage_segment(&self, extent: u32, power_cut: bool) -> Option<Salvaged<'_>> {
-        let segment = self.pool.lock().used.get(&extent)?.clone();
+        let segment = self.segments.lock().used.get(&extent)?.clone();
         let start = self.extent_offset(extent);
-        let room =
-            (u64::from(segment.extents) << self.extent_shift).min(self.tier.bytes().checked_sub(start)?);
+        let room = (u64::from(segment.extents) << self.space.extent_shift())
+            .min(self.tier.bytes().checked_sub(start)?);
         let limit = if segment.sealed { segment.end.min(room) } else { room };
         let bytes = self.tier.try_read(start, limit as usize)?;
         let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };

@@ -165,8 +165,6 @@ pub(crate) struct Extent<'a> {
     /// count the beginning and the end of a chain may meet in any order, so it may be below zero for a moment: a signed
     /// number.
     pub(crate) chains: &'a AtomicU64,
-    /// 1: its pages are in memory one by one: see [`FastTier::populate_for_small_syncs`](hedgerow_device::FastTier).
-    pub(crate) small_pages: &'a AtomicU64,
     /// See `log/due.rs`.
     pub(super) expiry: ExtentExpiry<'a>,
 }
@@ -194,7 +192,7 @@ impl ExtentExpiry<'_> {
 pub(crate) struct Extents(Box<[AtomicU64]>);
 
 impl Extents {
-    const WORDS: usize = 7;
+    const WORDS: usize = 6;
 
     pub(crate) fn new(count: u32) -> Extents {
         Extents(zeroed_words(count as usize * Extents::WORDS))
@@ -203,13 +201,13 @@ impl Extents {
     #[inline]
     pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
         let first = (extent as usize).checked_mul(Extents::WORDS)?;
-        let [segment_number, obsolete_bytes, chains, small_pages, urgency, swept_ms, worth_ms] =
+        let [segment_number, obsolete_bytes, chains, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
         let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
-        Some(Extent { segment_number, obsolete_bytes, chains, small_pages, expiry })
+        Some(Extent { segment_number, obsolete_bytes, chains, expiry })
     }
 
     /// # Panics
@@ -300,36 +298,6 @@ impl Segment {
     /// To be counted anew, and nobody is at work on it.
     pub(crate) fn is_miscounted(&self) -> bool {
         self.miscounted && self.sealed && !self.in_gc && !self.quarantined
-    }
-}
-
-/// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
-    Write,
-    /// A row in the place of another, or a change to one: what it replaces can be collected, so that it goes on when the
-    /// store is full.
-    Overwrite,
-    /// A row in the place of a delta in a victim: gc may write more than it frees.
-    Merge,
-    Delete,
-    Gc,
-    /// Gc's, for what surely fits one extent and frees one at least: it must not be without any when the process
-    /// ends, for what is open then is closed for good.
-    LastExtent,
-}
-
-impl Claim {
-    /// Extents that must be left after the claim is served.
-    pub(crate) fn reserve(self) -> u32 {
-        match self {
-            Claim::Write => 4,
-            Claim::Overwrite => 3,
-            Claim::Merge => 2,
-            Claim::Delete => 2,
-            Claim::Gc => 1,
-            Claim::LastExtent => 0,
-        }
     }
 }
 

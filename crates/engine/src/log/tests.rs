@@ -13,7 +13,7 @@ fn open(clock: &Clock) -> Log {
     let (log, found) = Log::open(Arc::new(FastTier::simulated(&sim)), &options, clock.clone()).unwrap();
     log.recovered(Vec::new(), found.watermark, &found, false, None).unwrap();
     // The first record takes a segment into use.
-    log.appender().reserve(&log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    log.appender().reserve(&log, segment::SegmentKind::Row, 512, crate::space::Claim::Write).unwrap();
     log
 }
 
@@ -22,7 +22,8 @@ fn writes_headers(log: &Log) -> bool {
     let before = log.commit.lock().checkpointed_at;
     let stores = log.tier().crash_sim().unwrap().ops();
     let mut appender = log.appender();
-    let reservation = appender.reserve(log, segment::SegmentKind::Row, 512, segment::Claim::Write).unwrap();
+    let reservation =
+        appender.reserve(log, segment::SegmentKind::Row, 512, crate::space::Claim::Write).unwrap();
     let sequence = log.take_sequence();
     appender.commit(reservation, sequence);
     drop(appender);
@@ -61,13 +62,4 @@ fn a_clock_that_steps_back_does_no_harm() {
     assert!(!writes_headers(&log));
     clock.advance_ms(500 + CHECKPOINT_INTERVAL.as_millis() as u64);
     assert!(writes_headers(&log));
-}
-
-#[test]
-fn who_must_not_wait_is_told_nothing_while_others_hold_the_extents() {
-    let log = open(&Clock::manual(1_000));
-    let pool = log.pool.lock();
-    assert_eq!(log.try_bytes_used(), None);
-    drop(pool);
-    assert_eq!(log.try_bytes_used(), Some(log.bytes_used()));
 }

@@ -5,8 +5,9 @@ use hedgerow_device::{Clock, FastTierOptions};
 use super::*;
 use crate::cache::check_options;
 use crate::db::fixture;
-use crate::log::segment::{Claim, SegmentKind};
+use crate::log::segment::SegmentKind;
 use crate::options::CachePolicy;
+use crate::space::Claim;
 use crate::{Batch, Db, Options, Schema, Table, Type, Value, row};
 
 fn options() -> Options {
@@ -538,7 +539,7 @@ fn on_the_page_cache_it_comes_into_use_in_little_memory_and_goes_when_the_store_
         engine.tend_cache();
         db.metrics().cache_active
     };
-    let used = || engine.log.bytes_used().0;
+    let used = || engine.log.space().bytes_used().0;
     let keys = || (0..40_000u64).map(u64::to_be_bytes);
     keys().for_each(|key| table.put(&key, &[("value", Value::Bytes(&[7; 1000]))]).unwrap());
     assert!(used() > MEMORY && !is_used(), "no reader has waited for the disk");

@@ -1,18 +1,16 @@
 //! The pool: which extents of the fast tier are used and which are free.
 //!
 //! Owns the state of the fast tier's extents and the rule how many are kept back from whom. Promises that what a claim may
-//! not use is there for those that may. Must not know the medium: `log/space.rs` makes it grow, and gives back to it.
+//! not use is there for those that may. Must not know the medium: `space.rs` makes it grow, and gives back to it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::segment::{Claim, Deltas, Segment};
+use super::Claim;
 
 /// Which extents are used and which are free.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// By first extent.
-    pub(crate) used: BTreeMap<u32, Segment>,
     /// Allocated: they may be stored to.
     free: BTreeSet<u32>,
     /// Free, but all of them except the page of the header was given back to the disk: to be allocated before they are used.
@@ -28,7 +26,7 @@ pub(crate) struct Pool {
     /// Extents that are being touched: neither free nor ready, but soon to be had.
     prefaulting: u32,
     /// The first of them are the root's.
-    pub(crate) root_extents: u32,
+    root_extents: u32,
     /// How many extents are as long as a large one: what is to be ready, kept or left over comes to as many bytes in small ones.
     per_large: u32,
     /// Extents the tier has been grown to, those of the root included.
@@ -41,8 +39,6 @@ pub(crate) struct Pool {
     disk_extents: u32,
     /// How many extents to keep ready; rises when an appender finds none.
     ready_target: usize,
-    /// First extents of segments that were sealed and are mapped still as they were written.
-    to_remap: VecDeque<u32>,
 }
 
 /// A growth that the medium refused.
@@ -63,9 +59,6 @@ const FREE_BEFORE_RELEASE: Duration = Duration::from_secs(1);
 /// Free extents that are kept beside those held back, at most, and a quarter of those used.
 const KEPT_MAX: u32 = 16;
 
-/// Segments that wait to be mapped anew; more are left as they are.
-const TO_REMAP_MAX: usize = 256;
-
 /// Extents made ready ahead, at most; fewer where less is in use: a sync that comes before they are used writes them for nothing.
 const READY_MAX: usize = 2;
 
@@ -78,7 +71,6 @@ impl Pool {
         now: Duration,
     ) -> Pool {
         Pool {
-            used: BTreeMap::new(),
             free: BTreeSet::new(),
             bare: BTreeSet::new(),
             releasing: 0,
@@ -93,28 +85,7 @@ impl Pool {
             refusal: None,
             disk_extents: u32::MAX,
             ready_target: 1,
-            to_remap: VecDeque::with_capacity(TO_REMAP_MAX),
         }
-    }
-
-    /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds such deltas.
-    pub(crate) fn seal(&mut self, extent: u32, end: u64, max_sequence: u64, deltas: Deltas) {
-        let Some(segment) = self.used.get_mut(&extent) else { return };
-        (segment.end, segment.max_sequence, segment.sealed) = (end, max_sequence, true);
-        segment.deltas = deltas;
-        if self.to_remap.len() < TO_REMAP_MAX {
-            self.to_remap.push_back(extent);
-        }
-    }
-
-    /// A sealed segment to be mapped anew: its first extent and how many it has.
-    pub(crate) fn next_to_remap(&mut self) -> Option<(u32, u32)> {
-        while let Some(extent) = self.to_remap.pop_front() {
-            if let Some(segment) = self.used.get(&extent).filter(|segment| segment.sealed) {
-                return Some((extent, segment.extents));
-            }
-        }
-        None
     }
 
     /// Extents that are there and free.
@@ -132,12 +103,12 @@ impl Pool {
         if self.refusal.is_some() { 0 } else { self.without_blocks() }
     }
 
-    /// Extents of segments, and the root's.
+    /// Extents in use.
     pub(super) fn extents_used(&self) -> u32 {
         self.grown - self.free_extents() - self.prefaulting - self.releasing - self.bare.len() as u32
     }
 
-    /// Extents of segments.
+    /// Extents in use, those of the root left out.
     pub(super) fn segment_extents(&self) -> u32 {
         self.extents_used().saturating_sub(self.root_extents)
     }
@@ -373,33 +344,7 @@ pub(crate) enum NoExtent {
 
 #[cfg(test)]
 mod tests {
-    use super::super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, SegmentState};
     use super::*;
-
-    #[test]
-    fn a_sealed_segment_is_mapped_anew_once_unless_it_was_freed() {
-        let mut pool = Pool::new(1, 8, 8, 1, Duration::ZERO);
-        let open = Segment::of(&SegmentHeader {
-            state: SegmentState::Open,
-            kind: SegmentKind::Row,
-            extents: 2,
-            segment_number: 1,
-            durable_end: SEGMENT_HEADER_BYTES,
-            max_sequence: 0,
-        });
-        for extent in [1, 3, 5] {
-            pool.used.insert(extent, open.clone());
-        }
-        pool.seal(1, 4096, 7, Deltas::default());
-        let two = Deltas { count: 2, bytes: 300 };
-        pool.seal(3, 4096, 9, two);
-        pool.seal(7, 4096, 9, two);
-        assert!(!pool.used[&5].sealed);
-        assert_eq!((pool.used[&3].end, pool.used[&3].max_sequence, pool.used[&3].deltas), (4096, 9, two));
-        pool.used.remove(&1);
-        assert_eq!(pool.next_to_remap(), Some((3, 2)));
-        assert_eq!(pool.next_to_remap(), None);
-    }
 
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {

@@ -1,0 +1,366 @@
+//! Space: the extents of the fast tier, free, in use, and those it may grow by.
+//!
+//! Owns the way of an extent from the medium to whoever takes it, and back: the tier's growth, what is held back from whom, what is
+//! touched ahead of its use, and what is given back to the disk. How much room is left ([`Space::room`]) is what the throttle goes by. Promises that an extent is nobody's
+//! or one's: taken once, until it is freed. Must not know what an extent is taken for: segments are the log's.
+
+mod pool;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hedgerow_device::{Clock, DeviceError, FastTier, zeroed_words};
+use parking_lot::{Condvar, Mutex};
+use pool::{NoExtent, Pool};
+
+use crate::Result;
+
+/// What is kept of an extent that is given back: the page of its header.
+pub(crate) const KEPT_BYTES: u64 = 4096;
+
+/// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Write,
+    /// A row in the place of another, or a change to one: what it replaces can be collected, so that it goes on when the
+    /// store is full.
+    Overwrite,
+    /// A row in the place of a delta in a victim: gc may write more than it frees.
+    Merge,
+    Delete,
+    Gc,
+    /// Gc's, for what surely fits one extent and frees one at least: it must not be without any when the process
+    /// ends, for what is open then is closed for good.
+    LastExtent,
+}
+
+impl Claim {
+    /// Extents that must be left after the claim is served.
+    pub(crate) fn reserve(self) -> u32 {
+        match self {
+            Claim::Write => 4,
+            Claim::Overwrite => 3,
+            Claim::Merge => 2,
+            Claim::Delete => 2,
+            Claim::Gc => 1,
+            Claim::LastExtent => 0,
+        }
+    }
+}
+
+/// How a tier is parted into extents.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpaceLayout {
+    /// An extent has two to the power of this many bytes.
+    pub(crate) extent_shift: u32,
+    /// The first extents are the root's.
+    pub(crate) root_extents: u32,
+    /// Extents that the tier has now.
+    pub(crate) grown: u32,
+    /// Extents that may be in use.
+    pub(crate) extents_max: u32,
+    /// How many extents are as long as a large one.
+    pub(crate) per_large: u32,
+}
+
+/// The extents of one open store's fast tier.
+#[derive(Debug)]
+pub(crate) struct Space {
+    tier: Arc<FastTier>,
+    /// The store's: paces growth and giving back.
+    clock: Clock,
+    extent_shift: u32,
+    pool: Mutex<Pool>,
+    /// An extent was freed.
+    freed: Condvar,
+    /// Writers wait for syncs: pages are made ready for small ones.
+    syncs_each_write: bool,
+    /// By extent, 1: its pages are in memory one by one (see [`FastTier::populate_for_small_syncs`]).
+    has_small_pages: Box<[AtomicU64]>,
+}
+
+impl Space {
+    /// Of a tier of which no extent beyond the root's is known to be free.
+    pub(crate) fn new(
+        tier: Arc<FastTier>,
+        clock: Clock,
+        layout: SpaceLayout,
+        syncs_each_write: bool,
+    ) -> Space {
+        let SpaceLayout { extent_shift, root_extents, grown, extents_max, per_large } = layout;
+        let now = Duration::from_nanos(clock.monotonic_ns());
+        let count = if syncs_each_write { extents_max.max(grown) } else { 0 };
+        Space {
+            tier,
+            clock,
+            extent_shift,
+            pool: Mutex::new(Pool::new(root_extents, grown, extents_max, per_large, now)),
+            freed: Condvar::new(),
+            syncs_each_write,
+            has_small_pages: zeroed_words(count as usize),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn extent_shift(&self) -> u32 {
+        self.extent_shift
+    }
+
+    #[inline]
+    pub(crate) fn extent_bytes(&self) -> u64 {
+        1 << self.extent_shift
+    }
+
+    /// Where an extent begins in the tier.
+    #[inline]
+    pub(crate) fn extent_offset(&self, extent: u32) -> u64 {
+        u64::from(extent) << self.extent_shift
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_ns())
+    }
+
+    /// Extents that were found free when the store was opened. Their blocks may have been given back.
+    pub(crate) fn add_found(&self, extents: Range<u32>) {
+        let mut pool = self.pool.lock();
+        extents.for_each(|extent| pool.add_bare(extent));
+    }
+
+    /// Makes what was found ready to be taken: what is to be held back has blocks. Above the limit what is free is not kept for later.
+    pub(crate) fn open(&self) -> Result<()> {
+        let mut pool = self.pool.lock();
+        self.hold_back(&mut pool)?;
+        if pool.grown > pool.extents_max {
+            pool.all_bare().into_iter().for_each(|extent| {
+                self.release(extent);
+            });
+        }
+        Ok(())
+    }
+
+    /// Finds, of the free extents, enough that have blocks or are given some: what was held back when the store was closed, or
+    /// its process killed, is held back again.
+    fn hold_back(&self, pool: &mut Pool) -> Result<()> {
+        // The low ones stayed when extents were given back.
+        const TRIES_MAX: usize = 64;
+        for extent in pool.all_bare().into_iter().take(TRIES_MAX) {
+            if pool.is_held_back() {
+                return Ok(());
+            }
+            match self.tier.allocate(self.extent_offset(extent), self.extent_bytes()) {
+                Ok(()) => pool.has_allocated(extent),
+                // The disk is full: but the next one may have its blocks still.
+                Err(DeviceError::Full { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `extents` adjoining extents, the first of which it returns; `None` if there is no room for them.
+    pub(crate) fn take(&self, extents: u32, claim: Claim) -> Result<Option<u32>> {
+        let mut pool = self.pool.lock();
+        self.look_at_disk(&mut pool);
+        loop {
+            match pool.take(extents, claim, self.now()) {
+                Ok(extent) => return Ok(Some(extent)),
+                Err(NoExtent::Grow(more)) => self.grow(&mut pool, more)?,
+                Err(NoExtent::Full) => return Ok(None),
+            }
+        }
+    }
+
+    /// Frees extents that were taken.
+    ///
+    /// PERSIST: what is to be found there after a crash says durably that they are free; the rest may be lost from now on.
+    pub(crate) fn free(&self, extents: Range<u32>) {
+        let mut pool = self.pool.lock();
+        extents.for_each(|extent| pool.add_free(extent));
+        self.freed.notify_all();
+    }
+
+    /// Grows the tier by `extents`, by more while it is large, or by fewer where there is no room for so many. A disk that is
+    /// full is recorded in the pool, and no error.
+    fn grow(&self, pool: &mut Pool, extents: u32) -> Result<()> {
+        // A little at a time while the store is small, 64 MiB at a time later.
+        if let Some(extent) = pool.first_bare() {
+            let outcome = self.tier.allocate(self.extent_offset(extent), self.extent_bytes());
+            return self.record_growth(pool, outcome, |pool| pool.has_allocated(extent));
+        }
+        let step = extents.max((pool.segment_extents() / 2).min((64 << 20 >> self.extent_shift) as u32));
+        let room = pool.extents_max.saturating_sub(pool.grown);
+        let (mut outcome, mut wanted) = (Ok(()), 0);
+        for extents in [step, extents, 1].map(|extents| extents.min(room)) {
+            wanted = extents;
+            outcome = self.tier.grow(u64::from(pool.grown + wanted) << self.extent_shift);
+            if !matches!(outcome, Err(DeviceError::Full { .. })) {
+                break;
+            }
+        }
+        self.record_growth(pool, outcome, |pool| pool.has_grown(wanted))
+    }
+
+    /// What the medium answered to a growth goes into the pool, and is an error unless the disk is full.
+    fn record_growth(
+        &self,
+        pool: &mut Pool,
+        outcome: std::result::Result<(), DeviceError>,
+        done: impl FnOnce(&mut Pool),
+    ) -> Result<()> {
+        self.look_at_disk(pool);
+        match outcome {
+            Ok(()) => done(pool),
+            Err(full @ DeviceError::Full { .. }) => pool.refused(full.to_string(), self.now()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Asks the disk how much room it has.
+    fn look_at_disk(&self, pool: &mut Pool) {
+        let extents = |bytes: u64| u32::try_from(bytes >> self.extent_shift).unwrap_or(u32::MAX);
+        pool.set_disk_extents(self.tier.free_bytes().map(extents));
+    }
+
+    /// Gives free extents that nobody wants back to the disk, all but the page of their header, as long as `is_wanted` says so. Called by the
+    /// prefault thread; its calls must not meet. Returns how many.
+    pub(crate) fn give_back(&self, is_wanted: impl Fn() -> bool) -> u32 {
+        let surplus = self.pool.lock().surplus(self.now());
+        (0..surplus).map_while(|_| (is_wanted() && self.give_back_one()).then_some(())).count() as u32
+    }
+
+    fn give_back_one(&self) -> bool {
+        let Some(extent) = self.pool.lock().next_to_release() else { return false };
+        let released = self.release(extent);
+        self.pool.lock().has_released(extent, released);
+        released
+    }
+
+    /// Gives back a free extent that nobody can take meanwhile.
+    fn release(&self, extent: u32) -> bool {
+        // PERSIST: the header says durably that the extent is free, or there never was one, and it stays: whatever a crash
+        // leaves of the rest, old bytes or zeros, nobody looks at it.
+        let (offset, bytes) = (self.extent_offset(extent) + KEPT_BYTES, self.extent_bytes() - KEPT_BYTES);
+        if let Some(small) = self.has_small_pages.get(extent as usize) {
+            small.store(0, Ordering::Relaxed);
+        }
+        self.tier.release(offset, bytes)
+    }
+
+    /// Touches free extents ahead of whoever writes to them, so that writing them faults no page. Called by the prefault thread. False if there
+    /// was none to touch, or `is_wanted` said before one that it is no longer.
+    pub(crate) fn prefault(&self, is_wanted: impl Fn() -> bool) -> bool {
+        let mut prefaulted = false;
+        self.look_at_disk(&mut self.pool.lock());
+        while is_wanted() {
+            let mut pool = self.pool.lock();
+            let extent = match pool.next_to_prefault(self.now()) {
+                None | Some(Err(NoExtent::Full)) => return prefaulted,
+                Some(Ok(extent)) => extent,
+                Some(Err(NoExtent::Grow(extents))) => {
+                    if self.grow(&mut pool, extents).is_err() {
+                        return prefaulted;
+                    }
+                    continue;
+                }
+            };
+            drop(pool);
+            prefaulted = true;
+            let anew = self.syncs_each_write
+                && self.has_small_pages[extent as usize].swap(1, Ordering::Relaxed) == 0;
+            // In steps, so that a writer's own pages are not kept waiting for the mapping's lock.
+            const STEP: u64 = 512 << 10;
+            for step in 0..self.extent_bytes().div_ceil(STEP) {
+                let offset = self.extent_offset(extent) + step * STEP;
+                let bytes = STEP.min(self.extent_bytes() - step * STEP);
+                match self.syncs_each_write {
+                    true => self.tier.populate_for_small_syncs(offset, bytes, anew),
+                    false => self.tier.populate(offset, bytes),
+                }
+            }
+            self.pool.lock().add_ready(extent);
+        }
+        prefaulted
+    }
+
+    /// Why the tier does not grow, though it has not reached its limit: the disk is full.
+    pub(crate) fn disk_is_full(&self) -> Option<String> {
+        let pool = self.pool.lock();
+        let kept = || {
+            let free = self.tier.free_bytes().unwrap_or_default();
+            format!("{free} bytes of the disk are free, and kept for overwrites and deletes")
+        };
+        pool.is_limited_by_disk().then(|| pool.refusal().map_or_else(kept, str::to_owned))
+    }
+
+    /// Whether there is no room for a segment of `extents` now, growth included.
+    pub(crate) fn lacks(&self, extents: u32, claim: Claim) -> bool {
+        self.pool.lock().lacks(extents, claim)
+    }
+
+    /// Extents that can still be taken, now or in a moment, growth that the disk has room for included, and all there may be.
+    pub(crate) fn room(&self) -> (u32, u32) {
+        self.pool.lock().space()
+    }
+
+    /// Waits until an extent is freed, at most `timeout`; false if none was.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        let mut pool = self.pool.lock();
+        !self.freed.wait_for(&mut pool, timeout).timed_out()
+    }
+
+    /// Extents in use, those of the root left out.
+    pub(crate) fn segment_extents(&self) -> u32 {
+        self.pool.lock().segment_extents()
+    }
+
+    /// Extents the tier has been grown to.
+    pub(crate) fn grown(&self) -> u32 {
+        self.pool.lock().grown
+    }
+
+    /// Bytes of the fast tier the store takes now, and may take.
+    pub(crate) fn tier_bytes(&self) -> (u64, u64) {
+        let pool = self.pool.lock();
+        (u64::from(pool.grown) << self.extent_shift, u64::from(pool.extents_max) << self.extent_shift)
+    }
+
+    /// Bytes of the extents in use, the root's included, and how many there may be.
+    pub(crate) fn bytes_used(&self) -> (u64, u64) {
+        self.bytes_used_of(&self.pool.lock())
+    }
+
+    /// [`Space::bytes_used`] for who must not wait; `None` while others have hold of the extents.
+    pub(crate) fn try_bytes_used(&self) -> Option<(u64, u64)> {
+        self.pool.try_lock().map(|pool| self.bytes_used_of(&pool))
+    }
+
+    fn bytes_used_of(&self, pool: &Pool) -> (u64, u64) {
+        (
+            u64::from(pool.extents_used()) << self.extent_shift,
+            u64::from(pool.extents_max) << self.extent_shift,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::FastTierOptions;
+
+    use super::*;
+
+    #[test]
+    fn who_must_not_wait_is_told_nothing_while_others_hold_the_extents() {
+        let tier = FastTier::dram(&FastTierOptions { bytes_max: 16 << 20, ..FastTierOptions::default() });
+        let layout =
+            SpaceLayout { extent_shift: 20, root_extents: 1, grown: 1, extents_max: 16, per_large: 1 };
+        let space = Space::new(Arc::new(tier.unwrap()), Clock::manual(1_000), layout, false);
+        let pool = space.pool.lock();
+        assert_eq!(space.try_bytes_used(), None);
+        drop(pool);
+        assert_eq!(space.try_bytes_used(), Some((1 << 20, 16 << 20)));
+    }
+}
