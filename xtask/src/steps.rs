@@ -23,6 +23,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "docs", what: "the documentation builds and no link in it is broken", run: docs },
     Step { name: "test", what: "the README's test command", run: test },
     Step { name: "shuttle", what: "the index under chosen interleavings", run: shuttle },
+    Step { name: "miri", what: "the index and the formats, interpreted: no undefined behaviour", run: miri },
     Step { name: "fuzz", what: "every fuzz target for a few seconds", run: fuzz },
     Step { name: "clients", what: "Redis clients from outside against the server", run: clients },
 ];
@@ -80,6 +81,63 @@ fn shuttle(_: &Path) -> Outcome {
     let mut test = cargo(&["test", "-p", "hedgerow", "--lib", "--target-dir", "target/shuttle", "shuttle"]);
     test.env("RUSTFLAGS", "--cfg shuttle");
     all(&[test])
+}
+
+/// What a step says that needs components of a nightly toolchain, where one of them is missing.
+fn skipped_without_nightly(components: &[&str]) -> Option<Outcome> {
+    let mut list = Command::new("rustup");
+    list.args(["component", "list", "--installed", "--toolchain", "nightly"]);
+    let installed = match list.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => {
+            return Some(Outcome::Skipped(
+                "there is no nightly toolchain (`rustup toolchain install nightly`)".into(),
+            ));
+        }
+    };
+    let is_missing = |component: &&&str| !installed.lines().any(|name| name.starts_with(**component));
+    let missing = components.iter().find(is_missing)?;
+    let how = format!("`rustup component add {missing} --toolchain nightly`");
+    Some(Outcome::Skipped(format!("the nightly toolchain has no {missing} ({how})")))
+}
+
+/// Modules whose tests miri runs with strict provenance: no pointer is made of an integer.
+const MIRI_STRICT: [&str; 9] = [
+    "schema::",
+    "log::format",
+    "log::segment",
+    "manifest::",
+    "le_bytes::",
+    "size_class::",
+    "cache::page",
+    "cache::ring",
+    "index::slot",
+];
+/// The nodes of the index name key blobs by addresses in two halves of words (`index/stored_key.rs`), so there pointers are made of them.
+const MIRI_EXPOSED: [&str; 1] = ["index::"];
+
+fn miri(_: &Path) -> Outcome {
+    if let Some(skipped) = skipped_without_nightly(&["miri", "rust-src"]) {
+        return skipped;
+    }
+    all(&[
+        with_miri(
+            &["-p", "hedgerow-device"],
+            &["arena::", "zeroed::", "checksum::"],
+            "-Zmiri-strict-provenance",
+        ),
+        with_miri(&["-p", "hedgerow"], &MIRI_STRICT, "-Zmiri-strict-provenance"),
+        with_miri(&["-p", "hedgerow"], &MIRI_EXPOSED, "-Zmiri-permissive-provenance"),
+    ])
+}
+
+/// The tests of `modules` under miri. Sizes are smaller there: the tests ask `cfg!(miri)`.
+fn with_miri(package: &[&str], modules: &[&str], provenance: &str) -> Command {
+    let mut command = cargo(&["+nightly", "miri", "test", "--lib", "--target-dir", "target/miri"]);
+    command.args(package).arg("--").args(modules);
+    // Tests look at clocks, and proptest at its file of seeds.
+    command.env("MIRIFLAGS", format!("-Zmiri-disable-isolation {provenance}"));
+    command
 }
 
 /// What `cargo fuzz` builds with, the address sanitizer apart: so it needs neither nightly nor an installation.

@@ -7,6 +7,8 @@
 use std::io;
 use std::ptr::NonNull;
 
+use crate::pages::{self, Access};
+
 /// Bytes of one small page. Larger base pages only make advice coarser.
 const PAGE: usize = 4096;
 
@@ -32,22 +34,7 @@ impl Arena {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an arena takes 1 byte to isize::MAX"));
         }
         let len = bytes.next_multiple_of(PAGE);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choosing aliases nothing.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base =
-            NonNull::new(base.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        let base = pages::reserve(len, Access::ReadWrite)?;
         Ok(Arena { base, len })
     }
 
@@ -90,15 +77,14 @@ impl Arena {
             return Ok(());
         }
         // SAFETY: the range lies inside our mapping; neither advice used here changes contents.
-        let done = unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), end - from, advice) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        unsafe { pages::advise(self.base.as_ptr().add(from), end - from, advice) }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, whole, and nobody may use it after the arena is gone.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        unsafe { pages::release(self.base, self.len) };
     }
 }
 

@@ -248,7 +248,8 @@ mod tests {
     #[test]
     fn sums_agree_with_the_crate_at_every_length_and_split() {
         let mut random = Random::from_seed(1);
-        for len in (0..600).chain([1_000, 4_096, 70_001]) {
+        let lengths = (0..600).chain([1_000, 4_096, 70_001]);
+        for len in lengths.filter(|len| !cfg!(miri) || [0, 5, 64, 255, 256, 257, 530].contains(len)) {
             let bytes = random_bytes(&mut random, len);
             let whole = ::crc32c::crc32c(&bytes);
             assert_eq!(crc32c(0, &bytes), whole, "length {len}");
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn block_sums_agree_with_the_crate() {
         let mut random = Random::from_seed(2);
-        for _ in 0..3_000 {
+        for _ in 0..if cfg!(miri) { 12 } else { 3_000 } {
             let block_bytes = match random.below(4) {
                 0 => 256,
                 1 => 8 * (1 + random.below(80) as usize),

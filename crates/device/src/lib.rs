@@ -75,6 +75,7 @@ mod flush;
 mod machine;
 mod map;
 mod memory;
+mod pages;
 mod random;
 mod sync;
 mod zeroed;

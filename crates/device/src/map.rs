@@ -11,6 +11,8 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::pages::{self, Access};
+
 /// Alignment of the base address: lets the kernel use 2 MiB pages where it can.
 const BASE_ALIGN: usize = 2 << 20;
 /// How much one `madvise` call populates: short enough that a growing thread never waits long for the address space.
@@ -92,14 +94,7 @@ impl Mapping {
 
     fn reserve_exactly(bytes: usize) -> io::Result<Mapping> {
         let whole_bytes = bytes + BASE_ALIGN;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
-        let whole = unsafe { libc::mmap(ptr::null_mut(), whole_bytes, libc::PROT_NONE, flags, -1, 0) };
-        if whole == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let whole =
-            NonNull::new(whole.cast::<u8>()).ok_or_else(|| io::Error::other("mmap answered address 0"))?;
+        let whole = pages::reserve(whole_bytes, Access::None)?;
         let skip = whole.as_ptr().align_offset(BASE_ALIGN);
         // SAFETY: skip < BASE_ALIGN, and the mapping is BASE_ALIGN longer than `bytes`.
         let base = unsafe { whole.add(skip) };
@@ -116,7 +111,7 @@ impl Mapping {
         self.bytes as u64
     }
 
-    fn at(&self, from: u64, to: u64) -> (*mut libc::c_void, usize) {
+    fn at(&self, from: u64, to: u64) -> (*mut u8, usize) {
         assert!(
             from <= to && to <= self.bytes(),
             "range {from}..{to} lies in the reservation of {}",
@@ -124,7 +119,7 @@ impl Mapping {
         );
         // SAFETY: just checked to lie inside the reservation.
         let start = unsafe { self.base.add(from as usize) };
-        (start.as_ptr().cast(), (to - from) as usize)
+        (start.as_ptr(), (to - from) as usize)
     }
 
     /// Maps bytes `from..to` of `file` at the same offsets here. `from` is rounded down to a page. Pages mapped before
@@ -139,7 +134,7 @@ impl Mapping {
         // SAFETY: MAP_FIXED replaces only pages of our own reservation: unused ones, or the same page of the same file,
         // which a concurrent reader finds unchanged. The caller allocated the file's blocks, so a store cannot trap.
         let answer = unsafe {
-            libc::mmap(start, bytes, access.protection(), flags, file.as_raw_fd(), from as libc::off_t)
+            libc::mmap(start.cast(), bytes, access.protection(), flags, file.as_raw_fd(), from as libc::off_t)
         };
         if answer == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -163,14 +158,14 @@ impl Mapping {
     fn advise_random(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from, to);
         // SAFETY: advice; it changes no contents.
-        unsafe { libc::madvise(start, bytes, libc::MADV_RANDOM) };
+        let _ = unsafe { pages::advise(start, bytes, libc::MADV_RANDOM) };
     }
 
     /// Has the bytes `from..to` of the mapped file read, as far as they are not in memory, and waits for none of them. Best effort.
     pub(crate) fn will_need(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice; it changes no contents.
-        unsafe { libc::madvise(start, bytes, libc::MADV_WILLNEED) };
+        let _ = unsafe { pages::advise(start, bytes, libc::MADV_WILLNEED) };
     }
 
     /// Whether all pages of the bytes `from..to` of the mapped file are in memory. Where the kernel does not say, they are.
@@ -181,7 +176,7 @@ impl Mapping {
             let step = (to - from).min(PAGES_A_LOOK as u64 * page_bytes());
             let (start, bytes) = self.at(from, from + step);
             // SAFETY: it writes a byte for each page of the range, of which there are PAGES_A_LOOK at most.
-            if unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) } != 0 {
+            if unsafe { libc::mincore(start.cast(), bytes, pages.as_mut_ptr()) } != 0 {
                 return true;
             }
             let looked_at = step.div_ceil(page_bytes()) as usize;
@@ -200,22 +195,21 @@ impl Mapping {
             return Ok(());
         }
         // SAFETY: only pages of our own anonymous reservation change protection, from none to read and write.
-        let answer = unsafe { libc::mprotect(start, bytes, libc::PROT_READ | libc::PROT_WRITE) };
-        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        unsafe { pages::make_accessible(start, bytes) }
     }
 
     /// Gives the memory of `from..to`, mapped by [`Mapping::map_memory`], back; it reads as zeros from now on.
     pub(crate) fn release_memory(&self, from: u64, to: u64) -> bool {
         let (start, bytes) = self.at(from, to);
         // SAFETY: private memory of our own reservation, which nobody refers to (the caller owns the range).
-        unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) == 0 }
+        unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED).is_ok() }
     }
 
     /// Asks for 2 MiB pages behind `from..to`. A hint.
     pub(crate) fn advise_huge_pages(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from, to);
         // SAFETY: a hint on our own reservation; it changes no contents. Its failure is of no consequence.
-        let _ = unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        let _ = unsafe { pages::advise(start, bytes, libc::MADV_HUGEPAGE) };
     }
 
     /// Takes the write faults of `from..to` now. Best effort: a kernel that cannot do it leaves them for later.
@@ -235,7 +229,7 @@ impl Mapping {
     pub(crate) fn remap(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
-        unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+        let _ = unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED) };
         self.populate_clean(from, to);
     }
 
@@ -245,7 +239,7 @@ impl Mapping {
             let step = (to - from).min(POPULATE_STEP as u64);
             let (start, bytes) = self.at(from, from + step);
             // SAFETY: populating changes no contents, and reports what would be SIGBUS as an error.
-            if unsafe { libc::madvise(start, bytes, advice) } != 0 {
+            if unsafe { pages::advise(start, bytes, advice) }.is_err() {
                 return;
             }
             from += step;
@@ -266,7 +260,7 @@ impl Mapping {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
         unsafe {
-            libc::madvise(start, bytes, libc::MADV_DONTNEED);
+            let _ = pages::advise(start, bytes, libc::MADV_DONTNEED);
             let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
             libc::posix_fadvise(file.as_raw_fd(), from, bytes, libc::POSIX_FADV_DONTNEED);
         }
@@ -278,7 +272,7 @@ impl Mapping {
         let (start, bytes) = self.at(from, to);
         loop {
             // SAFETY: msync reads pages of our own mapping.
-            if unsafe { libc::msync(start, bytes, libc::MS_SYNC) } == 0 {
+            if unsafe { libc::msync(start.cast(), bytes, libc::MS_SYNC) } == 0 {
                 return Ok(());
             }
             let refused = io::Error::last_os_error();
@@ -292,7 +286,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the reservation is ours alone, and every borrow into it ended with its owner.
-        unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
+        unsafe { pages::release(self.whole, self.whole_bytes) };
     }
 }
 

@@ -18,6 +18,11 @@ fn fresh() -> (Arc<NodeArena>, Arc<Epoch>) {
     (Arc::new(NodeArena::new(1 << 30).unwrap()), Arc::new(Epoch::new()))
 }
 
+/// How much of `count` steps or keys a test takes: under `miri` a small part, which is enough for every path.
+const fn sized(count: u64) -> u64 {
+    if cfg!(miri) { count.div_ceil(25) } else { count }
+}
+
 /// A small generator of its own, so that a failing seed is one number.
 struct Random(u64);
 
@@ -153,7 +158,7 @@ fn remove(index: &Index, key: &[u8]) -> Option<Slot> {
 
 /// Runs random operations of one family on both, from what they hold; `growth` of 10 are inserts.
 fn run(index: &Index, model: &mut Model, family: &str, r: &mut Random, steps: u64, growth: u64) {
-    for step in 0..steps {
+    for step in 0..sized(steps) {
         let key = key_of(family, r, step);
         match r.below(20) {
             op if op < growth => {
@@ -217,8 +222,8 @@ fn behaves_like_a_sorted_map_for_all_key_families() {
 #[test]
 fn joined_of_ranges_it_is_the_same_tree() {
     for (i, family) in FAMILIES.iter().enumerate() {
-        let rounds =
-            (0..8).flat_map(|seed| [(2, 2), (40, 3), (300, 2), (3000, 5)].map(|(n, m)| (n, m, seed)));
+        let rounds = (0..sized(8))
+            .flat_map(|seed| [(2, 2), (40, 3), (300, 2), (3000, 5)].map(|(n, m)| (sized(n), m, seed)));
         for (count, parts, seed) in rounds {
             let (arena, epoch) = fresh();
             let mut r = Random(i as u64 + 300 + seed * 1000);
@@ -268,7 +273,7 @@ fn built_in_bulk_it_is_the_same_tree() {
             let (arena, epoch) = fresh();
             let mut r = Random(i as u64 + 100);
             let mut model: Model =
-                (0..count).map(|step| (key_of(family, &mut r, step), slot(step))).collect();
+                (0..sized(count)).map(|step| (key_of(family, &mut r, step), slot(step))).collect();
             let sorted = model.iter().map(|(key, slot)| (key, *slot));
             let index = Index::bulk_build(arena.clone(), epoch.clone(), sorted, fill).unwrap();
             check_whole(&index, &model);
@@ -283,7 +288,7 @@ fn built_in_bulk_it_is_the_same_tree() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(sized(64) as u32))]
     #[test]
     fn any_keys_sort_as_bytes(
         keys in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0u8, 1, 0x7f, 0xfe, 0xff]), 1..90), 1..400),
@@ -373,7 +378,7 @@ fn a_key_takes_no_more_than_is_reserved_for_it() {
         let (arena, epoch) = fresh();
         let index = Index::new(arena.clone(), epoch.clone());
         let mut r = Random(7);
-        let steps = if family == "tall" { 40_000 } else { 6000 };
+        let steps = sized(if family == "tall" { 40_000 } else { 6000 });
         for step in 0..steps {
             let key = if family == "tall" { tall_key(step) } else { key_of(family, &mut r, step) };
             let (guard, before) = (epoch.pin(), arena.bytes());
@@ -390,7 +395,10 @@ fn a_key_takes_no_more_than_is_reserved_for_it() {
             }
         }
     }
-    assert!(nodes_max >= 5 && exact > 0, "{nodes_max} nodes at most, {exact} times all of them");
+    assert!(
+        cfg!(miri) || nodes_max >= 5 && exact > 0,
+        "{nodes_max} nodes at most, {exact} times all of them"
+    );
 }
 
 #[test]
@@ -402,7 +410,7 @@ fn keys_take_no_more_than_is_reserved_for_all_of_them() {
         let index = Index::new(arena.clone(), epoch.clone());
         let mut r = Random(n);
         let mut step = 0;
-        for round in 0..12 {
+        for round in 0..if cfg!(miri) { 6 } else { 12 } {
             let key = |r: &mut Random, step| match family {
                 "tall" => tall_key(step),
                 family => key_of(family, r, step),
@@ -423,7 +431,7 @@ fn keys_take_no_more_than_is_reserved_for_all_of_them() {
 fn one_long_key_does_not_make_others_dear() {
     let (arena, epoch) = fresh();
     let index = Index::new(arena, epoch.clone());
-    for n in 0..20_000u64 {
+    for n in 0..sized(20_000) {
         put(&index, &n.to_be_bytes(), slot(n));
     }
     let long = vec![b'l'; Index::KEY_BYTES_MAX];
@@ -511,27 +519,29 @@ fn a_writer_takes_what_is_reserved_for_it_where_others_are_refused() {
 
 #[test]
 fn keys_in_order_fill_their_leaves() {
+    const KEYS: u64 = sized(50_000);
     for descending in [false, true] {
         let (arena, epoch) = fresh();
         let index = Index::new(arena, epoch);
-        for n in 0..50_000u64 {
-            let n = if descending { 50_000 - n } else { n };
+        for n in 0..KEYS {
+            let n = if descending { KEYS - n } else { n };
             put(&index, format!("user{n:020}").as_bytes(), slot(n));
         }
-        let per_key = index.bytes() / 50_000;
+        let per_key = index.bytes() / KEYS;
         assert!(per_key <= 44, "{per_key} bytes a key, descending: {descending}");
     }
 }
 
 #[test]
 fn random_keys_take_less_than_their_budget() {
+    const KEYS: u64 = sized(100_000);
     let (arena, epoch) = fresh();
     let index = Index::new(arena, epoch);
     let mut r = Random(1);
-    for n in 0..100_000 {
+    for n in 0..KEYS {
         put(&index, format!("user{:020}", r.next()).as_bytes(), slot(n));
     }
-    assert!(index.bytes() / 100_000 <= 52, "{} bytes a key", index.bytes() / 100_000);
+    assert!(index.bytes() / KEYS <= 52, "{} bytes a key", index.bytes() / KEYS);
 }
 
 /// A key of the stress tests and the only slots it may have.
@@ -550,7 +560,7 @@ fn stress_slot(n: u64, version: u64) -> Slot {
 
 #[test]
 fn readers_find_what_stays_and_scans_are_in_order_under_writers() {
-    const KEYS: u64 = 6000;
+    const KEYS: u64 = sized(6000);
     let (arena, epoch) = fresh();
     let index = Arc::new(Index::new(arena.clone(), epoch.clone()));
     // Every fourth key stays for good; the others come and go, each by one writer.
@@ -607,10 +617,10 @@ fn readers_find_what_stays_and_scans_are_in_order_under_writers() {
 
 fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> u64 {
     let (mut r, mut batch, mut rounds) = (Random(seed + 50), ScanBatch::new(), 0);
-    while !stop.load(Ordering::Relaxed) {
+    while rounds == 0 || !stop.load(Ordering::Relaxed) {
         rounds += 1;
         let guard = index.epoch.pin();
-        for _ in 0..200 {
+        for _ in 0..sized(200) {
             let n = r.below(keys / 4) * 4;
             let found = index.get(&stress_key(n), &guard).expect("a key that stays");
             assert_eq!(found.offset() >> 23, n, "the slot of another key");
@@ -651,6 +661,7 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
 
 #[test]
 fn concurrent_increments_of_few_keys_lose_nothing() {
+    const EACH: u64 = sized(20_000);
     let (arena, epoch) = fresh();
     let index = Arc::new(Index::new(arena, epoch));
     let decided = Arc::new(AtomicU64::new(0));
@@ -658,7 +669,7 @@ fn concurrent_increments_of_few_keys_lose_nothing() {
         .map(|t| {
             let (index, decided) = (index.clone(), decided.clone());
             std::thread::spawn(move || {
-                for i in 0..20_000u64 {
+                for i in 0..EACH {
                     let key = [b'c', ((i + t) % 5) as u8];
                     let now = index.upsert(&key, &index.epoch.pin(), |old| {
                         decided.fetch_add(1, Ordering::Relaxed);
@@ -676,16 +687,16 @@ fn concurrent_increments_of_few_keys_lose_nothing() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let guard = index.epoch.pin();
     let sum: u64 = (0..5).map(|n| index.get(&[b'c', n], &guard).unwrap().offset() / 8).sum();
-    assert_eq!((sum, decided.load(Ordering::Relaxed)), (80_000, 80_000));
+    assert_eq!((sum, decided.load(Ordering::Relaxed)), (4 * EACH, 4 * EACH));
 }
 
 #[test]
 fn a_replaced_tree_serves_its_readers_to_the_end() {
+    const KEYS: u64 = sized(3000);
     let (arena, epoch) = fresh();
     let index = Arc::new(Index::new(arena.clone(), epoch.clone()));
     let build = |round: u64| {
-        let sorted =
-            (0..3000u64).map(move |n| ([n.to_be_bytes(), [b'k'; 8]].concat(), stress_slot(n, round)));
+        let sorted = (0..KEYS).map(move |n| ([n.to_be_bytes(), [b'k'; 8]].concat(), stress_slot(n, round)));
         Index::bulk_build(arena.clone(), epoch.clone(), sorted, 90).unwrap()
     };
     index.replace_with(build(0));
@@ -695,13 +706,13 @@ fn a_replaced_tree_serves_its_readers_to_the_end() {
         std::thread::spawn(move || {
             let mut r = Random(3);
             while !stop.load(Ordering::Relaxed) {
-                let n = r.below(3000);
+                let n = r.below(KEYS);
                 let found = index.get(&[n.to_be_bytes(), [b'k'; 8]].concat(), &index.epoch.pin());
                 assert_eq!(found.expect("in every tree").offset() >> 23, n);
             }
         })
     };
-    for round in 1..300 {
+    for round in 1..sized(300) {
         index.replace_with(build(round));
         index.epoch.collect();
     }
@@ -731,12 +742,12 @@ fn a_decision_that_panics_leaves_the_key_as_it_was() {
 #[test]
 fn what_was_located_is_found_again_after_any_change() {
     for family in FAMILIES {
-        for seed in 0..6 {
+        for seed in 0..if cfg!(miri) { 3 } else { 6 } {
             let (arena, epoch) = fresh();
             let (index, mut model) = (Index::new(arena.clone(), epoch.clone()), Model::new());
             let mut r = Random(seed);
             run(&index, &mut model, family, &mut r, 3000, 15);
-            let keys: Vec<Vec<u8>> = (0..200).map(|step| key_of(family, &mut r, step)).collect();
+            let keys: Vec<Vec<u8>> = (0..sized(200)).map(|step| key_of(family, &mut r, step)).collect();
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
             let guard = epoch.pin();
             let mut located = vec![Located::default(); keys.len()];

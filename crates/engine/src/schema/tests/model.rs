@@ -289,7 +289,7 @@ fn mutations() -> impl Strategy<Value = Vec<(u32, u8)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 400 }, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_are_as_the_model_says(ops in ops(), by_offset in any::<bool>()) {
