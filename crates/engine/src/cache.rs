@@ -42,13 +42,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use hedgerow_device::{FastTier, FastTierOptions, Random};
-use parking_lot::Mutex;
 
 use crate::index::Slot;
 use crate::le_bytes::u32_at;
 use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::CachePadded;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{Error, Result};
 

@@ -17,7 +17,6 @@
 
 mod in_place;
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -34,6 +33,7 @@ use crate::log::segment::SegmentKind;
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::merge_queue::{Aged, QueuedKey, WAITING_MAX};
 use crate::space::Claim;
+use crate::sync::atomic::Ordering;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// What readers find is merged while there are at least this many reads for an update.

@@ -68,7 +68,6 @@ use engine::Engine;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
 pub use metrics::Metrics;
-use parking_lot::Mutex;
 pub use read::RowRef;
 pub use row::Row;
 pub use scan::Scan;
@@ -76,6 +75,7 @@ pub use shared_table::expiring::Expiring;
 pub use snapshot::Snapshot;
 pub use table::{Change, ReadGuard, RowHandle, Table};
 
+use crate::sync::Mutex;
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
 /// The file of the fast tier in a store's directory.

@@ -24,7 +24,6 @@
 pub(crate) mod reorder;
 pub(crate) mod victims;
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -46,6 +45,7 @@ use crate::log::segment::SegmentKind;
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::Pending;
 use crate::space::Claim;
+use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
 
 /// Cycles of one call of [`Engine::run_gc_now`], at most.

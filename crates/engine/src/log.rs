@@ -19,14 +19,11 @@ mod salvage;
 pub(crate) mod segment;
 mod segments;
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::time::Duration;
 
 use hedgerow_device::{Clock, DeviceError, FastTier};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
@@ -45,6 +42,8 @@ use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;
 use crate::sync::CachePadded;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
 const APPENDERS_MAX: u32 = 16;
@@ -693,14 +692,7 @@ impl Log {
 /// The calling thread's, from 0.
 #[inline]
 fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-    MINE.with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        mine.get()
-    })
+    crate::sync::thread_number!()
 }
 
 fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
@@ -732,5 +724,5 @@ pub(crate) fn not_a_record(offset: u64) -> Error {
     ))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::sync::{Condvar, Mutex};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a background thread sleeps between two rounds: `busy` after one that found work, twice as long after each

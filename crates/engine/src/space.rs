@@ -8,14 +8,14 @@ mod pool;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hedgerow_device::{Clock, DeviceError, FastTier, zeroed_words};
-use parking_lot::{Condvar, Mutex};
 use pool::{NoExtent, Pool};
 
 use crate::Result;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// What is kept of an extent that is given back: the page of its header.
 pub(crate) const KEPT_BYTES: u64 = 4096;

@@ -185,7 +185,7 @@ impl Engine {
         if let Some(place) = replaced {
             self.cache.invalidate(place);
             if table.traffic.mostly_read.load(Ordering::Relaxed) {
-                self.cache.request(table.id.load(std::sync::atomic::Ordering::Relaxed), key);
+                self.cache.request(table.id.load(crate::sync::atomic::Ordering::Relaxed), key);
             }
         }
         Ok(result)

@@ -188,7 +188,7 @@ impl CacheWorker<'_> {
 
     fn observe_tables(&self, state: &mut CacheState) {
         for table in self.catalog.all() {
-            let id = table.id.load(std::sync::atomic::Ordering::Relaxed);
+            let id = table.id.load(crate::sync::atomic::Ordering::Relaxed);
             state.policy.observe(id, &table.traffic);
         }
         state.policy.keep_tables(|table| self.catalog.by_id(table).is_some());

@@ -19,10 +19,8 @@ pub(super) mod replay;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
@@ -31,6 +29,8 @@ use crate::levels::{Levels, LevelsBuilder};
 use crate::log::Log;
 use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
 use crate::schema::table::FieldAccess;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
 /// Bytes in a table's name.

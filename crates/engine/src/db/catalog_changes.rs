@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use super::append::Seal;
 use super::catalog::TableChanges;
 use super::catalog::plan::Plan;
@@ -18,6 +16,7 @@ use crate::log::segment::SegmentKind;
 use crate::log::{Appender, NoSpace};
 use crate::schema::table::TableSchema;
 use crate::space::Claim;
+use crate::sync::MutexGuard;
 use crate::{Result, Schema};
 
 /// What a change came to.

@@ -1,7 +1,7 @@
 //! Counting without meeting: each thread counts in its own stripe.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread_number;
 
 const STRIPES: usize = 64;
 
@@ -39,14 +39,7 @@ impl Default for Counters {
 impl Counters {
     #[inline]
     pub(crate) fn add(&self, what: Count) {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let mine = MINE.with(|mine| {
-            if mine.get() == usize::MAX {
-                mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            mine.get()
-        });
+        let mine = thread_number!();
         let counter = &self.stripes[mine % STRIPES].0[what as usize];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }

@@ -8,7 +8,6 @@
 //! reads, nor what.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hedgerow_device::memory_bytes;
 use smallvec::SmallVec;
@@ -16,6 +15,7 @@ use smallvec::SmallVec;
 use crate::index::Slot;
 use crate::log::format::RecordRef;
 use crate::log::{Log, PAGE_BYTES};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some.
 const READS_A_LOOK: u32 = 64;

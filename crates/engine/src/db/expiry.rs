@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -27,6 +26,7 @@ use crate::db::write::{Edit, Step};
 use crate::index::{Decision, ScanBatch, Slot, Tag};
 use crate::log::Appender;
 use crate::log::format::Record;
+use crate::sync::atomic::Ordering;
 
 /// How often the sweeper looks.
 const ROUND: Duration = Duration::from_millis(100);

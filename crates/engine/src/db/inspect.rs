@@ -311,7 +311,7 @@ impl View {
         let info = |table: Arc<TableShared>| {
             let schema = table.schema.load();
             TableInfo {
-                id: table.id.load(std::sync::atomic::Ordering::Relaxed),
+                id: table.id.load(crate::sync::atomic::Ordering::Relaxed),
                 name: table.name.to_string(),
                 schema_version: schema.version(),
                 schema: schema.fields().clone(),

@@ -1,11 +1,11 @@
 //! `Metrics`: counters and gauges of a store at one moment.
 
-use std::sync::atomic::Ordering;
-
 use hedgerow_device::SyncFailure;
 
 use super::counters::Count;
 use super::engine::Engine;
+
+use crate::sync::atomic::Ordering;
 
 /// Counters and gauges of a store at one moment. Counters start at zero when the store is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,11 +4,10 @@
 //! segment, misses none of them, not even in the making. Must not know what is read through them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::log::{Log, SegmentToCopy};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, ErrorKind, Result};
 
 /// The live snapshots, by sequence.

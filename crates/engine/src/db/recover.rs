@@ -12,9 +12,7 @@
 //! 6. Seal every segment where its records end, and take sequences above all that were ever seen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::catalog::Catalog;
@@ -26,6 +24,8 @@ use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, Result};
 
 /// So many segments ahead of the one that is walked are read from the disk.

@@ -6,7 +6,6 @@
 pub(crate) mod expiring;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::ArcSwap;
 use expiring::TableExpiry;
@@ -14,6 +13,7 @@ use expiring::TableExpiry;
 use crate::cache::Traffic;
 use crate::levels::Levels;
 use crate::schema::table::TableSchema;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{Error, ErrorKind, Result};
 
 /// A table as all its handles share it.

@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hedgerow_device::Random;
 use smallvec::SmallVec;
@@ -17,6 +16,7 @@ use super::{Db, Row};
 use crate::index::{Guard, Slot};
 use crate::schema::table::NewField;
 use crate::schema::unknown_field;
+use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
 
 /// A table. Cheap to clone, `Send + Sync`.

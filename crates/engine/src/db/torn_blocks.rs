@@ -4,7 +4,6 @@
 //! what the merge would have written, and that opening puts right what a crash left so. Must not know who merges (`consolidate/in_place.rs`).
 
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
@@ -16,6 +15,7 @@ use crate::log::Log;
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
 use crate::schema::body::DeltaBody;
 use crate::schema::layout::Layout;
+use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of a row's body and what takes their place.
 pub(crate) type FieldPatch<'d> = (Range<usize>, &'d [u8]);

@@ -16,8 +16,6 @@
 //! WiscKey (FAST 2016) named the price of values in the order of writing; DiffKV (ATC 2021) orders what scans meet. Here nothing
 //! has to be sorted: the index has the order.
 
-use std::sync::atomic::Ordering;
-
 use smallvec::SmallVec;
 
 use crate::db::chain::{Chain, prefetch_chains};
@@ -26,6 +24,7 @@ use crate::db::read::GROUP;
 use crate::index::{ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
 use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
+use crate::sync::atomic::Ordering;
 
 /// Rows of a range.
 const ROWS: usize = 128;

@@ -16,12 +16,12 @@
 //! Segments are taken in the order of gain over cost.
 
 use std::cmp::Reverse;
-use std::sync::atomic::Ordering;
 
 use crate::db::engine::Engine;
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 use crate::scheduler::throttle::SpaceLeft;
 use crate::space::Claim;
+use crate::sync::atomic::Ordering;
 
 /// Victims of one cycle, at most.
 const VICTIMS_MAX: usize = 8;

@@ -165,7 +165,7 @@ impl Appender {
         let start = log.extent_offset(extent);
         let open = Open {
             extent,
-            segment_number: log.extent_of(start).segment_number.load(std::sync::atomic::Ordering::Relaxed),
+            segment_number: log.extent_of(start).segment_number.load(crate::sync::atomic::Ordering::Relaxed),
             start,
             cursor: start + SEGMENT_HEADER_BYTES,
             limit: start + u64::from(extents) * log.extent_bytes(),

@@ -8,12 +8,11 @@
 //! Owns: these words. Promises: a record that has the newest expiry of its row is found by a sweep of its segment
 //! that begins at that time or later, wherever collection has moved it. Must not know: what becomes of what has expired.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::Log;
 use super::replay::SegmentWalk;
 use super::segment::Extent;
 use crate::sync::CachePadded;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// A segment is looked at for the first time when its first row has expired for so long: the others have followed.
 const FIRST_REST_MS: u64 = 50;

@@ -4,11 +4,9 @@
 //! records are walked by `db/recover.rs`. Must not know what they say.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hedgerow_device::{Clock, FastTier};
-use parking_lot::{Condvar, Mutex};
 
 use super::appender::Appender;
 use super::format::{END_BYTES, Record};
@@ -23,6 +21,8 @@ use crate::manifest::root::{
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::{KEPT_BYTES, Space, SpaceLayout};
 use crate::sync::CachePadded;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hedgerow_device::{Clock, FastTier};
 
@@ -15,6 +14,7 @@ use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segm
 use super::{Log, OpenState};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;
+use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
 /// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.

@@ -26,14 +26,14 @@
 //! * Only a segment's first extent has a header; it is durable before the others are written. When such a segment is freed,
 //!   all of `extents` are free at first; then the others' first bytes are made zero, durably, and `extents` 1.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use hedgerow_device::{crc32c, zeroed_words};
+use hedgerow_device::crc32c;
 
 use super::format::Seed;
 use crate::le_bytes::{u32_at, u64_at};
 use crate::manifest::root::PLACED;
 pub(crate) use crate::manifest::root::SEGMENT_HEADER_BYTES;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::zeroed_words;
 
 /// Bytes of one copy of the header.
 pub(crate) const HEADER_COPY_BYTES: usize = 64;
@@ -355,7 +355,8 @@ mod tests {
     fn a_header_of_another_extent_does_not_count() {
         let both = [placed().encode(OFFSET), placed().encode(OFFSET)].concat();
         assert_eq!(SegmentHeader::decode(&both, OFFSET, true).header, Some(placed()));
-        for extent in (0..4096u64).filter(|extent| extent << 18 != OFFSET) {
+        let step = if cfg!(miri) { 97 } else { 1 };
+        for extent in (0..4096u64).step_by(step).filter(|extent| extent << 18 != OFFSET) {
             let decoded = SegmentHeader::decode(&both, extent << 18, true);
             assert_eq!((decoded.header, decoded.spoiled), (None, [true; 2]), "extent {extent}");
         }

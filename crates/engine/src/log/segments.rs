@@ -4,7 +4,6 @@
 //! `log/segment.rs` says. Must not know records, nor where extents come from (`space.rs`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 
 use super::appender::NoSpace;
 use super::replay::SegmentWalk;
@@ -12,6 +11,7 @@ use super::segment::{Deltas, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segme
 use super::{Log, header_of, thread_number};
 use crate::Result;
 use crate::space::Claim;
+use crate::sync::atomic::Ordering;
 
 /// An appender may have so many extents open, of rows and of deltas.
 const EXTENTS_OF_AN_APPENDER: usize = 2;

@@ -4,11 +4,11 @@
 //! tells whether a cycle is under way. Must not know how a segment is emptied.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::throttle::{Throttle, Work};
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock};
 
 /// What gc shares with those who wait for it.
 #[derive(Default)]

@@ -3,9 +3,8 @@
 //! Owns the queue and what was merged. Promises that callers never wait for it, and that it takes a bounded number of keys. Must
 //! not know how a row is merged.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Keys that can wait.
 pub(crate) const WAITING_MAX: usize = 4096;

@@ -3,12 +3,11 @@
 //! Owns the queue, and what scans remember of the rows that they have met. Promises that scans never wait for it, and that both
 //! are bounded. Must not know how rows are brought together.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::index::Slot;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Ranges that can wait. With the rows copied for each it bounds what a round of consolidation copies.
 pub(crate) const WAITING_MAX: usize = 16;

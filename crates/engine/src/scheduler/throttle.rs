@@ -16,11 +16,12 @@
 //! freed beyond what was copied, on the mean of a pass; more while many extents are left, less while few are.
 
 use std::ops::Sub;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hedgerow_device::Clock;
-use parking_lot::Mutex;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Writers may be ahead of their rate by so much before they sleep, and no sleep is longer than the most.
 const SLEEP_MIN_NS: u64 = 100_000;

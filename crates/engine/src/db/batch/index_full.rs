@@ -1,7 +1,6 @@
 //! Batches into an index that is as good as full: all or nothing, whatever others take of it meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
@@ -9,6 +8,7 @@ use super::*;
 use crate::db::chain::Chain;
 use crate::db::fixture::options;
 use crate::levels::Cursor;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Db, Options, Schema};
 
 /// With so little memory for the index.

@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{Catalog, NAME_BYTES_MAX, Tables};
 use crate::db::shared_table::TableShared;
 use crate::levels::Levels;
 use crate::manifest::catalog::{ChangesBody, entry_bytes};
 use crate::schema::table::{NewField, TableSchema};
+use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result, Schema, Type};
 
 /// Changes of tables, to be made together by [`Db::change_tables`](crate::Db::change_tables): all of them or none, in one

@@ -5,13 +5,13 @@
 //! not know which records a crash has left: `db/recover.rs` does, and `db/salvage.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::db::catalog::{Catalog, CatalogState, Tables};
 use crate::db::shared_table::TableShared;
 use crate::log::Log;
 use crate::log::format::Record;
 use crate::manifest::catalog::{CatalogChange, Changes, EMPTY_BYTES, TableEntry, entry_bytes};
+use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
 /// A record that changes the catalog, as a walk has met it.

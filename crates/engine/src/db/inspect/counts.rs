@@ -73,7 +73,7 @@ impl CountsCheck<'_> {
     }
 
     fn check_table(&self, table: &TableShared, held: &mut LogRecords) -> Result<()> {
-        let id = table.id.load(std::sync::atomic::Ordering::Acquire);
+        let id = table.id.load(crate::sync::atomic::Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let (mut mixed, mut expiring) = (0, 0);
         let guard = self.epoch.pin();

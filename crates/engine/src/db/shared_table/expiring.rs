@@ -4,10 +4,9 @@
 //! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
 //! walks nothing. Must not know records.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::index::Slot;
 use crate::levels::Cursor;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a table knows of the expiry of its rows; see [`Table::expiring`](crate::Table::expiring).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
