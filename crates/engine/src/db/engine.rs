@@ -18,7 +18,6 @@ use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
 use crate::schema::table::FieldAccess;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.

@@ -13,7 +13,6 @@ use crate::index::{Slot, Tag};
 use crate::log::Log;
 use crate::log::format::FLAG_EXPIRES;
 use crate::schema::table::TableSchema;
-use crate::sync::atomic::Ordering;
 
 /// Prefetches the newest record of a row, or its cached copy.
 #[inline]

@@ -8,7 +8,7 @@ use super::*;
 
 #[test]
 fn slots_are_large_enough_and_waste_little() {
-    for bytes in 1..=SLOT_BYTES_MAX {
+    for bytes in (1..=SLOT_BYTES_MAX).step_by(if cfg!(miri) { 331 } else { 1 }) {
         let slot = slot_bytes(bytes).unwrap();
         assert!(slot >= bytes && slot.is_multiple_of(GRANULE_BYTES));
         assert!(slot - bytes < (bytes / 8).max(64), "{bytes} in {slot}");
@@ -31,9 +31,10 @@ fn random_allocation_keeps_rows_apart() {
     let mut pages = Pages::new(12);
     let mut live: Vec<(u64, u32, u64)> = Vec::new();
     let mut refused = 0;
-    for step in 0..60_000 {
+    let (steps, wave) = if cfg!(miri) { (150, 50) } else { (60_000, 5_000) };
+    for step in 0..steps {
         // Waves, so that pages fill and come free.
-        if random.below(100) < if step / 5_000 % 2 == 0 { 60 } else { 40 } {
+        if random.below(100) < if step / wave % 2 == 0 { 60 } else { 40 } {
             let (table, bytes) = (random.below(3) as u32, [100, 1_200, 9_000][random.below(3) as usize]);
             match pages.allocate(table, bytes) {
                 Some(place) => live.push((place, table, bytes)),
@@ -51,7 +52,7 @@ fn random_allocation_keeps_rows_apart() {
             check(&pages, &live);
         }
     }
-    assert!(refused > 0, "the pool never ran dry");
+    assert!(cfg!(miri) || refused > 0, "the pool never ran dry");
     live.drain(..).for_each(|(place, ..)| remove(&mut pages, place));
     assert_eq!((pages.free_pages(), pages.usage()), (12, 0.0));
 }
@@ -136,8 +137,9 @@ fn a_spare_page_is_one_whose_rows_fit_elsewhere() {
 
 #[test]
 fn marks_are_taken_once() {
-    let marks = Marks::new(200);
-    let mut set: Vec<u64> = (0..200).map(|page| page * PAGE_BYTES + page % 7 * GRANULE_BYTES).collect();
+    const PAGES: u64 = if cfg!(miri) { 9 } else { 200 };
+    let marks = Marks::new(PAGES as u32);
+    let mut set: Vec<u64> = (0..PAGES).map(|page| page * PAGE_BYTES + page % 7 * GRANULE_BYTES).collect();
     set.iter().for_each(|&place| marks.set(place));
     let mut taken = Vec::new();
     marks.take(&mut taken);
