@@ -724,5 +724,5 @@ pub(crate) fn not_a_record(offset: u64) -> Error {
     ))
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests;
