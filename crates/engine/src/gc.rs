@@ -14,6 +14,8 @@
 //!    in the log, it must be in the count of whatever is written over it.
 //! 6. Give the extents back.
 //!
+//! What a snapshot can need, and how much is spent on victims that wait for one, is in `needed.rs`.
+//!
 //! A victim with corruption in it, or with a delta whose row is corrupted elsewhere, cannot be emptied: it keeps its space,
 //! is quarantined, and holds up none of the others. So it is with any other error that one record has.
 //!
@@ -21,9 +23,11 @@
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
 //! `scheduler/throttle.rs`.
 
+mod needed;
 pub(crate) mod reorder;
 pub(crate) mod victims;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -34,6 +38,7 @@ use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::counters::Count;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared};
+use crate::db::pins::HeldSnapshot;
 use crate::db::read::{Bodies, GROUP};
 use crate::index::{Slot, Tag};
 use crate::levels::index_full;
@@ -60,6 +65,15 @@ enum PrefetchDepth {
     Slots,
     /// These, and the records that the slot leads to.
     Chains,
+}
+
+/// A victim with nothing live in it any more.
+struct Emptied {
+    extent: u32,
+    /// Snapshots older than this need it; unknown if there was no snapshot.
+    needed_before: Option<u64>,
+    /// Bytes of what lived in it.
+    copied: u64,
 }
 
 /// What takes a version's place without changing it.
@@ -152,14 +166,22 @@ impl Engine {
         if need == Need::Idle {
             self.gc.gave_back_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
         }
-        let (emptied, failure) = self.empty_all(&chosen);
+        // Held, so that no other cycle frees what the look at its way would come by.
+        let oldest = self.snapshots.hold_oldest();
+        let (emptied, failure) = self.empty_all(&chosen, oldest.as_ref().map(HeldSnapshot::sequence));
+        drop(oldest);
         self.gc.no_progress.store(emptied.is_empty(), Ordering::Relaxed);
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
         self.catalog.checkpoint(&self.log)?;
-        let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
-        let pending = emptied.into_iter().map(|extent| Pending { extent, sequence, epoch });
+        let (last_sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        let pending = emptied.into_iter().map(|Emptied { extent, needed_before, copied }| Pending {
+            extent,
+            sequence: needed_before.unwrap_or(last_sequence),
+            epoch,
+            copied,
+        });
         self.gc.pending.lock().extend(pending);
         let freed = freed + self.free_pending()?;
         failure.map_or(Ok(freed), Err)
@@ -167,16 +189,28 @@ impl Engine {
 
     /// Step 2; returns the victims with nothing live in them, and the first thing that was wrong with another. What is wrong
     /// with one record is no reason to leave the others' segments full, whatever it is.
-    fn empty_all(&self, chosen: &Chosen) -> (Vec<u32>, Option<Error>) {
+    fn empty_all(&self, chosen: &Chosen, oldest: Option<u64>) -> (Vec<Emptied>, Option<Error>) {
         let (mut emptied, mut failure) = (Vec::new(), None);
         let copied = self.gc.totals().1;
         for &extent in &chosen.victims {
             if !self.log.begin_gc(extent) {
                 continue;
             }
-            let Err(error) = self.empty_segment(extent, chosen.claim) else {
-                emptied.push(extent);
+            let live = self.log.live_bytes(extent);
+            if let Some(oldest) = oldest
+                && live > 0
+                && self.has_spent_enough_for(oldest)
+                && self.would_wait_for(oldest, extent)
+            {
+                self.log.abandon_gc(extent);
                 continue;
+            }
+            let error = match self.empty_segment(extent, chosen.claim, oldest) {
+                Ok(needed_before) => {
+                    emptied.push(Emptied { extent, needed_before, copied: live });
+                    continue;
+                }
+                Err(error) => error,
             };
             if let Err(closed) = self.log.check_writable() {
                 self.log.abandon_gc(extent);
@@ -223,9 +257,11 @@ impl Engine {
         let mut pins = Vec::new();
         if let Some(since_ms) = self.snapshots.oldest_since_ms() {
             let age_ms = self.clock.now_ms().saturating_sub(since_ms);
+            let kept = oldest.map_or(0, |oldest| self.log.segments_kept_for(oldest));
             pins.push(format!(
-                "a snapshot taken {age_ms} ms ago keeps what was replaced since ({of_snapshots} empty segments, {} bytes, wait for it)",
-                bytes(of_snapshots as u64)
+                "a snapshot taken {age_ms} ms ago keeps what was replaced since ({of_snapshots} empty segments and {kept} that are not, \
+                 {} bytes, wait for it)",
+                bytes(of_snapshots as u64 + kept)
             ));
         }
         if of_readers > 0 {
@@ -244,12 +280,17 @@ impl Engine {
         pins
     }
 
-    /// Step 2, for one segment.
-    fn empty_segment(&self, extent: u32, claim: Claim) -> Result<()> {
+    /// Step 2, for one segment; returns which snapshots still need it, those older than a sequence, if there was a snapshot, `oldest`.
+    fn empty_segment(&self, extent: u32, claim: Claim, oldest: Option<u64>) -> Result<Option<u64>> {
+        let mut needed_before = oldest.map(|_| 0);
         self.each_record(extent, PrefetchDepth::Chains, |table, record| {
             while !self.relocate(table, extent, record, claim)? {}
-            Ok(())
-        })
+            if let (Some(oldest), Some(before)) = (oldest, &mut needed_before) {
+                *before = self.needed_before(table, record, oldest)?.unwrap_or(0).max(*before);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(needed_before)
     }
 
     /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
@@ -258,7 +299,7 @@ impl Engine {
         &self,
         extent: u32,
         depth: PrefetchDepth,
-        mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<()>,
+        mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
         let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
@@ -276,7 +317,11 @@ impl Engine {
             for of_one in group.chunk_by(|one, next| one.table() == next.table()) {
                 let Some(table) = self.catalog.by_id(of_one[0].table()) else { continue };
                 self.prefetch_group(&table, of_one, depth);
-                of_one.iter().try_for_each(|record| visit(&table, record))?;
+                for record in of_one {
+                    if visit(&table, record)?.is_break() {
+                        return Ok(());
+                    }
+                }
             }
             group.clear();
             if let Some(end) = end {
@@ -483,7 +528,7 @@ impl Engine {
         dropped.sort_unstable();
         self.each_record(extent, PrefetchDepth::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             let guard = self.pin();
             let fewer = table.levels.replace(record.key(), &guard, |slot| {
@@ -497,7 +542,7 @@ impl Engine {
             {
                 self.log.add_obsolete(slot.offset(), slot.bytes());
             }
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })
     }
 

@@ -44,6 +44,7 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/read", "one read"),
     ("crates/engine/src/db/write", "one write"),
     ("crates/engine/src/gc", "freeing segments: copies are writes"),
+    ("crates/engine/src/gc/needed", "what of a victim the snapshots still need"),
     ("crates/engine/src/gc/reorder", "rows scanned together brought together: copies again"),
     ("crates/engine/src/gc/victims", "which segments to free"),
 ];

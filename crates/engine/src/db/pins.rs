@@ -55,6 +55,15 @@ impl Snapshots {
         }
     }
 
+    /// Holds the oldest once more, until what is returned is dropped.
+    pub(crate) fn hold_oldest(&self) -> Option<HeldSnapshot<'_>> {
+        let mut live = self.live.lock();
+        let mut oldest = live.first_entry()?;
+        oldest.get_mut().count += 1;
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Some(HeldSnapshot { of: self, sequence: *oldest.key() })
+    }
+
     /// Whether there is none, and none in the making that would not see every sequence given out so far. For who holds a
     /// appender, of its own writes: a snapshot that is not counted yet reads its sequence later, and waits for that appender.
     pub(crate) fn are_none(&self) -> bool {
@@ -68,6 +77,24 @@ impl Snapshots {
 
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.live.lock().first_key_value().map(|(&sequence, _)| sequence)
+    }
+}
+
+/// A snapshot that is held.
+pub(crate) struct HeldSnapshot<'s> {
+    of: &'s Snapshots,
+    sequence: u64,
+}
+
+impl HeldSnapshot<'_> {
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+impl Drop for HeldSnapshot<'_> {
+    fn drop(&mut self) {
+        self.of.release(self.sequence);
     }
 }
 

@@ -68,7 +68,7 @@ fn a_close_does_not_bring_freed_segments_back() {
     assert_eq!(victims.len(), 2);
     for &extent in &victims {
         assert!(engine.log.begin_gc(extent));
-        engine.empty_segment(extent, Claim::Gc).unwrap();
+        engine.empty_segment(extent, Claim::Gc, None).unwrap();
     }
     engine.log.checkpoint().unwrap();
     engine.log.free_segment(victims[0]).unwrap();
@@ -137,10 +137,10 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     fill(&flat, 1);
     let offset = place(&flat, &[b'f', 1, 50]);
-    empty(&flat, 1);
     let snapshot = db.snapshot();
+    empty(&flat, 1);
     put(&flat, b"later", b"x");
-    assert_eq!(db.collect().unwrap(), 0, "the snapshot may need it");
+    assert_eq!(db.collect().unwrap(), 0, "the snapshot needs it");
     sim.corrupt(offset + 8_000, 0x10);
     drop(snapshot);
     assert_eq!(db.collect().unwrap(), 1);
@@ -340,7 +340,7 @@ fn rows_copied_out_of_a_victim_are_obsolete_in_it() {
     let (extent, segment, obsolete) = engine.log.candidates().remove(0);
     assert!(obsolete < 200, "the record that made the table: {obsolete}");
     assert!(engine.log.begin_gc(extent));
-    engine.empty_segment(extent, Claim::Gc).unwrap();
+    engine.empty_segment(extent, Claim::Gc, None).unwrap();
     engine.log.abandon_gc(extent);
     let now = engine.log.candidates().into_iter().find(|(other, ..)| *other == extent).unwrap();
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");

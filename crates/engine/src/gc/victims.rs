@@ -50,7 +50,7 @@ const EARLY_PERCENT: u64 = 60;
 const RECORD_BYTES_MIN: u64 = 40;
 
 /// With fewer extents to be had than this, space is low.
-fn low_extents(all: u32) -> u32 {
+pub(super) fn low_extents(all: u32) -> u32 {
     (all / 8).clamp(8, 64)
 }
 
@@ -255,6 +255,8 @@ impl Engine {
             chain: live_deltas / chains.max(1),
         };
         let cycle = self.gc.cycles();
+        let oldest = self.snapshots.oldest().filter(|oldest| self.has_spent_enough_for(*oldest));
+        let is_kept = |segment: &Segment| oldest.is_some_and(|oldest| oldest < segment.kept_before);
         let mut candidates = Vec::new();
         for (extent, segment, obsolete) in segments {
             let facts = self.facts(extent, &segment, obsolete);
@@ -264,7 +266,7 @@ impl Engine {
                 Need::Reordering => facts.free() * 100 >= facts.bytes * REORDERING_OBSOLETE_PERCENT,
                 _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
             };
-            if worth_it && segment.skipped_until <= cycle {
+            if worth_it && segment.skipped_until <= cycle && !is_kept(&segment) {
                 candidates.push(Candidate { extent, gain, cost, certain: cost == 0 || facts.deltas == 0 });
             }
         }

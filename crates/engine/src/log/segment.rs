@@ -264,6 +264,8 @@ pub(crate) struct Segment {
     pub(crate) quarantined: bool,
     /// Gc failed to empty it for want of room, and skips it up to this cycle.
     pub(crate) skipped_until: u64,
+    /// Snapshots older than this need something in it that was replaced. What is needed grows: later on it may be more.
+    pub(crate) kept_before: u64,
 }
 
 impl Segment {
@@ -286,6 +288,7 @@ impl Segment {
             vanished: 0,
             quarantined: false,
             skipped_until: 0,
+            kept_before: 0,
         }
     }
 

@@ -278,6 +278,28 @@ impl Log {
         }
     }
 
+    /// Records that snapshots older than `before` need something in a segment.
+    pub(crate) fn keep_for_snapshots(&self, extent: u32, before: u64) {
+        if let Some(segment) = self.segments.lock().used.get_mut(&extent) {
+            segment.kept_before = segment.kept_before.max(before);
+        }
+    }
+
+    /// Segments that were left as they are for a snapshot of `sequence`.
+    pub(crate) fn segments_kept_for(&self, sequence: u64) -> u64 {
+        let segments = self.segments.lock();
+        let is_kept = |segment: &&Segment| !segment.in_gc && segment.kept_before > sequence;
+        segments.used.values().filter(is_kept).count() as u64
+    }
+
+    /// Bytes of records in a segment that are not obsolete.
+    pub(crate) fn live_bytes(&self, extent: u32) -> u64 {
+        let segments = self.segments.lock();
+        let live =
+            |s: &Segment| (s.end - SEGMENT_HEADER_BYTES).saturating_sub(self.obsolete_bytes(extent, s));
+        segments.used.get(&extent).map_or(0, live)
+    }
+
     /// Rows with deltas over them in a segment.
     pub(crate) fn chains(&self, extent: u32, segment: &Segment) -> u64 {
         let chains_in = |u| self.extents.at(u).chains.load(Ordering::Relaxed) as i64;

@@ -41,6 +41,8 @@ pub(crate) struct Pending {
     /// Snapshots older than this may need it.
     pub(crate) sequence: u64,
     pub(crate) epoch: u64,
+    /// Bytes of what lived in it, and was copied.
+    pub(crate) copied: u64,
 }
 
 impl GcState {
@@ -56,6 +58,12 @@ impl GcState {
     /// First extents of victims that are not freed yet.
     pub(crate) fn waiting_to_free(&self) -> Vec<u32> {
         self.pending.lock().iter().map(|victim| victim.extent).collect()
+    }
+
+    /// Bytes copied out of victims that wait for the snapshot of `sequence`.
+    pub(crate) fn spent_for_snapshots(&self, sequence: u64) -> u64 {
+        let pending = self.pending.lock();
+        pending.iter().filter(|victim| sequence < victim.sequence).map(|victim| victim.copied).sum()
     }
 
     /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.
