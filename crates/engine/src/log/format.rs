@@ -40,6 +40,7 @@
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
 //!   The batch counts only if they are all whole.
 
+mod mergeable;
 mod record_ref;
 
 use std::cell::Cell;
@@ -54,6 +55,7 @@ use crate::sync::atomic::{Ordering, compiler_fence};
 use crate::{Error, Result};
 
 pub(crate) use record_ref::RecordRef;
+use mergeable::{MERGED_BYTES, merged_word_matches};
 
 /// Bytes of the fixed part of a record header.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -61,10 +63,6 @@ pub(crate) const HEADER_BYTES: usize = 40;
 pub(crate) const END_BYTES: usize = 8;
 /// The most blocks a body is divided into.
 const BLOCKS_MAX: usize = 128;
-/// Bytes of the word that says how far a row was merged.
-const MERGED_BYTES: usize = 8;
-/// Bits of a sequence in that word.
-const MERGED_SEQUENCE_BITS: u32 = 48;
 /// log2 of the smallest block.
 const BLOCK_SHIFT_MIN: u8 = 8;
 
@@ -265,13 +263,6 @@ fn checksum_mask(flags: u8, seed: Seed) -> u32 {
     if flags & FLAG_MERGEABLE == 0 { 0 } else { seed.0 }
 }
 
-/// The word that says how far a row was merged.
-fn merged_word(sequence: u64, seed: Seed) -> u64 {
-    debug_assert!(sequence >> MERGED_SEQUENCE_BITS == 0, "sequence {sequence} in 48 bits");
-    let check = crc32c(seed.0, &sequence.to_le_bytes());
-    sequence | u64::from(check) << MERGED_SEQUENCE_BITS
-}
-
 /// What checksums begin with, so that the same bytes do not verify elsewhere: of which segment they are, and where they lie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seed(u32);
@@ -439,31 +430,6 @@ impl<'a> Record<'a> {
         self.table() == CATALOG_TABLE && self.kind == RecordKind::Row
     }
 
-    /// Whether fields may be merged in place.
-    pub(crate) fn is_mergeable(&self) -> bool {
-        self.flags() & FLAG_MERGEABLE != 0
-    }
-
-    /// The sequence of the newest write that the record holds: its own, or the last delta's that was merged into it.
-    #[inline]
-    pub(crate) fn version(&self) -> u64 {
-        match self.is_mergeable() {
-            true => self.sequence().max(merged_sequence(self.bytes, self.body as usize)),
-            false => self.sequence(),
-        }
-    }
-
-    /// Where in the tier the word lies that says how far the row was merged.
-    pub(crate) fn merged_word_offset(&self) -> u64 {
-        self.offset + u64::from(self.body) - MERGED_BYTES as u64
-    }
-
-    /// The word for it to hold once all deltas up to `through` are in the body of this row, which is mergeable.
-    pub(crate) fn merged_word(&self, through: u64) -> u64 {
-        // Of such a row the checksums' mask is the seed.
-        merged_word(through, Seed(self.checksum_mask))
-    }
-
     /// Where in the tier the body lies.
     pub(crate) fn body_offset(&self) -> u64 {
         self.offset + u64::from(self.body)
@@ -517,21 +483,6 @@ impl<'a> Record<'a> {
     /// The bytes of the body that a block holds.
     pub(crate) fn block_range(&self, block: usize) -> Range<usize> {
         block << self.shift..((block + 1) << self.shift).min(self.body_bytes as usize)
-    }
-
-    /// Whether `content` is what the stored checksum of `block` is of.
-    pub(crate) fn block_matches(&self, block: usize, content: &[u8]) -> bool {
-        self.checksum_of(content) == u32_at(self.bytes, self.crcs as usize + 4 * block)
-    }
-
-    /// The checksum to be stored for a block of `content`.
-    pub(crate) fn checksum_of(&self, content: &[u8]) -> u32 {
-        crc32c(0, content) ^ self.checksum_mask
-    }
-
-    /// Where in the tier the checksum of `block` lies.
-    pub(crate) fn checksum_offset(&self, block: usize) -> u64 {
-        self.offset + u64::from(self.crcs) + 4 * block as u64
     }
 
     /// Whether all blocks have been verified.
@@ -644,22 +595,6 @@ impl<'a> Record<'a> {
     }
 }
 
-/// How far a row was merged, by the word before its body.
-#[inline]
-fn merged_sequence(record: &[u8], body: usize) -> u64 {
-    sequence_in(u64_at(record, body - MERGED_BYTES))
-}
-
-fn sequence_in(merged_word: u64) -> u64 {
-    merged_word & ((1 << MERGED_SEQUENCE_BITS) - 1)
-}
-
-fn merged_word_matches(record: &[u8], body: usize, seed: Seed) -> bool {
-    // Loaded once: a merge may store the next meanwhile.
-    let word = u64_at(record, body - MERGED_BYTES);
-    word == 0 || word == merged_word(sequence_in(word), seed)
-}
-
 #[inline]
 fn key_bytes(record: &[u8]) -> usize {
     u16_at(record, 34) as usize + 1
@@ -683,6 +618,7 @@ impl<'a> BodyBytes<'a> for &Record<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::mergeable::merged_word;
     use super::*;
 
     fn sample(body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
