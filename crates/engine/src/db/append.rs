@@ -196,7 +196,7 @@ impl Engine {
     pub(crate) fn publish_record<'g, R>(
         &self,
         entry: IndexEntry<'g>,
-        record: &EncodedRecord,
+        record: &EncodedRecord<'_>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> Option<(Published, R)>,
     ) -> Result<Option<R>, IndexFull> {
@@ -212,7 +212,7 @@ impl Engine {
 
     /// Seals a record that stands now.
     #[inline]
-    pub(crate) fn seal(&self, record: &EncodedRecord, seal: &Seal) {
+    pub(crate) fn seal(&self, record: &EncodedRecord<'_>, seal: &Seal) {
         self.log.seal(record, seal.sequence, seal.previous);
         if self.persists_in_place() {
             // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. A failure closes

@@ -418,11 +418,11 @@ impl Engine {
     }
 
     /// Writes a batch, all but the seals of its records; returns its sequence, and the records.
-    fn encode_batch(
+    fn encode_batch<'r>(
         &self,
-        reservation: &Reservation,
+        reservation: &'r Reservation,
         (parts, made): (&[Part<'_>], &[u8]),
-    ) -> (u64, Vec<EncodedRecord>) {
+    ) -> (u64, Vec<EncodedRecord<'r>>) {
         let bytes: usize = parts.iter().map(|part| part.bytes).sum();
         let fill = |body: &mut [u8]| body.copy_from_slice(&(bytes as u32).to_le_bytes());
         let frame = self.log.encode(reservation, 0, &frame_spec(), fill);

@@ -156,8 +156,9 @@ impl Engine {
         let record = self.log.encode(&reservation, 0, &spec, |out| out.copy_from_slice(body));
         let sequence = self.log.take_sequence();
         self.seal(&record, &Seal { sequence, previous: None });
+        let offset = record.offset();
         appender.commit(reservation, sequence);
-        count_change(&self.log, record.offset(), bytes as u64);
+        count_change(&self.log, offset, bytes as u64);
         Ok((sequence, bytes))
     }
 }

@@ -3,6 +3,8 @@
 //! A record is **reserved**, **encoded**, **sealed** and **committed**. Each step takes what the one before gave, so that
 //! nothing is written outside a reservation, and nothing is sealed that was not encoded.
 
+use std::marker::PhantomData;
+
 use super::Log;
 use super::format::{self, END_BYTES, RecordRef, RecordSpec, Seed};
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
@@ -55,16 +57,18 @@ impl Reservation {
     }
 }
 
-/// A record at its place in the log, all of it but what sealing adds. Nobody can find it yet.
+/// A record at its place in the log, all of it but what sealing adds. Nobody can find it yet. It borrows the reservation, which
+/// [`Appender::commit`] takes: what was committed cannot be sealed, nor cleared.
 #[derive(Debug)]
-pub(crate) struct EncodedRecord {
+pub(crate) struct EncodedRecord<'r> {
     offset: u64,
     segment_number: u64,
     prefix_bytes: usize,
     bytes: usize,
+    reserved: PhantomData<&'r Reservation>,
 }
 
-impl EncodedRecord {
+impl EncodedRecord<'_> {
     #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.offset
@@ -81,25 +85,25 @@ impl Log {
     /// Writes a record, all but what [`Log::seal`] adds, `at` bytes into what is reserved. It gets a mark of the log's end behind it
     /// where there is room; the next record is written over that.
     #[inline]
-    pub(crate) fn encode(
+    pub(crate) fn encode<'r>(
         &self,
-        reservation: &Reservation,
+        reservation: &'r Reservation,
         at: usize,
         spec: &RecordSpec<'_>,
         fill: impl FnOnce(&mut [u8]),
-    ) -> EncodedRecord {
+    ) -> EncodedRecord<'r> {
         let (bytes, offset) = (spec.record_bytes(), reservation.offset + at as u64);
         let end_bytes = (reservation.bytes + reservation.end_bytes - at - bytes).min(END_BYTES);
         let segment_number = reservation.segment_number;
         self.tier.write(offset, bytes + end_bytes, |out| {
             spec.encode(out, Seed::new(segment_number, offset), fill);
         });
-        EncodedRecord { offset, segment_number, prefix_bytes: spec.prefix_bytes(), bytes }
+        EncodedRecord { offset, segment_number, prefix_bytes: spec.prefix_bytes(), bytes, reserved: PhantomData }
     }
 
     /// Gives a record its sequence, what it replaces, and its checksum: from now on it is whole.
     #[inline]
-    pub(crate) fn seal(&self, record: &EncodedRecord, sequence: u64, previous: Option<RecordRef>) {
+    pub(crate) fn seal(&self, record: &EncodedRecord<'_>, sequence: u64, previous: Option<RecordRef>) {
         let seed = Seed::new(record.segment_number, record.offset);
         self.tier.write(record.offset, record.prefix_bytes, |prefix| {
             format::seal(prefix, seed, sequence, previous);
@@ -107,13 +111,13 @@ impl Log {
     }
 
     /// Makes a record durable, as it is. A failure closes the log for writing.
-    pub(crate) fn persist_record(&self, record: &EncodedRecord) {
+    pub(crate) fn persist_record(&self, record: &EncodedRecord<'_>) {
         self.persist_range(record.offset, record.bytes as u64);
     }
 
     /// Takes away the prefix, with the checksums, of a record that was encoded and will not be sealed.
     #[cold]
-    pub(crate) fn clear_prefix(&self, record: &EncodedRecord) -> Result<()> {
+    pub(crate) fn clear_prefix(&self, record: &EncodedRecord<'_>) -> Result<()> {
         self.tier.write(record.offset, record.prefix_bytes, |prefix| prefix.fill(0));
         // PERSIST: gone before the next record's prefix can be there.
         self.persist_range(record.offset, record.prefix_bytes as u64);
