@@ -204,12 +204,12 @@ impl Log {
     /// The record at `offset`, its prefix verified.
     #[inline]
     pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
-        self.raw_record(offset)?.record(self.verify_reads).map_err(|_| not_a_record(offset))
+        self.raw_record(offset)?.record(self.verify_reads).map_err(|why| why.error(offset))
     }
 
     /// The same, to be verified even if reads are not: for whoever changes it.
     pub(crate) fn verified_record(&self, offset: u64) -> Result<Record<'_>> {
-        self.raw_record(offset)?.record(true).map_err(|_| not_a_record(offset))
+        self.raw_record(offset)?.record(true).map_err(|why| why.error(offset))
     }
 
     /// The bytes that should be the record at `offset`.

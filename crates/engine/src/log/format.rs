@@ -34,7 +34,7 @@
 //! * `previous` refers to what this record replaced when it was written, the version under it (`format/record_ref.rs`); 0 is nothing
 //!   in the log. A delta without it would be meaningless; in a row it serves snapshots.
 //! * Flag 32 is reserved: a delta whose base is below the log, in a lower level, where its `previous` does not lead. No build
-//!   writes it.
+//!   writes it, and a whole record with it, or with any other flag not known here, is refused by name.
 //! * `table` 0 is no table's. A row of it changes the catalog: its key is one zero byte, its body is described in
 //!   `manifest/catalog.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
@@ -52,7 +52,7 @@ use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::manifest::root::PLACED;
 use crate::schema::body::BodyBytes;
 use crate::sync::atomic::{Ordering, compiler_fence};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 pub(crate) use record_ref::RecordRef;
 use mergeable::{MERGED_BYTES, merged_word_matches};
@@ -79,11 +79,10 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
 /// Reserved for a delta whose base is below the log.
 const FLAG_BASE_BELOW: u8 = 32;
-const _: () = assert!(
-    (FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE) & FLAG_BASE_BELOW
-        == 0,
-    "a flag that is reserved"
-);
+/// What this build knows. A record with another flag was written by one that gives it a meaning.
+const FLAGS_KNOWN: u8 =
+    FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE;
+const _: () = assert!(FLAGS_KNOWN & FLAG_BASE_BELOW == 0, "a flag that is reserved");
 
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
@@ -101,10 +100,10 @@ pub(crate) enum RecordKind {
 }
 
 impl RecordKind {
-    fn from_byte(byte: u8) -> Option<RecordKind> {
+    fn of(number: u16) -> Option<RecordKind> {
         [RecordKind::Row, RecordKind::Delta, RecordKind::Tombstone, RecordKind::Batch]
             .into_iter()
-            .find(|&kind| kind as u8 == byte)
+            .find(|&kind| kind as u16 == number)
     }
 }
 
@@ -121,7 +120,7 @@ pub(crate) struct RecordSpec<'a> {
     pub(crate) body_bytes: usize,
 }
 
-fn block_shift(body_bytes: usize) -> u8 {
+const fn block_shift(body_bytes: usize) -> u8 {
     let mut shift = BLOCK_SHIFT_MIN;
     while body_bytes > BLOCKS_MAX << shift {
         shift += 1;
@@ -129,7 +128,7 @@ fn block_shift(body_bytes: usize) -> u8 {
     shift
 }
 
-fn align(bytes: usize, to: usize) -> usize {
+const fn align(bytes: usize, to: usize) -> usize {
     bytes.next_multiple_of(to)
 }
 
@@ -160,7 +159,7 @@ struct Parts {
 
 impl Parts {
     #[inline]
-    fn new(flags: u8, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
+    const fn new(flags: u8, key_bytes: usize, body_bytes: usize, shift: u8) -> Parts {
         let key = HEADER_BYTES + if flags & FLAG_EXPIRES != 0 { 8 } else { 0 };
         let crcs = key + align(key_bytes, 4);
         let checksums_end = align(crcs + 4 * body_bytes.div_ceil(1 << shift), 8);
@@ -171,6 +170,19 @@ impl Parts {
         Parts { key, crcs, body, record: body + align(body_bytes, 8), checksummed, shift }
     }
 }
+
+/// The box at the top, of a record of the most parts: an expiry, a key of 3 bytes, 3 blocks, the word of a merge.
+const _: () = {
+    let parts = Parts::new(FLAG_EXPIRES | FLAG_MERGEABLE, 3, 700, block_shift(700));
+    assert!(HEADER_BYTES == 40 && parts.key == HEADER_BYTES + 8);
+    assert!(parts.crcs == parts.key + 4 && parts.checksummed == parts.crcs, "a key is filled up to a multiple of 4");
+    assert!(parts.body == 64 + MERGED_BYTES, "3 checksums of 4 bytes, filled up to a multiple of 8, and the word");
+    assert!(parts.record == parts.body + 704);
+    // What is stored at once, and what is counted in bits.
+    assert!(parts.crcs.is_multiple_of(4) && parts.body.is_multiple_of(8) && END_BYTES == 8);
+    assert!(BLOCKS_MAX == u128::BITS as usize && block_shift(BLOCKS_MAX << BLOCK_SHIFT_MIN) == BLOCK_SHIFT_MIN);
+    assert!(RecordKind::Row as u8 == 1 && RecordKind::Batch as u8 == 4);
+};
 
 impl RecordSpec<'_> {
     /// All flags, those that follow from other parts included.
@@ -338,6 +350,37 @@ pub(crate) enum NotARecord {
     Lengths,
     /// The lengths fit, the checksum of the prefix does not.
     Checksum,
+    /// All fits, but it has these flags, which this build does not know: not to be taken for anything else, nor for torn.
+    Flags(u8),
+}
+
+impl NotARecord {
+    /// Of bytes whose kind or flags are not known: torn, unless their checksum says that somebody meant them.
+    #[cold]
+    #[inline(never)]
+    fn of_unknown(bytes: &[u8], offset: u64, segment_number: u64) -> NotARecord {
+        let unknown = bytes[37] & !FLAGS_KNOWN;
+        let (body_bytes, seed) = (u32_at(bytes, 28) as usize, Seed::new(segment_number, offset));
+        if unknown == 0 || bytes[38] != block_shift(body_bytes) {
+            return NotARecord::Lengths;
+        }
+        let end = Parts::new(bytes[37], key_bytes(bytes), body_bytes, bytes[38]).checksummed;
+        let Some(checksummed) = bytes.get(4..end) else { return NotARecord::Lengths };
+        let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, checksummed));
+        if stored == computed || stored == !computed { NotARecord::Flags(unknown) } else { NotARecord::Checksum }
+    }
+
+    /// Told to the caller, of the bytes at `offset`.
+    #[cold]
+    pub(crate) fn error(self, offset: u64) -> Error {
+        let NotARecord::Flags(flags) = self else { return super::not_a_record(offset) };
+        let meant =
+            if flags & FLAG_BASE_BELOW != 0 { " (32: its base is in a level below the log)" } else { "" };
+        Error::new(
+            ErrorKind::Version,
+            format!("the record at byte {offset} of the fast tier has flags {flags}{meant}, which this build does not know"),
+        )
+    }
 }
 
 impl<'a> Record<'a> {
@@ -356,7 +399,11 @@ impl<'a> Record<'a> {
         }
         let (record_bytes, body_bytes) = (u32_at(bytes, 4) as usize, u32_at(bytes, 28) as usize);
         let (shift, flags) = (bytes[38], bytes[37]);
-        let Some(kind) = RecordKind::from_byte(bytes[36]) else { return Err(NotARecord::Lengths) };
+        // With the flags that are not known, as one number: they cost readers no branch.
+        let kind_and_unknown = u16_at(bytes, 36) & !(u16::from(FLAGS_KNOWN) << 8);
+        let Some(kind) = RecordKind::of(kind_and_unknown) else {
+            return Err(NotARecord::of_unknown(bytes, offset, segment_number));
+        };
         if record_bytes > bytes.len() || body_bytes > record_bytes || shift != block_shift(body_bytes) {
             return Err(NotARecord::Lengths);
         }
@@ -496,6 +543,7 @@ impl<'a> Record<'a> {
     }
 
     /// Verifies every block of the body.
+    #[inline]
     pub(crate) fn verify_all(&self) -> Result<()> {
         if self.all_verified.get() || self.body_bytes == 0 {
             return Ok(());
@@ -674,6 +722,20 @@ mod tests {
                 "616461009be1ace5717000000000a73d68656c6c6f000000"
             )
         );
+    }
+
+    #[test]
+    fn a_whole_record_with_a_flag_that_is_not_known_is_refused_by_name() {
+        for flag in [FLAG_BASE_BELOW, 64, 128] {
+            for verify in [true, false] {
+                let bytes = sample_of(flag | FLAG_RELOCATED, b"hello", None);
+                let refused = Record::parse(&bytes, 0, 9, verify).unwrap_err();
+                assert_eq!(refused, NotARecord::Flags(flag));
+                let error = refused.error(4096);
+                assert_eq!(error.kind(), ErrorKind::Version);
+                assert!(error.to_string().contains(&format!("4096 of the fast tier has flags {flag}")), "{error}");
+            }
+        }
     }
 
     #[test]

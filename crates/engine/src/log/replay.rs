@@ -121,6 +121,7 @@ impl<'a> SegmentWalk<'a> {
                 Err(_) if record.is_mergeable() && record.sequence() <= self.torn_through => Ok(record),
                 verified => verified.map(|()| record),
             },
+            Err(why @ NotARecord::Flags(_)) => return Err(why.error(self.start + position as u64)),
             Err(_) => Err(self.corrupted(position)),
         };
         match whole {

@@ -38,6 +38,11 @@ use crate::sync::zeroed_words;
 /// Bytes of one copy of the header.
 pub(crate) const HEADER_COPY_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"HDGSEG01";
+const _: () = {
+    assert!(HEADER_COPY_BYTES == 64 && SEGMENT_HEADER_BYTES == 2 * HEADER_COPY_BYTES as u64);
+    assert!(SegmentState::Free as u8 == 0 && SegmentState::Sealed as u8 == 2);
+    assert!(SegmentKind::Row as u8 == 0 && SegmentKind::Relocated as u8 == 2);
+};
 
 /// What a segment holds, by how long its records are expected to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -40,6 +40,7 @@ const TABLE_IS_GONE: u8 = 2;
 
 /// Bytes of a catalog without tables.
 pub(crate) const EMPTY_BYTES: u64 = 16;
+const _: () = assert!(EMPTY_BYTES as usize == 2 * size_of::<u32>() + size_of::<u64>());
 
 /// A table as the catalog has it.
 #[derive(Debug)]

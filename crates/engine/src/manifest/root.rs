@@ -70,6 +70,14 @@ const ROOM_STEP: u64 = 64 << 10;
 /// Where the first catalog area begins.
 pub(crate) const CATALOG_START: u64 = 64 << 10;
 
+/// No block of 4096 bytes holds two of: a copy, the other, a catalog.
+const _: () = {
+    assert!(ROOT_BYTES == 128 && COPY_OFFSETS[0] == 0 && COPY_OFFSETS[1] == 4096);
+    assert!(COPY_OFFSETS[1] + 4096 <= CATALOG_START && CATALOG_START.is_multiple_of(4096));
+    assert!(ROOT_BYTES_MIN.is_multiple_of(EXTENT_BYTES_MIN) && EXTENT_BYTES_MIN.is_multiple_of(ROOM_STEP));
+    assert!(VERSIONS[0] == 1 && VERSIONS[2] == VERSION_NEWEST && VERSION_NEWEST < CHANGES_IN_LOG);
+};
+
 /// Where a list of segments lies, and what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentList {

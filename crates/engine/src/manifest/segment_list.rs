@@ -19,6 +19,7 @@ use crate::le_bytes::{u32_at, u64_at};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 16;
+const _: () = assert!(ENTRY_BYTES == 2 * size_of::<u32>() + size_of::<u64>());
 
 /// A segment as a list knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,12 @@ use crate::size_class::class_bytes;
 const OFFSET_BITS: u32 = 42;
 const CLASS_AT: u32 = 50;
 const KIND_AT: u32 = 61;
+const _: () = {
+    assert!(CLASS_AT == OFFSET_BITS + 8, "older");
+    assert!(KIND_AT == CLASS_AT + 7 + 3 + 1, "size class, depth, expiry");
+    assert!(RecordKind::Tombstone as u64 >> (u64::BITS - KIND_AT) == 0);
+    assert!(size_of::<Option<RecordRef>>() == 8, "0 is none");
+};
 
 /// Where a record is and what it is, as another record says it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +79,7 @@ impl RecordRef {
 impl fmt::Debug for RecordRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordRef")
-            .field("kind", &RecordKind::from_byte((self.word() >> KIND_AT) as u8))
+            .field("kind", &RecordKind::of((self.word() >> KIND_AT) as u16))
             .field("offset", &self.offset())
             .field("bytes", &self.bytes())
             .finish()
