@@ -12,8 +12,8 @@
 //! 2. A slice from [`FastTier::read`] is dropped before its bytes are handed to a writer again (epochs see to that).
 //! 3. A word that changes while others look at it is touched only by [`FastTier::load_u64`] and [`FastTier::store_u64`].
 //!
-//! Besides, [`FastTier::patch`] changes bytes that lie under slices of others, word by word. Who may hold such a slice must
-//! be ready to find either version of each word, and believes none of it before a checksum has been compared.
+//! Besides, [`FastTier::patch`] and [`FastTier::store_u32`] change bytes that lie under slices of others, word by word. Whoever holds
+//! such a slice looks at those bytes by the loads of `relaxed.rs` only, and believes none of them before a checksum has been compared.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::emulate::{EmulatedTier, PersistentMemoryModel};
@@ -37,6 +37,7 @@ use crate::sync::{Asker, SyncGate};
 
 /// No page is smaller.
 const PAGE_BYTES_MIN: u64 = 4096;
+const LINE_BYTES: u64 = 64;
 
 /// How a fast tier is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -515,6 +516,23 @@ impl FastTier {
         }
     }
 
+    /// The first words of the cache lines from `offset` on, a multiple of 8, added up: for measuring how long so many bytes take to
+    /// arrive. Others may patch them meanwhile. Charged as a read of them all.
+    ///
+    /// # Panics
+    /// They all exist.
+    pub fn sum_lines(&self, offset: u64, len: u64) -> u64 {
+        let bytes = self.bytes();
+        if !offset.is_multiple_of(8) || offset.checked_add(len).is_none_or(|end| end > bytes) {
+            out_of_range(offset, len, bytes);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.read(self.base.as_ptr() as u64 + offset, len);
+        }
+        let lines = (0..len / LINE_BYTES).map(|line| self.word(offset + line * LINE_BYTES));
+        lines.fold(0, |sum, word| sum.wrapping_add(u64::from_le(word.load(Ordering::Relaxed))))
+    }
+
     /// Asks for the cache lines of the `len` bytes at `offset`. A hint: what is out of range is ignored.
     #[inline]
     pub fn prefetch(&self, offset: u64, len: u64) {
@@ -631,8 +649,8 @@ impl FastTier {
     }
 
     /// Writes `bytes` over those at `offset` in stores of whole words: whoever reads meanwhile, and whatever a crash
-    /// leaves, has every aligned word either old or new. One caller at a time for the words touched. Durable with the
-    /// next `persist`.
+    /// leaves, has every aligned word either old or new. One caller at a time for the words touched; what else is in them is stored
+    /// as it was. Durable with the next `persist`.
     ///
     /// # Panics
     /// As [`FastTier::write`].
@@ -651,10 +669,33 @@ impl FastTier {
         }
     }
 
+    /// Stores `value`, little-endian, in the four bytes at `offset`: one store that no crash tears, with release ordering. What else is
+    /// in their word is left alone, and may be read by plain loads meanwhile.
+    ///
+    /// # Panics
+    /// They exist, `offset` is a multiple of 4 and the tier was not opened for reading only.
+    pub fn store_u32(&self, offset: u64, value: u32) {
+        self.check_writable(offset, 4);
+        if !offset.is_multiple_of(4) {
+            out_of_range(offset, 4, self.bytes());
+        }
+        // SAFETY: mapped (checked above) while `self` lives; aligned, since the base is page-aligned and the offset a multiple of 4;
+        // others touch the bytes meanwhile by atomics of this size only (see the module).
+        let half: &AtomicU32 = unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset as usize).cast()) };
+        let store = || half.store(value.to_le(), Ordering::Release);
+        match &self.backing {
+            Backing::Simulated(sim) => sim.record_atomic(offset, &value.to_le_bytes(), store),
+            _ => store(),
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(self.base.as_ptr() as u64 + offset, 4);
+        }
+    }
+
     #[cold]
     fn watch_store_u64(&self, offset: u64, word: &AtomicU64, value: u64) {
         if let Backing::Simulated(sim) = &self.backing {
-            sim.record_word(offset, word, value);
+            sim.record_atomic(offset, &value.to_le_bytes(), || word.store(value.to_le(), Ordering::Release));
         } else {
             word.store(value.to_le(), Ordering::Release);
         }

@@ -41,7 +41,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::checksum::crc32c;
@@ -497,12 +497,13 @@ impl CrashSim {
         }
     }
 
-    pub(crate) fn record_word(&self, offset: u64, word: &AtomicU64, value: u64) {
-        // Under the lock, so that whoever sees the word finds it logged before anything it does itself.
+    /// Has `store` store `bytes` at once, and logs it.
+    pub(crate) fn record_atomic(&self, offset: u64, bytes: &[u8], store: impl FnOnce()) {
+        // Under the lock, so that whoever sees the bytes finds them logged before anything it does itself.
         let mut record = self.record();
-        record.check_blocks(offset, 8);
-        word.store(value.to_le(), Ordering::Release);
-        record.log(Op::Store { offset, bytes: value.to_le_bytes().as_slice().into() });
+        record.check_blocks(offset, bytes.len());
+        store();
+        record.log(Op::Store { offset, bytes: bytes.into() });
     }
 
     /// A tier was opened over the medium: it hears of errors that nobody was told of, and of no other.

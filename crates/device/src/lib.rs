@@ -77,6 +77,7 @@ mod map;
 mod memory;
 mod pages;
 mod random;
+mod relaxed;
 mod sync;
 mod zeroed;
 
@@ -97,4 +98,5 @@ pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use memory::memory_bytes;
 pub use random::Random;
+pub use relaxed::{CopiedBlocks, copy_relaxed, relaxed_u32_at, relaxed_u64_at};
 pub use zeroed::zeroed_words;

@@ -1,7 +1,7 @@
 //! The benefit probe: whether the cache is worth having. How long a row takes to arrive from the fast tier, against DRAM; on the page cache, how much memory there is.
 //!
 //! Owns that rule, and one measurement: a few rows' worth of bytes, dropped from the processor's caches, then prefetched and read as the read
-//! path does it, through the tiers' own reads, so that what a slow or emulated medium takes is in it. Promises to take
+//! path does it, through the tiers, so that what a slow or emulated medium takes is in it. Promises to take
 //! well under a millisecond on memory. Must not know rows.
 
 use std::hint::black_box;
@@ -14,7 +14,6 @@ pub(crate) const SAMPLES: usize = 16;
 pub(crate) const SAMPLE_BYTES: u64 = 1024;
 /// Goes at either side; the quickest counts, since others on the machine can only make it longer.
 const GOES: usize = 4;
-const LINE_BYTES: usize = 64;
 
 /// Where the cache begins to pay, as time on the fast tier over time in DRAM.
 pub(crate) const BENEFIT_MIN: f64 = 1.3;
@@ -33,7 +32,8 @@ pub(crate) fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_byte
         && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
 }
 
-/// How many times longer reads at `places` of `fast` take than reads at `others` of `memory`.
+/// How many times longer reads at `places` of `fast` take than reads at `others` of `memory`. Nobody stores there meanwhile but in whole
+/// words.
 pub(crate) fn measure(
     fast: &FastTier,
     places: &[u64; SAMPLES],
@@ -58,8 +58,7 @@ fn time(clock: &Clock, tier: &FastTier, places: &[u64; SAMPLES]) -> u64 {
         // The next place depends on what was read, so that no two reads overlap.
         let place = place + sum * zero;
         tier.prefetch(place, SAMPLE_BYTES);
-        let bytes = tier.try_read(place, SAMPLE_BYTES as usize).unwrap_or_default();
-        sum = bytes.iter().step_by(LINE_BYTES).fold(sum, |sum, &byte| sum.wrapping_add(u64::from(byte)));
+        sum = sum.wrapping_add(tier.sum_lines(place, SAMPLE_BYTES));
     }
     black_box(sum);
     clock.monotonic_ns() - began

@@ -16,6 +16,7 @@
 //! 4. The slot points at the row, and the deltas are obsolete. If somebody has written meanwhile it stays as it is, for the
 //!    deltas over a merged row change nothing.
 //!
+//! A reader that meets the row with deltas over it copies what it reads, and verifies the copy (`log/format/mergeable.rs`).
 //! Between 1 and 2 a block and its checksum do not match. Whoever reads then has the deltas in hand: with them laid over a copy,
 //! oldest first, there comes a point where the block does match (`db/torn_blocks.rs`). The values come from the deltas anyway. After a
 //! crash recovery does the same and writes the block back.
@@ -29,6 +30,7 @@ use crate::db::chain::Chain;
 use crate::db::shared_table::TableShared;
 use crate::db::torn_blocks::field_patches;
 use crate::index::{Epoch, Slot, Tag};
+use crate::le_bytes::u32_at;
 use crate::levels::index_full;
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
@@ -76,27 +78,28 @@ impl InPlaceMerge<'_> {
         }
         merges.sort_unstable_by_key(|(_, merge)| merge.row.offset());
         let tier = self.log.tier();
-        let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>| {
+        let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>, write: &dyn Fn(u64, &[u8])| {
             let mut lines = Lines { log: self.log, line_flush: self.line_flush, from: 0, to: 0 };
             for (offset, bytes) in writes {
-                tier.patch(offset, bytes);
+                write(offset, bytes);
                 lines.touched(offset, bytes.len() as u64);
             }
             lines.flush();
             self.log.check_writable()
         };
+        // The first may share a word with the end of the key, which is not to be touched.
+        let write_checksum = |offset, bytes: &[u8]| tier.store_u32(offset, u32_at(bytes, 0));
+        let patch = |offset, bytes: &[u8]| tier.patch(offset, bytes);
         let word = |m: &Merge<'_, '_>| m.row.merged_word(m.through).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();
         // PERSIST: see the module; each of the three is durable before the next begins. Once the medium refuses, none does.
         let write_all = || {
-            step(
-                &mut merges
-                    .iter()
-                    .flat_map(|(_, m)| m.checksums.iter().map(|(at, checksum)| (*at, &checksum[..]))),
-            )?;
-            step(&mut merges.iter().flat_map(|(_, m)| m.fields.iter().map(|(at, bytes)| (*at, &bytes[..]))))?;
-            step(&mut words.iter().map(|(at, word)| (*at, &word[..])))
+            let checksums = merges.iter().flat_map(|(_, m)| &m.checksums);
+            step(&mut checksums.map(|(at, checksum)| (*at, &checksum[..])), &write_checksum)?;
+            let fields = merges.iter().flat_map(|(_, m)| &m.fields);
+            step(&mut fields.map(|(at, bytes)| (*at, &bytes[..])), &patch)?;
+            step(&mut words.iter().map(|(at, word)| (*at, &word[..])), &patch)
         };
         if write_all().is_ok() {
             for (i, merge) in &merges {

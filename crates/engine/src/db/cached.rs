@@ -220,19 +220,23 @@ impl CacheWorker<'_> {
 
     /// Whether reads of the fast tier take so much longer than reads of DRAM; `None` while the store is too small to tell.
     fn is_fast_tier_slow(&self, state: &mut CacheState) -> Option<bool> {
+        // What is committed is written again only after its segment was freed, which waits for this guard.
+        let _guard = self.epoch.pin();
         let from = self.sampled_place(state)?;
         let benefit = self.cache.probe_benefit(self.log.tier(), from);
         self.cache.numbers.benefit_percent.store((benefit * 100.0) as u64, Ordering::Relaxed);
         Some(benefit >= if state.beneficial { BENEFIT_KEPT } else { BENEFIT_MIN })
     }
 
-    /// Where in a random segment to look how slow the fast tier is.
+    /// Where in a random segment to look how slow the fast tier is: in its committed records, which nobody stores to but who merges in
+    /// place.
     fn sampled_place(&self, state: &mut CacheState) -> Option<u64> {
-        let segments = self.log.segments();
-        let (extent, segment, _) = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
-        let bytes = u64::from(segment.extents) * self.log.extent_bytes() - SEGMENT_HEADER_BYTES;
-        let within = state.random.below(bytes - SAMPLED_BYTES) / 64 * 64;
-        Some(u64::from(*extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)
+        let mut segments = self.log.segments_to_copy();
+        segments.retain(|segment| segment.end > SEGMENT_HEADER_BYTES + SAMPLED_BYTES);
+        let segment = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
+        let room = segment.end - SEGMENT_HEADER_BYTES - SAMPLED_BYTES;
+        let within = state.random.below(room) / 64 * 64;
+        Some(u64::from(segment.extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)
     }
 }
 

@@ -9,6 +9,9 @@
 
 use std::cell::OnceCell;
 
+use hedgerow_device::CopiedBlocks;
+use smallvec::SmallVec;
+
 use crate::index::Slot;
 use crate::log::Log;
 use crate::log::format::{Record, RecordKind, RecordRef};
@@ -31,14 +34,23 @@ impl From<RecordRef> for Slot {
     }
 }
 
+/// What lies below the newest record, a delta.
+#[derive(Debug, Default)]
+struct Below<'a> {
+    /// Newest first, the base row last.
+    records: SmallVec<[Record<'a>; 4]>,
+    /// What was read of the base row while deltas may be being merged into it.
+    base_copies: OnceCell<CopiedBlocks>,
+}
+
 /// The records of one version of a row. Those below the newest are touched when they are asked for, not before: each is a
 /// miss, and a field that the newest delta names needs none of them.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Chain<'a> {
     newest: Record<'a>,
     log: &'a Log,
-    /// Newest first, the base row last. Not inline: a row without deltas should be cheap to move.
-    below: OnceCell<Vec<Record<'a>>>,
+    /// Not inline: a row without deltas should be cheap to move.
+    below: OnceCell<Box<Below<'a>>>,
     depth: u8,
     /// Some record may have an expiry of the row.
     may_expire: bool,
@@ -88,17 +100,18 @@ impl<'a> Chain<'a> {
     #[inline(always)]
     pub(crate) fn below(&self) -> Result<&[Record<'a>]> {
         match self.below.get() {
-            Some(below) => Ok(below),
+            Some(below) => Ok(&below.records),
             None if self.newest.kind() == RecordKind::Row => Ok(&[]),
             None => {
                 let below = self.walk()?;
-                Ok(self.below.get_or_init(|| below))
+                Ok(&self.below.get_or_init(|| below).records)
             }
         }
     }
 
-    fn walk(&self) -> Result<Vec<Record<'a>>> {
-        let mut below = Vec::with_capacity(self.depth());
+    fn walk(&self) -> Result<Box<Below<'a>>> {
+        let mut found = Box::<Below<'a>>::default();
+        let below = &mut found.records;
         let mut previous = self.newest.previous();
         loop {
             let reference = previous.filter(|_| below.len() < Slot::DEPTH_MAX.into());
@@ -111,7 +124,7 @@ impl<'a> Chain<'a> {
             below.push(record);
             match kind {
                 RecordKind::Delta => {}
-                RecordKind::Row => return Ok(below),
+                RecordKind::Row => return Ok(found),
                 RecordKind::Tombstone | RecordKind::Batch => return Err(self.broken()),
             }
         }
@@ -144,6 +157,20 @@ impl<'a> Chain<'a> {
     #[inline(always)]
     pub(crate) fn base_row(&self) -> Result<&Record<'a>> {
         Ok(self.below()?.last().unwrap_or(&self.newest))
+    }
+
+    /// Whether deltas may be being merged into `base`, the base row, as it is read. A row without deltas is left alone as long as
+    /// somebody may read it who saw it so.
+    #[inline(always)]
+    pub(crate) fn base_may_change(&self, base: &Record<'_>) -> bool {
+        self.depth > 0 && base.is_mergeable()
+    }
+
+    /// Where copies of such a row are kept.
+    #[inline(never)]
+    pub(crate) fn base_copies(&self, base: &Record<'_>) -> Result<&CopiedBlocks> {
+        let Some(below) = self.below.get() else { return Err(self.broken()) };
+        Ok(below.base_copies.get_or_init(|| base.no_copies()))
     }
 
     /// Newest first.

@@ -9,7 +9,7 @@
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
 //! While deltas are being merged into the base row in place (`consolidate/in_place.rs`), a block of it may not match its checksum; the deltas at hand
-//! explain it then.
+//! explain it then. So the base row under deltas is read by copies, where it is one that may be merged.
 //!
 //! Invariant: the schema is loaded after the slot, so that it knows the version of every record the slot leads to.
 
@@ -243,7 +243,9 @@ fn record_read_at(
 #[cold]
 fn not_a_record(raw: &RawRecord<'_>) -> Error {
     match raw.offset & CACHED_OFFSET {
-        0 => log::not_a_record(raw.offset),
+        0 => {
+            raw.record(true).err().map_or_else(|| log::not_a_record(raw.offset), |why| why.error(raw.offset))
+        }
         _ => cache::broken(raw.offset ^ CACHED_OFFSET),
     }
 }
@@ -333,8 +335,14 @@ impl<'a> RowRef<'a> {
                 }
             });
         }
-        // The same for the base row. What does not match is looked at again as its fields are read, and told or explained then.
-        let _ = self.chain.base_row()?.verify_all();
+        self.for_each_of_chain(visit)
+    }
+
+    /// The same of a row with deltas.
+    #[inline(never)]
+    fn for_each_of_chain(&self, mut visit: impl FnMut(usize, Value<'_>)) -> Result<()> {
+        // The blocks of the base row at once. What does not match is looked at again as its fields are read, and told or explained then.
+        let _ = Base::new(&self.chain, self.schema)?.verify_all();
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
     }
@@ -451,6 +459,23 @@ impl<'b, 'r> Base<'b, 'r> {
         Ok(Base { chain, row: chain.base_row()?, schema })
     }
 
+    fn verify_all(&self) -> Result<()> {
+        if self.chain.base_may_change(self.row) {
+            return self.slice_copied(0..self.row.body_len()).map(drop);
+        }
+        self.row.verify_all()
+    }
+
+    /// [`BodyBytes::slice`] of a row that deltas may be being merged into.
+    #[inline(never)]
+    fn slice_copied(&self, range: Range<usize>) -> Result<&'b [u8]> {
+        let copies = self.chain.base_copies(self.row)?;
+        match self.row.slice_copied(copies, range.clone()) {
+            Err(_) if self.is_being_merged() => self.row.slice_copied(copies, range),
+            read => read,
+        }
+    }
+
     /// Whether the row's blocks match their checksums with some of the deltas laid over them: then they are as good as verified.
     #[cold]
     fn is_being_merged(&self) -> bool {
@@ -471,10 +496,10 @@ impl<'b, 'r: 'b> BodyBytes<'b> for Base<'b, 'r> {
 
     #[inline(always)]
     fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
-        match self.row.slice(range.clone()) {
-            Err(_) if self.is_being_merged() => self.row.slice(range),
-            read => read,
+        if self.chain.base_may_change(self.row) {
+            return self.slice_copied(range);
         }
+        self.row.slice(range)
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn mend<'d, 'a: 'd>(
     if !row.is_mergeable() {
         return None;
     }
-    let mut body = row.raw_body().to_vec();
+    let mut body = row.copy_body();
     // The checksums are read after the body: they were changed before it.
     fence(Ordering::Acquire);
     let blocks = row.blocks_of(&(0..body.len()));

@@ -98,7 +98,13 @@ impl Log {
         self.tier.write(offset, bytes + end_bytes, |out| {
             spec.encode(out, Seed::new(segment_number, offset), fill);
         });
-        EncodedRecord { offset, segment_number, prefix_bytes: spec.prefix_bytes(), bytes, reserved: PhantomData }
+        EncodedRecord {
+            offset,
+            segment_number,
+            prefix_bytes: spec.prefix_bytes(),
+            bytes,
+            reserved: PhantomData,
+        }
     }
 
     /// Gives a record its sequence, what it replaces, and its checksum: from now on it is whole.

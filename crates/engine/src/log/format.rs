@@ -54,8 +54,8 @@ use crate::schema::body::BodyBytes;
 use crate::sync::atomic::{Ordering, compiler_fence};
 use crate::{Error, ErrorKind, Result};
 
-pub(crate) use record_ref::RecordRef;
 use mergeable::{MERGED_BYTES, merged_word_matches};
+pub(crate) use record_ref::RecordRef;
 
 /// Bytes of the fixed part of a record header.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -80,8 +80,7 @@ pub(crate) const FLAG_MERGEABLE: u8 = 16;
 /// Reserved for a delta whose base is below the log.
 const FLAG_BASE_BELOW: u8 = 32;
 /// What this build knows. A record with another flag was written by one that gives it a meaning.
-const FLAGS_KNOWN: u8 =
-    FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE;
+const FLAGS_KNOWN: u8 = FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE;
 const _: () = assert!(FLAGS_KNOWN & FLAG_BASE_BELOW == 0, "a flag that is reserved");
 
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
@@ -175,12 +174,20 @@ impl Parts {
 const _: () = {
     let parts = Parts::new(FLAG_EXPIRES | FLAG_MERGEABLE, 3, 700, block_shift(700));
     assert!(HEADER_BYTES == 40 && parts.key == HEADER_BYTES + 8);
-    assert!(parts.crcs == parts.key + 4 && parts.checksummed == parts.crcs, "a key is filled up to a multiple of 4");
-    assert!(parts.body == 64 + MERGED_BYTES, "3 checksums of 4 bytes, filled up to a multiple of 8, and the word");
+    assert!(
+        parts.crcs == parts.key + 4 && parts.checksummed == parts.crcs,
+        "a key is filled up to a multiple of 4"
+    );
+    assert!(
+        parts.body == 64 + MERGED_BYTES,
+        "3 checksums of 4 bytes, filled up to a multiple of 8, and the word"
+    );
     assert!(parts.record == parts.body + 704);
     // What is stored at once, and what is counted in bits.
     assert!(parts.crcs.is_multiple_of(4) && parts.body.is_multiple_of(8) && END_BYTES == 8);
-    assert!(BLOCKS_MAX == u128::BITS as usize && block_shift(BLOCKS_MAX << BLOCK_SHIFT_MIN) == BLOCK_SHIFT_MIN);
+    assert!(
+        BLOCKS_MAX == u128::BITS as usize && block_shift(BLOCKS_MAX << BLOCK_SHIFT_MIN) == BLOCK_SHIFT_MIN
+    );
     assert!(RecordKind::Row as u8 == 1 && RecordKind::Batch as u8 == 4);
 };
 
@@ -367,7 +374,11 @@ impl NotARecord {
         let end = Parts::new(bytes[37], key_bytes(bytes), body_bytes, bytes[38]).checksummed;
         let Some(checksummed) = bytes.get(4..end) else { return NotARecord::Lengths };
         let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, checksummed));
-        if stored == computed || stored == !computed { NotARecord::Flags(unknown) } else { NotARecord::Checksum }
+        if stored == computed || stored == !computed {
+            NotARecord::Flags(unknown)
+        } else {
+            NotARecord::Checksum
+        }
     }
 
     /// Told to the caller, of the bytes at `offset`.
@@ -378,7 +389,9 @@ impl NotARecord {
             if flags & FLAG_BASE_BELOW != 0 { " (32: its base is in a level below the log)" } else { "" };
         Error::new(
             ErrorKind::Version,
-            format!("the record at byte {offset} of the fast tier has flags {flags}{meant}, which this build does not know"),
+            format!(
+                "the record at byte {offset} of the fast tier has flags {flags}{meant}, which this build does not know"
+            ),
         )
     }
 }
@@ -733,7 +746,10 @@ mod tests {
                 assert_eq!(refused, NotARecord::Flags(flag));
                 let error = refused.error(4096);
                 assert_eq!(error.kind(), ErrorKind::Version);
-                assert!(error.to_string().contains(&format!("4096 of the fast tier has flags {flag}")), "{error}");
+                assert!(
+                    error.to_string().contains(&format!("4096 of the fast tier has flags {flag}")),
+                    "{error}"
+                );
             }
         }
     }

@@ -62,7 +62,9 @@ pub(super) const DELTA_EXPIRES: u8 = 2;
 
 const _: () = {
     assert!(HEAD_BYTES == size_of::<u32>() + INLINE_MAX && INLINE_MAX == 2 * size_of::<u32>());
-    assert!(ROW_EXPIRY_BYTES == size_of::<u16>() + size_of::<u64>() && ROW_EXPIRY_COUNT_BYTES == size_of::<u16>());
+    assert!(
+        ROW_EXPIRY_BYTES == size_of::<u16>() + size_of::<u64>() && ROW_EXPIRY_COUNT_BYTES == size_of::<u16>()
+    );
     assert!(DELTA_HEADER_BYTES == 2 * size_of::<u16>());
     assert!(DELTA_ENTRY_BYTES == size_of::<u16>() + 2 * size_of::<u8>() + size_of::<u32>());
     assert!(DELTA_EXPIRY_BYTES == size_of::<u64>() && DELTA_REMOVED & DELTA_EXPIRES == 0);

@@ -1,12 +1,16 @@
 //! What of a mergeable row changes while it is in the log.
 //!
-//! Owns: the word that says how far a row was merged, and the checksums of blocks that are overwritten. Must not know: who merges
-//! (`consolidate/in_place.rs`).
+//! Owns: the word that says how far a row was merged, the checksums of blocks that are overwritten, and how those three, the body the
+//! third, are read while they may be: by relaxed atomic copies, which then are verified (`crates/device/src/relaxed.rs` has
+//! the reasons). Promises: no other byte of a record changes. Must not know: who merges (`consolidate/in_place.rs`).
 
-use hedgerow_device::crc32c;
+use std::ops::Range;
+
+use hedgerow_device::{CopiedBlocks, copy_relaxed, crc32c, relaxed_u32_at, relaxed_u64_at};
 
 use super::{FLAG_MERGEABLE, Record, Seed};
-use crate::le_bytes::{u32_at, u64_at};
+use crate::Result;
+use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of the word that says how far a row was merged.
 pub(super) const MERGED_BYTES: usize = 8;
@@ -39,9 +43,53 @@ impl Record<'_> {
         merged_word(through, Seed(self.checksum_mask))
     }
 
-    /// Whether `content` is what the stored checksum of `block` is of.
+    /// Whether `content` is what the stored checksum of `block` is of. If it was copied while a merge may be under way, an acquire fence
+    /// comes before: the checksum was stored before the content.
     pub(crate) fn block_matches(&self, block: usize, content: &[u8]) -> bool {
-        self.checksum_of(content) == u32_at(self.bytes, self.crcs as usize + 4 * block)
+        self.checksum_of(content) == relaxed_u32_at(self.bytes, self.crcs as usize + 4 * block)
+    }
+
+    /// Where a reader keeps what it copies of the body.
+    pub(crate) fn no_copies(&self) -> CopiedBlocks {
+        CopiedBlocks::new(self.padded_body().len(), self.shift)
+    }
+
+    /// The bytes of `range` of the body out of `copies`, verified, while fields may be being merged into it.
+    pub(crate) fn slice_copied<'c>(&self, copies: &'c CopiedBlocks, range: Range<usize>) -> Result<&'c [u8]> {
+        if range.start > range.end || range.end > self.body_bytes as usize {
+            return Err(self.outside());
+        }
+        if range.is_empty() {
+            return Ok(&[]);
+        }
+        if let Some(slice) = copies.get(&range) {
+            return Ok(slice);
+        }
+        for block in self.blocks_of(&range) {
+            let is_whole = |content: &[u8]| {
+                // Of the last block, the zeros behind the body were copied as well.
+                let content = &content[..self.block_range(block).len()];
+                fence(Ordering::Acquire);
+                self.is_trusted || self.all_verified.get() || self.block_matches(block, content)
+            };
+            if !copies.copy(self.padded_body(), block, is_whole) {
+                return Err(self.corrupted(self.body as usize + (block << self.shift)));
+            }
+        }
+        copies.get(&range).ok_or_else(|| self.outside())
+    }
+
+    /// The body as it is now, unverified, while fields may be being merged into it. An acquire fence comes before it is compared with
+    /// checksums.
+    pub(crate) fn copy_body(&self) -> Vec<u8> {
+        let mut body = copy_relaxed(self.padded_body());
+        body.truncate(self.body_bytes as usize);
+        body
+    }
+
+    /// The body with the zeros that fill its last word.
+    fn padded_body(&self) -> &[u8] {
+        &self.bytes[self.body as usize..]
     }
 
     /// The checksum to be stored for a block of `content`.
@@ -65,7 +113,7 @@ pub(super) fn merged_word(sequence: u64, seed: Seed) -> u64 {
 /// How far a row was merged, by the word before its body.
 #[inline]
 fn merged_sequence(record: &[u8], body: usize) -> u64 {
-    sequence_in(u64_at(record, body - MERGED_BYTES))
+    sequence_in(relaxed_u64_at(record, body - MERGED_BYTES))
 }
 
 fn sequence_in(merged_word: u64) -> u64 {
@@ -74,6 +122,6 @@ fn sequence_in(merged_word: u64) -> u64 {
 
 pub(super) fn merged_word_matches(record: &[u8], body: usize, seed: Seed) -> bool {
     // Loaded once: a merge may store the next meanwhile.
-    let word = u64_at(record, body - MERGED_BYTES);
+    let word = relaxed_u64_at(record, body - MERGED_BYTES);
     word == 0 || word == merged_word(sequence_in(word), seed)
 }
