@@ -72,7 +72,7 @@ impl Engine {
             let mut count = self.consolidate_queued(&mut queued);
             worked = self.reorder_queued() | (count > 0);
             // Keys merged in place have to age first: another round finds nothing to do.
-            while count == WAITING_MAX && !self.merges_in_place() && !self.scheduler.is_stopped() {
+            while count == WAITING_MAX && !self.merges_in_place && !self.scheduler.is_stopped() {
                 count = self.consolidate_queued(&mut queued);
             }
         }
@@ -84,7 +84,7 @@ impl Engine {
         std::mem::swap(queued, &mut *self.merge_queue.waiting.lock());
         self.merge_queue.room.store(self.options.merge, Ordering::Relaxed);
         let count = queued.len();
-        if self.merges_in_place() {
+        if self.merges_in_place {
             self.age(queued);
             return count;
         }
@@ -135,7 +135,7 @@ impl Engine {
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
         let mut found = [None; GROUP];
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
         let still = |slot: Slot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
         for (slot, queued) in found.iter_mut().zip(group) {

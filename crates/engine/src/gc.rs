@@ -333,7 +333,7 @@ impl Engine {
     fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         table.levels.locate_versions(&keys, &guard, &mut found);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
@@ -349,7 +349,7 @@ impl Engine {
 
     /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
     fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(true) };
         let slot = self.cache.log_slot(slot);
         if slot.tag() == Tag::Delta {
@@ -362,7 +362,7 @@ impl Engine {
             return self.drop_tombstone(table, extent, record, slot);
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
-        let not_wanted = if self.merges_in_place() { 0 } else { FLAG_MERGEABLE };
+        let not_wanted = if self.merges_in_place { 0 } else { FLAG_MERGEABLE };
         let draft = Draft {
             kind: record.kind(),
             flags: (record.flags() | FLAG_RELOCATED) & !(FLAG_BATCHED | FLAG_EXPIRES | not_wanted),
@@ -392,7 +392,7 @@ impl Engine {
         record: &Record<'_>,
         slot: Slot,
     ) -> Result<bool> {
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it counts the tombstones as gone.
         let _appender = self.log.gc_appender();
         let dropped = table.levels.remove(record.key(), slot, &guard);
@@ -483,7 +483,7 @@ impl Engine {
             self.log.check_writable()?;
         }
         let sequence = copy.of.version();
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |now| {
             let seal = Some(Seal { sequence, previous: copy.previous });
             (now == Some(copy.slot)).then(|| (Published { slot: new_slot(record.offset(), bytes), seal }, ()))
@@ -530,7 +530,7 @@ impl Engine {
             if dropped.binary_search(&record.offset()).is_ok() {
                 return Ok(ControlFlow::Continue(()));
             }
-            let guard = self.pin();
+            let guard = self.epoch.pin();
             let fewer = table.levels.replace(record.key(), &guard, |slot| {
                 // A table that was cleared since has the key of another record.
                 let same_table = table.id.load(Ordering::Acquire) == record.table();

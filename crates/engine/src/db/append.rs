@@ -6,7 +6,9 @@
 //!    its checksum, made durable where the medium does that by cache lines, and the slot is switched to it.
 //! 4. What is reserved is **committed**: the next record goes behind it. Left out, as by a write that was refused, the next goes over it.
 //!
-//! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 is here.
+//! 5. With the appender let go, it is made **durable** as the durability mode asks.
+//!
+//! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 and 5 are here.
 
 use super::engine::{Engine, TableShared};
 use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
@@ -17,6 +19,7 @@ use crate::schema::layout::Layout;
 use crate::schema::table::TableSchema;
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
+use crate::{Durability, Result};
 
 /// A record about to be written, but for its key and body.
 #[derive(Debug, Clone, Copy)]
@@ -131,19 +134,8 @@ impl<'g> IndexEntry<'g> {
     }
 }
 
-/// A whole row.
-pub(crate) fn row_draft(
-    schema: &TableSchema,
-    flags: u8,
-    expires_at_ms: Option<u64>,
-    body_bytes: usize,
-) -> Draft {
-    let expires_at_ms = expires_at_ms.map(past_zero);
-    Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
-}
-
 impl Engine {
-    /// A whole row for the log.
+    /// A whole row.
     pub(crate) fn row_draft(
         &self,
         schema: &TableSchema,
@@ -152,12 +144,14 @@ impl Engine {
         has_field_expiry: bool,
     ) -> Draft {
         let flags = if has_field_expiry { FLAG_FIELD_EXPIRY } else { 0 };
-        row_draft(schema, flags | self.mergeable_flag(schema.current_layout()), expires_at_ms, body_bytes)
+        let flags = flags | self.mergeable_flag(schema.current_layout());
+        let expires_at_ms = expires_at_ms.map(past_zero);
+        Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
     }
 
     /// The flag for rows under `layout` that are written from now on.
     pub(crate) fn mergeable_flag(&self, layout: &Layout) -> u8 {
-        if layout.has_fixed() && self.merges_in_place() { FLAG_MERGEABLE } else { 0 }
+        if layout.has_fixed() && self.merges_in_place { FLAG_MERGEABLE } else { 0 }
     }
 
     /// [`Levels::publish`](crate::levels::Levels::publish) in terms of log slots: `decide` sees the key's log slot, and what
@@ -214,10 +208,26 @@ impl Engine {
     #[inline]
     pub(crate) fn seal(&self, record: &EncodedRecord<'_>, seal: &Seal) {
         self.log.seal(record, seal.sequence, seal.previous);
-        if self.persists_in_place() {
+        if self.persists_in_place {
             // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. A failure closes
             // the log for writing.
             self.log.persist_record(record);
+        }
+    }
+
+    /// Does what the durability mode asks for, after a write of `sequence` was published and its appender let go.
+    #[inline]
+    pub(crate) fn make_durable(&self, sequence: u64) -> Result<()> {
+        match self.options.durability {
+            Durability::Immediate if self.persists_in_place => {
+                // The record itself was made durable before it was published. Everything before it must be, too, or
+                // recovery would cut the log in front of it.
+                self.log.barrier();
+                // Closed, or a medium that refused: then only a sync that came after all can say that it is durable.
+                if self.log.check_writable().is_err() { self.log.persist_to(sequence) } else { Ok(()) }
+            }
+            Durability::Immediate => self.log.persist_to(sequence),
+            Durability::Interval(_) | Durability::Process => Ok(()),
         }
     }
 }

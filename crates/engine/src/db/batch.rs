@@ -252,7 +252,7 @@ impl Engine {
     fn try_batch(&self, batch: &Batch, writes: &[StagedWrite]) -> Result<Attempt> {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
-        let _unmoved = self.persists_in_place().then(|| self.log.gc_appender());
+        let _unmoved = self.persists_in_place.then(|| self.log.gc_appender());
         for (table, key, version) in &batch.required {
             let now = self.read(table, key, None, None, |row| Ok(row.version()))?;
             if now != *version {
@@ -263,7 +263,7 @@ impl Engine {
             }
         }
         // Until all is published: the index need not be searched again.
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let (parts, made) = self.parts(&batch.staged, writes, &guard)?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
@@ -373,7 +373,7 @@ impl Engine {
         guard: &Guard<'_>,
     ) -> std::result::Result<u64, IndexFull> {
         let (sequence, records) = self.encode_batch(&reservation, (parts, made));
-        let sealed_ahead = self.persists_in_place();
+        let sealed_ahead = self.persists_in_place;
         if sealed_ahead {
             for (part, record) in parts.iter().zip(&records) {
                 self.log.seal(record, sequence, part.old.map(RecordRef::from));

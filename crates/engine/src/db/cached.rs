@@ -25,7 +25,6 @@ use std::time::Duration;
 use hedgerow_device::{Clock, Medium, crc32c};
 use smallvec::SmallVec;
 
-use super::append::row_draft;
 use super::catalog::Catalog;
 use super::chain::{Chain, prefetch_chains};
 use super::disk_waits::DiskWaits;
@@ -306,10 +305,16 @@ impl CacheWorker<'_> {
         if chain.depth() > 0 {
             let bodies = Bodies::new(&schema, Some(&chain), None)?;
             let plan = bodies.merge(&schema, self.clock.now_ms())?;
-            // Nobody merges in the cache: no flag says that it may be.
-            let flags = if plan.has_field_expiry() { FLAG_FIELD_EXPIRY } else { 0 };
-            let draft = row_draft(&schema, flags, chain.expires_at_ms()?, plan.body_bytes());
-            let spec = draft.spec(id, newest.key());
+            let spec = RecordSpec {
+                kind: RecordKind::Row,
+                // Nobody merges in the cache: no flag says that it may be.
+                flags: if plan.has_field_expiry() { FLAG_FIELD_EXPIRY } else { 0 },
+                table: id,
+                schema_version: schema.version(),
+                key: newest.key(),
+                expires_at_ms: chain.expires_at_ms()?,
+                body_bytes: plan.body_bytes(),
+            };
             return Ok(self.admit_as(state, table, log_slot, &chain, &spec, guard, |body| plan.encode(body)));
         }
         let body = BodyBytes::slice(&newest, 0..newest.body_len())?;

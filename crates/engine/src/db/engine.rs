@@ -11,7 +11,7 @@ use super::pins::{BackupPins, Snapshots};
 use super::recover::Recovery;
 pub(crate) use super::shared_table::TableShared;
 use crate::cache::{Cache, check_options};
-use crate::index::{Epoch, Guard, NodeArena, Slot};
+use crate::index::{Epoch, NodeArena, Slot};
 use crate::log::{Log, OpenState};
 use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
@@ -27,6 +27,10 @@ pub(crate) struct Engine {
     pub(crate) arena: Arc<NodeArena>,
     pub(crate) catalog: Catalog,
     pub(crate) options: Options,
+    /// A record is made durable before its publication: what the durability mode asks of a medium where that costs cache lines.
+    pub(crate) persists_in_place: bool,
+    /// Rows are written so that deltas can be merged into them in place.
+    pub(crate) merges_in_place: bool,
     pub(crate) clock: Clock,
     pub(crate) counters: Counters,
     pub(crate) disk_waits: DiskWaits,
@@ -94,11 +98,14 @@ impl Engine {
         let catalog = catalog(&log, &arena, &epoch, access)?;
         let merge_queue = MergeQueue::new(options.merge, !options.background);
         let reorder_queue = ReorderQueue::new(options.merge && options.reorder);
+        let flush_is_cheap = log.tier().flush_is_cheap();
         Ok(Engine {
             log,
             epoch,
             arena,
             catalog,
+            persists_in_place: options.durability == Durability::Immediate && flush_is_cheap,
+            merges_in_place: options.swim && flush_is_cheap,
             options,
             clock,
             counters: Counters::default(),
@@ -119,13 +126,8 @@ impl Engine {
             log: &self.log,
             catalog: &self.catalog,
             epoch: &self.epoch,
-            persists_in_place: self.persists_in_place(),
+            persists_in_place: self.persists_in_place,
         }
-    }
-
-    #[inline]
-    pub(crate) fn pin(&self) -> Guard<'_> {
-        self.epoch.pin()
     }
 
     /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.
@@ -136,22 +138,6 @@ impl Engine {
             self.epoch.collect();
         }
         self.arena.bytes() < before
-    }
-
-    /// Does what the durability mode asks for, after a write of `sequence` was published and its appender let go.
-    #[inline]
-    pub(crate) fn make_durable(&self, sequence: u64) -> Result<()> {
-        match self.options.durability {
-            Durability::Immediate if self.log.tier().flush_is_cheap() => {
-                // The record itself was made durable before it was published. Everything before it must be, too, or
-                // recovery would cut the log in front of it.
-                self.log.barrier();
-                // Closed, or a medium that refused: then only a sync that came after all can say that it is durable.
-                if self.log.check_writable().is_err() { self.log.persist_to(sequence) } else { Ok(()) }
-            }
-            Durability::Immediate => self.log.persist_to(sequence),
-            Durability::Interval(_) | Durability::Process => Ok(()),
-        }
     }
 
     /// Makes everything written so far durable, and writes that down in the root, which holds all tables as they are then.
@@ -167,16 +153,5 @@ impl Engine {
         let stored = self.catalog.checkpoint(&self.log);
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
         self.log.close(|| self.catalog.has_logged_changes()).and(stored)
-    }
-
-    /// Whether rows are written so that deltas can be merged into them in place.
-    pub(crate) fn merges_in_place(&self) -> bool {
-        self.options.swim && self.log.tier().flush_is_cheap()
-    }
-
-    /// Whether a record must be durable before its publication.
-    #[inline]
-    pub(crate) fn persists_in_place(&self) -> bool {
-        self.options.durability == Durability::Immediate && self.log.tier().flush_is_cheap()
     }
 }

@@ -90,7 +90,7 @@ impl Engine {
         // Taken before the first row is removed, which may be under way for a while.
         let now_ms = self.clock.now_ms();
         let cycle = self.gc.lock.read();
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let Some(mut sweeping) = self.log.begin_sweep(extent, now_ms) else { return swept };
         let (extent, after_ms) = (sweeping.extent, sweeping.after_ms);
         let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
@@ -133,7 +133,7 @@ impl Engine {
             let Some(table) = self.catalog.by_id(records[0].table()) else { continue };
             let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
             let mut found = [None; GROUP];
-            let guard = self.pin();
+            let guard = self.epoch.pin();
             table.levels.locate_many(&keys, &guard, &mut found);
             let slots = found.map(|slot| slot.map(|slot| self.cache.log_slot(slot)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
@@ -166,7 +166,7 @@ impl Engine {
         if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {
             return false;
         }
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let dropped = self.publish(IndexEntry::new(table, key), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),
@@ -228,7 +228,7 @@ impl Engine {
     pub(crate) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
         let mut expired = Vec::new();
         {
-            let guard = self.pin();
+            let guard = self.epoch.pin();
             let mut batch = ScanBatch::default();
             let more = table.levels.next_rows(&mut pass.cursor, SLOTS, &guard, &mut batch);
             let schema = table.schema.load();

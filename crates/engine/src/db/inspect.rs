@@ -366,7 +366,7 @@ impl View {
         };
         let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::at(from));
         loop {
-            let guard = self.engine.pin();
+            let guard = self.engine.epoch.pin();
             let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
@@ -436,7 +436,7 @@ impl View {
             let mut cursor = Cursor::default();
             loop {
                 progress(CheckProgress::Rows(report.rows, total));
-                let guard = self.engine.pin();
+                let guard = self.engine.epoch.pin();
                 let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {

@@ -29,7 +29,7 @@ impl Engine {
     /// The loops that this store wants: prefaulting extents and index memory, gc, consolidation, the cache, sweeping, syncing.
     fn background_jobs(&self) -> Vec<Job<Engine>> {
         // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
-        let syncs = !self.persists_in_place();
+        let syncs = !self.persists_in_place;
         let all: [(bool, Job<Engine>); 6] = [
             (true, ("prefault", Engine::prefault_loop)),
             (true, ("gc", Engine::gc_loop)),

@@ -83,7 +83,7 @@ impl Engine {
     /// Whether there is a row. The row itself is looked at only if it may have expired.
     pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Get);
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         match table.levels.locate(key, &guard) {
             Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
             slot => Ok(super::deleted::is_row(slot)),
@@ -106,7 +106,7 @@ impl Engine {
         mut visit: impl FnMut(usize, Option<Slot>),
     ) {
         let mut found = [None; GROUP];
-        table.levels.locate_many(keys, &self.pin(), &mut found);
+        table.levels.locate_many(keys, &self.epoch.pin(), &mut found);
         self.disk_waits.ask_for(&self.log, &found[..keys.len()]);
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
@@ -145,7 +145,7 @@ impl Engine {
         for group in keys.chunks(GROUP) {
             let mut found = [None; GROUP];
             let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
-            let guard = self.pin();
+            let guard = self.epoch.pin();
             table.levels.locate_many(&keys, &guard, &mut found);
             let slots = &found[..keys.len()];
             self.disk_waits.ask_for(&self.log, slots);
@@ -177,7 +177,7 @@ impl Engine {
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let slot = table.levels.locate(key, &guard);
         let schema = table.schema.load();
         if let Some(slot) = slot {

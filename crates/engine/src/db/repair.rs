@@ -135,7 +135,7 @@ impl Repair<'_> {
         let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
         loop {
             (self.visit)(RepairEvent::Progress(self.seen, self.total));
-            let guard = engine.pin();
+            let guard = engine.epoch.pin();
             let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
             let schema = shared.schema.load();
             for (key, slot) in batch.iter() {

@@ -158,7 +158,7 @@ impl Scan {
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let engine = table.engine();
         let shared = table.shared();
-        let guard = engine.pin();
+        let guard = engine.epoch.pin();
         let wanted = state.step.min(*limit);
         state.step = (state.step * 2).min(STEP_MAX);
         let range = (as_slice(from), as_slice(to));

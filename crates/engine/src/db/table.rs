@@ -328,7 +328,7 @@ impl Table {
     pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
         let mut key = Vec::new();
         for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
-            let guard = self.engine.pin();
+            let guard = self.engine.epoch.pin();
             match self.shared.levels.sample(random, &guard, &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();

@@ -107,7 +107,7 @@ impl Engine {
             },
         };
         let record = self.log.encode(&reservation, 0, &spec, fill);
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |old| {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();
@@ -153,7 +153,7 @@ impl Engine {
         (bytes, no_space): (usize, NoSpace),
     ) -> std::result::Result<Reservation, NoSpace> {
         match no_space {
-            NoSpace::Full(Claim::Write) if is_row(table.levels.locate(key, &self.pin())) => {
+            NoSpace::Full(Claim::Write) if is_row(table.levels.locate(key, &self.epoch.pin())) => {
                 appender.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
             }
             other => Err(other),
@@ -277,7 +277,7 @@ impl Engine {
     /// counted as obsolete.
     #[cold]
     fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot));
         match found.filter(|slot| slot.tag() == Tag::Delta) {
             Some(slot) => check_at_hand(&self.log, &self.disk_waits, slot),
@@ -336,7 +336,7 @@ impl Engine {
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
         // The guard goes at once: a write that waits for space must hold none.
-        let slot = table.levels.locate(key, &self.pin());
+        let slot = table.levels.locate(key, &self.epoch.pin());
         match slot {
             Some(slot) if slot.expires() => self.with_row(table, key, |at| {
                 if !is_row(at.slot) {
@@ -407,7 +407,7 @@ impl Engine {
         let mut waits = 0;
         loop {
             let step = self.planned(table, |_| {
-                let guard = self.pin();
+                let guard = self.epoch.pin();
                 let found = table.levels.locate_version(key, &guard);
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();

@@ -63,7 +63,7 @@ impl Engine {
         record: &Record<'_>,
         oldest: u64,
     ) -> Result<Option<u64>> {
-        let guard = self.pin();
+        let guard = self.epoch.pin();
         // What left the index is found by nobody.
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(None) };
         let slot = self.cache.log_slot(slot);

@@ -104,7 +104,7 @@ impl Engine {
         let mut cursor = Cursor::at(&range.key);
         let mut batch = ScanBatch::new();
         for _ in 0..RANGES_EACH {
-            let guard = self.pin();
+            let guard = self.epoch.pin();
             let more = table.levels.next_rows(&mut cursor, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_out_of_order(batch.slots()) {

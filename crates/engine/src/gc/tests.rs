@@ -34,7 +34,7 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     let (engine, shared) = (flat.engine(), flat.shared());
     put(&flat, b"key", b"value");
     {
-        let guard = engine.pin();
+        let guard = engine.epoch.pin();
         let slot = shared.levels.locate(b"key", &guard).unwrap();
         let chain = Chain::of(&engine.log, slot).unwrap();
         fill(&flat, 1);
@@ -90,7 +90,7 @@ fn a_close_does_not_bring_freed_segments_back() {
 /// The place of a row's record.
 fn place(flat: &Table, key: &[u8]) -> u64 {
     let engine = flat.engine();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     flat.shared().levels.locate(key, &guard).unwrap().offset()
 }
 

@@ -69,7 +69,7 @@ type Writes = (Vec<(u64, [u8; 4])>, Vec<(u64, Vec<u8>)>);
 fn writes_of(table: &Table) -> Writes {
     let (engine, shared) = (table.engine(), table.shared());
     let through = engine.log.checkpoint().unwrap();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
     let merge = engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().unwrap();
@@ -84,7 +84,7 @@ fn a_merged_row_is_one_record() {
     let version = table.get(KEY).unwrap().unwrap().version();
     db.collect().unwrap();
     assert_eq!(db.metrics().chains_merged_in_place, 1);
-    let slot = table.shared().levels.locate(KEY, &table.engine().pin()).unwrap();
+    let slot = table.shared().levels.locate(KEY, &table.engine().epoch.pin()).unwrap();
     assert_eq!((slot.tag(), slot.older_versions(), slot.depth()), (Tag::Row, 2, 0));
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
     check(&table);
@@ -92,7 +92,7 @@ fn a_merged_row_is_one_record() {
     // Deltas that are in the row already must not come back over it.
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let table = db.table("t").unwrap();
-    assert_eq!(table.shared().levels.locate(KEY, &table.engine().pin()).unwrap().tag(), Tag::Row);
+    assert_eq!(table.shared().levels.locate(KEY, &table.engine().epoch.pin()).unwrap().tag(), Tag::Row);
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version);
     check(&table);
     db.check_counts().unwrap();
@@ -135,7 +135,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (checksums, _) = writes_of(&table);
     let tier = table.engine().log.tier();
     let (slot, body) = {
-        let guard = table.engine().pin();
+        let guard = table.engine().epoch.pin();
         let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
         (slot, Chain::of(&table.engine().log, slot).unwrap().base_row().unwrap().body_offset())
     };
@@ -155,7 +155,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     let table = table_of(&db);
     let plan = |what: &str, through: u64| {
         let (engine, shared) = (table.engine(), table.shared());
-        let guard = engine.pin();
+        let guard = engine.epoch.pin();
         let slot = shared.levels.locate_version(KEY, &guard).unwrap();
         let chain = Chain::of(&engine.log, slot).unwrap();
         assert!(
@@ -172,7 +172,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     table.put(KEY, &[("x", Value::UInt(1))]).unwrap();
     table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
     let (engine, shared) = (table.engine(), table.shared());
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
     assert!(
@@ -201,7 +201,7 @@ fn a_snapshot_sees_what_it_saw() {
 
 /// Where the body of the row under all versions lies.
 fn body_of(table: &Table) -> u64 {
-    let (engine, guard) = (table.engine(), table.engine().pin());
+    let (engine, guard) = (table.engine(), table.engine().epoch.pin());
     let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
     Chain::of(&engine.log, slot).unwrap().base_row().unwrap().body_offset()
 }

@@ -188,7 +188,7 @@ impl Stopping {
     fn publish_half(&self, meanwhile: impl FnOnce(&Engine)) -> Error {
         let engine = self.table.engine();
         let mut appenders = engine.log.all_appenders();
-        let guard = engine.pin();
+        let guard = engine.epoch.pin();
         let writes = self.batch.staged.folded(0);
         let (parts, made) = engine.parts(&self.batch.staged, &writes, &guard).unwrap();
         let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
@@ -246,7 +246,7 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
             let mut copying = None;
             store.publish_half(|_| {
                 copying = Some(scope.spawn(|| {
-                    let guard = engine.pin();
+                    let guard = engine.epoch.pin();
                     let slot = table.levels.locate_version(b"row", &guard).unwrap();
                     Chain::walked(&engine.log, slot).and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));

@@ -37,7 +37,7 @@ fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
 
 /// The key's slot in the index, as it is.
 fn slot(table: &Table, key: &[u8]) -> Slot {
-    table.shared().levels.locate_version(key, &table.engine().pin()).unwrap()
+    table.shared().levels.locate_version(key, &table.engine().epoch.pin()).unwrap()
 }
 
 /// Reads the row and has it cached.
@@ -66,7 +66,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     assert_eq!(before.version(), after.version());
     assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
     let engine = table.engine();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let cached = table.shared().levels.locate(b"k", &guard).unwrap();
     assert_eq!(engine.cache.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
@@ -109,7 +109,7 @@ fn every_write_replaces_the_cached_row() {
         (
             "merge",
             |_, t| {
-                let (engine, guard) = (t.engine(), t.engine().pin());
+                let (engine, guard) = (t.engine(), t.engine().epoch.pin());
                 let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
                 let chain = Chain::of(&engine.log, log_slot).unwrap();
                 assert!(
@@ -210,7 +210,7 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     put(&table, b"k", 2);
     put(&table, b"k", 3);
     cache(&db, &table, b"k");
-    let (engine, guard) = (table.engine(), table.engine().pin());
+    let (engine, guard) = (table.engine(), table.engine().epoch.pin());
     let levels = &table.shared().levels;
     assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
     let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
@@ -229,7 +229,7 @@ fn an_eviction_leaves_the_rows_next_entry_alone() {
     let (db, table) = open();
     put(&table, b"k", 1);
     let engine = table.engine();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let first = cache(&db, &table, b"k");
     put(&table, b"k", 2);
     let second = cache(&db, &table, b"k");
@@ -287,7 +287,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         put(&table, b"k", 7);
         cache(&db, &table, b"k");
         let engine = table.engine();
-        let guard = engine.pin();
+        let guard = engine.epoch.pin();
         let found = table.shared().levels.locate(b"k", &guard);
         let place = found.unwrap().offset();
         match end {
@@ -322,7 +322,7 @@ fn a_late_admission_loses_to_a_write() {
     let (db, table) = open();
     put(&table, b"k", 1);
     let engine = table.engine();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let log_slot = table.shared().levels.locate(b"k", &guard).unwrap();
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();

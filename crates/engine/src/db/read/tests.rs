@@ -38,7 +38,7 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 /// The place of the row under the deltas, and of its body.
 fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
-    let guard = engine.pin();
+    let guard = engine.epoch.pin();
     let slot = table.shared().levels.locate(KEY, &guard).unwrap();
     let chain = Chain::of(&engine.log, slot).unwrap();
     let row = chain.base_row().unwrap();
