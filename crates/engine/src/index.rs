@@ -269,18 +269,29 @@ impl Index {
         let empty = Box::into_raw(Box::new(Tree::new(arena::NULL, 0, 0, LongestKeys::default(), 0, 0)));
         let new = other.tree.swap(empty, Ordering::AcqRel);
         let old = self.tree.swap(new, Ordering::AcqRel);
-        // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it.
-        let old = unsafe { Box::from_raw(old) };
-        let arena = self.arena.clone();
-        self.epoch.defer_fn(Box::new(move || {
-            // SAFETY: the epoch calls this when every guard that could see the old tree is gone.
-            unsafe { old.free(&arena) };
-        }));
+        self.epoch.defer(Box::new(RetiredTree { tree: old, arena: self.arena.clone() }));
     }
 
     /// Drops all entries at one moment, as [`Index::replace_with`] an empty tree.
     pub fn clear(&self) {
         self.replace_with(Index::new(self.arena.clone(), self.epoch.clone()));
+    }
+}
+
+/// A tree that was replaced, and that readers may still be in. No box before they are gone: a box says that nobody else looks.
+struct RetiredTree {
+    tree: *mut Tree,
+    arena: Arc<NodeArena>,
+}
+
+// SAFETY: it is the only way to a tree that it may free, and a tree is nothing but atomics.
+unsafe impl Send for RetiredTree {}
+
+impl Garbage for RetiredTree {
+    fn free(self: Box<Self>) {
+        // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it; the epoch calls this when every guard
+        // that could see the tree is gone.
+        unsafe { Box::from_raw(self.tree).free(&self.arena) };
     }
 }
 

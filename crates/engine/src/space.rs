@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_device::{Clock, DeviceError, FastTier, zeroed_words};
+use hedgerow_device::{Clock, DeviceError, FastTier};
 use pool::{NoExtent, Pool};
 
 use crate::Result;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, zeroed_words};
 
 /// What is kept of an extent that is given back: the page of its header.
 pub(crate) const KEPT_BYTES: u64 = 4096;

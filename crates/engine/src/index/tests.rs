@@ -20,7 +20,7 @@ fn fresh() -> (Arc<NodeArena>, Arc<Epoch>) {
 
 /// How much of `count` steps or keys a test takes: under `miri` a small part, which is enough for every path.
 const fn sized(count: u64) -> u64 {
-    if cfg!(miri) { count.div_ceil(25) } else { count }
+    if cfg!(miri) { count.div_ceil(100) } else { count }
 }
 
 /// A small generator of its own, so that a failing seed is one number.
