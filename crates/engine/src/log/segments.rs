@@ -132,12 +132,12 @@ impl Log {
         }
     }
 
-    /// Touches free extents ahead of the appenders ([`Space::prefault`]), as long as segments may be begun.
+    /// Touches free extents ahead of the appenders (`space.rs`), as long as segments may be begun.
     pub(crate) fn prefault_extents(&self) -> bool {
         self.space.prefault(|| self.check_open().is_ok())
     }
 
-    /// Gives free extents that nobody wants back to the disk ([`Space::give_back`]), as long as segments may be begun.
+    /// Gives free extents that nobody wants back to the disk (`space.rs`), as long as segments may be begun.
     pub(crate) fn give_back(&self) -> u32 {
         // PERSIST: the header of a free extent says durably that it is free, or there never was one, and it stays: whatever a crash
         // leaves of the rest, old bytes or zeros, nobody looks at it.
