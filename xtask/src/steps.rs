@@ -24,6 +24,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "test", what: "the README's test command", run: test },
     Step { name: "shuttle", what: "the index under chosen interleavings", run: shuttle },
     Step { name: "miri", what: "the index and the formats, interpreted: no undefined behaviour", run: miri },
+    Step { name: "tsan", what: "the tests of concurrency under ThreadSanitizer: no data race", run: tsan },
     Step { name: "fuzz", what: "every fuzz target for a few seconds", run: fuzz },
     Step { name: "clients", what: "Redis clients from outside against the server", run: clients },
 ];
@@ -146,6 +147,24 @@ fn with_miri(package: &[&str], modules: &[&str], provenance: &str) -> Command {
     // Tests look at clocks, and proptest at its file of seeds.
     command.env("MIRIFLAGS", format!("-Zmiri-disable-isolation {provenance}"));
     command
+}
+
+/// Those that were seen to end there within minutes.
+const TSAN_TESTS: [&str; 4] =
+    ["concurrency::calls_on_a_key", "concurrency::readers_never_see", "--skip", "when_durable_at_once"];
+
+/// The standard library is instrumented, too, or what it orders would not be seen. A report fails the test's process; none is suppressed.
+fn tsan(_: &Path) -> Outcome {
+    if let Some(skipped) = skipped_without_nightly(&["rust-src"]) {
+        return skipped;
+    }
+    let Some(host) = host() else { return Outcome::Failed("`rustc -vV` names no host".into()) };
+    let mut test =
+        cargo(&["+nightly", "test", "-Zbuild-std", "--target", &host, "--target-dir", "target/tsan"]);
+    test.args(["-p", "hedgerow", "--test", "integration", "--"]);
+    test.args(TSAN_TESTS);
+    test.env("RUSTFLAGS", "-Zsanitizer=thread");
+    all(&[test])
 }
 
 /// What `cargo fuzz` builds with, the address sanitizer apart: so it needs neither nightly nor an installation.
