@@ -5,7 +5,7 @@
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::Duration;
 
 use mio::net::TcpStream;
 
@@ -142,19 +142,19 @@ pub struct Connection {
     pub is_read_closed: bool,
     /// Whether nobody is there to read replies.
     pub is_gone: bool,
-    /// While it is closing: since when how many bytes have been waiting to be sent.
-    pub closing: Option<(Instant, usize)>,
+    /// While it is closing: since when how many bytes have been waiting to be sent. Times are of [`Keyspace::uptime`](super::keyspace::Keyspace::uptime).
+    pub closing: Option<(Duration, usize)>,
     /// Since when the output is over the soft limit.
-    pub over_soft_since: Option<Instant>,
+    pub over_soft_since: Option<Duration>,
     /// Memory counted in the budget of all clients.
     pub counted_bytes: usize,
     /// When it was accepted.
-    pub accepted: Instant,
+    pub accepted: Duration,
 }
 
 impl Connection {
-    /// A connection just accepted.
-    pub fn new(stream: TcpStream) -> Connection {
+    /// A connection accepted at a time.
+    pub fn new(stream: TcpStream, accepted: Duration) -> Connection {
         Connection {
             stream,
             input: Input::default(),
@@ -170,7 +170,7 @@ impl Connection {
             closing: None,
             over_soft_since: None,
             counted_bytes: 0,
-            accepted: Instant::now(),
+            accepted,
         }
     }
 

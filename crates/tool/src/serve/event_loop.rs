@@ -221,7 +221,7 @@ impl EventLoop {
             ..Session::new(self.next_id, address.to_string(), local, authenticated, now)
         };
         self.next_id += 1;
-        entry.insert(Connection::new(stream));
+        entry.insert(Connection::new(stream, self.server.keyspace.uptime()));
         let session_key = self.server.sessions.insert(session);
         debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
     }
@@ -466,7 +466,7 @@ impl EventLoop {
             return self.drop_connection(key);
         }
         connection.over_soft_since = match unsent > self.server.settings.output.soft {
-            true => connection.over_soft_since.or_else(|| Some(Instant::now())),
+            true => connection.over_soft_since.or_else(|| Some(self.server.keyspace.uptime())),
             false => None,
         };
         let bytes = connection.memory_bytes() + session.memory_bytes();
@@ -505,7 +505,7 @@ impl EventLoop {
             self.last_look = self.last_tick;
             self.server.look_around();
         }
-        let now = self.server.keyspace.now_ms();
+        let (now_ms, now) = (self.server.keyspace.now_ms(), self.server.keyspace.uptime());
         // In a store that is only read they stay, and hidden.
         if !self.server.settings.read_only && self.server.keyspace.sweep().is_err() {
             // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
@@ -518,14 +518,14 @@ impl EventLoop {
         let mut late = Vec::new();
         for (key, connection) in &mut self.connections {
             let session = &self.server.sessions[key];
-            let idle = Duration::from_millis(now.saturating_sub(session.active_ms));
+            let idle = Duration::from_millis(now_ms.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
-                || (session.is_closing && made_no_progress(connection, settings.output.soft_time))
+                || (session.is_closing && made_no_progress(connection, now, settings.output.soft_time))
                 || (!session.authenticated
-                    && connection.accepted.elapsed() > limits::UNAUTHENTICATED_TIME_MAX)
+                    && now.saturating_sub(connection.accepted) > limits::UNAUTHENTICATED_TIME_MAX)
                 || connection
                     .over_soft_since
-                    .is_some_and(|since| since.elapsed() > settings.output.soft_time);
+                    .is_some_and(|since| now.saturating_sub(since) > settings.output.soft_time);
             let waits = connection.held_until.is_some() || session.waits_for.is_some() || session.is_paused;
             if is_late && !waits {
                 late.push(key);
@@ -684,12 +684,12 @@ fn execute(
 }
 
 /// Whether a connection that is closing has taken none of its replies for so long.
-fn made_no_progress(connection: &mut Connection, patience: Duration) -> bool {
+fn made_no_progress(connection: &mut Connection, now: Duration, patience: Duration) -> bool {
     let unsent = connection.unsent();
     match connection.closing {
-        Some((since, left)) if unsent == left => since.elapsed() > patience,
+        Some((since, left)) if unsent == left => now.saturating_sub(since) > patience,
         _ => {
-            connection.closing = Some((Instant::now(), unsent));
+            connection.closing = Some((now, unsent));
             false
         }
     }

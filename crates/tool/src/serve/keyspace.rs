@@ -176,6 +176,11 @@ impl Keyspace {
         }
     }
 
+    /// The time since some fixed moment, for what may not take so long: it goes on evenly however the wall clock is set.
+    pub fn uptime(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_ns())
+    }
+
     /// The time in ms since 1970 as of the last look, by which the store judges expiry.
     pub fn now_ms(&self) -> u64 {
         self.now_ms

@@ -51,6 +51,41 @@ fn strangers_have_small_limits() {
     assert_eq!(server.client().run("AUTH secret"), "OK");
 }
 
+/// Who connects and says nothing holds a place that others could have.
+#[test]
+fn strangers_have_ten_seconds() {
+    let clock = clock();
+    let server = Server::start_by(&clock, &["--requirepass", "secret"]);
+    let (mut stranger, mut known) = (server.client(), server.client());
+    assert_eq!(known.run("AUTH secret"), "OK");
+    clock.advance_ms(9_000);
+    assert_eq!(stranger.run("PING"), "(NOAUTH Authentication required.)");
+    clock.advance_ms(2_000);
+    eventually("it is disconnected", || stranger.try_reply().is_none());
+    assert_eq!(known.run("PING"), "PONG");
+}
+
+/// Between the two limits a client has a while to read what waits for it.
+#[test]
+fn over_the_soft_limit_a_client_has_a_while_to_read() {
+    let clock = clock();
+    let limits = ["--output-hard-limit", "400mb", "--output-soft-limit", "4mb"];
+    let server = Server::start_by(&clock, &limits);
+    let mut other = server.client();
+    let value = vec![b'x'; 1 << 20];
+    assert_eq!(other.run_words(&[b"SET", b"big", &value]), "OK");
+    let mut slow = server.client();
+    slow.send_raw(&encode(&[b"GET", b"big"]).repeat(100));
+    eventually("its replies wait", || {
+        !other.run("CLIENT LIST").lines().all(|client| client.contains("omem=0 "))
+    });
+    clock.advance_ms(59_000);
+    assert!(other.run("INFO stats").contains("client_output_buffer_limit_disconnections:0"));
+    assert_eq!(other.run("CLIENT LIST").matches("id=").count(), 2);
+    clock.advance_ms(2_000);
+    eventually("it is disconnected", || other.run("CLIENT LIST").matches("id=").count() == 1);
+}
+
 #[test]
 fn garbage_is_answered_once_and_for_all() {
     let server = Server::start(&[]);
