@@ -184,7 +184,7 @@ impl Engine {
     }
 
     pub(crate) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
-        self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)
+        Ok(self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)?.is_some())
     }
 }
 

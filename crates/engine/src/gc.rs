@@ -72,7 +72,7 @@ struct Emptied {
     extent: u32,
     /// Snapshots older than this need it; unknown if there was no snapshot.
     needed_before: Option<u64>,
-    /// Bytes of what lived in it.
+    /// Bytes of the copies of what lived in it.
     copied: u64,
 }
 
@@ -196,18 +196,17 @@ impl Engine {
             if !self.log.begin_gc(extent) {
                 continue;
             }
-            let live = self.log.live_bytes(extent);
             if let Some(oldest) = oldest
-                && live > 0
-                && self.has_spent_enough_for(oldest)
+                && self.log.live_bytes(extent) > 0
+                && self.has_spent_enough_for(oldest, &emptied)
                 && self.would_wait_for(oldest, extent)
             {
                 self.log.abandon_gc(extent);
                 continue;
             }
             let error = match self.empty_segment(extent, chosen.claim, oldest) {
-                Ok(needed_before) => {
-                    emptied.push(Emptied { extent, needed_before, copied: live });
+                Ok(victim) => {
+                    emptied.push(victim);
                     continue;
                 }
                 Err(error) => error,
@@ -280,17 +279,21 @@ impl Engine {
         pins
     }
 
-    /// Step 2, for one segment; returns which snapshots still need it, those older than a sequence, if there was a snapshot, `oldest`.
-    fn empty_segment(&self, extent: u32, claim: Claim, oldest: Option<u64>) -> Result<Option<u64>> {
-        let mut needed_before = oldest.map(|_| 0);
+    /// Step 2, for one segment. `oldest` is the oldest snapshot, if there is one.
+    fn empty_segment(&self, extent: u32, claim: Claim, oldest: Option<u64>) -> Result<Emptied> {
+        let mut victim = Emptied { extent, needed_before: oldest.map(|_| 0), copied: 0 };
         self.each_record(extent, PrefetchDepth::Chains, |table, record| {
-            while !self.relocate(table, extent, record, claim)? {}
-            if let (Some(oldest), Some(before)) = (oldest, &mut needed_before) {
-                *before = self.needed_before(table, record, oldest)?.unwrap_or(0).max(*before);
+            victim.copied += loop {
+                if let Some(copied) = self.relocate(table, extent, record, claim)? {
+                    break copied;
+                }
+            };
+            if let (Some(oldest), Some(before)) = (oldest, &mut victim.needed_before) {
+                *before = self.needed_before(table, record, oldest).unwrap_or(0).max(*before);
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(needed_before)
+        Ok(victim)
     }
 
     /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
@@ -347,19 +350,25 @@ impl Engine {
         }
     }
 
-    /// Copies a record if it is live. False if the key changed meanwhile and it must be looked at again.
-    fn relocate(&self, table: &TableShared, extent: u32, record: &Record<'_>, claim: Claim) -> Result<bool> {
+    /// Copies a record if it is live; returns the bytes of the copy. `None` if the key changed meanwhile and it must be looked at again.
+    fn relocate(
+        &self,
+        table: &TableShared,
+        extent: u32,
+        record: &Record<'_>,
+        claim: Claim,
+    ) -> Result<Option<u64>> {
         let guard = self.epoch.pin();
-        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(true) };
+        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(Some(0)) };
         let slot = self.cache.log_slot(slot);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, slot, claim);
         }
         if slot.offset() != record.offset() {
-            return Ok(true);
+            return Ok(Some(0));
         }
         if is_droppable_tombstone(slot) {
-            return self.drop_tombstone(table, extent, record, slot);
+            return Ok(self.drop_tombstone(table, extent, record, slot)?.then_some(0));
         }
         let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
         let not_wanted = if self.merges_in_place { 0 } else { FLAG_MERGEABLE };
@@ -380,7 +389,7 @@ impl Engine {
             // The victim may be given up, and is chosen again by what is live in it.
             self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
         }
-        Ok(done)
+        Ok(done.then_some(record.record_bytes() as u64))
     }
 
     /// Takes a droppable tombstone out of the index. Its record goes with its segment, and is counted nowhere
@@ -403,25 +412,25 @@ impl Engine {
         Ok(dropped)
     }
 
-    /// If `record` is part of the chain under `slot`, writes the whole row in its place.
+    /// If `record` is part of the chain under `slot`, writes the whole row in its place; returns its bytes, as `relocate` does.
     fn merge_chain(
         &self,
         table: &TableShared,
         record: &Record<'_>,
         slot: Slot,
         claim: Claim,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         let chain = Chain::of(&self.log, slot)?;
         if !chain.has(record)? {
-            return Ok(true);
+            return Ok(Some(0));
         }
         // A whole row for a delta: that may take more room than the segment gives.
         let claim = if record.kind() == RecordKind::Delta { Claim::Merge } else { claim };
         self.write_merged(table, slot, &chain, SegmentKind::Relocated, claim)
     }
 
-    /// Writes the row that `chain`, under `slot`, amounts to, in its place. False if the key changed meanwhile. Under a
-    /// guard pinned before the slot was read.
+    /// Writes the row that `chain`, under `slot`, amounts to, in its place; returns the bytes of its record. `None` if the key changed
+    /// meanwhile. Under a guard pinned before the slot was read.
     pub(crate) fn write_merged(
         &self,
         table: &TableShared,
@@ -429,7 +438,7 @@ impl Engine {
         chain: &Chain<'_>,
         kind: SegmentKind,
         claim: Claim,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         if !self.options.verify_reads {
             chain.verify()?;
         }
@@ -443,15 +452,15 @@ impl Engine {
         // Snapshots older than the newest delta go on into the chain.
         let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot.into()) };
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
+        let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
         let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
         if done {
             let obsolete: u64 = chain.records()?.map(|record| record.record_bytes() as u64).sum();
             chain.records()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.chain_ended(chain);
-            let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
             self.gc.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
         }
-        Ok(done)
+        Ok(done.then_some(written))
     }
 
     /// Writes a copy in gc's appender and publishes it over the slot it was made from, under a sequence that was

@@ -17,47 +17,76 @@
 
 use std::ops::ControlFlow;
 
-use super::PrefetchDepth;
 use super::victims::low_extents;
+use super::{Emptied, PrefetchDepth};
 use crate::Result;
 use crate::db::engine::{Engine, TableShared};
 use crate::index::Slot;
 use crate::log::Log;
 use crate::log::format::{Record, RecordKind};
 
-/// Records on the way of a snapshot that are looked at before it is taken for granted that another one is among them. A row
-/// that changes all the time has as many versions above the one that a snapshot sees.
+/// Records on the way of the oldest snapshot that are walked for one victim's record. A row that changes all the time has as many
+/// versions above the one that a snapshot sees, and a version in every segment: what such a walk finds is remembered.
 const STEPS_MAX: usize = 32;
+/// Records that are walked once for such a row. With more above what the oldest snapshot sees, all its versions count as needed.
+const LONG_STEPS_MAX: usize = 1 << 16;
 /// What gc spends on victims that wait for snapshots, as a part of the space below which space is low.
 const SPENT_PART: u32 = 4;
 
-/// Whether the snapshot of `oldest`, which is held, or a later one comes by `record`, a version of the key whose version is `now` that
-/// is not live any more: until when. Snapshots of that sequence or a later one need it no more.
-fn needed_before(log: &Log, now: Slot, record: &Record<'_>, oldest: u64) -> Result<Option<u64>> {
-    let newest = log.record(now.offset())?.sequence();
-    if newest <= oldest {
-        // Every snapshot sees the newest version.
-        return Ok(None);
-    }
-    // Down to the version that the oldest sees, and to its row.
+/// Where a walk from a key's newest version down the way of the oldest snapshot ends.
+enum WayEnd {
+    /// At the record that is looked for.
+    Met,
+    /// Behind the row of the version which that snapshot sees, or where it sees none, without that record.
+    NotMet,
+    /// Nowhere yet.
+    Long,
+}
+
+/// Goes down from `now` to `record`, or to the row that the snapshot of `oldest` sees. That one is held.
+fn walk(log: &Log, now: Slot, record: &Record<'_>, oldest: u64) -> Result<WayEnd> {
     let mut on_the_way = Some(now);
     for _ in 0..STEPS_MAX {
-        let Some(slot) = on_the_way else { break };
+        let Some(slot) = on_the_way else { return Ok(WayEnd::NotMet) };
         let version = log.record(slot.offset())?;
         if version.offset() == record.offset() {
-            break;
+            return Ok(WayEnd::Met);
         }
-        if version.sequence() <= oldest && version.kind() != RecordKind::Delta {
-            return Ok((record.sequence() >= version.sequence()).then_some(newest));
+        if is_row_seen(&version, oldest) {
+            return Ok(WayEnd::NotMet);
         }
         on_the_way = version.previous().map(Slot::from);
     }
-    Ok(Some(newest))
+    Ok(WayEnd::Long)
+}
+
+/// Whether the way of the snapshot of `oldest` ends at a version: deltas that it sees need what is below them.
+fn is_row_seen(version: &Record<'_>, oldest: u64) -> bool {
+    version.sequence() <= oldest && version.kind() != RecordKind::Delta
+}
+
+/// The sequence of the row that the snapshot of `oldest` sees: no older version is on its way. 0 if that is too far down.
+fn row_seen(log: &Log, now: Slot, oldest: u64) -> Result<u64> {
+    let mut on_the_way = Some(now);
+    for _ in 0..LONG_STEPS_MAX {
+        let Some(slot) = on_the_way else { break };
+        let version = log.record(slot.offset())?;
+        if is_row_seen(&version, oldest) {
+            return Ok(version.sequence());
+        }
+        on_the_way = version.previous().map(Slot::from);
+    }
+    Ok(0)
 }
 
 impl Engine {
-    /// Which snapshots need `record`, of a victim, when it was emptied of it: those older than the sequence returned. `oldest` is held.
-    pub(super) fn needed_before(
+    /// Which snapshots need `record`, of a victim, once that is empty: those older than the sequence returned. `oldest` is held.
+    pub(super) fn needed_before(&self, table: &TableShared, record: &Record<'_>, oldest: u64) -> Option<u64> {
+        // Another record of the key may be corrupted. That is no reason to give this victim up: it waits for all there are.
+        self.try_needed_before(table, record, oldest).unwrap_or_else(|_| Some(self.log.last_sequence()))
+    }
+
+    fn try_needed_before(
         &self,
         table: &TableShared,
         record: &Record<'_>,
@@ -67,15 +96,38 @@ impl Engine {
         // What left the index is found by nobody.
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(None) };
         let slot = self.cache.log_slot(slot);
-        let is_live_row = slot.offset() == record.offset() && record.kind() == RecordKind::Row;
-        if is_live_row { Ok(None) } else { needed_before(&self.log, slot, record, oldest) }
+        if slot.offset() == record.offset() && record.kind() == RecordKind::Row {
+            // Its copy is found in its place.
+            return Ok(None);
+        }
+        let newest = self.log.record(slot.offset())?.sequence();
+        if newest <= oldest {
+            // Every snapshot sees the newest version.
+            return Ok(None);
+        }
+        let mut rows_seen = self.gc.rows_seen.lock();
+        let mut seen = rows_seen.get(oldest, record.table(), record.key());
+        if seen.is_none() {
+            match walk(&self.log, slot, record, oldest)? {
+                WayEnd::Met => return Ok(Some(newest)),
+                WayEnd::NotMet => return Ok(None),
+                WayEnd::Long => {
+                    let sequence = row_seen(&self.log, slot, oldest)?;
+                    rows_seen.insert(oldest, record.table(), record.key(), sequence);
+                    seen = Some(sequence);
+                }
+            }
+        }
+        Ok(seen.filter(|seen| record.sequence() >= *seen).map(|_| newest))
     }
 
-    /// Whether gc has spent what it spends on victims that wait for the snapshot of `oldest`.
-    pub(super) fn has_spent_enough_for(&self, oldest: u64) -> bool {
+    /// Whether gc has spent what it spends on victims that wait for the snapshot of `oldest`, with those that this cycle has `emptied`.
+    pub(super) fn has_spent_enough_for(&self, oldest: u64, emptied: &[Emptied]) -> bool {
+        let waits = |victim: &&Emptied| victim.needed_before.is_some_and(|before| oldest < before);
+        let now: u64 = emptied.iter().filter(waits).map(|victim| victim.copied).sum();
         let (_, all) = self.log.space().room();
         let max = u64::from(low_extents(all) / SPENT_PART) * self.log.extent_bytes();
-        self.gc.spent_for_snapshots(oldest) >= max
+        self.gc.spent_for_snapshots(oldest) + now >= max
     }
 
     /// Whether the segment at `extent`, were it emptied, would have to wait for the snapshot of `oldest`, which is held; then it is
@@ -83,7 +135,7 @@ impl Engine {
     pub(super) fn would_wait_for(&self, oldest: u64, extent: u32) -> bool {
         let mut needed = None;
         let seen = self.each_record(extent, PrefetchDepth::Slots, |table, record| {
-            needed = self.needed_before(table, record, oldest)?;
+            needed = self.needed_before(table, record, oldest);
             Ok(if needed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         });
         if let Some(before) = needed {

@@ -255,7 +255,7 @@ impl Engine {
             chain: live_deltas / chains.max(1),
         };
         let cycle = self.gc.cycles();
-        let oldest = self.snapshots.oldest().filter(|oldest| self.has_spent_enough_for(*oldest));
+        let oldest = self.snapshots.oldest().filter(|oldest| self.has_spent_enough_for(*oldest, &[]));
         let is_kept = |segment: &Segment| oldest.is_some_and(|oldest| oldest < segment.kept_before);
         let mut candidates = Vec::new();
         for (extent, segment, obsolete) in segments {

@@ -30,8 +30,36 @@ pub(crate) struct GcState {
     pub(crate) pending: Mutex<VecDeque<Pending>>,
     /// Cycles share it; whoever changes records in place has it alone.
     pub(crate) lock: RwLock<()>,
+    /// What the oldest snapshot sees of rows with many versions above it.
+    pub(crate) rows_seen: Mutex<RowsSeen>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
+}
+
+/// Rows remembered of the oldest snapshot, at most; then they are forgotten.
+const ROWS_SEEN_MAX: usize = 1024;
+
+/// By table and key, the sequence of the row that the oldest snapshot sees, for rows where that takes a long walk.
+#[derive(Default)]
+pub(crate) struct RowsSeen {
+    oldest: u64,
+    rows: HashMap<(u32, Box<[u8]>), u64>,
+}
+
+impl RowsSeen {
+    pub(crate) fn get(&self, oldest: u64, table: u32, key: &[u8]) -> Option<u64> {
+        if self.oldest != oldest || self.rows.is_empty() {
+            return None;
+        }
+        self.rows.get(&(table, key.into())).copied()
+    }
+
+    pub(crate) fn insert(&mut self, oldest: u64, table: u32, key: &[u8], sequence: u64) {
+        if self.oldest != oldest || self.rows.len() == ROWS_SEEN_MAX {
+            (self.oldest, self.rows) = (oldest, HashMap::new());
+        }
+        self.rows.insert((table, key.into()), sequence);
+    }
 }
 
 /// A victim with nothing live in it.
@@ -41,7 +69,7 @@ pub(crate) struct Pending {
     /// Snapshots older than this may need it.
     pub(crate) sequence: u64,
     pub(crate) epoch: u64,
-    /// Bytes of what lived in it, and was copied.
+    /// Bytes of the copies of what lived in it.
     pub(crate) copied: u64,
 }
 

@@ -116,6 +116,7 @@ fn every_write_replaces_the_cached_row() {
                     engine
                         .write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write)
                         .unwrap()
+                        .is_some()
                 );
             },
             Some(7),

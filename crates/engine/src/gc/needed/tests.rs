@@ -10,11 +10,16 @@ use crate::{Db, ErrorKind, Schema, Snapshot, Table, Type, Value};
 const FIELDS: usize = 3;
 
 fn open(bytes: u64) -> (Db, Table) {
+    let (_, db, table) = open_on(bytes);
+    (db, table)
+}
+
+fn open_on(bytes: u64) -> (CrashSim, Db, Table) {
     let sim = CrashSim::new(CrashModel::Pages, bytes);
     let db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
     let schema = (0..FIELDS).fold(Schema::new(), |schema, i| schema.field(format!("f{i}"), Type::Bytes));
     let table = db.create_table("rows", schema).unwrap();
-    (db, table)
+    (sim, db, table)
 }
 
 fn key(i: u64) -> [u8; 8] {
@@ -76,6 +81,77 @@ fn what_was_obsolete_before_a_snapshot_is_freed_under_it() {
         let n = if i % 2 == 0 { i + 1 } else { i };
         assert_eq!(row.get("f0"), Value::Bytes(&value(n, 3_300)));
     }
+}
+
+/// Fills the store, half of it replaced before the snapshot that is returned.
+fn half_replaced() -> (CrashSim, Db, Table, Snapshot) {
+    let (sim, db, table) = open_on(64 << 20);
+    (0..2_000).for_each(|i| put(&table, i, i, 3_300).unwrap());
+    (0..1_000).for_each(|i| put(&table, i, i + 1, 3_300).unwrap());
+    let snapshot = db.snapshot();
+    (sim, db, table, snapshot)
+}
+
+/// A row that changes all the time has a version in every segment, and many above the one that the snapshot sees.
+#[test]
+fn a_hot_row_does_not_keep_what_nobody_sees() {
+    let (_sim, db, table) = open_on(64 << 20);
+    for i in 0..2_000 {
+        put(&table, i, i, 3_300).unwrap();
+        if i % 20 == 0 {
+            put(&table, 5_000, i, 10).unwrap();
+        }
+    }
+    (0..1_000).for_each(|i| put(&table, i, i + 1, 3_300).unwrap());
+    let snapshot = db.snapshot();
+    (0..200).for_each(|n| put(&table, 5_000, n, 10).unwrap());
+    let freed: usize = (0..20).map(|_| db.collect().unwrap()).sum();
+    assert!(freed >= 8, "{freed} segments of ten that nobody sees");
+    assert_eq!(
+        snapshot.get(&table, &key(5_000)).unwrap().unwrap().get("f0"),
+        Value::Bytes(&value(1_980, 10))
+    );
+}
+
+/// Rows newer than the snapshot that are only copied are on nobody's way.
+#[test]
+fn rows_written_since_a_snapshot_are_copied_and_need_not_wait() {
+    let (_sim, db, table) = open_on(64 << 20);
+    let other = db.create_table("others", Schema::new().field("f0", Type::Bytes)).unwrap();
+    put(&table, 0, 0, 10).unwrap();
+    let _snapshot = db.snapshot();
+    for i in 0..1_000 {
+        put(&table, i, i, 3_300).unwrap();
+        other.put(&key(i), &[("f0", Value::Bytes(&value(i, 9_900)))]).unwrap();
+    }
+    other.clear().unwrap();
+    let freed: usize = (0..20).map(|_| db.collect().unwrap()).sum();
+    assert!(freed >= 10, "{freed} segments, of twenty that are half empty");
+}
+
+/// A version that cannot be read costs nothing but its own segment, also where a walk comes by it.
+#[test]
+fn a_corrupted_version_gives_up_no_other_segment() {
+    let (sim, db, table, snapshot) = half_replaced();
+    // Of a row with versions in many segments, one is corrupted that a walk comes by.
+    let hot = 5_000;
+    let mut places = Vec::new();
+    for n in 0..60 {
+        put(&table, hot, n, 10).unwrap();
+        (0..20).for_each(|i| put(&table, 1_000 + (n * 20 + i) % 1_000, n, 3_300).unwrap());
+        places.push(place(&table, hot));
+    }
+    sim.corrupt(places[30] + 8, 0x10);
+    let collect = || (0..20).filter_map(|_| db.collect().ok()).sum::<usize>();
+    assert!(collect() >= 8, "what was obsolete before the snapshot");
+    drop(snapshot);
+    assert!(collect() >= 8, "what the snapshot saw");
+    assert!(db.metrics().segments_quarantined <= 1, "{:?}", db.metrics());
+}
+
+fn place(table: &Table, i: u64) -> u64 {
+    let guard = table.engine().epoch.pin();
+    table.shared().levels.locate(&key(i), &guard).unwrap().offset()
 }
 
 /// A snapshot that sees a row by its deltas needs the records below the newest of them, too.
