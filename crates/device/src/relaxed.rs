@@ -33,6 +33,16 @@ use crate::emulate::touch;
 const WORD_BYTES: usize = size_of::<u64>();
 /// Most blocks that [`CopiedBlocks`] tells apart.
 const BLOCKS_MAX: usize = u128::BITS as usize;
+/// Words of memory that a thread keeps for its next copies, at most.
+const SPARE_WORDS_MAX: usize = 2048;
+
+/// Memory that copies are made in.
+type Words = Box<[MaybeUninit<UnsafeCell<u64>>]>;
+
+thread_local! {
+    /// The memory of copies that are gone: most threads read one row at a time.
+    static SPARE: Cell<Option<Words>> = const { Cell::new(None) };
+}
 
 /// The little-endian number in the eight bytes at `at`, which others may store at once.
 ///
@@ -87,7 +97,9 @@ pub fn copy_relaxed(bytes: &[u8]) -> Vec<u8> {
 /// Copies of blocks of some bytes that others may store into, each made when it is first asked for. One that was found to be whole
 /// stays as it was.
 pub struct CopiedBlocks {
-    words: Box<[MaybeUninit<UnsafeCell<u64>>]>,
+    /// At least as many as are copied.
+    words: Words,
+    bytes: usize,
     block_shift: u8,
     /// A copy is being made.
     is_busy: Cell<bool>,
@@ -106,8 +118,10 @@ impl CopiedBlocks {
             "{bytes} bytes are no words"
         );
         assert!(bytes.div_ceil(1 << block_shift) <= BLOCKS_MAX, "too many blocks in {bytes} bytes");
-        let words = Box::new_uninit_slice(bytes / WORD_BYTES);
-        CopiedBlocks { words, block_shift, is_busy: Cell::new(false), whole: Cell::new(0) }
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        let kept = spare.filter(|words| words.len() >= bytes / WORD_BYTES);
+        let words = kept.unwrap_or_else(|| Box::new_uninit_slice(bytes / WORD_BYTES));
+        CopiedBlocks { words, bytes, block_shift, is_busy: Cell::new(false), whole: Cell::new(0) }
     }
 
     /// The bytes of `range`, which is not empty, if the blocks that they lie in were all copied.
@@ -115,7 +129,7 @@ impl CopiedBlocks {
     pub fn get(&self, range: &Range<usize>) -> Option<&[u8]> {
         let last = range.end.checked_sub(1).filter(|last| range.start <= *last)? >> self.block_shift;
         let first = range.start >> self.block_shift;
-        if last >= BLOCKS_MAX || range.end > self.words.len() * WORD_BYTES {
+        if last >= BLOCKS_MAX || range.end > self.bytes {
             return None;
         }
         let wanted = (!0u128 << first) & (!0u128 >> (BLOCKS_MAX - 1 - last));
@@ -131,7 +145,7 @@ impl CopiedBlocks {
     /// # Panics
     /// `bytes` has as many as were told, and has the block; `is_whole` copies nothing here.
     pub fn copy(&self, bytes: &[u8], block: usize, is_whole: impl FnOnce(&[u8]) -> bool) -> bool {
-        assert!(bytes.len() == self.words.len() * WORD_BYTES && block < BLOCKS_MAX, "not what was told");
+        assert!(bytes.len() == self.bytes && block < BLOCKS_MAX, "not what was told");
         if self.whole.get() & 1 << block != 0 {
             return true;
         }
@@ -151,6 +165,16 @@ impl CopiedBlocks {
         self.whole.set(self.whole.get() | u128::from(found) << block);
         self.is_busy.set(false);
         found
+    }
+}
+
+impl Drop for CopiedBlocks {
+    fn drop(&mut self) {
+        if self.words.len() <= SPARE_WORDS_MAX {
+            let words = std::mem::take(&mut self.words);
+            // A thread that is ending keeps nothing.
+            SPARE.try_with(|spare| spare.set(Some(words))).ok();
+        }
     }
 }
 

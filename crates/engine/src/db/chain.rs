@@ -38,7 +38,7 @@ impl From<RecordRef> for Slot {
 #[derive(Debug, Default)]
 struct Below<'a> {
     /// Newest first, the base row last.
-    records: SmallVec<[Record<'a>; 4]>,
+    records: SmallVec<[Record<'a>; 8]>,
     /// What was read of the base row while deltas may be being merged into it.
     base_copies: OnceCell<CopiedBlocks>,
 }
