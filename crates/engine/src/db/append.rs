@@ -179,7 +179,7 @@ impl Engine {
         if let Some(place) = replaced {
             self.cache.invalidate(place);
             if table.traffic.mostly_read.load(Ordering::Relaxed) {
-                self.cache.request(table.id.load(crate::sync::atomic::Ordering::Relaxed), key);
+                self.cache.request(table.id.load(Ordering::Relaxed), key);
             }
         }
         Ok(result)

@@ -37,7 +37,7 @@ impl From<RecordRef> for Slot {
 /// What lies below the newest record, a delta.
 #[derive(Debug, Default)]
 struct Below<'a> {
-    /// Newest first, the base row last.
+    /// Newest first, the base row last; there are [`Slot::DEPTH_MAX`] at most, which fit.
     records: SmallVec<[Record<'a>; 8]>,
     /// What was read of the base row while deltas may be being merged into it.
     base_copies: OnceCell<CopiedBlocks>,

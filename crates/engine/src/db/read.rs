@@ -236,7 +236,7 @@ fn record_read_at(
         table.traffic.misses.fetch_add(1, Ordering::Relaxed);
     }
     if sampled || !table.traffic.steady.load(Ordering::Relaxed) {
-        cache.request(table.id.load(crate::sync::atomic::Ordering::Relaxed), key);
+        cache.request(table.id.load(Ordering::Relaxed), key);
     }
 }
 

@@ -34,12 +34,13 @@ const COLLECT_MOST: usize = 256;
 /// A place holds `epoch << DEPTH_BITS | guards alive`, or 0 when its thread holds no guard.
 const DEPTH_BITS: u32 = 16;
 
-/// What waits for its readers to leave; freed by being dropped or called.
+/// What waits for its readers to leave.
 pub trait Garbage: Send {
     /// Frees it.
     fn free(self: Box<Self>);
 }
 
+#[cfg(test)]
 impl<F: FnOnce() + Send> Garbage for F {
     fn free(self: Box<Self>) {
         self();
@@ -112,11 +113,6 @@ impl Epoch {
         if waiting.is_multiple_of(COLLECT_EVERY) {
             self.collect();
         }
-    }
-
-    /// [`Epoch::defer`] for a function, which some later caller of this domain runs.
-    pub fn defer_fn(&self, run: Box<dyn FnOnce() + Send>) {
-        self.defer(Box::new(run));
     }
 
     /// The epoch now; with [`Epoch::is_quiescent_since`], a way to wait for guards without handing garbage over. Call
@@ -340,7 +336,7 @@ mod tests {
         let guard = epoch.pin();
         let nested = epoch.pin();
         let then = epoch.current();
-        epoch.defer_fn(counting(&freed));
+        epoch.defer(Box::new(counting(&freed)));
         for _ in 0..10 {
             epoch.collect();
         }
@@ -374,7 +370,7 @@ mod tests {
             })
             .collect();
         all_pinned.wait();
-        epoch.defer_fn(counting(&freed));
+        epoch.defer(Box::new(counting(&freed)));
         for _ in 0..8 {
             epoch.collect();
         }
@@ -391,7 +387,7 @@ mod tests {
     fn dropping_the_domain_frees_what_waits() {
         let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
         for _ in 0..10 {
-            epoch.defer_fn(counting(&freed));
+            epoch.defer(Box::new(counting(&freed)));
         }
         drop(epoch);
         assert_eq!(freed.load(Ordering::SeqCst), 10);

@@ -273,7 +273,7 @@ fn nothing_is_freed_while_a_guard_can_reach_it() {
         for i in 0..things.len() {
             things[i].linked.store(false, Ordering::SeqCst);
             let freed = things.clone();
-            epoch.defer_fn(Box::new(move || freed[i].freed.store(true, Ordering::SeqCst)));
+            epoch.defer(Box::new(move || freed[i].freed.store(true, Ordering::SeqCst)));
             epoch.collect();
         }
         for reader in readers {
