@@ -17,7 +17,8 @@ use crate::log::format::RecordRef;
 use crate::log::{Log, PAGE_BYTES};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some.
+/// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some. Its first looks come after
+/// 1, 2, 4 and so on: while nobody looked, each wait reads the rows beside one as well, up to 8 MiB on some disks.
 const READS_A_LOOK: u32 = 64;
 const READS_A_GROUP: u32 = 8;
 /// While it asks, it waits no more: it goes on asking for so many looks.
@@ -33,17 +34,19 @@ const UNKNOWN_BYTES: u64 = 2 << 20;
 struct Lately {
     faults: u64,
     reads_before_look: u32,
+    reads_a_look: u32,
     looks_asking: u32,
 }
 
 thread_local!(static LATELY: Cell<Lately> =
-    const { Cell::new(Lately { faults: 0, reads_before_look: 0, looks_asking: 0 }) });
+    const { Cell::new(Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 }) });
 
 impl Lately {
     /// Records what the thread's count of faults has become; how many are new.
     fn record_faults(&mut self, faults: u64) -> u64 {
         let new = faults.saturating_sub(std::mem::replace(&mut self.faults, faults));
-        self.reads_before_look = READS_A_LOOK;
+        self.reads_before_look = self.reads_a_look - 1;
+        self.reads_a_look = READS_A_LOOK.min(2 * self.reads_a_look);
         self.looks_asking = if new > 0 { LOOKS_ASKING } else { self.looks_asking.saturating_sub(1) };
         new
     }
@@ -198,9 +201,21 @@ mod tests {
         assert!(!has_little_memory(&engine.log, 1, || None), "nothing says how much there is");
     }
 
+    /// The first waits after loading read 8 MiB each, until somebody looks.
+    #[test]
+    fn a_thread_looks_often_at_first() {
+        let mut lately = Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+        let mut reads_between = Vec::new();
+        for _ in 0..9 {
+            lately.record_faults(0);
+            reads_between.push(lately.reads_before_look + 1);
+        }
+        assert_eq!(reads_between, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    }
+
     #[test]
     fn a_thread_asks_while_it_waited_for_the_disk_lately() {
-        let mut lately = Lately { faults: 7, reads_before_look: 0, looks_asking: 0 };
+        let mut lately = Lately { faults: 7, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
         assert_eq!((lately.record_faults(7), lately.looks_asking), (0, 0));
         assert_eq!(lately.record_faults(9), 2);
         assert!(lately.looks_asking > 0);
