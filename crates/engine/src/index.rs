@@ -1,6 +1,6 @@
 //! The young index: one concurrent ordered tree per table, in DRAM, from keys to [`Slot`]s.
 //!
-//! Owns: the tree, its memory ([`NodeArena`]) and the reclamation of what readers may still see ([`Epoch`]).
+//! Owns: the tree and its memory ([`NodeArena`]); what readers may still see is left to the store's [`Epoch`].
 //! Promises: reads write nothing shared and take no lock (they wait for a writer only while it moves entries of the
 //! very node they read, tens of nanoseconds); writers of one key are serialised; a scan sees each leaf as it was at
 //! one moment. Must not know: what a slot's record holds, logs, tables' names.
@@ -8,7 +8,7 @@
 //! A B+-tree with optimistic lock coupling (Leis, Haubenschild, Neumann, "Optimistic Lock Coupling", 2019) and heads
 //! (Graefe, Larson, "B-tree indexes and CPU caches", 2001; after Lomet's prefix truncation). The parts:
 //! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
-//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `epoch.rs`, `arena.rs`, `blob.rs` memory; `rows.rs` the index
+//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `arena.rs`, `blob.rs` memory; `rows.rs` the index
 //! of a table, which keeps deleted keys apart.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -17,7 +17,6 @@ mod arena;
 mod blob;
 mod build;
 mod edit;
-mod epoch;
 mod longest;
 mod node;
 mod rows;
@@ -34,12 +33,12 @@ mod tests;
 
 use std::fmt;
 
+use crate::epoch::{Epoch, Garbage, Guard};
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Arc, Backoff};
 
 pub use arena::{IndexFull, IndexReservation, NodeArena};
 pub use build::IndexBuilder;
-pub use epoch::{Epoch, Garbage, Guard};
 pub use rows::RowIndex;
 pub use scan::{ScanBatch, ScanEnd};
 pub use slot::{Slot, Tag};

@@ -15,9 +15,10 @@ use std::ops::Bound;
 
 use hedgerow_device::Random;
 
+use crate::epoch::{Epoch, Guard};
 use crate::index::{
-    Decision, Epoch, Guard, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located,
-    NodeArena, RowIndex, ScanBatch, ScanEnd, Slot, Tag,
+    Decision, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, RowIndex,
+    ScanBatch, ScanEnd, Slot, Tag,
 };
 use crate::sync::Arc;
 use crate::{Error, ErrorKind};

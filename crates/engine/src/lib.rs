@@ -18,7 +18,8 @@
 //! | `gc` | freeing segments; rows that are scanned together brought together |
 //! | `consolidate` | delta chains merged into rows |
 //! | `scheduler` | background threads, their sleep; how fast writers may go |
-//! | `index` | from a key to its newest record: a concurrent B+-tree in memory, epochs |
+//! | `index` | from a key to its newest record: a concurrent B+-tree in memory |
+//! | `epoch` | when what readers may still see is freed: index nodes, cache entries, segments of the log |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
 //! | [`inspect`] | looking into a store without changing it |
@@ -39,6 +40,7 @@ mod readme {}
 mod cache;
 mod consolidate;
 mod db;
+mod epoch;
 mod error;
 mod gc;
 mod index;
@@ -83,6 +85,7 @@ pub mod parts {
     }
     /// The index.
     pub mod index {
+        pub use crate::epoch::{Epoch, Guard};
         pub use crate::index::*;
     }
 }

@@ -7,7 +7,8 @@ use ::shuttle::{check_pct, check_random, thread};
 
 use super::page::Marks;
 use super::ring::Ring;
-use crate::index::{Decision, Epoch, Index, NodeArena, Slot, Tag};
+use crate::epoch::Epoch;
+use crate::index::{Decision, Index, NodeArena, Slot, Tag};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

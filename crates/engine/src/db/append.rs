@@ -11,7 +11,8 @@
 //! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 and 5 are here.
 
 use super::engine::{Engine, TableShared};
-use crate::index::{Decision, Guard, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
+use crate::epoch::Guard;
+use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{EncodedRecord, Log};

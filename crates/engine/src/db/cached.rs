@@ -34,7 +34,8 @@ use crate::cache::{
     BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
     is_better_than_pages,
 };
-use crate::index::{Epoch, Guard, NodeArena, Slot, Tag};
+use crate::epoch::{Epoch, Guard};
+use crate::index::{NodeArena, Slot, Tag};
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;

@@ -24,7 +24,8 @@ use arc_swap::ArcSwap;
 
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
-use crate::index::{Epoch, NodeArena};
+use crate::epoch::Epoch;
+use crate::index::NodeArena;
 use crate::levels::{Levels, LevelsBuilder};
 use crate::log::Log;
 use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};

@@ -4,7 +4,8 @@
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
 use super::pins::Snapshots;
-use crate::index::{Decision, Epoch, ScanBatch, Slot, Tag};
+use crate::epoch::Epoch;
+use crate::index::{Decision, ScanBatch, Slot, Tag};
 use crate::levels::{Cursor, Levels};
 use crate::log::Log;
 use crate::scheduler::Scheduler;

@@ -8,8 +8,8 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 
 use super::arena::{IndexFull, IndexReservation, NodeArena};
-use super::epoch::{Epoch, Garbage};
 use super::stored_key::{HEADER, key};
+use crate::epoch::{Epoch, Garbage};
 use crate::sync::Arc;
 
 /// What the allocator adds to a piece, about; counted against the budget.

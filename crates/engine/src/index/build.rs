@@ -7,11 +7,11 @@
 
 use super::arena::{IndexFull, NULL, NodeArena};
 use super::edit::{self, Entry};
-use super::epoch::Epoch;
 use super::longest::LongestKeys;
 use super::node::{HALVES, Meta, SPILL_HALVES, spills, suffix_halves};
 use super::tree::{Tree, common_prefix};
 use super::{Index, Slot, blob};
+use crate::epoch::Epoch;
 use crate::sync::Arc;
 
 /// More entries than a leaf holds are never gathered.

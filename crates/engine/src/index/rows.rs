@@ -15,9 +15,8 @@
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-use super::{
-    Decision, Epoch, Guard, Index, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, Slot, Tag,
-};
+use super::{Decision, Index, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, Slot, Tag};
+use crate::epoch::{Epoch, Guard};
 
 /// One table's index: its rows, and apart from them the keys that were deleted.
 pub struct RowIndex {

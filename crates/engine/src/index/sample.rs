@@ -10,7 +10,8 @@ use hedgerow_device::Random;
 
 use super::arena::NULL;
 use super::node::{HALVES, Meta, Retry};
-use super::{Guard, Index, Slot};
+use super::{Index, Slot};
+use crate::epoch::Guard;
 
 /// The most entries of a leaf, and the most children of an inner node.
 const LEAF_PLACES: usize = most_entries(0);
@@ -80,8 +81,9 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use super::super::{Decision, Epoch, NodeArena, Tag};
+    use super::super::{Decision, NodeArena, Tag};
     use super::*;
+    use crate::epoch::Epoch;
 
     fn index_of(keys: &[Vec<u8>]) -> (Index, Arc<Epoch>) {
         let (arena, epoch) = (Arc::new(NodeArena::new(1 << 30).unwrap()), Arc::new(Epoch::new()));

@@ -12,7 +12,8 @@ use std::ops::Bound;
 use super::arena::NULL;
 use super::node::{Meta, Node, Retry, SUFFIX_MAX, spills, suffix_halves};
 use super::tree::TreeView;
-use super::{Guard, Index, PREFETCH_LINES, Slot};
+use super::{Index, PREFETCH_LINES, Slot};
+use crate::epoch::Guard;
 use crate::sync::Backoff;
 
 /// Entries of a scan, in its order. Reuse it: its buffers keep their memory.

@@ -18,10 +18,10 @@
 use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};
-use super::epoch::{Epoch, Garbage};
 use super::longest::LongestKeys;
 use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, spills};
 use super::stored_key;
+use crate::epoch::{Epoch, Garbage};
 use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Backoff};
 
