@@ -42,9 +42,9 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_row::le_bytes::u32_at;
 
 use crate::index::Slot;
-use crate::le_bytes::u32_at;
 use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::CachePadded;

@@ -30,6 +30,7 @@ pub(crate) mod victims;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use hedgerow_row::schema::body::BodyBytes;
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
@@ -370,7 +371,7 @@ impl Engine {
         if is_droppable_tombstone(slot) {
             return Ok(self.drop_tombstone(table, extent, record, slot)?.then_some(0));
         }
-        let body = crate::schema::body::BodyBytes::slice(&record, 0..record.body_len())?;
+        let body = BodyBytes::slice(&record, 0..record.body_len())?;
         let not_wanted = if self.merges_in_place { 0 } else { FLAG_MERGEABLE };
         let draft = Draft {
             kind: record.kind(),

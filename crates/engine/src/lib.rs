@@ -12,7 +12,6 @@
 //! | module | owns |
 //! |---|---|
 //! | `db` | the open store; `db/write.rs` and `db/read.rs` are the two paths, top to bottom |
-//! | `schema` | what a row means: fields, types, evolution, and the bytes of a row's body |
 //! | `log` | where every row's bytes are written once: records, segments, appenders |
 //! | `manifest` | bytes of the root, of its list of segments, and of the catalog |
 //! | `gc` | freeing segments; rows that are scanned together brought together |
@@ -23,11 +22,12 @@
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
 //! | [`inspect`] | looking into a store without changing it |
-//! | `options`, `error` | each option declared once; what the caller should do about an error |
+//! | `options` | each option declared once |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
 //!
 //! Arrows run one way: `db`, `gc` and `consolidate` know all the others; `log` knows of tables their numbers only, and nothing of
-//! fields or the index, `schema` nothing of logs, `index` nothing of records. Files, clocks and threads are the business of the crate `hedgerow-device`.
+//! fields or the index, `index` nothing of records. What a row means, its bytes and the errors are the crate `hedgerow-row`'s; files, clocks and threads
+//! are `hedgerow-device`'s.
 //! `ARCHITECTURE.md` has the map with the lock order and the files on disk.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests use the machine as it is"))]
@@ -41,16 +41,13 @@ mod cache;
 mod consolidate;
 mod db;
 mod epoch;
-mod error;
 mod gc;
 mod index;
-mod le_bytes;
 mod levels;
 mod log;
 mod manifest;
 mod options;
 mod scheduler;
-mod schema;
 mod size_class;
 mod space;
 mod sync;
@@ -61,27 +58,19 @@ pub use db::{
     RowRef, Scan, Snapshot, Table, TableChanges,
 };
 pub use db::{backup, inspect};
-pub use error::{Error, ErrorKind, Result};
 pub use hedgerow_device::SyncFailure;
+#[doc(inline)]
+pub use hedgerow_row::{
+    Error, ErrorKind, Field, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value, limits, row,
+};
 pub use options::{CacheMode, CachePolicy, Durability, Options};
-pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
-
-/// The limits of one row.
-pub mod limits {
-    /// Bytes in a key: 1 to this.
-    pub const KEY_BYTES_MAX: usize = 64 << 10;
-    /// Bytes in one value and in one row's values together.
-    pub const ROW_BYTES_MAX: usize = 64 << 20;
-    /// Fields in a table.
-    pub const FIELDS_MAX: usize = 1024;
-}
 
 /// Parts for measuring from outside. Unstable: no promise is made about anything in here.
 #[doc(hidden)]
 pub mod parts {
     /// The codecs of schemas and rows.
     pub mod schema {
-        pub use crate::schema::probe::Probe;
+        pub use hedgerow_row::schema::probe::Probe;
     }
     /// The index.
     pub mod index {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_device::{Clock, DeviceError, FastTier};
+use hedgerow_row::le_bytes::u32_at;
 use smallvec::SmallVec;
 
 pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
@@ -37,7 +38,6 @@ use segment::{
 use segments::Segments;
 
 use self::format::{END_BYTES, RawRecord, Record, RecordRef};
-use crate::le_bytes::u32_at;
 use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;

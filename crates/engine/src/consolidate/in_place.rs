@@ -23,6 +23,7 @@
 
 use std::ops::Range;
 
+use hedgerow_row::le_bytes::u32_at;
 use smallvec::SmallVec;
 
 use crate::Result;
@@ -31,7 +32,6 @@ use crate::db::shared_table::TableShared;
 use crate::db::torn_blocks::field_patches;
 use crate::epoch::Epoch;
 use crate::index::{Slot, Tag};
-use crate::le_bytes::u32_at;
 use crate::levels::index_full;
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};

@@ -10,14 +10,15 @@
 //!
 //! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 and 5 are here.
 
+use hedgerow_row::schema::layout::Layout;
+use hedgerow_row::schema::table::TableSchema;
+
 use super::engine::{Engine, TableShared};
 use crate::epoch::Guard;
 use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{EncodedRecord, Log};
-use crate::schema::layout::Layout;
-use crate::schema::table::TableSchema;
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
 use crate::{Durability, Result};

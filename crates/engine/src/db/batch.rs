@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
+use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 use super::Table;
@@ -24,8 +26,6 @@ use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
-use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
-use crate::schema::table::TableSchema;
 use crate::space::Claim;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
 

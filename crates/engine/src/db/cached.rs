@@ -23,6 +23,7 @@
 use std::time::Duration;
 
 use hedgerow_device::{Clock, Medium, crc32c};
+use hedgerow_row::schema::body::BodyBytes;
 use smallvec::SmallVec;
 
 use super::catalog::Catalog;
@@ -40,7 +41,6 @@ use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::options::CacheMode;
-use crate::schema::body::BodyBytes;
 use crate::sync::atomic::Ordering;
 use crate::{Options, Result};
 

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use hedgerow_row::schema::table::FieldAccess;
 
 pub use self::plan::TableChanges;
 use super::shared_table::TableShared;
@@ -29,7 +30,6 @@ use crate::index::NodeArena;
 use crate::levels::{Levels, LevelsBuilder};
 use crate::log::Log;
 use crate::manifest::catalog::{EMPTY_BYTES, Stored, encode_catalog, entry_bytes, malformed};
-use crate::schema::table::FieldAccess;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Result};

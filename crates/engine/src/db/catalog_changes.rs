@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use hedgerow_row::schema::table::TableSchema;
+
 use super::append::Seal;
 use super::catalog::TableChanges;
 use super::catalog::plan::Plan;
@@ -14,7 +16,6 @@ use super::shared_table::TableShared;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, NoSpace};
-use crate::schema::table::TableSchema;
 use crate::space::Claim;
 use crate::sync::MutexGuard;
 use crate::{Result, Schema};

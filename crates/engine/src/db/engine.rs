@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hedgerow_device::{Clock, FastTier};
+use hedgerow_row::schema::table::FieldAccess;
 
 use super::catalog::Catalog;
 use super::counters::Counters;
@@ -18,7 +19,6 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
-use crate::schema::table::FieldAccess;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 use crate::FieldId;
@@ -12,7 +13,6 @@ use crate::cache::Cache;
 use crate::index::{Slot, Tag};
 use crate::log::Log;
 use crate::log::format::FLAG_EXPIRES;
-use crate::schema::table::TableSchema;
 
 /// Prefetches the newest record of a row, or its cached copy.
 #[inline]

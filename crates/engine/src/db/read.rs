@@ -16,6 +16,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
+use hedgerow_row::schema::merge::MergePlan;
+use hedgerow_row::schema::table::TableSchema;
+use hedgerow_row::schema::unknown_field;
 use smallvec::SmallVec;
 
 use super::at_hand::{check_all_at_hand, check_at_hand};
@@ -28,10 +32,6 @@ use crate::cache::{self, Cache};
 use crate::index::{Slot, Tag};
 use crate::log;
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
-use crate::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
-use crate::schema::merge::MergePlan;
-use crate::schema::table::TableSchema;
-use crate::schema::unknown_field;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use hedgerow_row::schema::table::TableSchema;
+
 use super::read::RowRef;
-use crate::schema::table::TableSchema;
 use crate::{FieldId, FieldName, Result, Value};
 
 /// A row that owns its bytes: all its fields, or those that were asked for.

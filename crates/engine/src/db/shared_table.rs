@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use expiring::TableExpiry;
+use hedgerow_row::schema::table::TableSchema;
 
 use crate::cache::Traffic;
 use crate::levels::Levels;
-use crate::schema::table::TableSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{Error, ErrorKind, Result};
 

@@ -4,6 +4,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use hedgerow_device::Random;
+use hedgerow_row::schema::plan::PlanError;
+use hedgerow_row::schema::table::NewField;
+use hedgerow_row::schema::unknown_field;
 use smallvec::SmallVec;
 
 use super::counters::Count;
@@ -15,8 +18,6 @@ use super::write::{At, Edit, Step};
 use super::{Db, Row};
 use crate::epoch::Guard;
 use crate::index::Slot;
-use crate::schema::table::NewField;
-use crate::schema::unknown_field;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
 
@@ -521,7 +522,7 @@ impl Table {
     fn with_row<R>(
         &self,
         key: &[u8],
-        decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, crate::schema::plan::PlanError>,
+        decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, PlanError>,
     ) -> Result<R> {
         self.engine.counters.add(Count::Update);
         self.engine.with_row(&self.shared, key, decide)

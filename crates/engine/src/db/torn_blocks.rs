@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use hedgerow_row::schema::body::DeltaBody;
+use hedgerow_row::schema::layout::Layout;
 use smallvec::SmallVec;
 
 use super::catalog::Catalog;
@@ -14,8 +16,6 @@ use crate::epoch::Epoch;
 use crate::index::Slot;
 use crate::log::Log;
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
-use crate::schema::body::DeltaBody;
-use crate::schema::layout::Layout;
 use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of a row's body and what takes their place.

@@ -21,6 +21,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
+use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
@@ -35,8 +37,6 @@ use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Appender, NoSpace, Reservation, check_fits};
-use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
-use crate::schema::table::TableSchema;
 use crate::space::Claim;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 

@@ -47,10 +47,10 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
+use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
+use hedgerow_row::schema::body::BodyBytes;
 
-use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::manifest::root::PLACED;
-use crate::schema::body::BodyBytes;
 use crate::sync::atomic::{Ordering, compiler_fence};
 use crate::{Error, ErrorKind, Result};
 

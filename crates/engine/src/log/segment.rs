@@ -27,9 +27,9 @@
 //!   all of `extents` are free at first; then the others' first bytes are made zero, durably, and `extents` 1.
 
 use hedgerow_device::crc32c;
+use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use super::format::Seed;
-use crate::le_bytes::{u32_at, u64_at};
 use crate::manifest::root::PLACED;
 pub(crate) use crate::manifest::root::SEGMENT_HEADER_BYTES;
 use crate::sync::atomic::{AtomicU64, Ordering};

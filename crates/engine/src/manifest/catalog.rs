@@ -29,9 +29,10 @@
 //!
 //! All changes of one record happen together. An entry is whole, so of several changes of one table the last says all.
 
-use crate::le_bytes::{u16_at, u32_at, u64_at};
-use crate::schema::catalog as schema_format;
-use crate::schema::table::TableSchema;
+use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
+use hedgerow_row::schema::catalog as schema_format;
+use hedgerow_row::schema::table::TableSchema;
+
 use crate::{Error, ErrorKind, Result};
 
 const CHANGES_FORMAT: u8 = 1;

@@ -38,9 +38,9 @@
 //! * `opens` counts openings and is the high half of every segment number of that opening (less the highest bit, `log/segment.rs`).
 
 use hedgerow_device::{FastTier, crc32c};
+use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
 use super::segment_list::{self, ENTRY_BYTES, SegmentEntry};
-use crate::le_bytes::{u32_at, u64_at, u128_at};
 use crate::{Error, ErrorKind, Result};
 
 /// Set in the numbers of all segments of a store whose checksums know their place, and of no other store's.

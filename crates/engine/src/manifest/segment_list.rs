@@ -15,7 +15,7 @@
 //!
 //! All little-endian; the checksum over all entries is in the root. A list that does not fit leaves out the oldest segments.
 
-use crate::le_bytes::{u32_at, u64_at};
+use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 16;

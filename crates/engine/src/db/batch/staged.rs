@@ -10,15 +10,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::schema::body::{DeltaBody, DeltaEntry, RowBody, is_past};
+use hedgerow_row::schema::names;
+use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
+use hedgerow_row::schema::table::TableSchema;
+use hedgerow_row::schema::unknown_field;
 use smallvec::SmallVec;
 
 use crate::db::Table;
 use crate::db::engine::TableShared;
-use crate::schema::body::{DeltaBody, DeltaEntry, RowBody, is_past};
-use crate::schema::names;
-use crate::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
-use crate::schema::table::TableSchema;
-use crate::schema::unknown_field;
 use crate::{FieldId, FieldName, Result, Type, Value};
 
 /// With no more fields a write takes no memory of its own while it is encoded.

@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hedgerow_row::schema::table::{NewField, TableSchema};
+
 use super::{Catalog, NAME_BYTES_MAX, Tables};
 use crate::db::shared_table::TableShared;
 use crate::levels::Levels;
 use crate::manifest::catalog::{ChangesBody, entry_bytes};
-use crate::schema::table::{NewField, TableSchema};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result, Schema, Type};
 

@@ -61,7 +61,7 @@ fn tag(hash: u64) -> u32 {
 }
 
 /// Eight bytes at a time, the last eight overlapping: no loop over single bytes for names of any length.
-pub(crate) fn hash(name: &[u8]) -> u64 {
+pub fn hash(name: &[u8]) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mix = |hash: u64, word: u64| {
         let product = (hash ^ word).wrapping_mul(ODD);

@@ -21,7 +21,7 @@ pub(super) const INLINE_FIELDS: usize = 32;
 
 /// Why there is no plan.
 #[derive(Debug)]
-pub(crate) enum PlanError {
+pub enum PlanError {
     /// The table is open and has not learned these names yet: learn them and plan again.
     Unknown(Vec<String>),
     /// The call is wrong.
@@ -266,7 +266,7 @@ pub(super) fn row_too_long(bytes: usize) -> Error {
 
 /// A row about to be written.
 #[derive(Debug)]
-pub(crate) struct RowPlan<'p, 'v, F> {
+pub struct RowPlan<'p, 'v, F> {
     schema: &'p TableSchema,
     fields: &'p [(F, Value<'v>)],
     /// By slot; present fields only.
@@ -278,10 +278,7 @@ pub(crate) struct RowPlan<'p, 'v, F> {
 impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
     /// A row of `fields`, the rest taking their defaults, under the schema's current version.
     #[inline]
-    pub(crate) fn new(
-        schema: &'p TableSchema,
-        fields: &'p [(F, Value<'v>)],
-    ) -> PlanResult<RowPlan<'p, 'v, F>> {
+    pub fn new(schema: &'p TableSchema, fields: &'p [(F, Value<'v>)]) -> PlanResult<RowPlan<'p, 'v, F>> {
         let layout = schema.current_layout();
         let mut plan = RowPlan { schema, fields, places: ValueOrder::InOrder(0), variable: 0, body_bytes: 0 };
         let mut totals = gather_row(schema, fields, &mut plan.places)?;
@@ -301,19 +298,19 @@ impl<'p, 'v, F: FieldName> RowPlan<'p, 'v, F> {
 
     /// The length of the body.
     #[inline]
-    pub(crate) fn body_bytes(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 
     /// Whether every field of the schema was given a value that is not null.
     #[inline]
-    pub(crate) fn gives_all(&self) -> bool {
+    pub fn gives_all(&self) -> bool {
         matches!(self.places, ValueOrder::InOrder(count) if count == self.schema.current_layout().len())
     }
 
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything. It has no field expiries.
     #[inline]
-    pub(crate) fn encode(&self, body: &mut [u8]) {
+    pub fn encode(&self, body: &mut [u8]) {
         let layout = self.schema.current_layout();
         let mut writer = RowWriter::new(layout, body, self.variable);
         self.places.for_each(|at| {
@@ -353,7 +350,7 @@ fn add_defaults(
 
 /// When the fields of a delta expire, in ms since 1970, if they do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum FieldExpiries<'p> {
+pub enum FieldExpiries<'p> {
     /// All of them at the same time.
     All(Option<u64>),
     /// Each at its own: as many as there are fields.
@@ -380,7 +377,7 @@ impl FieldExpiries<'_> {
 
 /// A delta about to be written.
 #[derive(Debug)]
-pub(crate) struct DeltaPlan<'p, 'v, F> {
+pub struct DeltaPlan<'p, 'v, F> {
     schema: &'p TableSchema,
     fields: &'p [(F, Value<'v>)],
     /// With positions for slots: in the order of ids.
@@ -394,7 +391,7 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
     /// A delta that sets `fields`, `Null` removing a field. What is set expires as `expiries` says; only nullable fields can. At least
     /// one field.
     #[inline]
-    pub(crate) fn new(
+    pub fn new(
         schema: &'p TableSchema,
         fields: &'p [(F, Value<'v>)],
         expiries: FieldExpiries<'p>,
@@ -436,13 +433,13 @@ impl<'p, 'v, F: FieldName> DeltaPlan<'p, 'v, F> {
 
     /// The length of the body.
     #[inline]
-    pub(crate) fn body_bytes(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything.
     #[inline]
-    pub(crate) fn encode(&self, body: &mut [u8]) {
+    pub fn encode(&self, body: &mut [u8]) {
         let layout = self.schema.current_layout();
         let mut writer = DeltaWriter::new(body, self.places.len(), self.expiring);
         self.places.for_each(|at| {

@@ -36,7 +36,7 @@ const OPEN: u8 = 1;
 const NULLABLE: u8 = 1;
 
 /// Appends the schema's bytes to `out`.
-pub(crate) fn encode(schema: &TableSchema, out: &mut Vec<u8>) {
+pub fn encode(schema: &TableSchema, out: &mut Vec<u8>) {
     let u16 = |out: &mut Vec<u8>, n: u16| out.extend_from_slice(&n.to_le_bytes());
     out.extend_from_slice(&[FORMAT, if schema.fields().is_open() { OPEN } else { 0 }]);
     u16(out, schema.version());
@@ -61,7 +61,7 @@ pub(crate) fn encode(schema: &TableSchema, out: &mut Vec<u8>) {
 }
 
 /// The schema whose bytes these are, all of them.
-pub(crate) fn decode(bytes: &[u8]) -> Result<TableSchema> {
+pub fn decode(bytes: &[u8]) -> Result<TableSchema> {
     let mut input = Input { bytes, at: 0 };
     let format = input.u8()?;
     if format != FORMAT {

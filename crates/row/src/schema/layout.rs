@@ -1,7 +1,7 @@
 //! Where each field of one schema version lies in a row body.
 //!
 //! Owns the offsets, computed once per version and never per row. It promises that slots are numbered as
-//! [`format`](super::format) orders the fields. It must not know about names, defaults' values or rows.
+//! `format` orders the fields. It must not know about names, defaults' values or rows.
 
 use super::types::Type;
 use super::{Field, FieldId};
@@ -29,7 +29,7 @@ pub(super) struct Planned {
 
 /// The layout of one schema version.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     version: u16,
     /// Positions below this are the ids of their fields.
     dense: u16,
@@ -95,7 +95,7 @@ impl Layout {
 
     /// The schema version this is the layout of.
     #[inline]
-    pub(crate) fn version(&self) -> u16 {
+    pub fn version(&self) -> u16 {
         self.version
     }
 
@@ -182,23 +182,23 @@ impl Layout {
     }
 
     /// The bytes of every row body of this version without field expiries, if that is the same for all.
-    pub(crate) fn body_bytes(&self) -> Option<usize> {
+    pub fn body_bytes(&self) -> Option<usize> {
         (self.fixed_slots() == self.slots.len()).then_some(self.fixed_end())
     }
 
     /// Whether there are fixed fields.
-    pub(crate) fn has_fixed(&self) -> bool {
+    pub fn has_fixed(&self) -> bool {
         self.fixed_slots > 0
     }
 
     /// Bytes of the presence bitmap, with which every row body begins.
-    pub(crate) fn presence_bytes(&self) -> usize {
+    pub fn presence_bytes(&self) -> usize {
         self.bitmap_bytes()
     }
 
     /// Where in every row body of this version the field with this id lies, and which presence bit is its (byte and mask), if it
     /// is a fixed field: for merging in place.
-    pub(crate) fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {
+    pub fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {
         let slot = self.slot_of_id(id)?;
         let width = self.slots[slot].kind.width()?;
         let at = self.fixed_offset(slot);
@@ -207,7 +207,7 @@ impl Layout {
 
     /// Which bytes of a row body of this version a reader of the field with this id touches beside the presence bitmap, if it
     /// is a fixed field.
-    pub(crate) fn fixed_reach(&self, id: FieldId) -> Option<std::ops::Range<usize>> {
+    pub fn fixed_reach(&self, id: FieldId) -> Option<std::ops::Range<usize>> {
         let place = self.fixed_place(id)?.0;
         Some(if self.direct_slots > 0 { place } else { self.bitmap_bytes()..place.end })
     }

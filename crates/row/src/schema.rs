@@ -5,21 +5,19 @@
 //! failing, each value copied once, and that reading arbitrary bytes ends in a value or `Corrupted`, never in a panic. It
 //! must not know about keys, record headers, checksums, logs or indexes.
 //!
-//! [`types`] has the types, [`format`] the bytes, [`layout`] the offsets, [`plan`] the writing, [`body`] the reading, [`merge`] the
+//! [`types`] has the types, `format` the bytes, [`layout`] the offsets, [`plan`] the writing, [`body`] the reading, [`merge`] the
 //! consolidation of a row with its deltas, [`table`] the evolution of a table's schema and [`catalog`] its bytes.
 
-// The engine's hot paths take these up one by one.
-
-pub(crate) mod body;
-pub(crate) mod catalog;
-pub(crate) mod format;
-pub(crate) mod layout;
-pub(crate) mod merge;
-pub(crate) mod names;
-pub(crate) mod plan;
-pub(crate) mod probe;
-pub(crate) mod table;
-pub(crate) mod types;
+pub mod body;
+pub mod catalog;
+mod format;
+pub mod layout;
+pub mod merge;
+pub mod names;
+pub mod plan;
+pub mod probe;
+pub mod table;
+pub mod types;
 mod value;
 
 #[cfg(test)]
@@ -138,6 +136,7 @@ impl PartialEq for Field {
 /// The fields of a table, in the order they were declared or learned.
 ///
 /// ```
+/// # use hedgerow_row as hedgerow;
 /// use hedgerow::{Schema, Type};
 /// let schema = Schema::new()
 ///     .field("name", Type::String)
@@ -254,7 +253,8 @@ impl Schema {
     /// The position of the field with this id. Ids are as good as dense: a field that comes after `d` dropped ones is found by
     /// bisection, all others at once.
     #[inline]
-    pub(crate) fn position_of(&self, id: FieldId) -> Option<usize> {
+    #[doc(hidden)]
+    pub fn position_of(&self, id: FieldId) -> Option<usize> {
         if (id.0 as usize) < self.dense {
             return Some(id.0 as usize);
         }
@@ -398,13 +398,14 @@ impl<T: FieldName> FieldName for &T {
 
 /// The error for a field a table does not have.
 #[cold]
-pub(crate) fn unknown_field(name: impl FieldName) -> Error {
+pub fn unknown_field(name: impl FieldName) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no field {}", name.describe()))
 }
 
 /// The fields of a row, as `put` and `update` take them. Names are identifiers, or strings where they are none.
 ///
 /// ```
+/// # use hedgerow_row as hedgerow;
 /// use hedgerow::{row, Value};
 /// let fields = row! { name: "Ada", age: 36, "e-mail": None::<&str> };
 /// assert_eq!(fields, [("name", Value::Str("Ada")), ("age", Value::Int(36)), ("e-mail", Value::Null)]);

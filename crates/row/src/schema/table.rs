@@ -33,7 +33,7 @@ impl FieldLife {
 
 /// What a new field holds in rows written without it.
 #[derive(Debug, Clone)]
-pub(crate) enum NewField<'v> {
+pub enum NewField<'v> {
     /// Nothing; rows may be without it.
     Nullable,
     /// This; `None` for the type's zero.
@@ -42,7 +42,7 @@ pub(crate) enum NewField<'v> {
 
 /// A table's schema with its history.
 #[derive(Debug)]
-pub(crate) struct TableSchema {
+pub struct TableSchema {
     /// Ascending by id.
     history: Vec<FieldLife>,
     /// The id of the next field.
@@ -61,11 +61,11 @@ pub(crate) struct TableSchema {
 /// How readers get at fields. Nothing of it is persisted, and whatever it is, they find the same: it is for measuring what
 /// either is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FieldAccess {
+pub struct FieldAccess {
     /// Fixed fields at their constant offsets; else by walking the fields before them.
-    pub(crate) by_offset: bool,
+    pub by_offset: bool,
     /// Down a chain of deltas no farther than to the newest that names the field; else to its end.
-    pub(crate) early_stop: bool,
+    pub early_stop: bool,
 }
 
 impl Default for FieldAccess {
@@ -76,7 +76,7 @@ impl Default for FieldAccess {
 
 impl TableSchema {
     /// Version 1 of a new table's schema.
-    pub(crate) fn create(schema: &Schema) -> Result<TableSchema> {
+    pub fn create(schema: &Schema) -> Result<TableSchema> {
         schema.validate()?;
         let life = |(id, field): (usize, &Field)| {
             let mut field = Field { id: FieldId(id as u16), ..field.clone() };
@@ -111,7 +111,7 @@ impl TableSchema {
     }
 
     /// The same, read in another way.
-    pub(crate) fn with_access(self, access: FieldAccess) -> TableSchema {
+    pub fn with_access(self, access: FieldAccess) -> TableSchema {
         if access == self.access {
             return self;
         }
@@ -122,37 +122,37 @@ impl TableSchema {
 
     /// How readers get at fields.
     #[inline]
-    pub(crate) fn access(&self) -> FieldAccess {
+    pub fn access(&self) -> FieldAccess {
         self.access
     }
 
     /// The version rows are written under now.
     #[inline]
-    pub(crate) fn version(&self) -> u16 {
+    pub fn version(&self) -> u16 {
         self.version
     }
 
     /// The current schema.
     #[inline]
-    pub(crate) fn fields(&self) -> &Schema {
+    pub fn fields(&self) -> &Schema {
         &self.current
     }
 
     /// The current schema, to keep.
-    pub(crate) fn shared(&self) -> Arc<Schema> {
+    pub fn shared(&self) -> Arc<Schema> {
         Arc::clone(&self.current)
     }
 
     /// The layout of the current version.
     #[inline]
-    pub(crate) fn current_layout(&self) -> &Layout {
+    pub fn current_layout(&self) -> &Layout {
         &self.layout
     }
 
     /// The layout of `version`; `None` if there is no such version *here*: look at the table's newest schema before calling the row
     /// corrupted.
     #[inline]
-    pub(crate) fn layout(&self, version: u16) -> Option<&Arc<Layout>> {
+    pub fn layout(&self, version: u16) -> Option<&Arc<Layout>> {
         if version == self.version {
             return Some(&self.layout);
         }
@@ -179,7 +179,7 @@ impl TableSchema {
 
     /// Whether a table with this schema may be opened as one with `schema`: equal definitions, or, for an open table, equal
     /// but for fields it has learned since.
-    pub(crate) fn accepts(&self, schema: &Schema) -> bool {
+    pub fn accepts(&self, schema: &Schema) -> bool {
         let current = self.fields();
         let learned = |field: &Field| field.nullable && field.kind == Type::Bytes;
         *current == Schema { fields: schema.fields.iter().map(normalised).collect(), ..schema.clone() }
@@ -196,7 +196,7 @@ impl TableSchema {
     }
 
     /// With one more field.
-    pub(crate) fn with_added(&self, name: &str, kind: Type, new: NewField<'_>) -> Result<TableSchema> {
+    pub fn with_added(&self, name: &str, kind: Type, new: NewField<'_>) -> Result<TableSchema> {
         if self.current.field_by_name(name).is_some() {
             return Err(exists(name));
         }
@@ -209,7 +209,7 @@ impl TableSchema {
     }
 
     /// An open table's, with those of `names` that are new as nullable fields of type `Bytes`; one version for all of them.
-    pub(crate) fn with_learned(&self, names: &[impl AsRef<str>]) -> Result<TableSchema> {
+    pub fn with_learned(&self, names: &[impl AsRef<str>]) -> Result<TableSchema> {
         if !self.current.is_open() {
             let name = names.first().map_or("", AsRef::as_ref);
             return Err(super::unknown_field(name));
@@ -248,7 +248,7 @@ impl TableSchema {
     }
 
     /// With a field under another name.
-    pub(crate) fn with_renamed(&self, name: &str, to: &str) -> Result<TableSchema> {
+    pub fn with_renamed(&self, name: &str, to: &str) -> Result<TableSchema> {
         let id = self.field(name)?.id;
         validate_name(to)?;
         if name != to && self.current.field_by_name(to).is_some() {
@@ -262,7 +262,7 @@ impl TableSchema {
     }
 
     /// Without a field. Its name is free again; an open table may learn it anew, as another field.
-    pub(crate) fn with_dropped(&self, name: &str) -> Result<TableSchema> {
+    pub fn with_dropped(&self, name: &str) -> Result<TableSchema> {
         let id = self.field(name)?.id;
         let version = self.next_version()?;
         let mut history = self.history.clone();

@@ -18,7 +18,11 @@ use crate::le_bytes::{u16_at, u32_at, u64_at};
 use crate::{Error, Result};
 
 /// The bytes of one body.
-pub(crate) trait BodyBytes<'a> {
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "readers check ranges; whether there is nothing at all matters to none"
+)]
+pub trait BodyBytes<'a> {
     /// The body's length.
     fn len(&self) -> usize;
     /// The bytes of `range`, which lies within `len`, once they are known to be what was written; else `Corrupted`.
@@ -41,11 +45,11 @@ impl<'a> BodyBytes<'a> for &'a [u8] {
 
 /// A field as one record holds it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct FieldRead<'a> {
+pub struct FieldRead<'a> {
     /// `Null` if absent.
-    pub(crate) value: Value<'a>,
+    pub value: Value<'a>,
     /// In ms since 1970.
-    pub(crate) expires_at_ms: Option<u64>,
+    pub expires_at_ms: Option<u64>,
 }
 
 impl<'a> FieldRead<'a> {
@@ -53,14 +57,14 @@ impl<'a> FieldRead<'a> {
 
     /// The value as of `now_ms`: `Null` once it has expired.
     #[inline]
-    pub(crate) fn at(self, now_ms: u64) -> Value<'a> {
+    pub fn at(self, now_ms: u64) -> Value<'a> {
         if is_past(self.expires_at_ms, now_ms) { Value::Null } else { self.value }
     }
 }
 
 /// Whether something with this expiry is gone: from its very millisecond on.
 #[inline]
-pub(crate) fn is_past(expires_at_ms: Option<u64>, now_ms: u64) -> bool {
+pub fn is_past(expires_at_ms: Option<u64>, now_ms: u64) -> bool {
     expires_at_ms.is_some_and(|ms| ms <= now_ms)
 }
 
@@ -79,7 +83,7 @@ fn outside(start: usize, len: usize, body: usize) -> Error {
 
 /// The body of a row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowBody<'a, B> {
+pub struct RowBody<'a, B> {
     layout: &'a Layout,
     bytes: B,
     has_field_expiry: bool,
@@ -88,14 +92,14 @@ pub(crate) struct RowBody<'a, B> {
 impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     /// `layout` is that of the version the row was written under; `has_field_expiry` is in the record's header.
     #[inline]
-    pub(crate) fn new(layout: &'a Layout, bytes: B, has_field_expiry: bool) -> RowBody<'a, B> {
+    pub fn new(layout: &'a Layout, bytes: B, has_field_expiry: bool) -> RowBody<'a, B> {
         RowBody { layout, bytes, has_field_expiry }
     }
 
     /// The field at `position` of the reader's `schema`: the table's, of the row's version or a later one. Its default if it is
     /// younger than the row. The expiry is told, not heeded.
     #[inline]
-    pub(crate) fn read(&self, schema: &'a TableSchema, position: usize) -> Result<FieldRead<'a>> {
+    pub fn read(&self, schema: &'a TableSchema, position: usize) -> Result<FieldRead<'a>> {
         let Some(slot) = self.slot(schema, position) else {
             return Ok(match schema.fields().fields().get(position) {
                 Some(field) => FieldRead { value: field.default(), expires_at_ms: None },
@@ -114,7 +118,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     /// The bytes and type of a field that every row of this version has, without an expiry, at one and the same place: the quick
     /// way to most fields. `None` if it has to be looked for ([`RowBody::read`]).
     #[inline(always)]
-    pub(crate) fn in_place(&self, schema: &TableSchema, position: usize) -> Result<Option<(&'a [u8], Type)>> {
+    pub fn in_place(&self, schema: &TableSchema, position: usize) -> Result<Option<(&'a [u8], Type)>> {
         if self.has_field_expiry || schema.version() != self.layout.version() {
             return Ok(None);
         }
@@ -130,7 +134,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     /// Calls `visit` with the position and contents of each present field, in the order of the reader's schema. Reads, and
     /// so verifies, the whole body first.
     #[inline]
-    pub(crate) fn for_each(
+    pub fn for_each(
         &self,
         schema: &'a TableSchema,
         mut visit: impl FnMut(usize, FieldRead<'a>),
@@ -180,7 +184,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
 
     /// Whether `read` would give anything but `Null`, touching the presence bitmap only.
     #[inline]
-    pub(crate) fn is_present(&self, schema: &'a TableSchema, position: usize) -> Result<bool> {
+    pub fn is_present(&self, schema: &'a TableSchema, position: usize) -> Result<bool> {
         match self.slot(schema, position) {
             Some(slot) => Ok(is_set(self.bitmap()?, slot)),
             None => Ok(schema.fields().fields().get(position).is_some_and(|field| !field.is_nullable())),
@@ -188,7 +192,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     }
 
     /// When the field expires (ms since 1970), if it is there and does.
-    pub(crate) fn expiry(&self, schema: &'a TableSchema, position: usize) -> Result<Option<u64>> {
+    pub fn expiry(&self, schema: &'a TableSchema, position: usize) -> Result<Option<u64>> {
         match self.slot(schema, position) {
             Some(slot) if self.has_field_expiry && is_set(self.bitmap()?, slot) => {
                 self.expiry_of(self.slotted(slot).id)
@@ -373,30 +377,31 @@ fn rank(bitmap: &[u8], from: usize, to: usize) -> usize {
 
 /// The body of a delta.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DeltaBody<B> {
+pub struct DeltaBody<B> {
     bytes: B,
 }
 
 /// One entry of a delta.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct DeltaEntry<'a> {
-    pub(crate) id: FieldId,
+pub struct DeltaEntry<'a> {
+    /// The field it says something of.
+    pub id: FieldId,
     /// The field's bytes; `None` if it is removed.
-    pub(crate) raw: Option<&'a [u8]>,
+    pub raw: Option<&'a [u8]>,
     /// In ms since 1970.
-    pub(crate) expires_at_ms: Option<u64>,
+    pub expires_at_ms: Option<u64>,
 }
 
 impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
     /// A delta of any version.
     #[inline]
-    pub(crate) fn new(bytes: B) -> DeltaBody<B> {
+    pub fn new(bytes: B) -> DeltaBody<B> {
         DeltaBody { bytes }
     }
 
     /// What the delta says of the field at `position` of the reader's `schema`; `None` if nothing.
     #[inline]
-    pub(crate) fn find(&self, schema: &TableSchema, position: usize) -> Result<Option<FieldRead<'a>>> {
+    pub fn find(&self, schema: &TableSchema, position: usize) -> Result<Option<FieldRead<'a>>> {
         let Some(field) = schema.fields().fields().get(position) else { return Ok(None) };
         let entries = self.entry_table()?;
         let mut places = EntryPlaces::new(entries);
@@ -413,7 +418,7 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
 
     /// Whether the delta sets the field (or removes it), and its expiry in ms since 1970, without touching the field's
     /// bytes. `None` if it says nothing of it.
-    pub(crate) fn sets(&self, id: FieldId) -> Result<Option<(bool, Option<u64>)>> {
+    pub fn sets(&self, id: FieldId) -> Result<Option<(bool, Option<u64>)>> {
         let entries = self.entry_table()?;
         let mut places = EntryPlaces::new(entries);
         for entry in entries.chunks_exact(DELTA_ENTRY_BYTES) {
@@ -430,7 +435,7 @@ impl<'a, B: BodyBytes<'a>> DeltaBody<B> {
     }
 
     /// The entries, ascending by id.
-    pub(crate) fn entries(&self) -> Result<impl Iterator<Item = Result<DeltaEntry<'a>>>> {
+    pub fn entries(&self) -> Result<impl Iterator<Item = Result<DeltaEntry<'a>>>> {
         let entries = self.entry_table()?;
         let mut places = EntryPlaces::new(entries);
         Ok(entries.chunks_exact(DELTA_ENTRY_BYTES).map(move |entry| self.entry(entry, places.next(entry))))

@@ -25,7 +25,7 @@ struct Merged<'a> {
 
 /// A whole row under its table's current schema version.
 #[derive(Debug)]
-pub(crate) struct MergePlan<'a> {
+pub struct MergePlan<'a> {
     schema: &'a TableSchema,
     /// Ascending by slot.
     fields: SmallVec<[Merged<'a>; INLINE_FIELDS]>,
@@ -56,7 +56,7 @@ impl Decided {
 
 impl<'a> MergePlan<'a> {
     /// The row made of `base` and, over it, `deltas`, newest first. Fields that have expired by `now_ms` are absent.
-    pub(crate) fn new<B: BodyBytes<'a>>(
+    pub fn new<B: BodyBytes<'a>>(
         schema: &'a TableSchema,
         base: Option<&RowBody<'a, B>>,
         deltas: &[DeltaBody<B>],
@@ -155,24 +155,24 @@ impl<'a> MergePlan<'a> {
 
     /// `Invalid` if the row is longer than a row may be: for whoever makes it so. What is in the log is read and moved
     /// whatever its length: defaults of fields that came later may have made it longer than any write could.
-    pub(crate) fn check_length(&self) -> Result<()> {
+    pub fn check_length(&self) -> Result<()> {
         if self.value_bytes > ROW_BYTES_MAX { Err(row_too_long(self.value_bytes)) } else { Ok(()) }
     }
 
     /// The length of the body.
     #[inline]
-    pub(crate) fn body_bytes(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 
     /// Whether the record's header must say that there are field expiries.
     #[inline]
-    pub(crate) fn has_field_expiry(&self) -> bool {
+    pub fn has_field_expiry(&self) -> bool {
         self.expiring > 0
     }
 
     /// Writes the body over `body`, which is `body_bytes` long and may hold anything.
-    pub(crate) fn encode(&self, body: &mut [u8]) {
+    pub fn encode(&self, body: &mut [u8]) {
         let layout = self.schema.current_layout();
         let mut writer = RowWriter::new(layout, body, self.variable);
         for field in &self.fields {
@@ -188,7 +188,7 @@ impl<'a> MergePlan<'a> {
     }
 
     /// Calls `visit` with the position in the current schema and the contents of each present field, in the schema's order.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, FieldRead<'a>)) -> Result<()> {
+    pub fn for_each(&self, mut visit: impl FnMut(usize, FieldRead<'a>)) -> Result<()> {
         let layout = self.schema.current_layout();
         let visit_field = |field: &Merged<'a>| {
             let slot = layout.slot(field.slot as usize);

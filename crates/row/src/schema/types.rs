@@ -1,7 +1,7 @@
 //! The types of fields: their names, their widths, and the bytes of one value.
 //!
-//! Owns what a value of a type looks like at rest (see the table at [`Type::raw`]) and which values a type takes. It
-//! promises that a value which passed [`Type::check`] encodes to exactly the length `check` gave, and decodes to an equal
+//! Owns what a value of a type looks like at rest (see the table at `Type::raw`) and which values a type takes. It
+//! promises that a value which passed `Type::check` encodes to exactly the length `check` gave, and decodes to an equal
 //! value. It must not know about rows, layouts or tables.
 
 use std::fmt;
@@ -59,7 +59,7 @@ const FIXED_BYTES_TAG: u8 = 13;
 
 /// Why a value is not one of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Misfit {
+pub enum Misfit {
     /// Another kind of value altogether.
     Kind,
     /// A number the type cannot hold.
@@ -84,7 +84,8 @@ impl Type {
     }
 
     /// Whether its values are counted in whole steps: integers, and timestamps in microseconds.
-    pub(crate) const fn is_integer(self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_integer(self) -> bool {
         matches!(
             self,
             Type::I8
@@ -139,7 +140,8 @@ impl Type {
 
     /// How many bytes `value` takes as this type, or why it is none. `Null` is of no type.
     #[inline]
-    pub(crate) fn check(self, value: &Value<'_>) -> std::result::Result<usize, Misfit> {
+    #[doc(hidden)]
+    pub fn check(self, value: &Value<'_>) -> std::result::Result<usize, Misfit> {
         match (self, value) {
             (Type::FixedBytes(n), Value::Bytes(bytes)) => exactly(n, bytes.len()),
             (Type::Bytes, Value::Bytes(bytes)) => Ok(bytes.len()),
@@ -236,7 +238,8 @@ impl Type {
     /// The value whose bytes these are; `Corrupted` if they are no value of the type.
     // Always inline: a value returned through memory in parts and reloaded whole stalls for longer than the rest takes.
     #[inline(always)]
-    pub(crate) fn decode(self, raw: &[u8]) -> Result<Value<'_>> {
+    #[doc(hidden)]
+    pub fn decode(self, raw: &[u8]) -> Result<Value<'_>> {
         if let Some(width) = self.width()
             && width != raw.len()
         {
@@ -254,7 +257,8 @@ impl Type {
 
     /// [`Type::decode`] of as many bytes as the type is wide.
     #[inline(always)]
-    pub(crate) fn decode_fixed(self, raw: &[u8]) -> Result<Value<'_>> {
+    #[doc(hidden)]
+    pub fn decode_fixed(self, raw: &[u8]) -> Result<Value<'_>> {
         match self {
             Type::FixedBytes(_) => Ok(Value::Bytes(raw)),
             _ => self.decode(raw),

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// The result of every call of this crate.
+/// The result of every call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What the caller should do about an [`Error`].
@@ -22,17 +22,11 @@ pub enum ErrorKind {
     Conflict,
     /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
     Full,
-    /// There is no room at this moment, but gc may make some. Only with [`Options::wait_for_space`] off: wait
-    /// with [`Db::wait_for_space`], then repeat the call.
-    ///
-    /// [`Options::wait_for_space`]: crate::Options::wait_for_space
-    /// [`Db::wait_for_space`]: crate::Db::wait_for_space
+    /// There is no room at this moment, but gc may make some. Only with `Options::wait_for_space` off: wait
+    /// with `Db::wait_for_space`, then repeat the call.
     Busy,
-    /// What is asked for would have to be read from the disk, and the thread does not wait for that ([`Db::at_hand_only`]). Nothing was
-    /// changed. Have [`Db::take_missing`] brought, then repeat the call.
-    ///
-    /// [`Db::at_hand_only`]: crate::Db::at_hand_only
-    /// [`Db::take_missing`]: crate::Db::take_missing
+    /// What is asked for would have to be read from the disk, and the thread does not wait for that (`Db::at_hand_only`). Nothing was
+    /// changed. Have `Db::take_missing` brought, then repeat the call.
     NotInMemory,
     /// Another process has the store open, or a backup of it is under way already.
     Locked,
@@ -44,7 +38,7 @@ pub enum ErrorKind {
     Io,
     /// The caller ended what it had asked for.
     Cancelled,
-    /// The store was opened for reading only ([`Options::read_only`](crate::Options::read_only)).
+    /// The store was opened for reading only (`Options::read_only`).
     ReadOnly,
     /// The store was closed, or an earlier failed sync, or a batch that stopped half-way, closed it for writing.
     Closed,
@@ -62,19 +56,22 @@ struct Told {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+    #[doc(hidden)]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Told { kind, message: message.into() }))
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    #[doc(hidden)]
+    pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }
 
-    pub(crate) fn corrupted(message: impl Into<String>) -> Error {
+    #[doc(hidden)]
+    pub fn corrupted(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corrupted, message)
     }
 
-    /// For a progress function that ends what it is told about: a [backup](crate::Db::backup_with).
+    /// For a progress function that ends what it is told about: a backup (`Db::backup_with`).
     pub fn cancelled() -> Error {
         Error::new(ErrorKind::Cancelled, "it was cancelled")
     }

@@ -7,24 +7,24 @@
 /// # Panics
 /// They all exist; so for the others.
 #[inline(always)]
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array_at(bytes, at))
 }
 
 /// The number in the four bytes at `at`.
 #[inline(always)]
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array_at(bytes, at))
 }
 
 /// The number in the eight bytes at `at`.
 #[inline(always)]
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 
 /// The number in the sixteen bytes at `at`.
-pub(crate) fn u128_at(bytes: &[u8], at: usize) -> u128 {
+pub fn u128_at(bytes: &[u8], at: usize) -> u128 {
     u128::from_le_bytes(array_at(bytes, at))
 }
 

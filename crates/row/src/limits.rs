@@ -1,0 +1,8 @@
+//! The limits of one row.
+
+/// Bytes in a key: 1 to this.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+/// Bytes in one value and in one row's values together.
+pub const ROW_BYTES_MAX: usize = 64 << 20;
+/// Fields in a table.
+pub const FIELDS_MAX: usize = 1024;
