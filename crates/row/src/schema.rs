@@ -65,26 +65,31 @@ pub struct Field {
 
 impl Field {
     /// The field, resolved.
+    #[inline]
     pub fn id(&self) -> FieldId {
         self.id
     }
 
     /// 1 to 255 bytes.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The field's type.
+    #[inline]
     pub fn kind(&self) -> Type {
         self.kind
     }
 
     /// Whether a row may be without it.
+    #[inline]
     pub fn is_nullable(&self) -> bool {
         self.nullable
     }
 
     /// What it holds in rows that were written without it: `Null` if nullable.
+    #[inline]
     pub fn default(&self) -> Value<'_> {
         self.default.borrow()
     }
@@ -216,11 +221,13 @@ impl Schema {
     }
 
     /// Whether new names in writes are learned.
+    #[inline]
     pub fn is_open(&self) -> bool {
         self.open
     }
 
     /// The fields in order.
+    #[inline]
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }

@@ -182,22 +182,26 @@ impl Layout {
     }
 
     /// The bytes of every row body of this version without field expiries, if that is the same for all.
+    #[inline]
     pub fn body_bytes(&self) -> Option<usize> {
         (self.fixed_slots() == self.slots.len()).then_some(self.fixed_end())
     }
 
     /// Whether there are fixed fields.
+    #[inline]
     pub fn has_fixed(&self) -> bool {
         self.fixed_slots > 0
     }
 
     /// Bytes of the presence bitmap, with which every row body begins.
+    #[inline]
     pub fn presence_bytes(&self) -> usize {
         self.bitmap_bytes()
     }
 
     /// Where in every row body of this version the field with this id lies, and which presence bit is its (byte and mask), if it
     /// is a fixed field: for merging in place.
+    #[inline]
     pub fn fixed_place(&self, id: FieldId) -> Option<(std::ops::Range<usize>, usize, u8)> {
         let slot = self.slot_of_id(id)?;
         let width = self.slots[slot].kind.width()?;
@@ -207,6 +211,7 @@ impl Layout {
 
     /// Which bytes of a row body of this version a reader of the field with this id touches beside the presence bitmap, if it
     /// is a fixed field.
+    #[inline]
     pub fn fixed_reach(&self, id: FieldId) -> Option<std::ops::Range<usize>> {
         let place = self.fixed_place(id)?.0;
         Some(if self.direct_slots > 0 { place } else { self.bitmap_bytes()..place.end })

@@ -72,6 +72,7 @@ pub enum Misfit {
 
 impl Type {
     /// The bytes a value takes, if that is the same for all values of the type.
+    #[inline]
     pub(crate) const fn width(self) -> Option<usize> {
         match self {
             Type::Bool | Type::I8 | Type::U8 => Some(1),
@@ -85,6 +86,7 @@ impl Type {
 
     /// Whether its values are counted in whole steps: integers, and timestamps in microseconds.
     #[doc(hidden)]
+    #[inline]
     pub const fn is_integer(self) -> bool {
         matches!(
             self,

@@ -27,6 +27,7 @@ pub enum Value<'a> {
 
 impl Value<'_> {
     /// Whether this is [`Value::Null`].
+    #[inline]
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
     }
@@ -231,6 +232,7 @@ impl From<Value<'_>> for OwnedValue {
 
 impl OwnedValue {
     /// The value, borrowed.
+    #[inline]
     pub fn borrow(&self) -> Value<'_> {
         match self {
             OwnedValue::Null => Value::Null,
