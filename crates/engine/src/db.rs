@@ -143,7 +143,7 @@ impl Db {
         }
         if options.create {
             create_directories(path).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot make the directory {}: {error}", path.display()))
+                Error::io(format_args!("cannot make the directory {}", path.display()), error)
             })?;
         }
         let file = path.join(FAST_TIER_FILE);

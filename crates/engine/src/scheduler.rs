@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// How long a background thread sleeps between two rounds: `busy` after one that found work, twice as long after each
 /// that found none. An idle store uses no processor to speak of, and a busy one is looked after at once.
@@ -63,7 +63,7 @@ impl Scheduler {
         for &(name, run) in jobs {
             let mine = Arc::clone(shared);
             let thread = spawn(name, Box::new(move || run(&mine))).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start the background thread {name:?}: {error}"))
+                Error::io(format_args!("cannot start the background thread {name:?}"), error)
             })?;
             self.threads.lock().push(thread);
         }

@@ -1,9 +1,12 @@
 //! What can go wrong, and what the caller should do about it.
 //!
 //! [`Error`] carries an [`ErrorKind`] that says what to do, and a message that says what was wrong and, for a limit,
-//! what the limit is. Kinds are stable; messages are for people.
+//! what the limit is. Kinds are stable; messages are for people. What the operating system said is in the message, and for programs
+//! the [source](std::error::Error::source).
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 /// The result of every call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -53,12 +56,13 @@ pub struct Error(Box<Told>);
 struct Told {
     kind: ErrorKind,
     message: String,
+    source: Option<Arc<io::Error>>,
 }
 
 impl Error {
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Told { kind, message: message.into() }))
+        Error(Box::new(Told { kind, message: message.into(), source: None }))
     }
 
     #[doc(hidden)]
@@ -69,6 +73,13 @@ impl Error {
     #[doc(hidden)]
     pub fn corrupted(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corrupted, message)
+    }
+
+    /// The operating system refused what `message` says; what it said is added to it.
+    #[doc(hidden)]
+    pub fn io(message: impl fmt::Display, source: io::Error) -> Error {
+        let message = format!("{message}: {source}");
+        Error(Box::new(Told { kind: ErrorKind::Io, message, source: Some(Arc::new(source)) }))
     }
 
     /// For a progress function that ends what it is told about: a backup (`Db::backup_with`).
@@ -99,7 +110,12 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+/// The source is the [`io::Error`] of the operating system, where it refused something.
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
 
 impl From<hedgerow_device::DeviceError> for Error {
     fn from(error: hedgerow_device::DeviceError) -> Error {
@@ -108,8 +124,62 @@ impl From<hedgerow_device::DeviceError> for Error {
             E::Full { .. } | E::TargetFull { .. } => ErrorKind::Full,
             E::Locked { .. } => ErrorKind::Locked,
             E::Closed { .. } => ErrorKind::Closed,
+            E::ReadOnly { .. } => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        Error::new(kind, error.to_string())
+        let message = error.to_string();
+        let source = match error {
+            E::Full { source, .. } => source,
+            E::TargetFull { source, .. } | E::Io { source, .. } => Some(source),
+            _ => None,
+        };
+        Error(Box::new(Told { kind, message, source: source.map(Arc::new) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::path::PathBuf;
+
+    use hedgerow_device::DeviceError;
+
+    use super::*;
+
+    fn system_error(error: &Error) -> Option<i32> {
+        error.source().and_then(|source| source.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error)
+    }
+
+    /// `ENOSPC` and `EIO` of Linux.
+    const NO_SPACE: i32 = 28;
+    const IO: i32 = 5;
+
+    #[test]
+    fn what_the_system_said_is_the_source() {
+        let path = PathBuf::from("fast");
+        let said = || io::Error::from_raw_os_error(IO);
+        let refused: Error = DeviceError::Io { what: "sync", path: path.clone(), source: said() }.into();
+        assert_eq!((refused.kind(), system_error(&refused)), (ErrorKind::Io, Some(IO)));
+        assert!(refused.message().contains(&said().to_string()), "{refused}");
+        let source = Some(io::Error::from_raw_os_error(NO_SPACE));
+        let full: Error = DeviceError::Full { wanted: 2, limit: 1, source }.into();
+        assert_eq!((full.kind(), system_error(&full.clone())), (ErrorKind::Full, Some(NO_SPACE)));
+        let own = Error::io("cannot make it", said());
+        assert_eq!((own.kind(), system_error(&own)), (ErrorKind::Io, Some(IO)));
+        assert_eq!(own.message(), format!("cannot make it: {}", said()));
+        let limit: Error = DeviceError::Full { wanted: 2, limit: 1, source: None }.into();
+        assert!(limit.source().is_none() && Error::invalid("a bad call").source().is_none());
+    }
+
+    #[test]
+    fn a_tier_that_is_only_read_refuses_as_such() {
+        let error: Error = DeviceError::ReadOnly { path: PathBuf::from("fast") }.into();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    }
+
+    /// Results of a word or two are returned in registers.
+    #[test]
+    fn an_error_is_one_word() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
     }
 }

@@ -19,7 +19,7 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
-use crate::{Durability, Error, ErrorKind, Options, Result};
+use crate::{Durability, Error, Options, Result};
 
 /// One open store.
 pub(crate) struct Engine {
@@ -90,9 +90,8 @@ impl Engine {
     ) -> Result<Engine> {
         let cache = Cache::new(&options, !log.tier().is_read_only());
         let epoch = Arc::new(Epoch::new());
-        let arena = NodeArena::new(options.index_bytes_max).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot reserve memory for the index: {error}"))
-        })?;
+        let arena = NodeArena::new(options.index_bytes_max)
+            .map_err(|error| Error::io("cannot reserve memory for the index", error))?;
         arena.prefer_huge_pages();
         let arena = Arc::new(arena);
         let access = FieldAccess { by_offset: options.schema_layout, early_stop: options.early_stop };

@@ -63,8 +63,7 @@ impl Target {
     /// Takes the directory for a backup of the store that `root` is of, making it if need be, or goes on with one.
     pub(super) fn open(directory: &Path, root: &Root) -> Result<Target> {
         create_directories(directory).map_err(|error| {
-            let place = directory.display();
-            Error::new(ErrorKind::Io, format!("cannot make the directory {place}: {error}"))
+            Error::io(format_args!("cannot make the directory {}", directory.display()), error)
         })?;
         let lock = DirectoryLock::take(directory)?;
         let [fast, partial, manifest] =
