@@ -25,6 +25,8 @@
 
 mod needed;
 pub(crate) mod reorder;
+#[cfg(all(test, shuttle))]
+mod shuttle;
 pub(crate) mod victims;
 
 use std::ops::ControlFlow;

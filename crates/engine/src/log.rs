@@ -18,6 +18,8 @@ mod replay;
 mod salvage;
 pub(crate) mod segment;
 mod segments;
+#[cfg(all(test, shuttle))]
+mod shuttle;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_number;
 
-const STRIPES: usize = 64;
+const STRIPES: usize = if cfg!(shuttle) { 4 } else { 64 };
 
 /// What is counted per operation.
 #[derive(Debug, Clone, Copy)]

@@ -61,10 +61,10 @@ const CHANGES_IN_LOG: u32 = 1 << 16;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
-/// Extents are no smaller, and their sizes are multiples of it.
-pub(crate) const EXTENT_BYTES_MIN: u64 = 256 << 10;
+/// Extents are no smaller, and their sizes are multiples of it. Small under `shuttle`, so that a few records fill one.
+pub(crate) const EXTENT_BYTES_MIN: u64 = if cfg!(shuttle) { 64 << 10 } else { 256 << 10 };
 /// The root takes no less.
-pub(crate) const ROOT_BYTES_MIN: u64 = 1 << 20;
+pub(crate) const ROOT_BYTES_MIN: u64 = if cfg!(shuttle) { 256 << 10 } else { 1 << 20 };
 /// Blocks for catalogs and lists are had by so many bytes.
 const ROOM_STEP: u64 = 64 << 10;
 /// Where the first catalog area begins.
