@@ -1,7 +1,7 @@
 //! What a row is, whatever store keeps it.
 //!
 //! This crate owns what a row means and its bytes: values and their types, schemas and how they evolve, the body of a row and of a
-//! change to one, and the errors that all stores share. It knows nothing of keys, logs, indexes, files or threads, and has no
+//! change to one, and the errors that all stores share. It knows nothing of logs, indexes, files or threads, and has no
 //! lock and no `unsafe`. Arrows run one way: `hedgerow-device <- hedgerow-row <- hedgerow`.
 //!
 //! # Who uses what
@@ -9,18 +9,21 @@
 //! **People who use a store** find all they need in `hedgerow`, which re-exports what is at the root of this crate ([`Schema`], [`Value`],
 //! [`Error`], [`row!`], [`limits`] and so on). Those names are stable as `hedgerow`'s own are.
 //!
-//! **Stores** use the modules as well: [`schema`] for the bytes of rows, [`le_bytes`] for numbers in bytes at rest. `hedgerow` does not
-//! re-export them. Some methods of types at the root are for stores, too (`Error::new`, `Type::decode`): the documentation
-//! hides them. No promise is made about either: they change with the stores of the same version.
+//! **Stores** use the modules as well: [`schema`] for the bytes of rows, [`body_blocks`] for what of them is
+//! verified, [`le_bytes`] for numbers in bytes at rest. `hedgerow` does not re-export them. Some methods of types at the root are
+//! for stores, too (`Error::new`, `Type::decode`): the documentation hides them. No promise is made about either: they change with
+//! the stores of the same version.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`schema`] | what a row means: fields, types, evolution, and the bytes of a row's body |
+//! | [`body_blocks`] | the blocks of a body, each under a checksum |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod body_blocks;
 mod error;
 pub mod le_bytes;
 pub mod limits;

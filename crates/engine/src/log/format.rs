@@ -28,8 +28,8 @@
 //!   seed instead, and `merged through` is 0 or, in 48 bits, the sequence of the last delta that is in the
 //!   body whole, under 16 bits of the crc32c of that number, seeded likewise. The number counts as the record's sequence where
 //!   it is the higher.
-//! * A block has `1 << block shift` bytes: 256 up to a body of 32 KiB, else the smallest power of two that needs at most
-//!   128 blocks. A partial read verifies the header and the blocks it touches.
+//! * A block has `1 << block shift` bytes, which follows from the length of the body (`body_blocks.rs` of `crates/row`). A
+//!   partial read verifies the header and the blocks it touches.
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
 //! * `previous` refers to what this record replaced when it was written, the version under it (`format/record_ref.rs`); 0 is nothing
 //!   in the log. A delta without it would be meaningless; in a row it serves snapshots.
@@ -47,6 +47,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
+use hedgerow_row::body_blocks::{BLOCKS_MAX, block_shift, bytes_verified};
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 use hedgerow_row::schema::body::BodyBytes;
 
@@ -61,10 +62,6 @@ pub(crate) use record_ref::RecordRef;
 pub(crate) const HEADER_BYTES: usize = 40;
 /// Bytes of the mark after the last record of a segment: zeros where the next header's checksum and length will be.
 pub(crate) const END_BYTES: usize = 8;
-/// The most blocks a body is divided into.
-const BLOCKS_MAX: usize = 128;
-/// log2 of the smallest block.
-const BLOCK_SHIFT_MIN: u8 = 8;
 
 /// A row or delta carries an expiry in its header.
 pub(crate) const FLAG_EXPIRES: u8 = 1;
@@ -119,14 +116,6 @@ pub(crate) struct RecordSpec<'a> {
     pub(crate) body_bytes: usize,
 }
 
-const fn block_shift(body_bytes: usize) -> u8 {
-    let mut shift = BLOCK_SHIFT_MIN;
-    while body_bytes > BLOCKS_MAX << shift {
-        shift += 1;
-    }
-    shift
-}
-
 const fn align(bytes: usize, to: usize) -> usize {
     bytes.next_multiple_of(to)
 }
@@ -139,9 +128,8 @@ pub(crate) fn span_verified(
     part: &Range<usize>,
 ) -> (usize, Range<usize>) {
     let parts = Parts::new(flags, key_bytes, body_bytes, block_shift(body_bytes));
-    let first = part.start >> parts.shift << parts.shift;
-    let end = part.end.next_multiple_of(1 << parts.shift).min(body_bytes);
-    (parts.body, parts.body + first..parts.body + end)
+    let verified = bytes_verified(parts.shift, body_bytes, part);
+    (parts.body, parts.body + verified.start..parts.body + verified.end)
 }
 
 /// Where the parts of a record lie.
@@ -185,9 +173,6 @@ const _: () = {
     assert!(parts.record == parts.body + 704);
     // What is stored at once, and what is counted in bits.
     assert!(parts.crcs.is_multiple_of(4) && parts.body.is_multiple_of(8) && END_BYTES == 8);
-    assert!(
-        BLOCKS_MAX == u128::BITS as usize && block_shift(BLOCKS_MAX << BLOCK_SHIFT_MIN) == BLOCK_SHIFT_MIN
-    );
     assert!(RecordKind::Row as u8 == 1 && RecordKind::Batch as u8 == 4);
 };
 
