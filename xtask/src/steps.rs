@@ -103,7 +103,8 @@ fn skipped_without_nightly(components: &[&str]) -> Option<Outcome> {
 }
 
 /// Of the tests of rows, those of golden bytes: that crate has no unsafe code, and those with random rows take minutes each.
-const MIRI_ROWS: [&str; 2] = ["schema::tests::fixed_numbers", "schema::tests::golden"];
+const MIRI_ROWS: [&str; 3] =
+    ["schema::tests::fixed_numbers", "schema::tests::golden", "stored_row::tests::blocks"];
 /// Modules whose tests miri runs with strict provenance: no pointer is made of an integer.
 const MIRI_STRICT: [&str; 7] = [
     "log::format",

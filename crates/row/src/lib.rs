@@ -9,7 +9,7 @@
 //! **People who use a store** find all they need in `hedgerow`, which re-exports what is at the root of this crate ([`Schema`], [`Value`],
 //! [`Error`], [`row!`], [`limits`] and so on). Those names are stable as `hedgerow`'s own are.
 //!
-//! **Stores** use the modules as well: [`schema`] for the bytes of rows, [`body_blocks`] for what of them is
+//! **Stores** use the modules as well: [`schema`] and [`stored_row`] for the bytes of rows, [`body_blocks`] for what of them is
 //! verified, [`le_bytes`] for numbers in bytes at rest. `hedgerow` does not re-export them. Some methods of types at the root are
 //! for stores, too (`Error::new`, `Type::decode`): the documentation hides them. No promise is made about either: they change with
 //! the stores of the same version.
@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`schema`] | what a row means: fields, types, evolution, and the bytes of a row's body |
 //! | [`body_blocks`] | the blocks of a body, each under a checksum |
+//! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
@@ -28,6 +29,7 @@ mod error;
 pub mod le_bytes;
 pub mod limits;
 pub mod schema;
+pub mod stored_row;
 
 pub use error::{Error, ErrorKind, Result};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
