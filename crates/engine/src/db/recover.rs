@@ -522,7 +522,7 @@ pub(super) fn chain_below(log: &Log, chain: &mut SmallVec<[u64; 8]>) -> Result<O
 
 /// Where a walk ended, if the records after it may be missing.
 pub(super) fn checked_end(walk: &SegmentWalk<'_>, found: &OpenState) -> Result<WalkEnd> {
-    let end = walk.end();
+    let end = walk.end()?;
     // A killed process leaves no holes; a power cut leaves none where all was durable.
     let hole = match found.power_cut {
         false => end.beyond || end.dirty,

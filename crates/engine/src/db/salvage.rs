@@ -84,14 +84,7 @@ impl Salvage {
             });
         }
         for gap in segment.gaps {
-            let what = match &gap.record {
-                Some(record) => format!("a record of the key {}", record.key.escape_ascii()),
-                None => "it is not known of which rows".to_owned(),
-            };
-            self.damage.push(Error::corrupted(format!(
-                "the log is corrupted at byte {} of the fast tier: {} bytes are not what was written ({what})",
-                gap.offset, gap.bytes
-            )));
+            self.damage.push(gap.error());
             match gap.record {
                 Some(record) if record.changes_catalog => self.lose_change(record.sequence),
                 Some(record) => {

@@ -134,7 +134,7 @@ impl Log {
             let word = self.tier.load_u64(record.offset());
             extract.invalidated.push((record.offset(), super::format::invalidated_word(word)));
         }
-        match walk.end().end {
+        match walk.end()?.end {
             end if end == segment.end => Ok(extract),
             end => Err(walk.corrupted(end as usize)),
         }

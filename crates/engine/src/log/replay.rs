@@ -154,35 +154,41 @@ impl<'a> SegmentWalk<'a> {
         Ok(position == end)
     }
 
-    /// Where the walk stands, and whether records go on beyond. Call when `next_record` has returned `None`.
-    pub(crate) fn end(&self) -> WalkEnd {
+    /// Where the walk stands, and whether records go on beyond. Call when `next_record` has returned `None`. `Version` if one of those is
+    /// of a kind that this build does not know.
+    pub(crate) fn end(&self) -> Result<WalkEnd> {
         let end = self.position as u64;
         let mut found = WalkEnd { end, beyond: false, dirty: self.is_dirty(), beyond_sequence: None };
         if !self.sealed {
-            self.find_beyond(&mut found);
+            self.find_beyond(&mut found)?;
         }
-        found
+        Ok(found)
     }
 
     /// Looks for a record after the place where parsing ended. Almost always there are only zeros.
-    fn find_beyond(&self, found: &mut WalkEnd) {
+    fn find_beyond(&self, found: &mut WalkEnd) -> Result<()> {
         let mut position = self.torn_batch_end.max(self.position + 8);
         while position.saturating_add(HEADER_BYTES) <= self.bytes.len() {
             let rest = &self.bytes[position..];
             let offset = self.start + position as u64;
-            if rest[..8] != [0; 8]
-                && let Ok(record) = Record::parse(rest, offset, self.segment_number, true)
-            {
-                found.beyond = true;
-                if record.flags() & FLAG_RELOCATED == 0 {
-                    let lowest = found.beyond_sequence.unwrap_or(u64::MAX);
-                    found.beyond_sequence = Some(lowest.min(record.sequence()));
-                }
-                position += record.record_bytes();
-            } else {
+            if rest[..8] == [0; 8] {
                 position += 8;
+                continue;
             }
+            position += match Record::parse(rest, offset, self.segment_number, true) {
+                Ok(record) => {
+                    found.beyond = true;
+                    if record.flags() & FLAG_RELOCATED == 0 {
+                        let lowest = found.beyond_sequence.unwrap_or(u64::MAX);
+                        found.beyond_sequence = Some(lowest.min(record.sequence()));
+                    }
+                    record.record_bytes()
+                }
+                Err(why @ NotARecord::Flags(_)) => return Err(why.error(offset)),
+                Err(_) => 8,
+            };
         }
+        Ok(())
     }
 
     /// The error for a record that does not parse at `position`.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hedgerow_device::{Clock, FastTier};
 
-use super::format::{FLAG_RELOCATED, HEADER_BYTES, Record, RecordKind};
+use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
 use super::{Log, OpenState};
 use crate::manifest::root::Root;
@@ -31,6 +31,25 @@ pub(crate) struct Gap {
     pub(crate) record: Option<LostRecord>,
     /// All records that were there had lower sequences than this.
     pub(crate) before_sequence: u64,
+    /// What begins it is no damage: a record that this build does not know.
+    pub(crate) unknown: Option<NotARecord>,
+}
+
+impl Gap {
+    /// Told to whoever asked for what is left.
+    pub(crate) fn error(&self) -> Error {
+        if let Some(unknown) = self.unknown {
+            return unknown.error(self.offset);
+        }
+        let what = match &self.record {
+            Some(record) => format!("a record of the key {}", record.key.escape_ascii()),
+            None => "it is not known of which rows".to_owned(),
+        };
+        Error::corrupted(format!(
+            "the log is corrupted at byte {} of the fast tier: {} bytes are not what was written ({what})",
+            self.offset, self.bytes
+        ))
+    }
 }
 
 /// A record of which one byte is wrong, and so not its place in the order of versions.
@@ -218,12 +237,12 @@ impl Log {
         let mut found = search.found;
         let expected = segment.durable_end.max(if segment.sealed { segment.end } else { 0 });
         if end < expected {
-            let record = None;
             found.gaps.push(Gap {
                 offset: start + end,
                 bytes: expected - end,
-                record,
+                record: None,
                 before_sequence: u64::MAX,
+                unknown: None,
             });
         }
         bound_gaps(&mut found, &segment);
@@ -245,15 +264,22 @@ impl<'a> Search<'a, '_> {
         Record::parse(rest, self.start + at as u64, self.segment.segment_number, true).ok()
     }
 
-    /// Where the next record lies that verifies, from `at` on.
+    /// Where the next record lies that verifies, from `at` on, known or not.
     fn resume(&self, mut at: usize) -> Option<usize> {
         while at + HEADER_BYTES <= self.bytes.len() {
-            if self.bytes[at..at + 8] != [0; 8] && self.parse(at).is_some() {
+            if self.bytes[at..at + 8] != [0; 8] && (self.parse(at).is_some() || self.unknown(at).is_some()) {
                 return Some(at);
             }
             at += 8;
         }
         None
+    }
+
+    /// Why a record at `at` that was written so is none to this build.
+    fn unknown(&self, at: usize) -> Option<NotARecord> {
+        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
+        let parsed = Record::parse(rest, self.start + at as u64, self.segment.segment_number, true);
+        parsed.err().filter(|why| matches!(why, NotARecord::Flags(_)))
     }
 
     /// Collects records and gaps; returns where the last of them ends.
@@ -282,8 +308,8 @@ impl<'a> Search<'a, '_> {
             let after = lost.as_ref().map_or(at + 8, |(bytes, _)| at + bytes);
             let durable = self.segment.durable_end as usize;
             let is_dirty = !power_cut && self.bytes.get(at..at + 4).is_some_and(|crc| crc != [0; 4]);
-            let next = self.resume(at + 8);
-            if next.is_none() && at >= durable && !is_dirty {
+            let (next, unknown) = (self.resume(at + 8), self.unknown(at));
+            if next.is_none() && at >= durable && !is_dirty && unknown.is_none() {
                 if batch.1 > at {
                     // It was never finished: all or nothing.
                     self.found.records.truncate(batch.0);
@@ -296,10 +322,10 @@ impl<'a> Search<'a, '_> {
                 None => (at, None),
             };
             if record.is_some() {
-                self.push_gap(at, first.min(to), record);
+                self.push_gap(at, first.min(to), record, None);
             }
             if first < to {
-                self.push_gap(first, to, None);
+                self.push_gap(first, to, None, unknown);
             }
             match next {
                 Some(next) => at = next,
@@ -308,11 +334,17 @@ impl<'a> Search<'a, '_> {
         }
     }
 
-    fn push_gap(&mut self, from: usize, to: usize, record: Option<LostRecord>) {
+    fn push_gap(&mut self, from: usize, to: usize, record: Option<LostRecord>, unknown: Option<NotARecord>) {
         let offset = self.start + from as u64;
         let after = self.found.records.len() as u64;
         // Until `bound_gaps` puts a sequence there: the record that comes next.
-        self.found.gaps.push(Gap { offset, bytes: (to - from) as u64, record, before_sequence: after });
+        self.found.gaps.push(Gap {
+            offset,
+            bytes: (to - from) as u64,
+            record,
+            before_sequence: after,
+            unknown,
+        });
     }
 
     /// The record at `at`, if it would verify with one byte other than it is, and its length. A checksum of 32 bits over a

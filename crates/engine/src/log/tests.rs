@@ -1,9 +1,10 @@
-//! What the log does by the clock.
+//! What the log does by the clock, and with records of a kind that this build does not know.
 
 use std::sync::Arc;
 
 use hedgerow_device::{CrashModel, CrashSim};
 
+use super::format::{RecordKind, RecordSpec};
 use super::*;
 use crate::{Durability, Options};
 
@@ -62,4 +63,65 @@ fn a_clock_that_steps_back_does_no_harm() {
     assert!(!writes_headers(&log));
     clock.advance_ms(500 + CHECKPOINT_INTERVAL.as_millis() as u64);
     assert!(writes_headers(&log));
+}
+
+/// Appends a row with these flags; returns where it lies.
+fn append(log: &Log, flags: u8) -> Range<u64> {
+    let spec = RecordSpec {
+        kind: RecordKind::Row,
+        flags,
+        table: 1,
+        schema_version: 1,
+        key: b"key",
+        expires_at_ms: None,
+        body_bytes: 100,
+    };
+    let mut appender = log.appender();
+    let claim = crate::space::Claim::Write;
+    let reservation = appender.reserve(log, segment::SegmentKind::Row, spec.record_bytes(), claim).unwrap();
+    let place = reservation.range();
+    let record = log.encode(&reservation, 0, &spec, |body| body.fill(1));
+    let sequence = log.take_sequence();
+    log.seal(&record, sequence, None);
+    appender.commit(reservation, sequence);
+    place
+}
+
+/// A log that ends with a record that is torn, and after it one with a flag that this build does not know; and where that lies.
+fn with_unknown() -> (Log, u64) {
+    let log = open(&Clock::manual(1_000_000));
+    let torn = append(&log, 0);
+    let unknown = append(&log, 32);
+    log.tier().write(torn.start + 60, 8, |bytes| bytes.fill(0xEE));
+    (log, unknown.start)
+}
+
+/// It is no end of the log that a crash has torn: what else there is behind it would be cut off.
+#[test]
+fn a_record_that_is_not_known_is_told_behind_a_torn_one() {
+    let (log, at) = with_unknown();
+    let (extent, ..) = log.segments()[0];
+    let mut walk = log.walk(extent).unwrap();
+    assert!(walk.next_record().unwrap().is_none(), "the first is torn");
+    let error = walk.end().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Version);
+    assert!(error.message().contains(&format!("at byte {at} of the fast tier has flags 32")), "{error}");
+}
+
+/// Nor is it damage.
+#[test]
+fn what_is_not_known_of_a_damaged_log_is_told_as_that() {
+    let (log, at) = with_unknown();
+    let (extent, ..) = log.segments()[0];
+    for power_cut in [false, true] {
+        let salvaged = log.salvage_segment(extent, power_cut).unwrap();
+        let errors: Vec<_> = salvaged.gaps.iter().map(|gap| gap.error()).collect();
+        let told: Vec<_> = errors.iter().filter(|error| error.kind() == ErrorKind::Version).collect();
+        assert_eq!(told.len(), 1, "{errors:?}");
+        assert!(
+            told[0].message().contains(&format!("byte {at} of the fast tier has flags 32")),
+            "{}",
+            told[0]
+        );
+    }
 }
