@@ -162,7 +162,7 @@ fn check_source(path: &str, text: &str, problems: &mut Vec<String>) {
         let code = line.split("//").next().unwrap_or(line);
         if is_past_the_door(path, code) && !is_test {
             problems.push(format!(
-                "{path}:{number}: atomics and locks come from the engine's sync.rs, which schedules them in tests"
+                "{path}:{number}: atomics and locks come from crate::sync, the one door to them"
             ));
         }
         if !allowed_unsafe && (has_word(code, "unsafe {") || has_word(code, "unsafe fn")) {
@@ -186,7 +186,6 @@ fn is_past_the_door(path: &str, code: &str) -> bool {
     ]
     .iter()
     .any(|import| code.starts_with(import));
-    // What is between threads in `crates/row` is immutable: it has no door.
     is_import && (path.starts_with("crates/engine/src/") || path.starts_with("crates/row/src/"))
 }
 

@@ -43,6 +43,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The store was opened for reading only (`Options::read_only`).
     ReadOnly,
+    /// This kind of store does not do that. Nothing was changed.
+    Unsupported,
     /// The store was closed, or an earlier failed sync, or a batch that stopped half-way, closed it for writing.
     Closed,
 }

@@ -1,8 +1,8 @@
 //! What a row is, whatever store keeps it.
 //!
 //! This crate owns what a row means and its bytes: values and their types, schemas and how they evolve, the body of a row and of a
-//! change to one, and the errors that all stores share. It knows nothing of logs, indexes, files or threads, and has no
-//! lock and no `unsafe`. Arrows run one way: `hedgerow-device <- hedgerow-row <- hedgerow`.
+//! change to one, and the errors that all stores share; and the seam for those stores that keep a row as a pair. It knows nothing of
+//! logs, indexes, files or threads, and has no `unsafe`. Arrows run one way: `hedgerow-device <- hedgerow-row <- hedgerow`.
 //!
 //! # Who uses what
 //!
@@ -18,18 +18,21 @@
 //! |---|---|
 //! | [`schema`] | what a row means: fields, types, evolution, and the bytes of a row's body |
 //! | [`body_blocks`] | the blocks of a body, each under a checksum |
+//! | [`backend`] | the seam for backends that keep pairs, and the one in memory that others are held against |
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod backend;
 pub mod body_blocks;
 mod error;
 pub mod le_bytes;
 pub mod limits;
 pub mod schema;
 pub mod stored_row;
+mod sync;
 
 pub use error::{Error, ErrorKind, Result};
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

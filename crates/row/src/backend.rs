@@ -1,0 +1,185 @@
+//! The seam for backends that keep pairs of a key and a value: key-value devices, memory of other machines, and for reference
+//! [memory of this process](memory).
+//!
+//! Owns what such a backend is asked and what it answers. A row is one pair: [`pair_key`] is its key, a [stored
+//! row](crate::stored_row) its value. The log of the tiered store is no such backend: it reads rows in place.
+//!
+//! Answers come after microseconds, and a backend is quick only with many commands under way: a session starts them and takes
+//! their answers later, in any order. Commands that are under way together are concurrent, also those of one session on one key;
+//! each is atomic. What a caller wants in order it starts after the answer to what went before. Traits are object-safe on purpose:
+//! beside such a wait a virtual call is nothing.
+//!
+//! Must not know what a value says, nor who keeps it.
+
+pub mod memory;
+
+use std::time::Duration;
+
+use crate::Result;
+
+/// Bytes of a group at the front of a key: the table's number.
+pub const GROUP_BYTES: usize = 4;
+
+/// The key of the pair that keeps the row with this key of this table.
+pub fn pair_key(table: u32, key: &[u8]) -> Vec<u8> {
+    [&table.to_be_bytes(), key].concat()
+}
+
+/// A backend that keeps pairs.
+pub trait Backend: Send + Sync {
+    /// What it can, and how much it takes: always the same.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// A session, for one thread at a time.
+    ///
+    /// # Errors
+    /// `Closed`.
+    fn session(&self) -> Result<Box<dyn Session>>;
+
+    /// Takes no more commands, from this session or another. Those under way happen, or are answered with `Closed`.
+    ///
+    /// # Errors
+    /// What it failed to make durable.
+    fn close(&self) -> Result<()>;
+}
+
+/// What a backend can, and how much it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What it is called in a URL.
+    pub name: &'static str,
+    /// Bytes in a pair's key: from those of a group to this.
+    pub key_bytes_max: usize,
+    /// Bytes in a pair's value: 0 to this.
+    pub value_bytes_max: usize,
+    /// Commands that a session may have under way.
+    pub depth_max: usize,
+    /// Whether [`Command::Persist`] makes anything durable; else it is `Unsupported`.
+    pub persists: bool,
+}
+
+/// One caller's way to a backend.
+pub trait Session: Send {
+    /// Starts a command. What it borrows is free again when this returns.
+    ///
+    /// # Errors
+    /// Only what is known at once; nothing was started then. `Invalid`: the key or the value is over a limit. `Unsupported`: no
+    /// backend of this kind does it. `Busy`: so many commands are under way as may be. `Closed`.
+    fn start(&mut self, command: Command<'_>) -> Result<Ticket>;
+
+    /// Appends the answers that have come to `answered`, each once, in any order. Never blocks.
+    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>);
+
+    /// Blocks until `poll` has an answer, or nothing is under way, or this much time has passed.
+    ///
+    /// # Errors
+    /// `Closed`.
+    fn wait(&mut self, timeout: Duration) -> Result<()>;
+}
+
+/// Which of a session's commands an answer is for. Never given twice by one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// What a backend is asked.
+#[derive(Debug, Clone)]
+pub enum Command<'a> {
+    /// The pair under a key: [`Answer::Got`].
+    Get {
+        /// The pair's key.
+        key: &'a [u8],
+    },
+    /// Stores a pair over whatever is there: [`Answer::Stored`].
+    Put {
+        /// The pair's key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// What must be there; else the answer is `Conflict`, and nothing was stored.
+        expect: Expect,
+    },
+    /// Removes a pair: [`Answer::Deleted`].
+    Delete {
+        /// The pair's key.
+        key: &'a [u8],
+        /// What must be there; else the answer is `Conflict`, and nothing was removed.
+        expect: Expect,
+    },
+    /// Some pairs of a group, in any order: [`Answer::Walked`]. A pair that is there throughout a walk comes at least once.
+    Walk {
+        /// The table's number.
+        group: u32,
+        /// Where to go on.
+        from: Cursor,
+        /// At most so many pairs; at least one.
+        pairs: usize,
+    },
+    /// How many pairs a group has: [`Answer::Counted`].
+    Count {
+        /// The table's number.
+        group: u32,
+    },
+    /// Removes all pairs of a group, one by one: [`Answer::Cleared`].
+    Clear {
+        /// The table's number.
+        group: u32,
+    },
+    /// Makes durable what was answered before: [`Answer::Persisted`].
+    Persist,
+}
+
+/// What must be under a key for a command to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Anything or nothing.
+    Any,
+    /// Nothing.
+    Absent,
+    /// Some pair.
+    Present,
+    /// The pair that had this mark, unchanged since.
+    Same(Mark),
+}
+
+/// Tells a pair as it was seen from all that is ever stored under its key before or after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mark(u64);
+
+/// Where a walk goes on: the backend's own business.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cursor(Option<Box<[u8]>>);
+
+impl Cursor {
+    /// From the start of a group.
+    pub const START: Cursor = Cursor(None);
+}
+
+/// A pair as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// Its value.
+    pub value: Box<[u8]>,
+    /// For [`Expect::Same`].
+    pub mark: Mark,
+}
+
+/// What a backend answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The pair, if there is one.
+    Got(Option<Pair>),
+    /// It was stored, and has this mark.
+    Stored(Mark),
+    /// Whether there was one.
+    Deleted(bool),
+    /// Pairs, and where to go on; `None` at the end.
+    Walked(Vec<Pair>, Option<Cursor>),
+    /// So many.
+    Counted(u64),
+    /// None are left of those that were there.
+    Cleared,
+    /// It is durable.
+    Persisted,
+}

@@ -1,0 +1,211 @@
+//! Pairs in memory of this process: the reference that other backends are held against, and a store for tests.
+//!
+//! Owns a sorted map under one lock. Promises to be as unhelpful as the seam allows, so that callers who rely on more are found: a command
+//! happens when its session polls, the last started first. Nothing survives the process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket,
+};
+use crate::limits::{KEY_BYTES_MAX, ROW_BYTES_MAX};
+use crate::sync::Mutex;
+use crate::{Error, ErrorKind, Result};
+
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "memory",
+    key_bytes_max: GROUP_BYTES + KEY_BYTES_MAX,
+    // A row's values, and what is beside them in its body and before it.
+    value_bytes_max: ROW_BYTES_MAX + (1 << 20),
+    depth_max: 64,
+    persists: false,
+};
+
+/// Pairs in memory. All clones have the same ones.
+#[derive(Clone, Default)]
+pub struct MemoryBackend {
+    shared: Arc<Mutex<Pairs>>,
+}
+
+#[derive(Default)]
+struct Pairs {
+    pairs: BTreeMap<Box<[u8]>, Stored>,
+    /// Of all pairs ever stored.
+    stored: u64,
+    is_closed: bool,
+}
+
+/// What is under a key.
+struct Stored {
+    value: Box<[u8]>,
+    mark: Mark,
+}
+
+impl Backend for MemoryBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        self.shared.lock().check_open()?;
+        let shared = Arc::clone(&self.shared);
+        Ok(Box::new(MemorySession { shared, started: VecDeque::new(), tickets: 0 }))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.shared.lock().is_closed = true;
+        Ok(())
+    }
+}
+
+struct MemorySession {
+    shared: Arc<Mutex<Pairs>>,
+    started: VecDeque<(Ticket, OwnedCommand)>,
+    tickets: u64,
+}
+
+/// A [`Command`] that borrows nothing.
+enum OwnedCommand {
+    Get(Box<[u8]>),
+    Put(Box<[u8]>, Box<[u8]>, Expect),
+    Delete(Box<[u8]>, Expect),
+    Walk(u32, Cursor, usize),
+    Count(u32),
+    Clear(u32),
+}
+
+impl OwnedCommand {
+    fn of(command: Command<'_>) -> Result<OwnedCommand> {
+        Ok(match command {
+            Command::Get { key } => OwnedCommand::Get(checked_key(key)?),
+            Command::Put { key, value, expect } => {
+                let max = CAPABILITIES.value_bytes_max;
+                if value.len() > max {
+                    let bytes = value.len();
+                    return Err(Error::invalid(format!("a value of {bytes} bytes; it has at most {max}")));
+                }
+                OwnedCommand::Put(checked_key(key)?, value.into(), expect)
+            }
+            Command::Delete { key, expect } => OwnedCommand::Delete(checked_key(key)?, expect),
+            Command::Walk { group, from, pairs } => OwnedCommand::Walk(group, from, pairs.max(1)),
+            Command::Count { group } => OwnedCommand::Count(group),
+            Command::Clear { group } => OwnedCommand::Clear(group),
+            Command::Persist => {
+                let message = "pairs in memory cannot be made durable: they end with the process";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+        })
+    }
+}
+
+fn checked_key(key: &[u8]) -> Result<Box<[u8]>> {
+    let max = CAPABILITIES.key_bytes_max;
+    match key.len() {
+        GROUP_BYTES.. if key.len() <= max => Ok(key.into()),
+        bytes => Err(Error::invalid(format!("a pair's key of {bytes} bytes; it has {GROUP_BYTES} to {max}"))),
+    }
+}
+
+impl Session for MemorySession {
+    fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        let command = OwnedCommand::of(command)?;
+        self.shared.lock().check_open()?;
+        if self.started.len() == CAPABILITIES.depth_max {
+            let depth = CAPABILITIES.depth_max;
+            let message = format!("{depth} commands are under way in this session, as many as may be");
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        self.tickets += 1;
+        self.started.push_back((Ticket(self.tickets), command));
+        Ok(Ticket(self.tickets))
+    }
+
+    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
+        while let Some((ticket, command)) = self.started.pop_back() {
+            // Let go of between two commands: other sessions come in between them.
+            let answer = self.shared.lock().answer(command);
+            answered.push((ticket, answer));
+        }
+    }
+
+    fn wait(&mut self, _timeout: Duration) -> Result<()> {
+        self.shared.lock().check_open()
+    }
+}
+
+impl Pairs {
+    fn check_open(&self) -> Result<()> {
+        match self.is_closed {
+            true => Err(Error::new(ErrorKind::Closed, "the backend was closed")),
+            false => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, command: OwnedCommand) -> Result<Answer> {
+        self.check_open()?;
+        Ok(match command {
+            OwnedCommand::Get(key) => {
+                let found = self.pairs.get(&key);
+                Answer::Got(found.map(|stored| Pair { key, value: stored.value.clone(), mark: stored.mark }))
+            }
+            OwnedCommand::Put(key, value, expect) => {
+                self.check_expected(&key, expect)?;
+                self.stored += 1;
+                let mark = Mark(self.stored);
+                self.pairs.insert(key, Stored { value, mark });
+                Answer::Stored(mark)
+            }
+            OwnedCommand::Delete(key, expect) => {
+                self.check_expected(&key, expect)?;
+                Answer::Deleted(self.pairs.remove(&key).is_some())
+            }
+            OwnedCommand::Walk(group, from, pairs) => self.walk(group, from, pairs),
+            OwnedCommand::Count(group) => Answer::Counted(self.of_group(group, None).count() as u64),
+            OwnedCommand::Clear(group) => {
+                self.pairs.retain(|key, _| key[..GROUP_BYTES] != group.to_be_bytes());
+                Answer::Cleared
+            }
+        })
+    }
+
+    fn check_expected(&self, key: &[u8], expect: Expect) -> Result<()> {
+        let is_expected = match (expect, self.pairs.get(key)) {
+            (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => true,
+            (Expect::Same(seen), Some(stored)) => seen == stored.mark,
+            (Expect::Absent, Some(_)) | (Expect::Present | Expect::Same(_), None) => false,
+        };
+        match is_expected {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Conflict, "what is under the key is not what was expected")),
+        }
+    }
+
+    /// The pairs of a group, those after a key.
+    fn of_group(&self, group: u32, after: Option<&[u8]>) -> impl Iterator<Item = (&[u8], &Stored)> {
+        let prefix = group.to_be_bytes();
+        let from = match after {
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Included(&prefix[..]),
+        };
+        let found = self.pairs.range::<[u8], _>((from, Bound::Unbounded));
+        found.take_while(move |(key, _)| key[..GROUP_BYTES] == prefix).map(|(key, stored)| (&**key, stored))
+    }
+
+    fn walk(&self, group: u32, from: Cursor, pairs: usize) -> Answer {
+        let mut rest = self.of_group(group, from.0.as_deref());
+        let owned = |(key, stored): (&[u8], &Stored)| {
+            let (key, value) = (key.into(), stored.value.clone());
+            Pair { key, value, mark: stored.mark }
+        };
+        let walked: Vec<Pair> = rest.by_ref().take(pairs).map(owned).collect();
+        let last = rest.next().and(walked.last()).map(|pair| Cursor(Some(pair.key.clone())));
+        Answer::Walked(walked, last)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
