@@ -44,6 +44,7 @@ use std::collections::VecDeque;
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_row::le_bytes::u32_at;
 
+use crate::epoch::Guard;
 use crate::index::Slot;
 use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
@@ -220,9 +221,14 @@ impl Cache {
         Slot::from_raw(word).expect("an entry holds a log slot").with_older_versions(slot.older_versions())
     }
 
-    /// The bytes of the row at `place`. Under a guard pinned before the slot that says so was read.
+    /// The bytes of the row at `place`. The guard was pinned before the slot that says so was read.
     #[inline]
-    pub(crate) fn raw_record(&self, place: u64) -> Result<RawRecord<'_>> {
+    pub(crate) fn raw_record<'p>(&'p self, place: u64, _guard: &'p Guard<'_>) -> Result<RawRecord<'p>> {
+        self.entry(place)
+    }
+
+    #[inline(always)]
+    fn entry(&self, place: u64) -> Result<RawRecord<'_>> {
         let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
         let header = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
         let bytes = u32_at(header, 4) as usize;
@@ -231,7 +237,7 @@ impl Cache {
     }
 
     fn unverified(&self, place: u64) -> Result<Record<'_>> {
-        self.raw_record(place)?.record(false).map_err(|_| broken(place))
+        self.entry(place)?.record(false).map_err(|_| broken(place))
     }
 
     /// Prefetches the row of a cached slot.

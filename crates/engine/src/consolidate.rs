@@ -144,7 +144,10 @@ impl Engine {
         prefetch_chains(&self.log, found);
         let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
-            found.into_iter().flatten().filter_map(|slot| Some((slot, Chain::walked(&self.log, slot).ok()?))),
+            found
+                .into_iter()
+                .flatten()
+                .filter_map(|slot| Some((slot, Chain::walked(self.log.view(&guard), slot).ok()?))),
         );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
         // While a gc cycle runs, the row is copied instead.

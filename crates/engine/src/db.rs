@@ -248,7 +248,7 @@ impl Db {
     /// should live for microseconds, and nobody who holds it may wait for space.
     #[inline]
     pub fn pin(&self) -> ReadGuard<'_> {
-        ReadGuard(self.engine.epoch.pin())
+        ReadGuard(self.engine.read_view())
     }
 
     /// Takes a snapshot.

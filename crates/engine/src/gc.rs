@@ -45,11 +45,11 @@ use crate::db::pins::HeldSnapshot;
 use crate::db::read::{Bodies, GROUP};
 use crate::index::{Slot, Tag};
 use crate::levels::index_full;
-use crate::log::SegmentWalk;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
 };
 use crate::log::segment::SegmentKind;
+use crate::log::{LogView, SegmentWalk};
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::Pending;
 use crate::space::Claim;
@@ -365,7 +365,7 @@ impl Engine {
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(Some(0)) };
         let slot = self.cache.log_slot(slot);
         if slot.tag() == Tag::Delta {
-            return self.merge_chain(table, record, slot, claim);
+            return self.merge_chain(table, record, (slot, self.log.view(&guard)), claim);
         }
         if slot.offset() != record.offset() {
             return Ok(Some(0));
@@ -420,10 +420,10 @@ impl Engine {
         &self,
         table: &TableShared,
         record: &Record<'_>,
-        slot: Slot,
+        (slot, log): (Slot, LogView<'_>),
         claim: Claim,
     ) -> Result<Option<u64>> {
-        let chain = Chain::of(&self.log, slot)?;
+        let chain = Chain::of(log, slot)?;
         if !chain.has(record)? {
             return Ok(Some(0));
         }
@@ -433,7 +433,7 @@ impl Engine {
     }
 
     /// Writes the row that `chain`, under `slot`, amounts to, in its place; returns the bytes of its record. `None` if the key changed
-    /// meanwhile. Under a guard pinned before the slot was read.
+    /// meanwhile.
     pub(crate) fn write_merged(
         &self,
         table: &TableShared,

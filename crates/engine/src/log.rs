@@ -20,13 +20,13 @@ pub(crate) mod segment;
 mod segments;
 #[cfg(all(test, shuttle))]
 mod shuttle;
+mod view;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_device::{Clock, DeviceError, FastTier};
-use hedgerow_row::le_bytes::u32_at;
 use smallvec::SmallVec;
 
 pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
@@ -38,8 +38,9 @@ use segment::{
     add_obsolete_bytes,
 };
 use segments::Segments;
+pub(crate) use view::LogView;
 
-use self::format::{END_BYTES, RawRecord, Record, RecordRef};
+use self::format::{END_BYTES, RecordRef};
 use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;
@@ -201,32 +202,6 @@ impl Log {
     /// The time since some fixed moment, by the store's clock. Nothing that is kept depends on it.
     fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.monotonic_ns())
-    }
-
-    /// The record at `offset`, its prefix verified.
-    #[inline]
-    pub(crate) fn record(&self, offset: u64) -> Result<Record<'_>> {
-        self.raw_record(offset)?.record(self.verify_reads).map_err(|why| why.error(offset))
-    }
-
-    /// The same, to be verified even if reads are not: for whoever changes it.
-    pub(crate) fn verified_record(&self, offset: u64) -> Result<Record<'_>> {
-        self.raw_record(offset)?.record(true).map_err(|why| why.error(offset))
-    }
-
-    /// The bytes that should be the record at `offset`.
-    #[inline]
-    pub(crate) fn raw_record(&self, offset: u64) -> Result<RawRecord<'_>> {
-        // A place that is not verified may be anywhere.
-        let Some(extent) = self.extents.get(offset >> self.space.extent_shift()) else {
-            return Err(not_a_record(offset));
-        };
-        let segment_number = extent.segment_number.load(Ordering::Relaxed);
-        let Some(header) = self.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
-        let bytes = u32_at(header, 4) as usize;
-        // Who looks into the record is charged for the blocks it looks at.
-        let Some(bytes) = self.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
-        Ok(RawRecord { bytes, offset, segment_number })
     }
 
     /// Whether reads verify checksums.

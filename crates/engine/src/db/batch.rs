@@ -18,7 +18,7 @@ use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
 use super::prefetch::prefetch_row;
-use super::read::{Bodies, GROUP, RowRef};
+use super::read::{Bodies, GROUP, ReadView, RowRef};
 use super::write::check_key;
 use crate::epoch::Guard;
 use crate::index::{IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
@@ -264,8 +264,9 @@ impl Engine {
             }
         }
         // Until all is published: the index need not be searched again.
-        let guard = self.epoch.pin();
-        let (parts, made) = self.parts(&batch.staged, writes, &guard)?;
+        let view = self.read_view();
+        let guard = view.guard();
+        let (parts, made) = self.parts(&batch.staged, writes, &view)?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
@@ -277,7 +278,7 @@ impl Engine {
         }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
-        let reserved = match self.reserve_index(&parts, &guard) {
+        let reserved = match self.reserve_index(&parts, guard) {
             Ok(reserved) => reserved,
             Err(full) => return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
@@ -291,7 +292,7 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        match self.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard) {
+        match self.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, guard) {
             Ok(sequence) => Ok(Attempt::Done(sequence, bytes)),
             Err(IndexFull { .. }) => Err(self.log.halt(&mut appenders)),
         }
@@ -319,7 +320,7 @@ impl Engine {
         &self,
         staged: &'b Staged,
         writes: &'b [StagedWrite],
-        guard: &'b Guard<'_>,
+        view: &'b ReadView<'_>,
     ) -> Result<(Vec<Part<'b>>, Vec<u8>)> {
         let (mut parts, mut made) = (Vec::with_capacity(writes.len()), Vec::new());
         for (table, of_one) in staged.by_table(writes) {
@@ -327,7 +328,7 @@ impl Engine {
             for group in of_one.chunks(GROUP) {
                 let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(|write| staged.key(write)).collect();
                 let mut found = [Located::default(); GROUP];
-                table.levels.locate_to_publish(&keys, guard, &mut found);
+                table.levels.locate_to_publish(&keys, view.guard(), &mut found);
                 for (write, found) in group.iter().zip(&found) {
                     if let Some(slot) = found.slot.filter(|&slot| self.looks_at_row(&write.op, slot)) {
                         prefetch_row(&self.log, &self.cache, slot);
@@ -340,7 +341,8 @@ impl Engine {
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         check_at_hand(&self.log, &self.disk_waits, chain)?;
                     }
-                    let Some((draft, body)) = self.part(&schema, (staged, write), found.slot, &mut made)?
+                    let Some((draft, body)) =
+                        self.part(&schema, (staged, write), (view, found.slot), &mut made)?
                     else {
                         continue;
                     };
@@ -407,7 +409,7 @@ impl Engine {
         deltas.for_each(|part| appender.count_delta(part.bytes));
         for (part, old) in parts.iter().zip(replaced) {
             part.table.expiry.replaced(old, part.draft.expires_over(old));
-            self.count_replaced(part.draft.kind, old);
+            self.count_replaced(part.draft.kind, old, guard);
             let chain_max = self.options.delta_chain_max;
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
@@ -445,7 +447,7 @@ impl Engine {
         &self,
         schema: &Arc<TableSchema>,
         (staged, write): (&'b Staged, &'b StagedWrite),
-        slot: Option<Slot>,
+        (view, slot): (&ReadView<'_>, Option<Slot>),
         made: &mut Vec<u8>,
     ) -> Result<Option<(Draft, EncodedBody<'b>)>> {
         let from = made.len();
@@ -482,13 +484,13 @@ impl Engine {
                 if body.is_none() && goes_unseen(made.len() - from) {
                     delta_draft(schema, None, made.len() - from)
                 } else {
-                    let row = self.row_at(schema, slot)?;
+                    let row = view.row_at(schema, slot)?;
                     self.with_delta(schema, (slot, row), (made, from), *expiry)?
                 }
             }
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
-                let Some(row) = self.row_at(schema, slot)? else { return Ok(None) };
+                let Some(row) = view.row_at(schema, slot)? else { return Ok(None) };
                 let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
                 made.extend(EMPTY_DELTA);
                 self.with_delta(schema, (slot, Some(row)), (made, from), expiry)?

@@ -297,7 +297,7 @@ impl CacheWorker<'_> {
         log_slot: Slot,
         guard: &Guard<'_>,
     ) -> Result<bool> {
-        let chain = Chain::of(self.log, log_slot)?;
+        let chain = Chain::of(self.log.view(guard), log_slot)?;
         let newest = chain.newest();
         if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);

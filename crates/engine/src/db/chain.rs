@@ -13,8 +13,8 @@ use hedgerow_device::CopiedBlocks;
 use smallvec::SmallVec;
 
 use crate::index::Slot;
-use crate::log::Log;
 use crate::log::format::{Record, RecordKind, RecordRef};
+use crate::log::{Log, LogView};
 use crate::{Error, Result};
 
 impl From<Slot> for RecordRef {
@@ -48,7 +48,7 @@ struct Below<'a> {
 #[derive(Debug)]
 pub(crate) struct Chain<'a> {
     newest: Record<'a>,
-    log: &'a Log,
+    log: LogView<'a>,
     /// Not inline: a row without deltas should be cheap to move.
     below: OnceCell<Box<Below<'a>>>,
     depth: u8,
@@ -57,15 +57,15 @@ pub(crate) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// The records that `slot`, a log slot and no tombstone, leads to. Under a guard pinned before the slot was read.
+    /// The records that `slot`, a log slot and no tombstone, leads to.
     #[inline(always)]
-    pub(crate) fn of(log: &'a Log, slot: Slot) -> Result<Chain<'a>> {
+    pub(crate) fn of(log: LogView<'a>, slot: Slot) -> Result<Chain<'a>> {
         debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
         Chain::new(log, log.record(slot.offset())?, slot)
     }
 
     /// [`Chain::of`] with all its records walked: what follows does not fail for want of one.
-    pub(crate) fn walked(log: &'a Log, slot: Slot) -> Result<Chain<'a>> {
+    pub(crate) fn walked(log: LogView<'a>, slot: Slot) -> Result<Chain<'a>> {
         let chain = Chain::of(log, slot)?;
         chain.below()?;
         Ok(chain)
@@ -73,7 +73,7 @@ impl<'a> Chain<'a> {
 
     /// The same, of which the newest record is at hand.
     #[inline(always)]
-    pub(crate) fn new(log: &'a Log, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
+    pub(crate) fn new(log: LogView<'a>, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
         let (depth, is_row) = match newest.kind() {
             RecordKind::Row => (0, true),
             RecordKind::Delta => (slot.depth(), false),
@@ -215,7 +215,7 @@ impl<'a> Chain<'a> {
 /// The slot of the version that `slot`, a log slot, stood for when `sequence` was the last: the first down the chain that is not
 /// younger. `None` if there was no row.
 #[inline(never)]
-pub(crate) fn version_before(log: &Log, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
+pub(crate) fn version_before(log: LogView<'_>, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
     let mut slot = Some(slot);
     while let Some(version) = slot {
         let record = log.record(version.offset())?;

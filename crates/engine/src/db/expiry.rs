@@ -175,7 +175,7 @@ impl Engine {
         if dropped {
             self.gc.record_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
-            self.count_obsolete(slot);
+            self.count_obsolete(slot, &guard);
             self.counters.add(Count::Expired);
         }
         dropped
@@ -228,13 +228,13 @@ impl Engine {
     pub(crate) fn sweep(&self, table: &TableShared, pass: &mut Pass) -> Result<()> {
         let mut expired = Vec::new();
         {
-            let guard = self.epoch.pin();
+            let view = self.read_view();
             let mut batch = ScanBatch::default();
-            let more = table.levels.next_rows(&mut pass.cursor, SLOTS, &guard, &mut batch);
+            let more = table.levels.next_rows(&mut pass.cursor, SLOTS, view.guard(), &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
-                match self.row_at(&schema, Some(slot)) {
+                match view.row_at(&schema, Some(slot)) {
                     Ok(None) => expired.push(key.to_vec()),
                     Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
                     Err(_) => {}

@@ -366,11 +366,11 @@ impl View {
         };
         let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::at(from));
         loop {
-            let guard = self.engine.epoch.pin();
-            let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
+            let view = self.engine.read_view();
+            let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
-                let Some(row) = self.engine.row_at(&schema, Some(slot)).transpose() else { continue };
+                let Some(row) = view.row_at(&schema, Some(slot)).transpose() else { continue };
                 if !visit(key, row) {
                     return Ok(());
                 }
@@ -436,11 +436,11 @@ impl View {
             let mut cursor = Cursor::default();
             loop {
                 progress(CheckProgress::Rows(report.rows, total));
-                let guard = self.engine.epoch.pin();
-                let more = table.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
+                let view = self.engine.read_view();
+                let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {
-                    match self.engine.row_at(&schema, Some(slot)) {
+                    match view.row_at(&schema, Some(slot)) {
                         Ok(None) => {}
                         Ok(Some(row)) if row.key() != key => report.problems.push(misplaced(key)),
                         Ok(Some(row)) => match row.for_each_position(|_, _| ()) {

@@ -11,8 +11,10 @@
 //! While deltas are being merged into the base row in place (`consolidate/in_place.rs`), a block of it may not match its checksum; the deltas at hand
 //! explain it then. So the base row under deltas is read by copies, where it is one that may be merged.
 //!
-//! Invariant: the schema is loaded after the slot, so that it knows the version of every record the slot leads to.
+//! Invariant: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. [`ReadView`] keeps that order:
+//! it owns the pin, looks up under it, and lends rows for as long as it lives.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,41 +31,92 @@ use super::engine::{Engine, TableShared};
 use super::prefetch::{RowPrefetch, prefetch_row};
 use super::torn_blocks::mend;
 use crate::cache::{self, Cache};
+use crate::epoch::Guard;
 use crate::index::{Slot, Tag};
-use crate::log;
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
+use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, Result, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
 
-impl Engine {
-    /// The row that `slot` stands for now; `None` if it is absent or has expired.
+/// A table's schema, as it was when it was loaded.
+pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
+
+/// What one thread reads together, under one pin. Rows are borrowed from it, and cannot outlive the pin; nor can it be taken after
+/// the look-up that led to them, for the same view looks up.
+pub(crate) struct ReadView<'e> {
+    engine: &'e Engine,
+    guard: Guard<'e>,
+}
+
+impl fmt::Debug for ReadView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
+
+impl<'e> ReadView<'e> {
+    /// What keeps it, for who asks the index or publishes in it.
+    #[inline]
+    pub(crate) fn guard(&self) -> &Guard<'e> {
+        &self.guard
+    }
+
+    /// The log under it.
+    #[inline]
+    pub(crate) fn log(&self) -> LogView<'_> {
+        self.engine.log.view(&self.guard)
+    }
+
+    /// Whether it is of this store.
+    pub(super) fn is_of(&self, engine: &Engine) -> bool {
+        std::ptr::eq(self.engine, engine)
+    }
+
+    /// The slot of `key`, for whoever reads it, and the schema: loaded after it, so that it knows the version of every record that the
+    /// slot leads to.
     #[inline(always)]
-    pub(super) fn row_at<'a>(
-        &'a self,
-        schema: &'a Arc<TableSchema>,
+    pub(super) fn locate(&self, table: &TableShared, key: &[u8]) -> (Option<Slot>, LoadedSchema) {
+        let slot = table.levels.locate(key, &self.guard);
+        (slot, table.schema.load())
+    }
+
+    /// The row that `slot` stands for now; `None` if it is absent or has expired. `schema` was loaded after the slot.
+    #[inline(always)]
+    pub(super) fn row_at<'v>(
+        &'v self,
+        schema: &'v Arc<TableSchema>,
         slot: Option<Slot>,
-    ) -> Result<Option<RowRef<'a>>> {
+    ) -> Result<Option<RowRef<'v>>> {
+        let (engine, log) = (self.engine, self.log());
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
-        check_at_hand(&self.log, &self.disk_waits, slot)?;
+        check_at_hand(&engine.log, &engine.disk_waits, slot)?;
         let raw = match slot.is_cached() {
-            false => self.log.raw_record(slot.offset())?,
-            true => self.cache.raw_record(slot.offset())?,
+            false => log.raw_record(slot.offset())?,
+            true => engine.cache.raw_record(slot.offset(), &self.guard)?,
         };
-        let Ok(newest) = raw.record(self.log.verifies_reads()) else { return Err(not_a_record(&raw)) };
-        let now_ms = self.clock.now_ms();
+        let Ok(newest) = raw.record(log.verifies_reads()) else { return Err(not_a_record(&raw)) };
+        let now_ms = engine.clock.now_ms();
         // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
             RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),
-            _ if slot.expires() => Chain::of(&self.log, slot)?.expires_at_ms()?,
+            _ if slot.expires() => Chain::of(log, slot)?.expires_at_ms()?,
             _ => None,
         };
         if is_past(expires_at_ms, now_ms) {
             return Ok(None);
         }
-        Ok(Some(RowRef { schema, chain: Chain::new(&self.log, newest, slot)?, now_ms, expires_at_ms }))
+        Ok(Some(RowRef { schema, chain: Chain::new(log, newest, slot)?, now_ms, expires_at_ms }))
+    }
+}
+
+impl Engine {
+    /// Pins the epoch: what is found under the view stays where it is as long as that lives.
+    #[inline]
+    pub(crate) fn read_view(&self) -> ReadView<'_> {
+        ReadView { engine: self, guard: self.epoch.pin() }
     }
 
     /// What to prefetch of rows of which the fields `ids` will be asked for, if that is known.
@@ -83,10 +136,10 @@ impl Engine {
     /// Whether there is a row. The row itself is looked at only if it may have expired.
     pub(super) fn exists(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Get);
-        let guard = self.epoch.pin();
-        match table.levels.locate(key, &guard) {
-            Some(slot) if slot.expires() => Ok(self.row_at(&table.schema.load(), Some(slot))?.is_some()),
-            slot => Ok(super::deleted::is_row(slot)),
+        let view = self.read_view();
+        match view.locate(table, key) {
+            (Some(slot), schema) if slot.expires() => Ok(view.row_at(&schema, Some(slot))?.is_some()),
+            (slot, _) => Ok(super::deleted::is_row(slot)),
         }
     }
 
@@ -116,18 +169,18 @@ impl Engine {
         }
     }
 
-    /// [`Engine::read`] of a key that was looked up under a guard that is still held.
+    /// [`Engine::read`] of a key that was looked up under a view that still lives.
     #[inline]
     pub(super) fn read_handle<R>(
         &self,
         table: &TableShared,
         key: &[u8],
-        slot: Option<Slot>,
+        (view, slot): (&ReadView<'_>, Option<Slot>),
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
         let schema = table.schema.load();
-        let row = self.row_at(&schema, slot)?;
+        let row = view.row_at(&schema, slot)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             record_read(&self.cache, &self.counters, table, key, slot);
@@ -145,8 +198,8 @@ impl Engine {
         for group in keys.chunks(GROUP) {
             let mut found = [None; GROUP];
             let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
-            let guard = self.epoch.pin();
-            table.levels.locate_many(&keys, &guard, &mut found);
+            let view = self.read_view();
+            table.levels.locate_many(&keys, view.guard(), &mut found);
             let slots = &found[..keys.len()];
             self.disk_waits.ask_for(&self.log, slots);
             check_all_at_hand(&self.log, &self.disk_waits, slots.iter().flatten().copied())?;
@@ -154,7 +207,7 @@ impl Engine {
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
                 self.counters.add(Count::Get);
-                let row = self.row_at(&schema, slot)?;
+                let row = view.row_at(&schema, slot)?;
                 if let Some(row) = &row {
                     self.enqueue_chain(table, row);
                     record_read(&self.cache, &self.counters, table, key, slot);
@@ -177,9 +230,8 @@ impl Engine {
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
-        let guard = self.epoch.pin();
-        let slot = table.levels.locate(key, &guard);
-        let schema = table.schema.load();
+        let view = self.read_view();
+        let (slot, schema) = view.locate(table, key);
         if let Some(slot) = slot {
             self.disk_waits.ask_for_one(&self.log, slot);
         }
@@ -189,10 +241,10 @@ impl Engine {
             _ => {}
         }
         let version = match (slot, before) {
-            (Some(slot), Some(sequence)) => version_before(&self.log, self.cache.log_slot(slot), sequence)?,
+            (Some(slot), Some(sequence)) => version_before(view.log(), self.cache.log_slot(slot), sequence)?,
             _ => slot,
         };
-        let row = self.row_at(&schema, version)?;
+        let row = view.row_at(&schema, version)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             if before.is_none() {

@@ -24,7 +24,7 @@ use crate::index::{Slot, Tag};
 use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
-use crate::log::{Log, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
+use crate::log::{Log, LogView, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, Result};
@@ -223,7 +223,9 @@ impl Recovery<'_> {
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         for &offset in &walked.torn {
-            mend_torn(self.log, self.catalog, self.epoch, &self.log.verified_record(offset)?)?;
+            let guard = self.epoch.pin();
+            let torn = self.log.view(&guard).verified_record(offset)?;
+            mend_torn(self.log, self.catalog, &guard, &torn)?;
         }
         let upgraded = self.catalog.upgraded_catalog(walked.last_sequence);
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place, upgraded)
@@ -447,9 +449,10 @@ impl Recovery<'_> {
 
     /// Resolves several records that cannot be told apart without their keys.
     fn resolve_long_keys(&self, run: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
+        let guard = self.epoch.pin();
         let mut keyed = Vec::with_capacity(run.len());
         for entry in run {
-            keyed.push((self.log.record(entry.slot.offset())?.key(), *entry));
+            keyed.push((self.log.view(&guard).record(entry.slot.offset())?.key(), *entry));
         }
         keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
         for versions in keyed.chunk_by(|(a, _), (b, _)| a == b) {
@@ -465,7 +468,7 @@ impl Recovery<'_> {
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         let mut expires = newest.expires();
         match newest.tag() {
-            Tag::Delta => expires = chain_below(self.log, &mut chain)?.is_some(),
+            Tag::Delta => expires = chain_below(self.log.view(&self.epoch.pin()), &mut chain)?.is_some(),
             // Nothing older is left for it to hide. Gc drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.add_obsolete(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
@@ -487,7 +490,9 @@ impl Recovery<'_> {
         building.expiring += u64::from(expires);
         let Building { levels, prefix, key, .. } = building;
         if versions[0].is_long() {
-            return levels.push(self.log.record(newest.offset())?.key(), slot).map_err(index_full);
+            let guard = self.epoch.pin();
+            let record = self.log.view(&guard).record(newest.offset())?;
+            return levels.push(record.key(), slot).map_err(index_full);
         }
         key.clear();
         key.extend_from_slice(prefix);
@@ -498,7 +503,7 @@ impl Recovery<'_> {
 
 /// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
 /// expires, by the newest record that says so.
-pub(super) fn chain_below(log: &Log, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
+pub(super) fn chain_below(log: LogView<'_>, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
     let mut record = log.record(chain[0])?;
     let mut word = record.expires_at_ms();
     while record.kind() == RecordKind::Delta {

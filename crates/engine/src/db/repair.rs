@@ -135,12 +135,12 @@ impl Repair<'_> {
         let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
         loop {
             (self.visit)(RepairEvent::Progress(self.seen, self.total));
-            let guard = engine.epoch.pin();
-            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, &guard, &mut batch);
+            let view = engine.read_view();
+            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
             let schema = shared.schema.load();
             for (key, slot) in batch.iter() {
                 self.seen += 1;
-                let read = engine
+                let read = view
                     .row_at(&schema, Some(slot))
                     .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
                 match read {

@@ -158,11 +158,11 @@ impl Scan {
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let engine = table.engine();
         let shared = table.shared();
-        let guard = engine.epoch.pin();
+        let view = engine.read_view();
         let wanted = state.step.min(*limit);
         state.step = (state.step * 2).min(STEP_MAX);
         let range = (as_slice(from), as_slice(to));
-        let more = shared.levels.scan(range, *reverse, wanted, &guard, &mut state.batch);
+        let more = shared.levels.scan(range, *reverse, wanted, view.guard(), &mut state.batch);
         state.finished = more == ScanEnd::Done;
         engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();
@@ -185,9 +185,9 @@ impl Scan {
             }
             let version = match before {
                 None => Some(slot),
-                Some(sequence) => version_before(&engine.log, engine.cache.log_slot(slot), sequence)?,
+                Some(sequence) => version_before(view.log(), engine.cache.log_slot(slot), sequence)?,
             };
-            let Some(row) = engine.row_at(&schema, version)? else { continue };
+            let Some(row) = view.row_at(&schema, version)? else { continue };
             engine.enqueue_chain(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {

@@ -1,6 +1,5 @@
 //! `Table`: a handle to one table, and its operations.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use hedgerow_device::Random;
@@ -12,11 +11,10 @@ use smallvec::SmallVec;
 use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
-use super::read::{GROUP, RowRef};
+use super::read::{GROUP, ReadView, RowRef};
 use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
 use super::{Db, Row};
-use crate::epoch::Guard;
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
@@ -38,7 +36,7 @@ pub struct Table {
 
 /// Keeps what is found under it where it is; see [`Db::pin`].
 #[derive(Debug)]
-pub struct ReadGuard<'d>(pub(super) Guard<'d>);
+pub struct ReadGuard<'d>(pub(super) ReadView<'d>);
 
 /// Where the row of a key was when it was [looked up](Table::look_up): writes since then are not seen through it.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +44,7 @@ pub struct RowHandle<'p> {
     slot: Option<Slot>,
     /// The table, as the log numbers it: clearing a table changes it.
     table: u32,
-    guard: PhantomData<&'p ()>,
+    view: &'p ReadView<'p>,
 }
 
 /// Walks down the index in search of a random row.
@@ -271,11 +269,11 @@ impl Table {
         mut visit: impl FnMut(usize, RowHandle<'p>),
     ) {
         // A guard of another store holds nothing here: what is found under it will be looked up again.
-        let holds = std::ptr::eq(guard.0.epoch(), &*self.engine.epoch);
+        let holds = guard.0.is_of(&self.engine);
         let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };
         for (group, keys) in keys.chunks(GROUP).enumerate() {
             self.engine.look_up_rows(&self.shared, keys, |index, slot| {
-                visit(group * GROUP + index, RowHandle { slot, table, guard: PhantomData });
+                visit(group * GROUP + index, RowHandle { slot, table, view: &guard.0 });
             });
         }
     }
@@ -294,7 +292,7 @@ impl Table {
         if row.table != self.shared.id.load(Ordering::Acquire) {
             return self.read(key, read);
         }
-        self.engine.read_handle(&self.shared, key, row.slot, read)
+        self.engine.read_handle(&self.shared, key, (row.view, row.slot), read)
     }
 
     /// Whole rows, one answer for each key, in order. The look-ups overlap.
@@ -330,11 +328,11 @@ impl Table {
     pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
         let mut key = Vec::new();
         for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
-            let guard = self.engine.epoch.pin();
-            match self.shared.levels.sample(random, &guard, &mut key) {
+            let view = self.engine.read_view();
+            match self.shared.levels.sample(random, view.guard(), &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();
-                    return Ok(self.engine.row_at(&schema, Some(slot))?.map(|_| key));
+                    return Ok(view.row_at(&schema, Some(slot))?.map(|_| key));
                 }
                 slot if is_row(slot) => return Ok(Some(key)),
                 _ => {}

@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 use super::catalog::Catalog;
 use super::chain::Chain;
 use crate::Result;
-use crate::epoch::Epoch;
+use crate::epoch::Guard;
 use crate::index::Slot;
-use crate::log::Log;
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
+use crate::log::{Log, LogView};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of a row's body and what takes their place.
@@ -82,12 +82,11 @@ pub(crate) fn mend<'d, 'a: 'd>(
 }
 
 /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
-pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, epoch: &Epoch, row: &Record<'_>) -> Result<()> {
-    let guard = epoch.pin();
+pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, guard: &Guard<'_>, row: &Record<'_>) -> Result<()> {
     let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
     if let Some(table) = catalog.by_id(row.table()) {
         let schema = table.schema.load();
-        let chain = chain_over(log, row, table.levels.locate_version(row.key(), &guard));
+        let chain = chain_over(log.view(guard), row, table.levels.locate_version(row.key(), guard));
         let mended = match (&chain, schema.layout(row.schema_version())) {
             (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
             _ => None,
@@ -117,7 +116,7 @@ pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, epoch: &Epoch, row: &Recor
 
 /// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
 /// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
-fn chain_over<'l>(log: &'l Log, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'l>> {
+fn chain_over<'l>(log: LogView<'l>, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'l>> {
     let mut last = u64::MAX;
     while let Some(version) = slot {
         let record = log.record(version.offset()).ok()?;

@@ -32,6 +32,7 @@ use super::counters::Count;
 use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared};
 use super::read::{Bodies, RowRef};
+use crate::epoch::Guard;
 use crate::index::{Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
@@ -133,7 +134,7 @@ impl Engine {
         appender.commit(reservation, sequence);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
-        self.count_replaced(draft.kind, old);
+        self.count_replaced(draft.kind, old, &guard);
         drop(guard);
         self.cache.record_write(&table.traffic);
         self.make_durable(sequence)?;
@@ -170,22 +171,22 @@ impl Engine {
 
     /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
     #[inline]
-    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>) {
+    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>, guard: &Guard<'_>) {
         let Some(old) = old else { return };
         if kind != RecordKind::Delta && !is_droppable_tombstone(old) {
-            self.count_obsolete(old);
+            self.count_obsolete(old, guard);
         } else if kind == RecordKind::Delta && old.depth() == 0 {
             self.log.chain_begun(old.offset());
         }
     }
 
-    /// Counts the records of a version, by its log slot, as obsolete. Call with a guard that was pinned while the version was current.
-    pub(super) fn count_obsolete(&self, old: Slot) {
+    /// Counts the records of a version, by its log slot, as obsolete. The guard was pinned while the version was current.
+    pub(super) fn count_obsolete(&self, old: Slot, guard: &Guard<'_>) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
             return self.log.add_obsolete(old.offset(), old.bytes());
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
-        let Ok(chain) = Chain::of(&self.log, old) else { return };
+        let Ok(chain) = Chain::of(self.log.view(guard), old) else { return };
         let Ok(records) = chain.records() else { return };
         for record in records {
             self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
@@ -407,11 +408,11 @@ impl Engine {
         let mut waits = 0;
         loop {
             let step = self.planned(table, |_| {
-                let guard = self.epoch.pin();
-                let found = table.levels.locate_version(key, &guard);
+                let view = self.read_view();
+                let found = table.levels.locate_version(key, view.guard());
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
-                let row = self.row_at(&schema, found)?;
+                let row = view.row_at(&schema, found)?;
                 let slot = found.map(|slot| self.cache.log_slot(slot));
                 decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
             })?;

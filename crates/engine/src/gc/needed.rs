@@ -22,7 +22,7 @@ use super::{Emptied, PrefetchDepth};
 use crate::Result;
 use crate::db::engine::{Engine, TableShared};
 use crate::index::Slot;
-use crate::log::Log;
+use crate::log::LogView;
 use crate::log::format::{Record, RecordKind};
 
 /// Records on the way of the oldest snapshot that are walked for one victim's record. A row that changes all the time has as many
@@ -44,7 +44,7 @@ enum WayEnd {
 }
 
 /// Goes down from `now` to `record`, or to the row that the snapshot of `oldest` sees. That one is held.
-fn walk(log: &Log, now: Slot, record: &Record<'_>, oldest: u64) -> Result<WayEnd> {
+fn walk(log: LogView<'_>, now: Slot, record: &Record<'_>, oldest: u64) -> Result<WayEnd> {
     let mut on_the_way = Some(now);
     for _ in 0..STEPS_MAX {
         let Some(slot) = on_the_way else { return Ok(WayEnd::NotMet) };
@@ -66,7 +66,7 @@ fn is_row_seen(version: &Record<'_>, oldest: u64) -> bool {
 }
 
 /// The sequence of the row that the snapshot of `oldest` sees: no older version is on its way. 0 if that is too far down.
-fn row_seen(log: &Log, now: Slot, oldest: u64) -> Result<u64> {
+fn row_seen(log: LogView<'_>, now: Slot, oldest: u64) -> Result<u64> {
     let mut on_the_way = Some(now);
     for _ in 0..LONG_STEPS_MAX {
         let Some(slot) = on_the_way else { break };
@@ -100,7 +100,8 @@ impl Engine {
             // Its copy is found in its place.
             return Ok(None);
         }
-        let newest = self.log.record(slot.offset())?.sequence();
+        let log = self.log.view(&guard);
+        let newest = log.record(slot.offset())?.sequence();
         if newest <= oldest {
             // Every snapshot sees the newest version.
             return Ok(None);
@@ -108,11 +109,11 @@ impl Engine {
         let mut rows_seen = self.gc.rows_seen.lock();
         let mut seen = rows_seen.get(oldest, record.table(), record.key());
         if seen.is_none() {
-            match walk(&self.log, slot, record, oldest)? {
+            match walk(log, slot, record, oldest)? {
                 WayEnd::Met => return Ok(Some(newest)),
                 WayEnd::NotMet => return Ok(None),
                 WayEnd::Long => {
-                    let sequence = row_seen(&self.log, slot, oldest)?;
+                    let sequence = row_seen(log, slot, oldest)?;
                     rows_seen.insert(oldest, record.table(), record.key(), sequence);
                     seen = Some(sequence);
                 }

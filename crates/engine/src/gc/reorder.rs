@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
+use crate::epoch::Guard;
 use crate::index::{ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
 use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
@@ -110,7 +111,7 @@ impl Engine {
             if !are_out_of_order(batch.slots()) {
                 return true;
             }
-            self.copy_isolated(&table, batch.slots());
+            self.copy_isolated(&table, batch.slots(), &guard);
             if !more || self.scheduler.is_stopped() {
                 return true;
             }
@@ -121,8 +122,8 @@ impl Engine {
         true
     }
 
-    /// Copies the rows that do not lie together into the log, one after the other. Under a guard pinned before the slots were read.
-    fn copy_isolated(&self, table: &TableShared, slots: &[Slot]) {
+    /// Copies the rows that do not lie together into the log, one after the other.
+    fn copy_isolated(&self, table: &TableShared, slots: &[Slot], guard: &Guard<'_>) {
         let isolated: SmallVec<[Slot; ROWS]> =
             isolated(slots).map(|slot| self.cache.log_slot(slot)).collect();
         for group in isolated.chunks(GROUP) {
@@ -132,8 +133,8 @@ impl Engine {
             for slot in log_slots.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
-                let copied =
-                    Chain::walked(&self.log, slot).and_then(|chain| self.merge_row(table, slot, &chain));
+                let copied = Chain::walked(self.log.view(guard), slot)
+                    .and_then(|chain| self.merge_row(table, slot, &chain));
                 self.reorder_queue.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }

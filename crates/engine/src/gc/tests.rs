@@ -36,7 +36,7 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     {
         let guard = engine.epoch.pin();
         let slot = shared.levels.locate(b"key", &guard).unwrap();
-        let chain = Chain::of(&engine.log, slot).unwrap();
+        let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
         fill(&flat, 1);
         assert!(flat.delete(b"key").unwrap());
         let published = engine.write_merged(shared, slot, &chain, SegmentKind::Row, Claim::Write).unwrap();

@@ -71,7 +71,7 @@ fn writes_of(table: &Table) -> Writes {
     let through = engine.log.checkpoint().unwrap();
     let guard = engine.epoch.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
-    let chain = Chain::of(&engine.log, slot).unwrap();
+    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     let merge = engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
 }
@@ -137,7 +137,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (slot, body) = {
         let guard = table.engine().epoch.pin();
         let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
-        (slot, Chain::of(&table.engine().log, slot).unwrap().base_row().unwrap().body_offset())
+        (slot, Chain::of(table.engine().log.view(&guard), slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
@@ -157,7 +157,7 @@ fn what_cannot_be_merged_in_place_is_not() {
         let (engine, shared) = (table.engine(), table.shared());
         let guard = engine.epoch.pin();
         let slot = shared.levels.locate_version(KEY, &guard).unwrap();
-        let chain = Chain::of(&engine.log, slot).unwrap();
+        let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
         assert!(
             engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().is_none(),
             "{what}"
@@ -174,7 +174,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     let (engine, shared) = (table.engine(), table.shared());
     let guard = engine.epoch.pin();
     let slot = shared.levels.locate_version(KEY, &guard).unwrap();
-    let chain = Chain::of(&engine.log, slot).unwrap();
+    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     assert!(
         engine.in_place_merge().plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(),
         "a field the row lacks"
@@ -203,7 +203,7 @@ fn a_snapshot_sees_what_it_saw() {
 fn body_of(table: &Table) -> u64 {
     let (engine, guard) = (table.engine(), table.engine().epoch.pin());
     let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
-    Chain::of(&engine.log, slot).unwrap().base_row().unwrap().body_offset()
+    Chain::of(engine.log.view(&guard), slot).unwrap().base_row().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.

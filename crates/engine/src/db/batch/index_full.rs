@@ -188,15 +188,15 @@ impl Stopping {
     fn publish_half(&self, meanwhile: impl FnOnce(&Engine)) -> Error {
         let engine = self.table.engine();
         let mut appenders = engine.log.all_appenders();
-        let guard = engine.epoch.pin();
+        let view = engine.read_view();
         let writes = self.batch.staged.folded(0);
-        let (parts, made) = engine.parts(&self.batch.staged, &writes, &guard).unwrap();
+        let (parts, made) = engine.parts(&self.batch.staged, &writes, &view).unwrap();
         let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
         let reserved = engine.arena.reserve(0).unwrap();
         let others = engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap();
         let stopped =
-            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, &guard);
+            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, view.guard());
         assert!(stopped.is_err(), "there was memory");
         drop(others);
         meanwhile(engine);
@@ -248,7 +248,8 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
                 copying = Some(scope.spawn(|| {
                     let guard = engine.epoch.pin();
                     let slot = table.levels.locate_version(b"row", &guard).unwrap();
-                    Chain::walked(&engine.log, slot).and_then(|chain| engine.merge_row(table, slot, &chain))
+                    Chain::walked(engine.log.view(&guard), slot)
+                        .and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));
                 // Long enough for a copy that waits for nobody.
                 std::thread::sleep(std::time::Duration::from_millis(100));

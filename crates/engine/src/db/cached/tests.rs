@@ -111,7 +111,7 @@ fn every_write_replaces_the_cached_row() {
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().epoch.pin());
                 let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
-                let chain = Chain::of(&engine.log, log_slot).unwrap();
+                let chain = Chain::of(engine.log.view(&guard), log_slot).unwrap();
                 assert!(
                     engine
                         .write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write)
@@ -131,8 +131,10 @@ fn every_write_replaces_the_cached_row() {
         assert_eq!(a_of(&table, b"k"), wanted, "{name}");
         let now = slot(&table, b"k");
         assert!(!now.is_cached(), "{name}");
-        let record = table.engine().log.record(now.offset()).unwrap();
-        let previous = Slot::from(record.previous().unwrap());
+        let previous = {
+            let view = table.engine().read_view();
+            Slot::from(view.log().record(now.offset()).unwrap().previous().unwrap())
+        };
         assert!(!previous.is_cached() && previous.offset() != place, "{name}: {previous:?}");
         std::iter::from_fn(|| table.engine().cache.next_request()).for_each(drop);
         rounds(&db);
@@ -288,8 +290,8 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         put(&table, b"k", 7);
         cache(&db, &table, b"k");
         let engine = table.engine();
-        let guard = engine.epoch.pin();
-        let found = table.shared().levels.locate(b"k", &guard);
+        let view = engine.read_view();
+        let found = table.shared().levels.locate(b"k", view.guard());
         let place = found.unwrap().offset();
         match end {
             "overwritten" => put(&table, b"k", 8),
@@ -305,11 +307,12 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         }
         crowd(&db, &other);
         let schema = table.shared().schema.load();
-        let row = engine.row_at(&schema, found).unwrap().unwrap();
+        let row = view.row_at(&schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
         assert_eq!(engine.cache.log_slot(found.unwrap()).tag(), Tag::Row);
-        drop(guard);
+        drop(row);
+        drop(view);
         rounds(&db);
         crowd(&db, &other);
         let reused = engine.cache.owner(place).unwrap();

@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::epoch::Epoch;
 use crate::index::{ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
-use crate::log::Log;
+use crate::log::{Log, LogView};
 use crate::scheduler::gc_state::GcState;
 use crate::{Error, Result};
 
@@ -84,15 +84,23 @@ impl CountsCheck<'_> {
                 let slot = self.cache.log_slot(slot);
                 mixed += u64::from(slot.tag() == Tag::Tombstone);
                 expiring += u64::from(slot.expires());
-                self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
+                self.check_slot(
+                    (table, key),
+                    (slot, self.log.view(&guard)),
+                    keys.remove(key).unwrap_or(0),
+                    &held.places,
+                )
             },
         )?;
         each_slot(
             |cursor, batch| table.levels.next_tombstones(cursor, STEP, &guard, batch),
             |key, slot| match slot.tag() {
-                Tag::Tombstone => {
-                    self.check_slot(table, key, slot, keys.remove(key).unwrap_or(0), &held.places)
-                }
+                Tag::Tombstone => self.check_slot(
+                    (table, key),
+                    (slot, self.log.view(&guard)),
+                    keys.remove(key).unwrap_or(0),
+                    &held.places,
+                ),
                 _ => Err(wrong(table, key, "is a row, and kept apart from the rows")),
             },
         )?;
@@ -115,19 +123,18 @@ impl CountsCheck<'_> {
 
     fn check_slot(
         &self,
-        table: &TableShared,
-        key: &[u8],
-        slot: Slot,
+        (table, key): (&TableShared, &[u8]),
+        (slot, log): (Slot, LogView<'_>),
         records: usize,
         places: &HashSet<u64>,
     ) -> Result<()> {
         let (version, word): (Vec<u64>, _) = match slot.tag() {
             Tag::Delta => {
-                let chain = Chain::of(self.log, slot)?;
+                let chain = Chain::of(log, slot)?;
                 let word = chain.records()?.find_map(|record| record.expires_at_ms());
                 (chain.records()?.map(|record| record.offset()).collect(), word)
             }
-            _ => (vec![slot.offset()], self.log.record(slot.offset())?.expires_at_ms()),
+            _ => (vec![slot.offset()], log.record(slot.offset())?.expires_at_ms()),
         };
         if slot.expires() != word.is_some_and(|at_ms| at_ms != 0) {
             return Err(wrong(table, key, &format!("has the expiry {word:?}, but {slot:?}")));

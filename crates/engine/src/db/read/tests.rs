@@ -40,7 +40,7 @@ fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
     let guard = engine.epoch.pin();
     let slot = table.shared().levels.locate(KEY, &guard).unwrap();
-    let chain = Chain::of(&engine.log, slot).unwrap();
+    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }

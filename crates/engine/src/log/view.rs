@@ -1,0 +1,68 @@
+//! The log to whoever holds a guard.
+//!
+//! Owns the way to a record: through a view, which a guard lends. Promises that no record outlives its guard, which the signatures say. Must not
+//! know who asked the index, nor for what.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use super::format::{RawRecord, Record};
+use super::{Log, not_a_record};
+use crate::Result;
+use crate::epoch::Guard;
+use crate::sync::atomic::Ordering;
+use hedgerow_row::le_bytes::u32_at;
+
+/// The log to whoever holds a guard. What the index led to since it was pinned stays where it is as long as it is held: gc frees a segment once
+/// nobody is left who could know a place in it. Records are borrowed from the guard, and cannot outlive it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogView<'p> {
+    log: &'p Log,
+    guard: PhantomData<&'p Guard<'p>>,
+}
+
+impl Log {
+    /// The log to whoever holds `guard`, pinned before the index said where a record is.
+    #[inline]
+    pub(crate) fn view<'p>(&'p self, _guard: &'p Guard<'_>) -> LogView<'p> {
+        LogView { log: self, guard: PhantomData }
+    }
+}
+
+impl Deref for LogView<'_> {
+    type Target = Log;
+
+    #[inline(always)]
+    fn deref(&self) -> &Log {
+        self.log
+    }
+}
+
+impl<'p> LogView<'p> {
+    /// The record at `offset`, its prefix verified.
+    #[inline]
+    pub(crate) fn record(self, offset: u64) -> Result<Record<'p>> {
+        self.raw_record(offset)?.record(self.verify_reads).map_err(|why| why.error(offset))
+    }
+
+    /// The same, to be verified even if reads are not: for whoever changes it.
+    pub(crate) fn verified_record(self, offset: u64) -> Result<Record<'p>> {
+        self.raw_record(offset)?.record(true).map_err(|why| why.error(offset))
+    }
+
+    /// The bytes that should be the record at `offset`.
+    #[inline]
+    pub(crate) fn raw_record(self, offset: u64) -> Result<RawRecord<'p>> {
+        let log = self.log;
+        // A place that is not verified may be anywhere.
+        let Some(extent) = log.extents.get(offset >> log.space.extent_shift()) else {
+            return Err(not_a_record(offset));
+        };
+        let segment_number = extent.segment_number.load(Ordering::Relaxed);
+        let Some(header) = log.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
+        let bytes = u32_at(header, 4) as usize;
+        // Who looks into the record is charged for the blocks it looks at.
+        let Some(bytes) = log.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
+        Ok(RawRecord { bytes, offset, segment_number })
+    }
+}
