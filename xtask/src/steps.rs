@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{Outcome, tidy};
+use crate::{Outcome, refused, tidy};
 
 /// One thing that must pass.
 pub(crate) struct Step {
@@ -19,6 +19,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "tidy", what: "house rules on files, functions, names and tags", run: tidy::run },
     Step { name: "fmt", what: "rustfmt has nothing to change", run: fmt },
     Step { name: "clippy", what: "no warning, and nothing from the ban list in clippy.toml", run: clippy },
+    Step { name: "refused", what: "what breaks a rule of a signature does not compile", run: refused::run },
     Step { name: "deny", what: "licences, bans and sources of dependencies (deny.toml)", run: deny },
     Step { name: "docs", what: "the documentation builds and no link in it is broken", run: docs },
     Step { name: "test", what: "the README's test command", run: test },

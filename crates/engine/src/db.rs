@@ -46,6 +46,8 @@ pub(crate) mod pins;
 mod prefetch;
 pub(crate) mod read;
 pub(crate) mod recover;
+#[cfg(any(refused = "borrows", refused = "privacy"))]
+mod refused;
 pub(crate) mod repair;
 mod row;
 mod salvage;
@@ -246,6 +248,18 @@ impl Db {
 
     /// Keeps the rows that [`Table::look_up`] finds under it where they are. While it lives gc gives nothing back: it
     /// should live for microseconds, and nobody who holds it may wait for space.
+    ///
+    /// What was looked up under it cannot outlive it:
+    ///
+    /// ```compile_fail,E0505
+    /// # fn example(db: &hedgerow::Db, table: &hedgerow::Table) {
+    /// let guard = db.pin();
+    /// let mut row = None;
+    /// table.look_up(&guard, &[b"key"], |_, found| row = Some(found));
+    /// drop(guard);
+    /// let _ = row.map(|row| table.read_handle(b"key", row, |_| Ok(())));
+    /// # }
+    /// ```
     #[inline]
     pub fn pin(&self) -> ReadGuard<'_> {
         ReadGuard(self.engine.read_view())

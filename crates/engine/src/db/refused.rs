@@ -1,0 +1,86 @@
+//! What must not compile: rules that signatures keep, each broken once.
+//!
+//! Owns these few functions, which are compiled in the step `refused` of the checks only. Promises that each line marked `//~` is refused with
+//! that error, and nothing else is. Must not hold what does compile.
+
+/// What is borrowed, or given away, and used after.
+#[cfg(refused = "borrows")]
+mod borrows {
+    use super::super::engine::{Engine, TableShared};
+    use super::super::read::ReadView;
+    use super::super::table::ReadGuard;
+    use crate::cache::Cache;
+    use crate::epoch::Epoch;
+    use crate::log::format::RecordSpec;
+    use crate::log::{Appender, Log, Reservation};
+    use crate::{Db, Result, Table};
+
+    /// Gc may have freed its segment.
+    fn a_record_beyond_its_guard(log: &Log, epoch: &Epoch) -> Result<u64> {
+        let guard = epoch.pin();
+        let record = log.view(&guard).record(0)?;
+        drop(guard); //~ E0505
+        Ok(record.sequence())
+    }
+
+    /// Its entry may have been given to another row.
+    fn a_cached_row_beyond_its_guard(cache: &Cache, epoch: &Epoch) -> Result<usize> {
+        let raw = cache.raw_record(0, &epoch.pin())?; //~ E0716
+        Ok(raw.bytes.len())
+    }
+
+    fn a_row_beyond_its_view(engine: &Engine, table: &TableShared) -> Result<()> {
+        let view = engine.read_view();
+        let (slot, schema) = view.locate(table, b"key");
+        let row = view.row_at(&schema, slot)?;
+        drop(view); //~ E0505
+        drop(row);
+        Ok(())
+    }
+
+    fn a_row_beyond_its_schema(view: &ReadView<'_>, table: &TableShared) -> Result<()> {
+        let (slot, schema) = view.locate(table, b"key");
+        let row = view.row_at(&schema, slot)?;
+        drop(schema); //~ E0505
+        drop(row);
+        Ok(())
+    }
+
+    /// What callers of the library could do wrong with what they looked up.
+    fn a_handle_beyond_its_guard(db: &Db, table: &Table) -> Result<()> {
+        let guard: ReadGuard<'_> = db.pin();
+        let mut found = None;
+        table.look_up(&guard, &[b"key"], |_, row| found = Some(row));
+        drop(guard); //~ E0505
+        found.map(|row| table.read_handle(b"key", row, |_| Ok(()))).transpose().map(drop)
+    }
+
+    /// The next reservation of the appender has its bytes, or somebody reads them.
+    fn a_record_sealed_after_it_was_committed(
+        log: &Log,
+        appender: &mut Appender,
+        reservation: Reservation,
+        spec: &RecordSpec<'_>,
+    ) {
+        let record = log.encode(&reservation, 0, spec, |_| ());
+        appender.commit(reservation, 1); //~ E0505
+        log.seal(&record, 1, None);
+    }
+
+    fn a_reservation_committed_twice(appender: &mut Appender, reservation: Reservation) {
+        appender.commit(reservation, 1);
+        appender.commit(reservation, 2); //~ E0382
+    }
+}
+
+/// Who may name what is looked at last, and only where all else is right.
+#[cfg(refused = "privacy")]
+mod privacy {
+    use crate::log::{EncodedRecord, Log};
+
+    /// Without a reservation there is no record to seal: only [`Log::encode`] makes one.
+    fn a_record_that_nobody_encoded(log: &Log, like: EncodedRecord<'static>) {
+        let made_up = EncodedRecord { offset: 8, ..like }; //~ E0451
+        log.seal(&made_up, 1, None);
+    }
+}
