@@ -220,7 +220,7 @@ impl CacheWorker<'_> {
 
     /// Whether reads of the fast tier take so much longer than reads of DRAM; `None` while the store is too small to tell.
     fn is_fast_tier_slow(&self, state: &mut CacheState) -> Option<bool> {
-        // What is committed is written again only after its segment was freed, which waits for this guard.
+        // What is committed is written again only after its segment was freed. That waits for this guard, unless gc was at it before.
         let _guard = self.epoch.pin();
         let from = self.sampled_place(state)?;
         let benefit = self.cache.probe_benefit(self.log.tier(), from);
@@ -229,11 +229,13 @@ impl CacheWorker<'_> {
     }
 
     /// Where in a random segment to look how slow the fast tier is: in its committed records, which nobody stores to but who merges in
-    /// place.
+    /// place. Under a guard; `None` if there is none, or gc has begun to empty what was chosen.
     fn sampled_place(&self, state: &mut CacheState) -> Option<u64> {
         let mut segments = self.log.segments_to_copy();
         segments.retain(|segment| segment.end > SEGMENT_HEADER_BYTES + SAMPLED_BYTES);
-        let segment = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
+        let chosen = segments.get(state.random.below(segments.len().max(1) as u64) as usize);
+        let segment =
+            chosen.filter(|chosen| self.log.outlives_guards(chosen.extent, chosen.segment_number))?;
         let room = segment.end - SEGMENT_HEADER_BYTES - SAMPLED_BYTES;
         let within = state.random.below(room) / 64 * 64;
         Some(u64::from(segment.extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)

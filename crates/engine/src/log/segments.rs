@@ -245,6 +245,13 @@ impl Log {
         }
     }
 
+    /// Whether a segment is in use and gc has not begun to empty it: it is not freed before all guards have gone that are pinned now.
+    pub(crate) fn outlives_guards(&self, extent: u32, segment_number: u64) -> bool {
+        let segments = self.segments.lock();
+        let segment = segments.used.get(&extent);
+        segment.is_some_and(|segment| segment.segment_number == segment_number && !segment.in_gc)
+    }
+
     /// Marks a segment as being collected; false if it is gone or not sealed.
     pub(crate) fn begin_gc(&self, extent: u32) -> bool {
         let mut segments = self.segments.lock();

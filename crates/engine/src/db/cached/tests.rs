@@ -567,3 +567,24 @@ fn on_the_page_cache_it_comes_into_use_in_little_memory_and_goes_when_the_store_
     assert_eq!(db.metrics().cache_rows, 0, "all are where they were");
     assert!(keys().take(100).all(|key| table.get(&key).unwrap().is_some()));
 }
+
+/// Gc may free it and a writer fill it while it is looked at: the guard came too late.
+#[test]
+fn the_probe_leaves_a_segment_alone_that_gc_empties() {
+    let (db, table) = open();
+    (0..20_000u64).for_each(|n| put(&table, &n.to_be_bytes(), n));
+    let engine = table.engine();
+    let (worker, mut state) = (engine.cache_worker(), engine.cache.state.lock());
+    let guard = engine.epoch.pin();
+    assert!(worker.sampled_place(&mut state).is_some());
+    let sealed: Vec<u32> = engine.log.candidates().iter().map(|(extent, ..)| *extent).collect();
+    assert!(!sealed.is_empty());
+    sealed.iter().for_each(|&extent| assert!(engine.log.begin_gc(extent)));
+    let in_gc = |place: u64| sealed.contains(&((place / engine.log.extent_bytes()) as u32));
+    for _ in 0..100 {
+        assert!(!worker.sampled_place(&mut state).is_some_and(in_gc));
+    }
+    sealed.iter().for_each(|&extent| engine.log.abandon_gc(extent));
+    drop((guard, state));
+    db.check_counts().unwrap();
+}
