@@ -17,6 +17,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`schema`] | what a row means: fields, types, evolution, and the bytes of a row's body |
+//! | [`row_expiry`] | what a write makes of the expiry of its row |
 //! | [`body_blocks`] | the blocks of a body, each under a checksum |
 //! | [`backend`] | the seam for backends that keep pairs, and the one in memory that others are held against |
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
@@ -30,6 +31,7 @@ pub mod body_blocks;
 mod error;
 pub mod le_bytes;
 pub mod limits;
+pub mod row_expiry;
 pub mod schema;
 pub mod stored_row;
 mod sync;

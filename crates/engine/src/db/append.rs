@@ -10,7 +10,9 @@
 //!
 //! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 and 5 are here.
 
+use hedgerow_row::row_expiry::{OldRow, RowExpiry};
 use hedgerow_row::schema::layout::Layout;
+use hedgerow_row::schema::merge::MergePlan;
 use hedgerow_row::schema::table::TableSchema;
 
 use super::engine::{Engine, TableShared};
@@ -97,8 +99,16 @@ impl Draft {
 pub(crate) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
 /// A time of expiry as the log holds it, where 0 takes an expiry away: 0 ms, long past, is as past as 1 ms.
-pub(crate) fn past_zero(at_ms: u64) -> u64 {
+fn past_zero(at_ms: u64) -> u64 {
     at_ms.max(1)
+}
+
+/// What a delta's header says of the expiry of the row that is there: 0 takes it away.
+pub(crate) fn delta_expiry(expiry: RowExpiry) -> Option<u64> {
+    match expiry {
+        RowExpiry::Keep => None,
+        RowExpiry::Set(at_ms) | RowExpiry::SetOfOld(at_ms) => Some(at_ms.map_or(0, past_zero)),
+    }
 }
 
 pub(crate) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
@@ -149,6 +159,18 @@ impl Engine {
         let flags = flags | self.mergeable_flag(schema.current_layout());
         let expires_at_ms = expires_at_ms.map(past_zero);
         Draft { kind: RecordKind::Row, flags, schema_version: schema.version(), expires_at_ms, body_bytes }
+    }
+
+    /// A whole row that a change has made of `old`, or of none; refused if it is longer than a row may be.
+    pub(crate) fn changed_row_draft(
+        &self,
+        schema: &TableSchema,
+        changed: &MergePlan<'_>,
+        old: Option<OldRow>,
+        expiry: RowExpiry,
+    ) -> Result<Draft> {
+        changed.check_length()?;
+        Ok(self.row_draft(schema, expiry.after(old), changed.body_bytes(), changed.has_field_expiry()))
     }
 
     /// The flag for rows under `layout` that are written from now on.

@@ -7,12 +7,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::row_expiry::{OldRow, RowExpiry};
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 use super::Table;
-use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
+use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, delta_expiry};
 use super::at_hand::check_at_hand;
 use super::counters::Count;
 use super::deleted::is_row;
@@ -29,7 +30,7 @@ use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::space::Claim;
 use crate::{Error, ErrorKind, FieldName, Result, Value};
 
-use staged::{FieldWrite, NewExpiry, Op, Staged, StagedWrite};
+use staged::{FieldWrite, Op, Staged, StagedWrite};
 
 mod staged;
 
@@ -472,11 +473,12 @@ impl Engine {
                 let body = staged.body(write, fields, schema);
                 let goes_unseen = |bytes| {
                     let old = slot.map(|slot| self.cache.log_slot(slot));
-                    expiry.is_none() && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
+                    *expiry == RowExpiry::Keep && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
                 };
                 match body {
                     Some(body) if goes_unseen(body.len()) => {
-                        return Ok(Some((delta_draft(schema, None, body.len()), EncodedBody::Staged(body))));
+                        let draft = delta_draft(schema, None, body.len());
+                        return Ok(Some((draft, EncodedBody::Staged(body))));
                     }
                     Some(body) => made.extend_from_slice(body),
                     None => encode_delta(schema, (staged, &staged.fields(write, fields)), made)?,
@@ -491,7 +493,7 @@ impl Engine {
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
                 let Some(row) = view.row_at(schema, slot)? else { return Ok(None) };
-                let expiry = Some(NewExpiry { at_ms: *at_ms, of_new_row: false });
+                let expiry = RowExpiry::SetOfOld(*at_ms);
                 made.extend(EMPTY_DELTA);
                 self.with_delta(schema, (slot, Some(row)), (made, from), expiry)?
             }
@@ -511,8 +513,7 @@ impl Engine {
             // Such a row is what the fields make as a delta over no row at all.
             let from = made.len();
             encode_delta(schema, (staged, fields), made)?;
-            let expiry = Some(NewExpiry { at_ms: expires_at_ms, of_new_row: true });
-            return self.with_delta(schema, (None, None), (made, from), expiry);
+            return self.with_delta(schema, (None, None), (made, from), RowExpiry::Set(expires_at_ms));
         }
         let fields = staged.resolved(schema, fields)?;
         let plan = RowPlan::new(schema, &fields).map_err(Error::from)?;
@@ -527,24 +528,19 @@ impl Engine {
         schema: &Arc<TableSchema>,
         (slot, row): (Option<Slot>, Option<RowRef<'_>>),
         (bodies, from): (&mut Vec<u8>, usize),
-        expiry: Option<NewExpiry>,
+        expiry: RowExpiry,
     ) -> Result<Draft> {
         let bytes = bodies.len() - from;
         if self.takes_delta(slot.map(|slot| self.cache.log_slot(slot)), row.as_ref(), bytes)? {
-            // In a delta's header 0 takes the row's expiry away.
-            let expires_at_ms = expiry.map(|expiry| expiry.at_ms.map_or(0, past_zero));
-            return Ok(delta_draft(schema, expires_at_ms, bytes));
+            return Ok(delta_draft(schema, delta_expiry(expiry), bytes));
         }
         let delta = bodies.split_off(from);
         let of_row = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
-        let merged = of_row.merge(schema, self.clock.now_ms())?;
-        merged.check_length()?;
-        let expires_at_ms = match (expiry, &row) {
-            (Some(expiry), row) if row.is_some() || expiry.of_new_row => expiry.at_ms,
-            (_, row) => row.as_ref().and_then(|row| row.expires_at_ms()),
-        };
-        merged.encode(appended(bodies, merged.body_bytes()));
-        Ok(self.row_draft(schema, expires_at_ms, merged.body_bytes(), merged.has_field_expiry()))
+        let changed = of_row.merge(schema, self.clock.now_ms())?;
+        let old = row.as_ref().map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
+        let draft = self.changed_row_draft(schema, &changed, old, expiry)?;
+        changed.encode(appended(bodies, changed.body_bytes()));
+        Ok(draft)
     }
 }
 

@@ -21,11 +21,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hedgerow_row::row_expiry::{OldRow, RowExpiry};
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
-use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, past_zero};
+use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, delta_expiry};
 use super::at_hand::{check_at_hand, may_lack};
 use super::chain::Chain;
 use super::counters::Count;
@@ -441,12 +442,11 @@ impl Engine {
             }
             (Edit::Update(fields, expires_at_ms), row) => {
                 let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(expires_at_ms))?;
-                let draft = delta_draft(schema, None, plan.body_bytes());
-                self.apply_delta(at, row, &draft, &|body| plan.encode(body))
+                self.apply_delta(at, row, RowExpiry::Keep, plan.body_bytes(), &|body| plan.encode(body))
             }
             (Edit::Expire(expires_at_ms), row) => {
-                let draft = delta_draft(schema, Some(expires_at_ms.map_or(0, past_zero)), EMPTY_DELTA.len());
-                self.apply_delta(at, row, &draft, &|body| body.copy_from_slice(&EMPTY_DELTA))
+                let fill = |body: &mut [u8]| body.copy_from_slice(&EMPTY_DELTA);
+                self.apply_delta(at, row, RowExpiry::Set(expires_at_ms), EMPTY_DELTA.len(), &fill)
             }
         }
     }
@@ -480,29 +480,28 @@ impl Engine {
         Ok(there + bytes + UNSEEN_BYTES_MAX <= limits::ROW_BYTES_MAX)
     }
 
-    /// Writes a delta over a row; or, where no delta can be, the whole row that results.
+    /// Writes a delta over a row; or, where no delta can be, the whole row that results. `fill` writes the delta's body, of so many
+    /// bytes.
     fn apply_delta(
         &self,
         at: At<'_, '_>,
         row: Option<&RowRef<'_>>,
-        draft: &Draft,
+        expiry: RowExpiry,
+        bytes: usize,
         fill: &dyn Fn(&mut [u8]),
     ) -> Result<WriteOutcome, PlanError> {
         let same = |now: Option<Slot>| now == at.slot;
-        if self.takes_delta(at.slot, row, draft.body_bytes)? {
-            return Ok(self.try_write(at.table, at.key, draft, fill, same)?);
+        if self.takes_delta(at.slot, row, bytes)? {
+            let draft = delta_draft(at.schema, delta_expiry(expiry), bytes);
+            return Ok(self.try_write(at.table, at.key, &draft, fill, same)?);
         }
-        let mut newest = SmallVec::<[u8; 512]>::from_elem(0, draft.body_bytes);
+        let mut newest = SmallVec::<[u8; 512]>::from_elem(0, bytes);
         fill(&mut newest);
         let bodies = Bodies::new(at.schema, row.map(RowRef::chain), Some(&newest))?;
-        let plan = bodies.merge(at.schema, self.clock.now_ms())?;
-        plan.check_length()?;
-        let expires_at_ms = match draft.expires_at_ms {
-            Some(at_ms) => Some(at_ms).filter(|&ms| ms != 0),
-            None => row.and_then(RowRef::expires_at_ms),
-        };
-        let draft = self.row_draft(at.schema, expires_at_ms, plan.body_bytes(), plan.has_field_expiry());
-        Ok(self.try_write(at.table, at.key, &draft, |body| plan.encode(body), same)?)
+        let changed = bodies.merge(at.schema, self.clock.now_ms())?;
+        let old = row.map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
+        let draft = self.changed_row_draft(at.schema, &changed, old, expiry)?;
+        Ok(self.try_write(at.table, at.key, &draft, |body| changed.encode(body), same)?)
     }
 
     /// Runs `plan` under the table's schema, learning names that an open table does not know yet.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::row_expiry::RowExpiry;
 use hedgerow_row::schema::body::{DeltaBody, DeltaEntry, RowBody, is_past};
 use hedgerow_row::schema::names;
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
@@ -67,7 +68,7 @@ impl Span {
 #[derive(Clone)]
 pub(super) enum Op {
     Put(Fields, Option<u64>),
-    Update(Fields, Option<NewExpiry>),
+    Update(Fields, RowExpiry),
     Expire(Option<u64>),
     Delete,
 }
@@ -116,15 +117,6 @@ impl FieldWrite {
         };
         found.ok_or(&self.name)
     }
-}
-
-/// The expiry that an update of some fields gives the row by the way, folded out of two writes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NewExpiry {
-    /// `None` takes it away.
-    pub(super) at_ms: Option<u64>,
-    /// Whether a row that the update makes has it too: the expiry came after it.
-    pub(super) of_new_row: bool,
 }
 
 /// A field's value; what it has of bytes is among those of [`Staged`].
@@ -193,13 +185,13 @@ impl Staged {
         let Staged { runs, bytes, writes } = self;
         let Ok(plan) = DeltaPlan::new(&runs[run].schema, fields, FieldExpiries::All(expires_at_ms)) else {
             let fields = self.given(table, fields, expires_at_ms)?;
-            self.add(table, key, Op::Update(fields, None));
+            self.add(table, key, Op::Update(fields, RowExpiry::Keep));
             return Ok(());
         };
         let (key, body) = append_body(bytes, key, plan.body_bytes());
         plan.encode(&mut bytes[body.range()]);
         let fields = Fields::Encoded(Encoded { body, given: None, is_named: is_named(fields) });
-        writes.push(StagedWrite { run, key, op: Op::Update(fields, None) });
+        writes.push(StagedWrite { run, key, op: Op::Update(fields, RowExpiry::Keep) });
         Ok(())
     }
 
@@ -537,7 +529,8 @@ impl Op {
     fn lapse(&mut self, now_ms: u64) {
         let at_ms = match self {
             Op::Put(_, at_ms) | Op::Expire(at_ms) => *at_ms,
-            Op::Update(_, expiry) => expiry.and_then(|expiry| expiry.at_ms),
+            Op::Update(_, RowExpiry::Set(at_ms) | RowExpiry::SetOfOld(at_ms)) => *at_ms,
+            Op::Update(_, RowExpiry::Keep) => None,
             Op::Delete => None,
         };
         if is_past(at_ms, now_ms) {
@@ -554,11 +547,11 @@ impl Op {
             ) => extend(fields, more),
             (Op::Delete, Op::Update(fields, _)) => *self = Op::Put(fields, None),
             (Op::Expire(at_ms), Op::Update(fields, _)) => {
-                *self = Op::Update(fields, Some(NewExpiry { at_ms: *at_ms, of_new_row: false }));
+                *self = Op::Update(fields, RowExpiry::SetOfOld(*at_ms));
             }
             (Op::Put(_, expires_at_ms), Op::Expire(at_ms)) => *expires_at_ms = at_ms,
             (Op::Update(_, expiry), Op::Expire(at_ms)) => {
-                *expiry = Some(NewExpiry { at_ms, of_new_row: true });
+                *expiry = RowExpiry::Set(at_ms);
             }
             (Op::Delete, Op::Expire(_)) => {}
             (_, later) => *self = later,
