@@ -59,7 +59,7 @@ use crate::{Error, ErrorKind, Result};
 /// Cycles of one call of [`Engine::run_gc_now`], at most.
 const MANUAL_CYCLES_MAX: usize = 256;
 /// A segment which could not be emptied is skipped for so many cycles.
-const SKIP_CYCLES: u64 = 64;
+const SKIP_CYCLES: u64 = 32;
 
 /// What of a record's key is prefetched before the record is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Engine {
 
     /// One cycle of the gc thread; whether another should follow at once.
     fn gc_cycle(&self) -> bool {
-        self.gc.cycles.fetch_add(1, Ordering::SeqCst);
+        let _cycle = self.gc.begin_cycle();
         let requested = self.gc.requested.swap(false, Ordering::SeqCst);
         let need = if requested { Need::Now } else { self.need() };
         let before = self.gc.done();
@@ -128,7 +128,6 @@ impl Engine {
         let done = self.gc.done() - before;
         let room = self.room();
         self.gc.throttle.adjust(room, done, self.log.extent_bytes(), self.clock.monotonic_ns());
-        self.gc.cycles.fetch_add(1, Ordering::SeqCst);
         done.is_anything() && room.is_low()
     }
 
@@ -136,8 +135,7 @@ impl Engine {
     pub(crate) fn run_gc_now(&self) -> Result<usize> {
         let mut freed = 0;
         for _ in 0..MANUAL_CYCLES_MAX {
-            // By two: nobody is to take this for a cycle of the thread that began, or ended.
-            self.gc.cycles.fetch_add(2, Ordering::SeqCst);
+            let _cycle = self.gc.begin_cycle();
             let now = self.run_gc(Need::Now)?;
             freed += now;
             if now == 0 || self.room().available > 0 {

@@ -216,11 +216,7 @@ impl Engine {
             NoSpace::Full(claim) => claim,
         };
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
-        // Victims that a cycle has just begun to empty are nowhere to be seen: the look counts only between cycles.
-        let cycles = self.gc.cycles();
-        let nothing_to_gain = !self.may_gain_space() && self.log.space().lacks(extents, claim);
-        let hopeless = nothing_to_gain && cycles.is_multiple_of(2) && self.gc.cycles() == cycles;
-        if hopeless || *waits >= IDLE_WAITS_MAX || !self.options.background {
+        if self.is_hopeless(extents, claim) || *waits >= IDLE_WAITS_MAX || !self.options.background {
             return Err(self.full(no_space));
         }
         if !self.options.wait_for_space {
@@ -230,6 +226,12 @@ impl Engine {
         }
         *waits += u32::from(!self.await_gc_cycle(Duration::from_millis(10)));
         Ok(())
+    }
+
+    /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles.
+    pub(crate) fn is_hopeless(&self, extents: u32, claim: Claim) -> bool {
+        let cycles = self.gc.cycles();
+        !self.may_gain_space() && self.log.space().lacks(extents, claim) && self.gc.was_idle_since(cycles)
     }
 
     /// The error for a store that is full, with what pins its space.

@@ -347,3 +347,23 @@ fn rows_copied_out_of_a_victim_are_obsolete_in_it() {
     assert_eq!(db.collect().unwrap(), 1);
     db.check_counts().unwrap();
 }
+
+/// A cycle by hand was counted as two steps of the thread's, so that what it was just emptying was taken for live: a writer that came then was
+/// told `Full`.
+#[test]
+fn nobody_is_told_full_in_the_middle_of_a_cycle() {
+    let sim = CrashSim::new(CrashModel::Pages, 8 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let full =
+        (0..u64::MAX).find_map(|n| flat.put(&n.to_be_bytes(), &[("value", Value::Bytes(&[7; 4096]))]).err());
+    assert_eq!(full.map(|error| error.kind()), Some(ErrorKind::Full));
+    let (engine, extents) = (flat.engine(), 1 + flat.engine().log.space().room().1);
+    assert!(engine.is_hopeless(extents, Claim::Write));
+    let (of_thread, by_hand) = (engine.gc.begin_cycle(), engine.gc.begin_cycle());
+    assert!(!engine.is_hopeless(extents, Claim::Write), "two are under way");
+    drop(of_thread);
+    assert!(!engine.is_hopeless(extents, Claim::Write), "one is under way");
+    drop(by_hand);
+    assert!(engine.is_hopeless(extents, Claim::Write));
+}

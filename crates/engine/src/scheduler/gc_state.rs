@@ -1,7 +1,7 @@
 //! What gc shares with those who wait for it, and with those whose work it must not meet.
 //!
-//! Owns the request for a cycle, the victims that wait to be freed, and the count of what was done. Promises that a number
-//! tells whether a cycle is under way. Must not know how a segment is emptied.
+//! Owns the request for a cycle, the victims that wait to be freed, and the count of what was done. Promises to tell
+//! whether a cycle is under way, or was since somebody looked. Must not know how a segment is emptied.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,8 +14,10 @@ use crate::sync::{Mutex, RwLock};
 #[derive(Default)]
 pub(crate) struct GcState {
     pub(crate) requested: AtomicBool,
-    /// Cycles that began and cycles that ended: odd while one is under way.
-    pub(crate) cycles: AtomicU64,
+    /// Cycles that ended, of the gc thread and by hand.
+    cycles: AtomicU64,
+    /// Cycles under way.
+    running: AtomicU64,
     /// The last cycle emptied no victim: there was less room than it seemed.
     pub(crate) no_progress: AtomicBool,
     /// When a cycle without need last gave something back, by the store's clock.
@@ -34,6 +36,16 @@ pub(crate) struct GcState {
     pub(crate) rows_seen: Mutex<RowsSeen>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
+}
+
+/// A cycle that is under way.
+pub(crate) struct Cycle<'g>(&'g GcState);
+
+impl Drop for Cycle<'_> {
+    fn drop(&mut self) {
+        self.0.cycles.fetch_add(1, Ordering::SeqCst);
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Rows remembered of the oldest snapshot, at most; then they are forgotten.
@@ -74,13 +86,25 @@ pub(crate) struct Pending {
 }
 
 impl GcState {
-    /// A number that changes whenever a cycle begins or ends; odd while one is under way.
+    /// A cycle is under way until what is returned is dropped. Others may be at the same time.
+    pub(crate) fn begin_cycle(&self) -> Cycle<'_> {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        Cycle(self)
+    }
+
+    /// How many cycles have ended.
     pub(crate) fn cycles(&self) -> u64 {
         self.cycles.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_busy(&self) -> bool {
-        self.cycles() % 2 == 1
+        self.running.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether no cycle has been under way since so many had ended. What is looked at in between was not looked at in the middle of one.
+    pub(crate) fn was_idle_since(&self, cycles: u64) -> bool {
+        // In this order: one that ends counts as ended before it counts as gone.
+        !self.is_busy() && self.cycles() == cycles
     }
 
     /// First extents of victims that are not freed yet.
