@@ -77,6 +77,7 @@ pub use shared_table::expiring::Expiring;
 pub use snapshot::Snapshot;
 pub use table::{Change, ReadGuard, RowHandle, Table};
 
+use crate::invariants;
 use crate::sync::Mutex;
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
@@ -352,7 +353,13 @@ fn exists(path: &Path) -> bool {
 impl Handle {
     fn close(&self) -> Result<()> {
         // Whoever closes it again is told the same.
-        self.closed.lock().get_or_insert_with(|| self.engine.close()).clone()
+        self.closed.lock().get_or_insert_with(|| self.close_first()).clone()
+    }
+
+    fn close_first(&self) -> Result<()> {
+        self.engine.close()?;
+        invariants::check("a store, as it was closed", || self.check_closed());
+        Ok(())
     }
 }
 

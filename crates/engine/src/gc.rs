@@ -524,7 +524,9 @@ impl Engine {
             self.log.free_segment(victim.extent)?;
             // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
             // the segment is live.
-            drop(self.uncount(victim.extent));
+            if self.uncount(victim.extent).is_err() {
+                self.gc.counts_lost.store(true, Ordering::Relaxed);
+            }
             self.log.reuse(victim.extent)?;
             self.gc.segments.fetch_add(1, Ordering::Relaxed);
             freed += 1;

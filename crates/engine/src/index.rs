@@ -34,6 +34,7 @@ mod tests;
 use std::fmt;
 
 use crate::epoch::{Epoch, Garbage, Guard};
+use crate::invariants;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Arc, Backoff};
 
@@ -290,7 +291,11 @@ impl Garbage for RetiredTree {
     fn free(self: Box<Self>) {
         // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it; the epoch calls this when every guard
         // that could see the tree is gone.
-        unsafe { Box::from_raw(self.tree).free(&self.arena) };
+        unsafe {
+            let tree = Box::from_raw(self.tree);
+            invariants::check("a tree that was replaced", || tree.check(&self.arena));
+            tree.free(&self.arena);
+        }
     }
 }
 
@@ -299,6 +304,7 @@ impl Drop for Index {
         // SAFETY: made by `Box::into_raw`; readers and writers borrow the index, so none is left.
         unsafe {
             let tree = Box::from_raw(self.tree.load(Ordering::Acquire));
+            invariants::check("an index", || tree.check(&self.arena));
             tree.free(&self.arena);
         }
     }

@@ -43,6 +43,7 @@ mod db;
 mod epoch;
 mod gc;
 mod index;
+mod invariants;
 mod levels;
 mod log;
 mod manifest;

@@ -634,6 +634,31 @@ impl Log {
         segments.used.iter().map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
+    /// What of a log that has been closed is not as promised: each extent that was taken is in a segment, and the root lists each
+    /// segment as far as it goes, where it has room for a list.
+    pub(crate) fn check_closed(&self) -> std::result::Result<(), String> {
+        let segments = self.segments.lock();
+        let in_segments: u32 = segments.used.values().map(|segment| segment.extents).sum();
+        let taken = self.space.segment_extents();
+        if taken != in_segments {
+            return Err(format!("{taken} extents are taken, and {in_segments} are in segments"));
+        }
+        let root = self.root.lock();
+        if root.list.is_none() {
+            return Ok(());
+        }
+        let listed = root.load_list(&self.tier).map_err(|error| error.to_string())?;
+        let entry = |(&extent, segment): (&u32, &Segment)| SegmentEntry {
+            extent,
+            segment_number: segment.segment_number,
+            end: segment.end,
+        };
+        match segments.used.iter().map(entry).find(|entry| !listed.contains(entry)) {
+            Some(missing) => Err(format!("the root does not list {missing:?}")),
+            None => Ok(()),
+        }
+    }
+
     /// Where the catalog is spoiled, if its copy serves. No crash leaves that.
     pub(crate) fn spoiled_catalog(&self) -> Option<u64> {
         self.root.lock().spoiled_catalog(&self.tier)

@@ -15,6 +15,8 @@
 //! readers compare the id again after reading the root's version, which a root split steps after writing the id.
 #![allow(unsafe_code)]
 
+mod invariants;
+
 use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};

@@ -36,6 +36,8 @@ pub(crate) struct GcState {
     pub(crate) rows_seen: Mutex<RowsSeen>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
+    /// A segment was freed with a record in it that could not be read: keys count what lay behind that for ever.
+    pub(crate) counts_lost: AtomicBool,
 }
 
 /// A cycle that is under way.
