@@ -57,11 +57,12 @@ fn marked(source: &str) -> Refusals {
     lines.filter_map(|(at, line)| Some((at + 1, line.split_once("//~ ")?.1.trim().to_owned()))).collect()
 }
 
-/// The errors of the compiler, as `FILE:line:column: error[CODE]: text`; of other files, as of line 0.
+/// The errors of the compiler, as `FILE:line:column: error[CODE]: text`, some without a code; of other files, as of line 0.
 fn errors(output: &str) -> Refusals {
     let place = |line: &str| {
-        let (at, code) = line.split_once(": error[")?;
-        let code = code.split_once(']')?.0.to_owned();
+        let (at, error) = line.split_once(": error")?;
+        let code = error.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let code = code.map_or("no code", |(code, _)| code).to_owned();
         let of_file = at.strip_prefix(FILE).and_then(|at| at.split(':').nth(1)?.parse().ok());
         Some((of_file.unwrap_or(0), code))
     };

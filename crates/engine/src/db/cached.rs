@@ -212,13 +212,14 @@ impl CacheWorker<'_> {
             ),
             _ => self.is_fast_tier_slow(state),
         };
-        state.beneficial = probed.unwrap_or(false);
+        // Where nothing can be looked at, nothing is known that was not known before.
+        state.beneficial = probed.unwrap_or(state.beneficial);
         state.probe_at_ns =
             now_ns + if probed.is_some() { PROBE_INTERVAL } else { PROBE_SOON }.as_nanos() as u64;
         state.beneficial
     }
 
-    /// Whether reads of the fast tier take so much longer than reads of DRAM; `None` while the store is too small to tell.
+    /// Whether reads of the fast tier take so much longer than reads of DRAM; `None` while there is no segment to tell it by.
     fn is_fast_tier_slow(&self, state: &mut CacheState) -> Option<bool> {
         // What is committed is written again only after its segment was freed. That waits for this guard, unless gc was at it before.
         let _guard = self.epoch.pin();
@@ -229,13 +230,12 @@ impl CacheWorker<'_> {
     }
 
     /// Where in a random segment to look how slow the fast tier is: in its committed records, which nobody stores to but who merges in
-    /// place. Under a guard; `None` if there is none, or gc has begun to empty what was chosen.
+    /// place. Under a guard; `None` if the store is too small, or gc empties all of it.
     fn sampled_place(&self, state: &mut CacheState) -> Option<u64> {
         let mut segments = self.log.segments_to_copy();
         segments.retain(|segment| segment.end > SEGMENT_HEADER_BYTES + SAMPLED_BYTES);
-        let chosen = segments.get(state.random.below(segments.len().max(1) as u64) as usize);
-        let segment =
-            chosen.filter(|chosen| self.log.outlives_guards(chosen.extent, chosen.segment_number))?;
+        self.log.retain_outside_gc(&mut segments);
+        let segment = segments.get(state.random.below(segments.len().max(1) as u64) as usize)?;
         let room = segment.end - SEGMENT_HEADER_BYTES - SAMPLED_BYTES;
         let within = state.random.below(room) / 64 * 64;
         Some(u64::from(segment.extent) * self.log.extent_bytes() + SEGMENT_HEADER_BYTES + within)

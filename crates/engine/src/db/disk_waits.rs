@@ -45,9 +45,11 @@ impl Lately {
     /// Records what the thread's count of faults has become; how many are new.
     fn record_faults(&mut self, faults: u64) -> u64 {
         let new = faults.saturating_sub(std::mem::replace(&mut self.faults, faults));
+        // The first looks come too soon to be counted.
+        let counted = u32::from(self.reads_a_look == READS_A_LOOK);
         self.reads_before_look = self.reads_a_look - 1;
         self.reads_a_look = READS_A_LOOK.min(2 * self.reads_a_look);
-        self.looks_asking = if new > 0 { LOOKS_ASKING } else { self.looks_asking.saturating_sub(1) };
+        self.looks_asking = if new > 0 { LOOKS_ASKING } else { self.looks_asking.saturating_sub(counted) };
         new
     }
 }
@@ -211,11 +213,17 @@ mod tests {
             reads_between.push(lately.reads_before_look + 1);
         }
         assert_eq!(reads_between, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        // Who has to wait at once asks as long as anybody.
+        let mut lately = Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+        lately.record_faults(1);
+        (0..LOOKS_ASKING).for_each(|_| assert_eq!(lately.record_faults(1), 0));
+        assert!(lately.looks_asking > 0);
     }
 
     #[test]
     fn a_thread_asks_while_it_waited_for_the_disk_lately() {
-        let mut lately = Lately { faults: 7, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+        let mut lately =
+            Lately { faults: 7, reads_before_look: 0, reads_a_look: READS_A_LOOK, looks_asking: 0 };
         assert_eq!((lately.record_faults(7), lately.looks_asking), (0, 0));
         assert_eq!(lately.record_faults(9), 2);
         assert!(lately.looks_asking > 0);

@@ -50,9 +50,6 @@ pub struct RowHandle<'p> {
 /// Walks down the index in search of a random row.
 const SAMPLES_MAX: usize = 1_000;
 
-/// No table has this number.
-const NO_TABLE: u32 = u32::MAX;
-
 /// What [`Table::modify`] writes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
@@ -268,9 +265,7 @@ impl Table {
         keys: &[&[u8]],
         mut visit: impl FnMut(usize, RowHandle<'p>),
     ) {
-        // A guard of another store holds nothing here: what is found under it will be looked up again.
-        let holds = guard.0.is_of(&self.engine);
-        let table = if holds { self.shared.id.load(Ordering::Acquire) } else { NO_TABLE };
+        let table = self.shared.id.load(Ordering::Acquire);
         for (group, keys) in keys.chunks(GROUP).enumerate() {
             self.engine.look_up_rows(&self.shared, keys, |index, slot| {
                 visit(group * GROUP + index, RowHandle { slot, table, view: &guard.0 });
@@ -289,7 +284,8 @@ impl Table {
         row: RowHandle<'_>,
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
-        if row.table != self.shared.id.load(Ordering::Acquire) {
+        // A guard of another store holds nothing here, and a handle of another table's row leads to no row of this one.
+        if !row.view.is_of(&self.engine) || row.table != self.shared.id.load(Ordering::Acquire) {
             return self.read(key, read);
         }
         self.engine.read_handle(&self.shared, key, (row.view, row.slot), read)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::appender::NoSpace;
 use super::replay::SegmentWalk;
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
-use super::{Log, header_of, thread_number};
+use super::{Log, SegmentToCopy, header_of, thread_number};
 use crate::Result;
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
@@ -245,11 +245,13 @@ impl Log {
         }
     }
 
-    /// Whether a segment is in use and gc has not begun to empty it: it is not freed before all guards have gone that are pinned now.
-    pub(crate) fn outlives_guards(&self, extent: u32, segment_number: u64) -> bool {
+    /// Leaves those that are in use and that gc has not begun to empty: they are not freed before all guards have gone that are pinned now.
+    pub(crate) fn retain_outside_gc(&self, listed: &mut Vec<SegmentToCopy>) {
         let segments = self.segments.lock();
-        let segment = segments.used.get(&extent);
-        segment.is_some_and(|segment| segment.segment_number == segment_number && !segment.in_gc)
+        listed.retain(|listed| {
+            let segment = segments.used.get(&listed.extent);
+            segment.is_some_and(|segment| segment.segment_number == listed.segment_number && !segment.in_gc)
+        });
     }
 
     /// Marks a segment as being collected; false if it is gone or not sealed.

@@ -1,7 +1,8 @@
 //! The log to whoever holds a guard.
 //!
-//! Owns the way to a record: through a view, which a guard lends. Promises that no record outlives its guard, which the signatures say. Must not
-//! know who asked the index, nor for what.
+//! Owns the way from a place to the record there: through a view, which a guard lends. Promises that no such record outlives its guard, which the
+//! signatures say. Who walks a segment (`log/segments.rs`) holds no guard and keeps it from being freed, as gc does its victims. Must not know who asked the
+//! index, nor for what; nor can it tell whose epoch a guard is of, which `db/read.rs` sees to.
 
 use std::marker::PhantomData;
 use std::ops::Deref;

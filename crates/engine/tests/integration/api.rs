@@ -152,7 +152,7 @@ fn many_at_once() {
 #[test]
 fn what_was_found_stays_while_it_is_pinned() {
     let (db, other) = (db(), db());
-    let users = users(&db);
+    let users = self::users(&db);
     for i in 0..100u32 {
         users.put(&i.to_be_bytes(), &row! { age: i }).unwrap();
     }
@@ -179,6 +179,12 @@ fn what_was_found_stays_while_it_is_pinned() {
     assert_eq!([3, 4, 20].map(|at| age(keys[at], found[at])), [Some(83), Some(84), None]);
     // A pin of another store holds nothing: looked up anew.
     assert_eq!([3, 4, 20].map(|at| age(keys[at], unheld[at])), [Some(7), None, Some(8)]);
+    // What was found in another store is no row of this one, though the tables have the same number.
+    let others = self::users(&other);
+    others.put(keys[3], &row! { age: 3 }).unwrap();
+    let mut elsewhere = None;
+    others.look_up(&foreign, &keys[3..4], |_, row| elsewhere = Some(row));
+    assert_eq!(age(keys[3], elsewhere.unwrap()), Some(7));
     // And so after the table was cleared.
     users.clear().unwrap();
     assert_eq!(age(keys[3], found[3]), None);

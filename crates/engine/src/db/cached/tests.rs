@@ -570,6 +570,21 @@ fn on_the_page_cache_it_comes_into_use_in_little_memory_and_goes_when_the_store_
     assert!(keys().take(100).all(|key| table.get(&key).unwrap().is_some()));
 }
 
+/// A cache in use is not emptied because gc holds whatever could be looked at, as it does for as long as a snapshot lives.
+#[test]
+fn a_probe_that_finds_nothing_changes_nothing() {
+    let sim = hedgerow_device::CrashSim::new(hedgerow_device::CrashModel::CacheLines, 16 << 20);
+    let tier = hedgerow_device::FastTier::simulated(&sim);
+    let db = Db::open_at(tier, options(), Clock::manual(1_000)).unwrap();
+    let worker = db.engine.cache_worker();
+    let mut state = db.engine.cache.state.lock();
+    assert!(worker.sampled_place(&mut state).is_none());
+    for beneficial in [true, false] {
+        (state.probe_at_ns, state.beneficial) = (0, beneficial);
+        assert_eq!(worker.is_beneficial(&mut state, 1), beneficial);
+    }
+}
+
 /// Gc may free it and a writer fill it while it is looked at: the guard came too late.
 #[test]
 fn the_probe_leaves_a_segment_alone_that_gc_empties() {
