@@ -6,7 +6,7 @@
 //!
 //! Answers come after microseconds, and a backend is quick only with many commands under way: a session starts them and takes
 //! their answers later, in any order. Commands that are under way together are concurrent, also those of one session on one key;
-//! each is atomic. What a caller wants in order it starts after the answer to what went before. Traits are object-safe on purpose:
+//! each that names a key is atomic. What a caller wants in order it starts after the answer to what went before. Traits are object-safe on purpose:
 //! beside such a wait a virtual call is nothing.
 //!
 //! Must not know what a value says, nor who keeps it.
@@ -36,7 +36,8 @@ pub trait Backend: Send + Sync {
     /// `Closed`.
     fn session(&self) -> Result<Box<dyn Session>>;
 
-    /// Takes no more commands, from this session or another. Those under way happen, or are answered with `Closed`.
+    /// Takes no more commands, from this session or another. Those under way happen, or are answered with `Closed`; their sessions take the
+    /// answers as before.
     ///
     /// # Errors
     /// What it failed to make durable.
@@ -58,13 +59,13 @@ pub struct Capabilities {
     pub persists: bool,
 }
 
-/// One caller's way to a backend.
+/// One caller's way to a backend. What is under way as it is dropped happens or does not, and nobody is told.
 pub trait Session: Send {
     /// Starts a command. What it borrows is free again when this returns.
     ///
     /// # Errors
     /// Only what is known at once; nothing was started then. `Invalid`: the key or the value is over a limit. `Unsupported`: no
-    /// backend of this kind does it. `Busy`: so many commands are under way as may be. `Closed`.
+    /// backend of this kind does it. `Busy`: so many commands are under way as may be; take answers first. `Closed`.
     fn start(&mut self, command: Command<'_>) -> Result<Ticket>;
 
     /// Appends the answers that have come to `answered`, each once, in any order. Never blocks.
@@ -73,13 +74,25 @@ pub trait Session: Send {
     /// Blocks until `poll` has an answer, or nothing is under way, or this much time has passed.
     ///
     /// # Errors
-    /// `Closed`.
+    /// `Closed`, only with nothing under way: who waits for an answer gets it.
     fn wait(&mut self, timeout: Duration) -> Result<()>;
 }
 
 /// Which of a session's commands an answer is for. Never given twice by one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(u64);
+
+impl Ticket {
+    /// For backends: one that their session has not given before.
+    pub fn new(number: u64) -> Ticket {
+        Ticket(number)
+    }
+
+    /// The number it was made of.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// What a backend is asked.
 #[derive(Debug, Clone)]
@@ -111,10 +124,10 @@ pub enum Command<'a> {
         group: u32,
         /// Where to go on.
         from: Cursor,
-        /// At most so many pairs; at least one.
+        /// At most so many pairs; 0 is as good as 1. An answer may have fewer, or none, and not be the last.
         pairs: usize,
     },
-    /// How many pairs a group has: [`Answer::Counted`].
+    /// About how many pairs a group has: [`Answer::Counted`]. Exact while nobody writes, and where one process keeps all.
     Count {
         /// The table's number.
         group: u32,
@@ -141,9 +154,22 @@ pub enum Expect {
     Same(Mark),
 }
 
-/// Tells a pair as it was seen from all that is ever stored under its key before or after.
+/// Tells a pair as it was seen from all that is ever stored under its key before or after, by the backend's own count: what a value says
+/// of its version does not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark(u64);
+
+impl Mark {
+    /// For backends: a number that no pair under this key ever had, nor will have.
+    pub fn new(number: u64) -> Mark {
+        Mark(number)
+    }
+
+    /// The number it was made of.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// Where a walk goes on: the backend's own business.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -152,6 +178,16 @@ pub struct Cursor(Option<Box<[u8]>>);
 impl Cursor {
     /// From the start of a group.
     pub const START: Cursor = Cursor(None);
+
+    /// For backends: to go on at a place that they know by these bytes.
+    pub fn at(place: Box<[u8]>) -> Cursor {
+        Cursor(Some(place))
+    }
+
+    /// The bytes it was made of; `None` at the start.
+    pub fn place(&self) -> Option<&[u8]> {
+        self.0.as_deref()
+    }
 }
 
 /// A pair as it was seen.

@@ -26,7 +26,7 @@ pub enum ErrorKind {
     /// The fast tier holds as much live data as it may. Reads and deletes go on; writes fail until space is freed.
     Full,
     /// There is no room at this moment, but gc may make some. Only with `Options::wait_for_space` off: wait
-    /// with `Db::wait_for_space`, then repeat the call.
+    /// with `Db::wait_for_space`, then repeat the call. Of a session of a [backend](crate::backend): as many commands are under way as may be.
     Busy,
     /// What is asked for would have to be read from the disk, and the thread does not wait for that (`Db::at_hand_only`). Nothing was
     /// changed. Have `Db::take_missing` brought, then repeat the call.

@@ -98,12 +98,17 @@ impl StoredRowSpec<'_> {
         Parts::new(self.flags(), self.body_bytes).body + self.body_bytes
     }
 
-    /// Writes the value over `out`, which is `stored_bytes` long and may hold anything; `fill` writes the body.
+    /// Writes the value over `out`, which may hold anything; `fill` writes the body.
+    ///
+    /// # Panics
+    /// `out` is `stored_bytes` long, and the body shorter than 4 GiB, which what makes bodies sees to.
     pub fn encode(&self, out: &mut [u8], fill: impl FnOnce(&mut [u8])) {
+        assert_eq!(out.len(), self.stored_bytes(), "the place of a stored row");
+        let body_bytes = u32::try_from(self.body_bytes).expect("a body is shorter than 4 GiB");
         let (flags, parts) = (self.flags(), Parts::new(self.flags(), self.body_bytes));
         let (head, body) = out.split_at_mut(parts.body);
         fill(body);
-        head[4..8].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
+        head[4..8].copy_from_slice(&body_bytes.to_le_bytes());
         head[8..16].copy_from_slice(&self.version.to_le_bytes());
         head[16..18].copy_from_slice(&self.schema_version.to_le_bytes());
         head[18..HEAD_BYTES].copy_from_slice(&[flags, parts.shift, 0, 0, 0, 0]);

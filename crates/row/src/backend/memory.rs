@@ -1,7 +1,8 @@
 //! Pairs in memory of this process: the reference that other backends are held against, and a store for tests.
 //!
-//! Owns a sorted map under one lock. Promises to be as unhelpful as the seam allows, so that callers who rely on more are found: a command
-//! happens when its session polls, the last started first. Nothing survives the process.
+//! Owns a sorted map under one lock. Promises to be unhelpful where callers would soon rely on more than the seam says: a command
+//! happens when its session polls, the last started first. Its walks are in the order of keys and its counts exact, though, which callers may not rely
+//! on. Nothing survives the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -119,8 +120,9 @@ impl Session for MemorySession {
             return Err(Error::new(ErrorKind::Busy, message));
         }
         self.tickets += 1;
-        self.started.push_back((Ticket(self.tickets), command));
-        Ok(Ticket(self.tickets))
+        let ticket = Ticket::new(self.tickets);
+        self.started.push_back((ticket, command));
+        Ok(ticket)
     }
 
     fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
@@ -132,7 +134,8 @@ impl Session for MemorySession {
     }
 
     fn wait(&mut self, _timeout: Duration) -> Result<()> {
-        self.shared.lock().check_open()
+        // What is under way is answered by the next poll, also once the backend is closed.
+        if self.started.is_empty() { self.shared.lock().check_open() } else { Ok(()) }
     }
 }
 
@@ -154,7 +157,7 @@ impl Pairs {
             OwnedCommand::Put(key, value, expect) => {
                 self.check_expected(&key, expect)?;
                 self.stored += 1;
-                let mark = Mark(self.stored);
+                let mark = Mark::new(self.stored);
                 self.pairs.insert(key, Stored { value, mark });
                 Answer::Stored(mark)
             }
@@ -162,7 +165,7 @@ impl Pairs {
                 self.check_expected(&key, expect)?;
                 Answer::Deleted(self.pairs.remove(&key).is_some())
             }
-            OwnedCommand::Walk(group, from, pairs) => self.walk(group, from, pairs),
+            OwnedCommand::Walk(group, from, pairs) => self.walk(group, &from, pairs)?,
             OwnedCommand::Count(group) => Answer::Counted(self.of_group(group, None).count() as u64),
             OwnedCommand::Clear(group) => {
                 self.pairs.retain(|key, _| key[..GROUP_BYTES] != group.to_be_bytes());
@@ -194,15 +197,18 @@ impl Pairs {
         found.take_while(move |(key, _)| key[..GROUP_BYTES] == prefix).map(|(key, stored)| (&**key, stored))
     }
 
-    fn walk(&self, group: u32, from: Cursor, pairs: usize) -> Answer {
-        let mut rest = self.of_group(group, from.0.as_deref());
+    fn walk(&self, group: u32, from: &Cursor, pairs: usize) -> Result<Answer> {
+        if from.place().is_some_and(|place| !place.starts_with(&group.to_be_bytes())) {
+            return Err(Error::invalid("the cursor is of a walk of another group".to_owned()));
+        }
+        let mut rest = self.of_group(group, from.place());
         let owned = |(key, stored): (&[u8], &Stored)| {
             let (key, value) = (key.into(), stored.value.clone());
             Pair { key, value, mark: stored.mark }
         };
         let walked: Vec<Pair> = rest.by_ref().take(pairs).map(owned).collect();
-        let last = rest.next().and(walked.last()).map(|pair| Cursor(Some(pair.key.clone())));
-        Answer::Walked(walked, last)
+        let last = rest.next().and(walked.last()).map(|pair| Cursor::at(pair.key.clone()));
+        Ok(Answer::Walked(walked, last))
     }
 }
 

@@ -121,7 +121,7 @@ fn what_cannot_be_is_refused_at_once() {
     assert_eq!(kind(session.start(Command::Persist)), ErrorKind::Unsupported);
     backend.close().unwrap();
     assert_eq!(kind(session.start(Command::Count { group: GROUP })), ErrorKind::Closed);
-    assert_eq!(kind(session.wait(Duration::ZERO)), ErrorKind::Closed);
+    assert!(session.wait(Duration::ZERO).is_ok(), "two are under way");
     assert_eq!(kind(backend.session().map(drop)), ErrorKind::Closed);
     let mut answered = Vec::new();
     session.poll(&mut answered);
@@ -132,6 +132,7 @@ fn what_cannot_be_is_refused_at_once() {
         answered.len() == 2 && answered.iter().all(closed),
         "those under way are answered, too: {answered:?}"
     );
+    assert_eq!(kind(session.wait(Duration::ZERO)), ErrorKind::Closed);
 }
 
 /// Pairs that are there throughout come, whatever others do meanwhile, and none of another group.

@@ -1,0 +1,5 @@
+//! What other crates can do with rows.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod backend;
