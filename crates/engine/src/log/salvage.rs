@@ -304,11 +304,13 @@ impl<'a> Search<'a, '_> {
                 at = after;
                 continue;
             }
-            let lost = self.identify(at);
+            // One that is not known is whole: nothing of it is to be guessed.
+            let unknown = self.unknown(at);
+            let lost = if unknown.is_none() { self.identify(at) } else { None };
             let after = lost.as_ref().map_or(at + 8, |(bytes, _)| at + bytes);
             let durable = self.segment.durable_end as usize;
             let is_dirty = !power_cut && self.bytes.get(at..at + 4).is_some_and(|crc| crc != [0; 4]);
-            let (next, unknown) = (self.resume(at + 8), self.unknown(at));
+            let next = self.resume(at + 8);
             if next.is_none() && at >= durable && !is_dirty && unknown.is_none() {
                 if batch.1 > at {
                     // It was never finished: all or nothing.
@@ -337,6 +339,14 @@ impl<'a> Search<'a, '_> {
     fn push_gap(&mut self, from: usize, to: usize, record: Option<LostRecord>, unknown: Option<NotARecord>) {
         let offset = self.start + from as u64;
         let after = self.found.records.len() as u64;
+        // A newer build wrote thousands of records one after the other: that is one thing to tell.
+        if let Some(last) = self.found.gaps.last_mut()
+            && unknown.is_some()
+            && (last.unknown, last.offset + last.bytes, last.before_sequence) == (unknown, offset, after)
+        {
+            last.bytes += (to - from) as u64;
+            return;
+        }
         // Until `bound_gaps` puts a sequence there: the record that comes next.
         self.found.gaps.push(Gap {
             offset,

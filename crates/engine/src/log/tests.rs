@@ -108,6 +108,21 @@ fn a_record_that_is_not_known_is_told_behind_a_torn_one() {
     assert!(error.message().contains(&format!("at byte {at} of the fast tier has flags 32")), "{error}");
 }
 
+/// They are one gap, however many they are, and not looked into for what they might have been.
+#[test]
+fn what_a_newer_build_wrote_is_told_once() {
+    let log = open(&Clock::manual(1_000_000));
+    let first = append(&log, 32);
+    let others: Vec<_> = (0..2_000).map(|_| append(&log, 32)).collect();
+    let (extent, ..) = log.segments()[0];
+    let salvaged = log.salvage_segment(extent, false).unwrap();
+    let told: Vec<_> = salvaged.gaps.iter().filter(|gap| gap.unknown.is_some()).collect();
+    assert_eq!(told.len(), 1, "{} gaps", told.len());
+    assert_eq!(told[0].offset, first.start);
+    assert!(told[0].bytes >= others.last().unwrap().start - first.start);
+    assert!(salvaged.records.is_empty() && salvaged.gaps.iter().all(|gap| gap.record.is_none()));
+}
+
 /// Nor is it damage.
 #[test]
 fn what_is_not_known_of_a_damaged_log_is_told_as_that() {
