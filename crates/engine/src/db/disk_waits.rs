@@ -38,10 +38,12 @@ struct Lately {
     looks_asking: u32,
 }
 
-thread_local!(static LATELY: Cell<Lately> =
-    const { Cell::new(Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 }) });
+thread_local!(static LATELY: Cell<Lately> = const { Cell::new(Lately::FIRST) });
 
 impl Lately {
+    /// Of a thread that has not looked yet: what it waited for before, such as the program itself, was no row.
+    const FIRST: Lately = Lately { faults: u64::MAX, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+
     /// Records what the thread's count of faults has become; how many are new.
     fn record_faults(&mut self, faults: u64) -> u64 {
         let new = faults.saturating_sub(std::mem::replace(&mut self.faults, faults));
@@ -206,15 +208,17 @@ mod tests {
     /// The first waits after loading read 8 MiB each, until somebody looks.
     #[test]
     fn a_thread_looks_often_at_first() {
-        let mut lately = Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+        let mut lately = Lately::FIRST;
+        assert_eq!((lately.record_faults(9), lately.looks_asking), (0, 0), "before the first read");
+        lately.reads_a_look = 1;
         let mut reads_between = Vec::new();
         for _ in 0..9 {
-            lately.record_faults(0);
+            lately.record_faults(9);
             reads_between.push(lately.reads_before_look + 1);
         }
         assert_eq!(reads_between, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
         // Who has to wait at once asks as long as anybody.
-        let mut lately = Lately { faults: 0, reads_before_look: 0, reads_a_look: 1, looks_asking: 0 };
+        let mut lately = Lately { faults: 0, ..Lately::FIRST };
         lately.record_faults(1);
         (0..LOOKS_ASKING).for_each(|_| assert_eq!(lately.record_faults(1), 0));
         assert!(lately.looks_asking > 0);
