@@ -213,9 +213,9 @@ impl Recovery<'_> {
                 // A dropped table's rows: nothing refers to them any more.
                 let mut by_extent: HashMap<u32, u64> = HashMap::new();
                 for slot in runs.iter().flatten().map(|entry| entry.slot) {
-                    self.log.add_obsolete(slot.offset(), slot.bytes());
-                    *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() +=
-                        slot.bytes();
+                    let bytes = self.record_bytes(slot)?;
+                    self.log.add_obsolete(slot.offset(), bytes);
+                    *by_extent.entry((slot.offset() / self.log.extent_bytes()) as u32).or_default() += bytes;
                 }
                 by_extent.into_iter().for_each(|(extent, bytes)| self.log.record_vanished(extent, bytes));
                 continue;
@@ -462,6 +462,15 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// Bytes of a record as they are counted: by its class, but for one that may be longer than the largest.
+    fn record_bytes(&self, slot: Slot) -> Result<u64> {
+        if !slot.bytes_unknown() {
+            return Ok(slot.bytes());
+        }
+        let guard = self.epoch.pin();
+        Ok(self.log.view(&guard).record(slot.offset())?.record_bytes() as u64)
+    }
+
     /// Makes the slot of a key from all its versions, newest first.
     fn resolve_key(&self, versions: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
         let newest = versions[0].slot;
@@ -480,7 +489,7 @@ impl Recovery<'_> {
         }
         for older in &versions[1..] {
             if !chain.contains(&older.slot.offset()) {
-                self.log.add_obsolete(older.slot.offset(), older.slot.bytes());
+                self.log.add_obsolete(older.slot.offset(), self.record_bytes(older.slot)?);
             }
         }
         let older =
