@@ -129,6 +129,14 @@ fn has_all(sequences: &BTreeSet<u64>, last: u64) -> bool {
     (1..=last).all(|sequence| sequences.contains(&sequence))
 }
 
+/// Two threads that each append so many records.
+fn two_writers(written: &Arc<Written>, records: usize, body_bytes: usize) -> [thread::JoinHandle<()>; 2] {
+    [(); 2].map(|()| {
+        let written = written.clone();
+        thread::spawn(move || (0..records).for_each(|_| written.append(body_bytes).map(drop).expect("room")))
+    })
+}
+
 #[test]
 fn what_a_group_commit_called_durable_survives() {
     explore(|| {
@@ -194,16 +202,7 @@ fn a_failed_sync_is_told_to_all_who_wait_and_to_nobody_as_a_success() {
 fn all_up_to_a_barrier_is_published() {
     explore(|| {
         let written = Written::with_appenders(3);
-        let writers: Vec<_> = (0..2)
-            .map(|_| {
-                let written = written.clone();
-                thread::spawn(move || {
-                    for _ in 0..3 {
-                        written.append(SMALL).expect("room");
-                    }
-                })
-            })
-            .collect();
+        let writers = two_writers(&written, 3, SMALL);
         for by_waiting in [false, true] {
             let last = if by_waiting { written.log.last_sequence() } else { written.log.barrier() };
             if by_waiting {
@@ -221,16 +220,7 @@ fn all_up_to_a_barrier_is_published() {
 fn a_checkpoint_names_all_that_is_there() {
     explore(|| {
         let written = Written::with_appenders(3);
-        let writers: Vec<_> = (0..2)
-            .map(|_| {
-                let written = written.clone();
-                thread::spawn(move || {
-                    for _ in 0..4 {
-                        written.append(LARGE).expect("room");
-                    }
-                })
-            })
-            .collect();
+        let writers = two_writers(&written, 4, LARGE);
         let mut checkpointed = Vec::new();
         for _ in 0..2 {
             let last = written.log.checkpoint().expect("no sync fails");
