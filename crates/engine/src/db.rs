@@ -49,7 +49,6 @@ pub(crate) mod recover;
 #[cfg(any(refused = "borrows", refused = "privacy"))]
 mod refused;
 pub(crate) mod repair;
-mod row;
 mod salvage;
 pub(crate) mod scan;
 pub(crate) mod shared_table;
@@ -71,11 +70,10 @@ use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_dire
 use identity::Witness;
 pub use metrics::Metrics;
 pub use read::RowRef;
-pub use row::Row;
 pub use scan::Scan;
 pub use shared_table::expiring::Expiring;
 pub use snapshot::Snapshot;
-pub use table::{Change, ReadGuard, RowHandle, Table};
+pub use table::{ReadGuard, RowHandle, Table};
 
 use crate::invariants;
 use crate::sync::Mutex;

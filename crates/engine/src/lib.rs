@@ -55,14 +55,15 @@ mod sync;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
-    AtHandOnly, Batch, Change, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, Row, RowHandle,
-    RowRef, Scan, Snapshot, Table, TableChanges,
+    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, RowHandle, RowRef, Scan,
+    Snapshot, Table, TableChanges,
 };
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;
 #[doc(inline)]
 pub use hedgerow_row::{
-    Error, ErrorKind, Field, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value, limits, row,
+    Change, Error, ErrorKind, Field, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value,
+    limits, row,
 };
 pub use options::{CacheMode, CachePolicy, Durability, Options};
 

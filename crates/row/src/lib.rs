@@ -22,19 +22,24 @@
 //! | [`backend`] | the seam for backends that keep pairs, and the one in memory that others are held against |
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
+//! | `owned_row`, `change` | a row as callers keep it, and what they may make of one |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod backend;
 pub mod body_blocks;
+mod change;
 mod error;
 pub mod le_bytes;
 pub mod limits;
+mod owned_row;
 pub mod row_expiry;
 pub mod schema;
 pub mod stored_row;
 mod sync;
 
+pub use change::Change;
 pub use error::{Error, ErrorKind, Result};
+pub use owned_row::Row;
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

@@ -36,7 +36,7 @@ use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
-use crate::{Error, FieldId, FieldName, Result, Schema, Value};
+use crate::{Error, FieldId, FieldName, Result, Row, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -427,13 +427,32 @@ impl<'a> RowRef<'a> {
         &self.chain
     }
 
-    pub(super) fn table_schema(&self) -> &'a Arc<TableSchema> {
-        self.schema
+    /// Copies the row.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    pub fn to_row(&self) -> Result<Row> {
+        self.copy(None)
     }
 
-    /// Bytes of the row's body, deltas left out.
-    pub(super) fn body_bytes(&self) -> usize {
-        self.chain.base_row().map_or(0, Record::body_len)
+    /// Copies the row, or only some fields; one dropped meanwhile is absent.
+    pub(super) fn copy(&self, ids: Option<&[FieldId]>) -> Result<Row> {
+        let fields = self.schema.fields();
+        let room = match ids {
+            // Deltas left out.
+            None => (fields.fields().len(), self.chain.base_row().map_or(0, Record::body_len)),
+            Some(ids) => (ids.len(), 64),
+        };
+        let mut copy = Row::new(self.schema, self.key(), (self.version(), self.expires_at_ms), room);
+        match ids {
+            None => self.for_each_position(|position, value| copy.push(position, value))?,
+            Some(ids) => {
+                for position in ids.iter().filter_map(|id| id.find(fields)) {
+                    copy.push(position, self.value(position)?);
+                }
+            }
+        }
+        Ok(copy)
     }
 
     #[inline(always)]
@@ -482,7 +501,7 @@ impl<'a> RowRef<'a> {
     }
 
     /// The field's value as of now.
-    pub(super) fn value(&self, position: usize) -> Result<Value<'_>> {
+    fn value(&self, position: usize) -> Result<Value<'_>> {
         Ok(self.read(position)?.at(self.now_ms))
     }
 }

@@ -12,9 +12,9 @@ use super::chain::version_before;
 use super::counters::Count;
 use super::read::RowRef;
 use super::table::FieldIds;
-use super::{Row, Snapshot, Table};
+use super::{Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::{FieldId, FieldName, Result};
+use crate::{FieldId, FieldName, Result, Row};
 
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
@@ -216,7 +216,7 @@ impl Iterator for Scan {
                 return None;
             }
             let stepped = self.step(|_, row, ids, rows| {
-                rows.push_back(Row::copy(row, ids)?);
+                rows.push_back(row.copy(ids)?);
                 Ok(true)
             });
             if let Err(error) = stepped {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::Table;
 use super::engine::Engine;
-use super::{Row, Table};
-use crate::{FieldName, Result};
+use crate::{FieldName, Result, Row};
 
 /// The store as it was at one moment: a sequence. Reads through it see every write up to then and none after, batches
 /// whole. While it lives, the versions it may need keep their place in the fast tier. Rows that have expired since are
@@ -39,8 +39,7 @@ impl Snapshot {
     /// As [`Table::get_fields`].
     pub fn get_fields<F: FieldName>(&self, table: &Table, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = table.field_ids(fields)?;
-        self.engine
-            .read(table.shared(), key, Some(self.sequence), Some(&ids), |row| Row::copy(row, Some(&ids)))
+        self.engine.read(table.shared(), key, Some(self.sequence), Some(&ids), |row| row.copy(Some(&ids)))
     }
 }
 

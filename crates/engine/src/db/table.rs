@@ -8,16 +8,16 @@ use hedgerow_row::schema::table::NewField;
 use hedgerow_row::schema::unknown_field;
 use smallvec::SmallVec;
 
+use super::Db;
 use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
 use super::read::{GROUP, ReadView, RowRef};
 use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
-use super::{Db, Row};
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
-use crate::{Error, FieldId, FieldName, OwnedValue, Result, Schema, Type, Value};
+use crate::{Change, Error, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table. Cheap to clone, `Send + Sync`.
 ///
@@ -49,31 +49,6 @@ pub struct RowHandle<'p> {
 
 /// Walks down the index in search of a random row.
 const SAMPLES_MAX: usize = 1_000;
-
-/// What [`Table::modify`] writes.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// Nothing.
-    Keep,
-    /// The whole row, with its expiry in ms since 1970.
-    Put {
-        /// Names and values; the other fields take their defaults.
-        fields: Vec<(String, OwnedValue)>,
-        /// When the row expires, if it does.
-        expires_at_ms: Option<u64>,
-    },
-    /// Some fields; makes the row if there is none.
-    Update {
-        /// Names and values; `Null` removes a nullable field.
-        fields: Vec<(String, OwnedValue)>,
-        /// When these fields expire, if they do.
-        expires_at_ms: Option<u64>,
-    },
-    /// The row's expiry; nothing if there is no row.
-    Expire(Option<u64>),
-    /// Removes the row.
-    Delete,
-}
 
 /// Ids of fields; on the stack as long as they are few.
 pub(super) type FieldIds = SmallVec<[FieldId; 8]>;
@@ -214,7 +189,7 @@ impl Table {
     /// See [`Table`]; `NotFound` if there is no such field.
     pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
         let ids = self.field_ids(fields)?;
-        self.engine.read(&self.shared, key, None, Some(&ids), |row| Row::copy(row, Some(&ids)))
+        self.engine.read(&self.shared, key, None, Some(&ids), |row| row.copy(Some(&ids)))
     }
 
     /// One field of the row, copied; `Null` if the row is there but the field is not.

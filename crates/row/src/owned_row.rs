@@ -1,11 +1,12 @@
 //! `Row`: a row that owns its bytes.
+//!
+//! Owns the copy of a row that callers keep. It promises to hold what was given to it and nothing of the store it came from, so that it may outlive
+//! that. It must not know where a row comes from: a store makes one with `Row::new` and `Row::push`.
 
 use std::sync::Arc;
 
-use hedgerow_row::schema::table::TableSchema;
-
-use super::read::RowRef;
-use crate::{FieldId, FieldName, Result, Value};
+use crate::Value;
+use crate::schema::table::TableSchema;
 
 /// A row that owns its bytes: all its fields, or those that were asked for.
 #[derive(Debug, Clone)]
@@ -32,41 +33,32 @@ enum OwnedField {
     Str(usize, usize),
 }
 
-impl RowRef<'_> {
-    /// Copies the row.
-    ///
-    /// # Errors
-    /// As [`RowRef::get`].
-    pub fn to_row(&self) -> Result<Row> {
-        Row::copy(self, None)
-    }
-}
-
 impl Row {
-    /// Copies a row, or only some fields; one dropped meanwhile is absent.
-    pub(super) fn copy(row: &RowRef<'_>, ids: Option<&[FieldId]>) -> Result<Row> {
-        let (key, schema) = (row.key(), row.table_schema());
-        let mut copy = Row {
+    /// A row with no fields yet, which are [pushed](Row::push): room is made for so many, and for so many bytes of their contents.
+    #[inline]
+    #[doc(hidden)]
+    pub fn new(
+        schema: &Arc<TableSchema>,
+        key: &[u8],
+        (version, expires_at_ms): (u64, Option<u64>),
+        (fields, bytes): (usize, usize),
+    ) -> Row {
+        let mut row = Row {
             schema: Arc::clone(schema),
-            bytes: Vec::with_capacity(key.len() + if ids.is_none() { row.body_bytes() } else { 64 }),
+            bytes: Vec::with_capacity(key.len() + bytes),
             key_bytes: key.len(),
-            fields: Vec::with_capacity(ids.map_or(schema.fields().fields().len(), <[_]>::len)),
-            expires_at_ms: row.expires_at_ms(),
-            version: row.version(),
+            fields: Vec::with_capacity(fields),
+            expires_at_ms,
+            version,
         };
-        copy.bytes.extend_from_slice(key);
-        match ids {
-            None => row.for_each_position(|position, value| copy.push(position, value))?,
-            Some(ids) => {
-                for position in ids.iter().filter_map(|id| id.find(schema.fields())) {
-                    copy.push(position, row.value(position)?);
-                }
-            }
-        }
-        Ok(copy)
+        row.bytes.extend_from_slice(key);
+        row
     }
 
-    fn push(&mut self, position: usize, value: Value<'_>) {
+    /// Adds the field at `position` of the schema; `Null` is as good as none.
+    #[inline]
+    #[doc(hidden)]
+    pub fn push(&mut self, position: usize, value: Value<'_>) {
         let held = match value {
             Value::Null => return,
             Value::Bool(b) => OwnedField::Bool(b),
@@ -86,12 +78,14 @@ impl Row {
         self.fields.push((position as u16, held));
     }
 
+    #[inline]
     fn hold(&mut self, bytes: &[u8]) -> (usize, usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         (start, self.bytes.len())
     }
 
+    #[inline]
     fn value(&self, held: OwnedField) -> Value<'_> {
         match held {
             OwnedField::Bool(b) => Value::Bool(b),
@@ -109,11 +103,13 @@ impl Row {
     }
 
     /// The row's key.
+    #[inline]
     pub fn key(&self) -> &[u8] {
         &self.bytes[..self.key_bytes]
     }
 
     /// The field's value; `Null` if it is absent, unknown, or not among the fields asked for.
+    #[inline]
     pub fn get(&self, field: &str) -> Value<'_> {
         let names = self.schema.fields().fields();
         let found = self.fields.iter().find(|(position, _)| names[*position as usize].name() == field);
@@ -121,6 +117,7 @@ impl Row {
     }
 
     /// The names and values of the fields that are there: in the schema's order, or in the order they were asked for.
+    #[inline]
     pub fn fields(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         let names = self.schema.fields().fields();
         self.fields.iter().map(move |&(position, held)| (names[position as usize].name(), self.value(held)))
