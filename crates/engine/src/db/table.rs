@@ -53,6 +53,12 @@ const SAMPLES_MAX: usize = 1_000;
 /// Ids of fields; on the stack as long as they are few.
 pub(super) type FieldIds = SmallVec<[FieldId; 8]>;
 
+#[inline]
+fn id_in<F: FieldName>(schema: &Schema, field: F) -> Result<FieldId> {
+    let position = field.find(schema).ok_or_else(|| unknown_field(field))?;
+    Ok(schema.fields()[position].id())
+}
+
 impl Table {
     pub(super) fn new(db: &Db, shared: Arc<TableShared>) -> Table {
         Table { engine: Arc::clone(&db.engine), shared, _db: db.clone() }
@@ -84,16 +90,19 @@ impl Table {
         self.field_id(name)
     }
 
-    /// The ids of fields in the current schema.
+    /// The ids of fields in the current schema, which is looked up once for all of them.
     #[inline]
     pub(super) fn field_ids<F: FieldName>(&self, fields: &[F]) -> Result<FieldIds> {
-        fields.iter().map(|&field| self.field_id(field)).collect()
+        let schema = self.shared.schema.load();
+        let mut ids = FieldIds::new();
+        for &field in fields {
+            ids.push(id_in(schema.fields(), field)?);
+        }
+        Ok(ids)
     }
 
     pub(super) fn field_id<F: FieldName>(&self, field: F) -> Result<FieldId> {
-        let schema = self.shared.schema.load();
-        let position = field.find(schema.fields()).ok_or_else(|| unknown_field(field))?;
-        Ok(schema.fields().fields()[position].id())
+        id_in(self.shared.schema.load().fields(), field)
     }
 
     /// Adds a nullable field. Rows are not rewritten.
