@@ -113,9 +113,9 @@ impl Ready {
     /// Serves until stopped, then persists and closes the store.
     pub fn run(self) -> Result<(), String> {
         let server = self.event_loop.run().map_err(|error| format!("the event loop failed: {error}"))?;
-        let db = server.keyspace.db().clone();
+        let db = server.keyspace.db().cloned();
         drop(server);
-        db.close().map_err(|error| format!("closing the store failed: {error}"))
+        db.map_or(Ok(()), |db| db.close()).map_err(|error| format!("closing the store failed: {error}"))
     }
 }
 
@@ -192,7 +192,7 @@ pub fn prepare_with(
         ..Settings::default()
     };
     let banner = banner(&db, args, &addresses, opening, &settings);
-    let keyspace = Keyspace::new(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
+    let keyspace = Keyspace::tiered(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
     let event_loop = EventLoop::new(Server::new(keyspace, settings, commands::count()), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
     Ok(Ready { event_loop, addresses, banner })

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::command::{Command, Flag};
 use super::commands::{self, Lookup};
 use super::failure::{Failure, Outcome};
-use super::keyspace::Tries;
+use super::keyspace::wants::Tries;
 use super::limits;
 use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
@@ -59,7 +59,7 @@ pub fn execute(
         }
     };
     let ended = Instant::now();
-    server.keyspace.watches.commit();
+    server.keyspace.commit_watched();
     server.counters.commands += 1;
     if let Some(command) = done {
         server.account(client, command, args, ended - started);

@@ -20,6 +20,7 @@ use slab::Slab;
 
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
+use super::keyspace::Keyspace;
 use super::limits;
 use super::persister::Persister;
 use super::pipeline_peek::{PeekedRun, PipelinePeek};
@@ -57,15 +58,34 @@ impl Stopper {
     }
 }
 
+/// What a tiered store needs beside the loop.
+struct TieredWorkers {
+    /// The store, apart from the state that commands change.
+    db: Db,
+    persister: Persister,
+    waiter: Waiter,
+    reader: Reader,
+}
+
+impl TieredWorkers {
+    fn start(db: &Db, waker: &Arc<Waker>) -> io::Result<TieredWorkers> {
+        Ok(TieredWorkers {
+            db: db.clone(),
+            persister: Persister::start(db.clone(), waker.clone())?,
+            waiter: Waiter::start(db.clone(), waker.clone())?,
+            reader: Reader::start(waker.clone())?,
+        })
+    }
+}
+
 /// The loop and everything it serves.
 pub struct EventLoop {
     poll: Poll,
     listeners: Vec<TcpListener>,
     connections: Slab<Connection>,
     server: Server,
-    /// The store, apart from the state that commands change.
-    db: Db,
-    persister: Persister,
+    /// What a tiered store needs beside the loop.
+    tiered: Option<TieredWorkers>,
     pool: Pool,
     /// Connections with something to do in this turn.
     turn: Vec<usize>,
@@ -80,8 +100,6 @@ pub struct EventLoop {
     has_reported_failed_sync: bool,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
-    waiter: Waiter,
-    reader: Reader,
     /// Connections whose next command waits for space.
     waiting: Vec<usize>,
     /// Whether a connection could not be accepted.
@@ -100,16 +118,16 @@ impl EventLoop {
             poll.registry().register(&mut listener, Token(index), Interest::READABLE)?;
             listeners.push(listener);
         }
-        let persister = Persister::start(server.keyspace.db().clone(), waker.clone())?;
-        let waiter = Waiter::start(server.keyspace.db().clone(), waker.clone())?;
-        let reader = Reader::start(waker.clone())?;
+        let tiered = match server.keyspace.db() {
+            Some(db) => Some(TieredWorkers::start(db, &waker)?),
+            None => None,
+        };
         Ok(EventLoop {
             poll,
             listeners,
             connections: Slab::new(),
-            db: server.keyspace.db().clone(),
             server,
-            persister,
+            tiered,
             pool: Pool::default(),
             turn: Vec::new(),
             next: Vec::new(),
@@ -121,8 +139,6 @@ impl EventLoop {
             background_sync: None,
             has_reported_failed_sync: false,
             held: Vec::new(),
-            waiter,
-            reader,
             waiting: Vec::new(),
             accept_again: false,
         })
@@ -173,7 +189,7 @@ impl EventLoop {
             return Duration::ZERO;
         }
         let keyspace = &self.server.keyspace;
-        let rest = if keyspace.expiries.is_idle() { TICK * 5 } else { TICK };
+        let rest = if keyspace.is_swept() { TICK * 5 } else { TICK };
         match self.server.paused {
             Some(pause) => rest.min(Duration::from_millis(pause.until_ms.saturating_sub(keyspace.now_ms()))),
             None => rest,
@@ -292,7 +308,8 @@ impl EventLoop {
                     self.drop_connection(key)
                 };
             }
-            match execute_all(connection, &mut self.server, &self.db, key, &mut self.pool, began) {
+            let db = self.tiered.as_ref().map(|workers| &workers.db);
+            match execute_all(connection, &mut self.server, db, key, &mut self.pool, began) {
                 Executed::All => {}
                 // A pause is long: commands of a client that may have left meanwhile are not done.
                 Executed::Waits if self.server.sessions[key].is_paused && connection.is_read_closed => {
@@ -302,16 +319,14 @@ impl EventLoop {
                 Executed::Yields => return list(&mut self.next, connection, key),
                 Executed::WaitsFor(WaitsFor::Space) => {
                     self.waiting.push(key);
-                    return self.waiter.request();
+                    return self.tiered.iter().for_each(|workers| workers.waiter.request());
                 }
                 Executed::WaitsFor(WaitsFor::Rows) => {
                     let client = (key, self.server.sessions[key].id);
-                    return self
-                        .server
-                        .missing
-                        .take()
-                        .into_iter()
-                        .for_each(|m| self.reader.request(client, m));
+                    if let (Some(missing), Some(workers)) = (self.server.missing.take(), &self.tiered) {
+                        workers.reader.request(client, missing);
+                    }
+                    return;
                 }
                 Executed::OverLimit => {
                     self.server.counters.output_limit_disconnections += 1;
@@ -352,7 +367,8 @@ impl EventLoop {
         for &key in turn {
             let needs_sync = |session: &&mut Session| !session.unsynced.is_empty() && !session.waits_for_sync;
             let Some(session) = self.server.sessions.get_mut(key).filter(needs_sync) else { continue };
-            let ticket = *ticket.get_or_insert_with(|| self.persister.request(checkpoint));
+            let Some(workers) = &self.tiered else { return };
+            let ticket = *ticket.get_or_insert_with(|| workers.persister.request(checkpoint));
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
                 session.waits_for_sync = true;
@@ -361,15 +377,16 @@ impl EventLoop {
         }
         // Whoever waits for a sync that is under way asks again after it, and so does the `SAVE` of a held client.
         self.server.wants_save &= ticket.is_none();
-        if background {
-            self.background_sync = Some(ticket.unwrap_or_else(|| self.persister.request(checkpoint)));
+        if background && let Some(workers) = &self.tiered {
+            self.background_sync = Some(ticket.unwrap_or_else(|| workers.persister.request(checkpoint)));
             self.server.saving_since.get_or_insert_with(Instant::now);
         }
     }
 
     /// Lets go of the clients whose writes are durable now.
     fn finish_syncs(&mut self) {
-        let (done, failure) = self.persister.done();
+        let Some(workers) = &self.tiered else { return };
+        let (done, failure) = workers.persister.done();
         if failure.is_some() && self.background_sync.take().is_some() {
             self.server.saving_since = None;
         }
@@ -414,7 +431,7 @@ impl EventLoop {
     /// Says once, to who runs the server, that a sync has failed.
     fn report_failed_sync(&mut self) {
         if !self.has_reported_failed_sync
-            && let Some(failure) = self.db.sync_failure()
+            && let Some(failure) = self.server.keyspace.sync_failure()
         {
             self.has_reported_failed_sync = true;
             eprintln!(
@@ -426,7 +443,8 @@ impl EventLoop {
 
     /// Has the commands that found no room tried again, once there may be some.
     fn finish_waits(&mut self) {
-        let Some(progress) = self.waiter.ended() else { return };
+        let ended = self.tiered.as_ref().and_then(|workers| workers.waiter.ended());
+        let Some(progress) = ended else { return };
         for key in std::mem::take(&mut self.waiting) {
             let waits = |session: &&mut Session| session.waits_for == Some(WaitsFor::Space);
             let Some(session) = self.server.sessions.get_mut(key).filter(waits) else { continue };
@@ -440,7 +458,8 @@ impl EventLoop {
 
     /// Has the commands tried again whose rows were brought.
     fn finish_reads(&mut self) {
-        for (key, id) in self.reader.brought() {
+        let Some(workers) = &self.tiered else { return };
+        for (key, id) in workers.reader.brought() {
             let waits = |s: &&mut Session| s.id == id && s.waits_for == Some(WaitsFor::Rows);
             let Some(session) = self.server.sessions.get_mut(key).filter(waits) else { continue };
             session.waits_for = None;
@@ -507,9 +526,8 @@ impl EventLoop {
         }
         let (now_ms, now) = (self.server.keyspace.now_ms(), self.server.keyspace.uptime());
         // In a store that is only read they stay, and hidden.
-        if !self.server.settings.read_only && self.server.keyspace.sweep().is_err() {
-            // The store refuses (full, closed): expired keys stay hidden, and the next tick tries again.
-            self.server.keyspace.expiries.sweep_all();
+        if !self.server.settings.read_only {
+            self.server.keyspace.sweep();
         }
         if std::mem::take(&mut self.accept_again) {
             (0..self.listeners.len()).for_each(|index| self.accept(index));
@@ -539,7 +557,7 @@ impl EventLoop {
     /// Stops accepting, lets clients have the replies to what was done, persists.
     fn stop(mut self, mut events: Events) -> io::Result<Server> {
         self.listeners.clear();
-        self.persister.stop();
+        self.tiered.iter_mut().for_each(|workers| workers.persister.stop());
         self.finish_syncs();
         self.report_failed_sync();
         let deadline = Instant::now() + STOP_PATIENCE;
@@ -581,7 +599,7 @@ enum Executed {
 fn execute_all(
     connection: &mut Connection,
     server: &mut Server,
-    db: &Db,
+    db: Option<&Db>,
     key: usize,
     pool: &mut Pool,
     began: Instant,
@@ -599,14 +617,17 @@ fn execute_all(
     loop {
         let session = &server.sessions[key];
         let (guard, run);
-        if session.authenticated && connection.parser.is_between_commands() {
+        if session.authenticated
+            && connection.parser.is_between_commands()
+            && let (Some(db), Keyspace::Tiered(keyspace)) = (db, &server.keyspace)
+        {
             let peek = PipelinePeek::at(connection.input.bytes());
             run = match peek.is_pinned() {
                 true => {
                     guard = db.pin();
-                    peek.look_up(&server.keyspace, session.db, &guard)
+                    peek.look_up(keyspace, session.db, &guard)
                 }
-                false => peek.prefetch(&server.keyspace, session.db),
+                false => peek.prefetch(keyspace, session.db),
             };
         } else {
             run = PeekedRun::blind(1);

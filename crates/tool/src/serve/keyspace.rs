@@ -1,111 +1,66 @@
-//! Redis keys as rows: which table and row a key is, what type it has, and every change of it.
+//! Redis keys as rows: which row a key is, what type it has, and every change of it.
 //!
-//! Owns: the mapping below and the tables it needs. Promises: a key has one type; a key is never in two places; changes made
-//! between [`Keyspace::begin`] and [`Keyspace::end`] happen together or not at all. Must not know replies or connections.
-//!
-//! | key | table of database 0 | row |
-//! |---|---|---|
-//! | a string | `@strings` (one field, `value`) | the whole key |
-//! | a hash `users:42` (split at the first `:`) | `users` | `42` |
-//! | a hash without `:`, or with nothing before or after it | `@plain` | the whole key |
-//! | a hash whose prefix can have no table: too long for a name, or over the limit of open tables | `@overflow` | the whole key |
-//! | a field that its table does not have and can not learn | `@more` | see [`overflow_fields`] |
-//!
-//! Database `n` above 0 has `@n/` before each name. In names made of prefixes, `%`, `@` and bytes that are not
-//! printable ASCII are written `%XX`.
+//! Owns: the choice between the ways to keep keys, of which [`tiered`] is one, and what all of them share. Promises: a key has one type;
+//! a key is never in two places; changes made between [`Keyspace::begin`] and [`Keyspace::end`] happen together or not at all. Must not know
+//! replies or connections.
 
-use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use hedgerow::{AtHandOnly, Db, ErrorKind, FieldId, Schema, Table, Type, Value};
-use hedgerow_device::Clock;
-use slab::Slab;
+use hedgerow::{AtHandOnly, Db, SyncFailure, Type, Value};
+use hedgerow_device::{Clock, Random};
 
 use super::failure::{Failure, Outcome};
-use super::limits;
 
 pub mod cursor;
-pub mod expiry;
-pub mod hashes;
-pub mod iterate;
-pub mod keys;
 pub mod naming;
-pub mod overflow_fields;
-pub mod prefetch;
-pub mod schemas;
-pub mod strings;
-pub mod table;
-pub mod watch;
-pub mod writer;
+pub mod text;
+pub mod tiered;
+pub mod wants;
 
-use cursor::Cursors;
-use expiry::Expiries;
-use naming::{Place, TableName};
-use overflow_fields::OverflowFieldsTable;
-use table::{HashTable, Seeded};
-use watch::Watches;
-use writer::Writer;
-pub use writer::{Tries, Wants};
+use cursor::Position;
+use tiered::TieredKeyspace;
+use tiered::hashes::TieredHashView;
+use tiered::prefetch::PrefetchedKey;
+use wants::{Tries, Wants};
 
-/// How old the time that a command goes by may be at its start.
-const TIME_STEP: Duration = Duration::from_micros(100);
-
-/// The position of a table in `Keyspace::tables`.
-pub type TableIndex = usize;
-
-/// All databases of one store.
-pub struct Keyspace {
-    db: Db,
-    spaces: Vec<Space>,
-    tables: Slab<HashTable>,
-    overflow_fields: Option<OverflowFieldsTable>,
-    open_tables: usize,
-    /// Bytes of all schemas, about.
-    schema_bytes: usize,
-    writer: Writer,
-    /// Shared with the store, so that a command and the store see the same time all through.
-    clock: Clock,
-    now_ms: u64,
-    /// When it last looked at the clock.
-    refreshed: Instant,
-    /// Positions of unfinished scans.
-    pub cursors: Cursors,
-    /// Keys that will expire.
-    pub expiries: Expiries,
-    /// Keys that clients watch.
-    pub watches: Watches,
-    /// Memory for the fields of one write, kept between writes.
-    fields: Vec<(FieldId, Value<'static>)>,
+/// Which keys a scan wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter<'f> {
+    /// Only keys that match.
+    pub pattern: Option<&'f [u8]>,
+    /// Only keys of this type.
+    pub kind: Option<Kind>,
 }
 
-/// Refuses a key that no row can have, before anything of a command is staged that would then be done by half.
-pub fn check_key(key: &[u8]) -> Outcome<()> {
-    match (1..=hedgerow::limits::KEY_BYTES_MAX).contains(&key.len()) {
-        true => Ok(()),
-        false => Err(Failure::new(format!(
-            "ERR a key has 1 to {} bytes; this one has {}",
-            hedgerow::limits::KEY_BYTES_MAX,
-            key.len()
-        ))),
+/// What a field of a hash is given.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldWrite<'v> {
+    /// Its name.
+    pub name: &'v [u8],
+    /// Its value, as a client gives it.
+    pub text: &'v [u8],
+    /// When it expires on its own (ms since 1970), if it does.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl<'v> FieldWrite<'v> {
+    /// A field that does not expire on its own.
+    #[inline]
+    pub fn lasting((name, text): (&'v [u8], &'v [u8])) -> FieldWrite<'v> {
+        FieldWrite { name, text, expires_at_ms: None }
     }
 }
 
-/// One database.
-#[derive(Default)]
-struct Space {
-    strings: Option<Strings>,
-    plain: Option<TableIndex>,
-    overflow: Option<TableIndex>,
-    by_prefix: HashMap<Box<[u8]>, TableIndex, Seeded>,
-    /// The same, in the order scans follow.
-    in_order: BTreeMap<Box<[u8]>, TableIndex>,
-}
-
-/// The table of strings of one database.
-#[derive(Clone)]
-struct Strings {
-    table: Table,
-    value: FieldId,
+/// A field to declare.
+#[derive(Debug, Clone)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: Type,
+    /// Whether it may be absent.
+    pub nullable: bool,
 }
 
 /// The type of a key.
@@ -127,266 +82,85 @@ impl Kind {
     }
 }
 
+/// Refuses a key that no row can have, before anything of a command is staged that would then be done by half.
+pub fn check_key(key: &[u8]) -> Outcome<()> {
+    match (1..=hedgerow::limits::KEY_BYTES_MAX).contains(&key.len()) {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "ERR a key has 1 to {} bytes; this one has {}",
+            hedgerow::limits::KEY_BYTES_MAX,
+            key.len()
+        ))),
+    }
+}
+
+/// What a watched key was like when a client began to watch it.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched {
+    /// See [`Watches::add`](tiered::watch::Watches::add).
+    pub since: u64,
+    /// Whether it was there.
+    pub existed: bool,
+}
+
+/// All databases of one store.
+pub enum Keyspace {
+    /// Of a tiered store, whose rows are read in place.
+    Tiered(TieredKeyspace),
+}
+
+/// A hash, as it is read.
+pub enum HashView<'a, 'v, 'r> {
+    /// In place.
+    Tiered(&'a TieredHashView<'v, 'r>),
+}
+
+/// A table as HR.TABLES shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableSummary {
+    /// The prefix of its keys.
+    pub prefix: Vec<u8>,
+    /// How many rows it has.
+    pub rows: u64,
+    /// How many fields.
+    pub fields: usize,
+    /// Whether it learns fields.
+    pub is_open: bool,
+}
+
 impl Keyspace {
-    /// Finds the tables of `db`, which goes by `clock`, that belong to keys. Tables whose names are not of the mapping stay
-    /// untouched and unseen.
-    pub fn new(db: Db, clock: Clock) -> Outcome<Keyspace> {
-        let now_ms = clock.refresh();
-        let mut keyspace = Keyspace {
-            spaces: (0..limits::DATABASES).map(|_| Space::default()).collect(),
-            tables: Slab::new(),
-            overflow_fields: None,
-            open_tables: 0,
-            schema_bytes: 0,
-            writer: Writer::new(db.clone()),
-            clock,
-            now_ms,
-            refreshed: Instant::now(),
-            cursors: Cursors::new(now_ms),
-            expiries: Expiries::default(),
-            watches: Watches::default(),
-            fields: Vec::new(),
-            db,
-        };
-        for name in keyspace.db.table_names() {
-            let Some(parsed) = TableName::parse(&name) else { continue };
-            let table = keyspace.db.table(&name)?;
-            keyspace.attach(parsed, table)?;
-        }
-        keyspace.expiries.sweep_all();
-        Ok(keyspace)
+    /// The keys of a tiered store, which goes by `clock`.
+    pub fn tiered(db: Db, clock: Clock) -> Outcome<Keyspace> {
+        Ok(Keyspace::Tiered(TieredKeyspace::new(db, clock)?))
     }
 
-    /// The store under the keys.
-    pub fn db(&self) -> &Db {
-        &self.db
-    }
-
-    /// Looks at the clock: between commands, never within one. What expires does so between commands, too. `now` is now.
-    pub fn refresh_time(&mut self, now: Instant) {
-        self.now_ms = self.clock.refresh();
-        self.refreshed = now;
-    }
-
-    /// Looks at the clock unless it did so just before.
+    /// The tiered store under the keys, if it is one.
     #[inline]
-    pub fn refresh_old_time(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.refreshed) >= TIME_STEP {
-            self.refresh_time(now);
+    pub fn db(&self) -> Option<&Db> {
+        match self {
+            Keyspace::Tiered(keys) => Some(keys.db()),
         }
     }
 
-    /// The time since some fixed moment, for what may not take so long: it goes on evenly however the wall clock is set.
-    pub fn uptime(&self) -> Duration {
-        Duration::from_nanos(self.clock.monotonic_ns())
-    }
-
-    /// The time in ms since 1970 as of the last look, by which the store judges expiry.
-    pub fn now_ms(&self) -> u64 {
-        self.now_ms
-    }
-
-    /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
-    /// the disk; before, the command waits beside the loop. What is returned is to be held until it ends.
-    pub fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
-        self.writer.begin_command(tries)
-    }
-
-    /// Tells that it has ended. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
-    pub fn end_command(&mut self) -> Option<Wants> {
-        self.writer.end_command()
-    }
-
-    /// Whether it has failed so.
-    pub fn wants_again(&mut self) -> bool {
-        self.writer.wants_again()
-    }
-
-    /// A number that grows with every change.
-    pub fn writes(&self) -> u64 {
-        self.writer.count()
-    }
-
-    fn attach(&mut self, name: TableName, table: Table) -> Outcome<()> {
-        match name.place {
-            Place::OverflowFields => self.overflow_fields = Some(OverflowFieldsTable::open(table)?),
-            Place::Strings => {
-                let value = table.field("value")?;
-                self.space_mut(name.space).strings = Some(Strings { table, value });
-            }
-            Place::Plain => {
-                let index = self.insert(table, name)?;
-                let space = self.tables[index].space();
-                self.space_mut(space).plain = Some(index);
-            }
-            Place::Overflow => {
-                let index = self.insert(table, name)?;
-                let space = self.tables[index].space();
-                self.space_mut(space).overflow = Some(index);
-            }
-            Place::Prefix(ref prefix) => {
-                let (space, prefix) = (name.space, prefix.clone());
-                let index = self.insert(table, name)?;
-                self.open_tables += usize::from(self.tables[index].is_open());
-                let space = self.space_mut(space);
-                space.by_prefix.insert(prefix.clone(), index);
-                space.in_order.insert(prefix, index);
-            }
+    /// Its keys; else the command is refused: it needs an order of rows, a snapshot or the log.
+    pub fn in_order(&self) -> Outcome<&TieredKeyspace> {
+        match self {
+            Keyspace::Tiered(keys) => Ok(keys),
         }
-        Ok(())
     }
 
-    fn insert(&mut self, table: Table, name: TableName) -> Outcome<TableIndex> {
-        let table = HashTable::new(table, name)?;
-        self.schema_bytes += table.schema_bytes();
-        Ok(self.tables.insert(table))
-    }
-
-    fn detach(&mut self, index: TableIndex) -> HashTable {
-        let table = self.tables.remove(index);
-        self.schema_bytes = self.schema_bytes.saturating_sub(table.schema_bytes());
-        let space = &mut self.spaces[table.space()];
-        match table.place() {
-            Place::Plain => space.plain = None,
-            Place::Overflow => space.overflow = None,
-            Place::Prefix(prefix) => {
-                space.by_prefix.remove(prefix);
-                space.in_order.remove(prefix);
-                self.open_tables -= usize::from(table.is_open());
-            }
-            Place::Strings | Place::OverflowFields => {}
+    /// How far its log is durable.
+    pub fn durable_sequence(&self) -> u64 {
+        match self {
+            Keyspace::Tiered(keys) => keys.db().metrics().durable_sequence,
         }
-        table
     }
 
+    /// The sync that failed, if one did.
     #[inline]
-    fn space(&self, space: usize) -> &Space {
-        &self.spaces[space]
-    }
-
-    fn space_mut(&mut self, space: usize) -> &mut Space {
-        &mut self.spaces[space]
-    }
-
-    /// The table a hash of this key is in or would be in, and its row there. None if that table does not exist.
-    #[inline]
-    pub fn locate<'k>(&self, space: usize, key: &'k [u8]) -> Option<(TableIndex, &'k [u8])> {
-        let space = self.space(space);
-        match naming::split(key) {
-            None => Some((space.plain?, key)),
-            Some((prefix, row)) => match space.by_prefix.get(prefix) {
-                Some(&index) => Some((index, row)),
-                None => Some((space.overflow?, key)),
-            },
-        }
-    }
-
-    /// Like [`Keyspace::locate`], creating the table if need be.
-    fn locate_or_create<'k>(&mut self, space: usize, key: &'k [u8]) -> Outcome<(TableIndex, &'k [u8])> {
-        let place = match naming::split(key) {
-            None => match self.space(space).plain {
-                Some(index) => return Ok((index, key)),
-                None => Place::Plain,
-            },
-            Some((prefix, row)) => {
-                if let Some(&index) = self.space(space).by_prefix.get(prefix) {
-                    return Ok((index, row));
-                }
-                match self.may_open(space, prefix)? {
-                    true => Place::Prefix(prefix.into()),
-                    false => match self.space(space).overflow {
-                        Some(index) => return Ok((index, key)),
-                        None => Place::Overflow,
-                    },
-                }
-            }
-        };
-        let row = match (&place, naming::split(key)) {
-            (Place::Prefix(_), Some((_, row))) => row,
-            _ => key,
-        };
-        let name = TableName { space, place };
-        let table = self.create(&name, Schema::open())?;
-        self.attach(name, table)?;
-        match self.locate(space, key) {
-            Some((index, _)) => Ok((index, row)),
-            None => Err(Failure::text("ERR the table of this key was dropped")),
-        }
-    }
-
-    /// Whether a prefix may get a table of its own: its name fits, there are not too many, and no row of it is in the
-    /// overflow table already.
-    fn may_open(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
-        let is_full =
-            self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
-        if is_full || !naming::fits(space, prefix) {
-            return Ok(false);
-        }
-        Ok(!self.has_overflown(space, prefix)?)
-    }
-
-    /// Whether rows of `prefix` are in the overflow table.
-    pub fn has_overflown(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
-        let Some(overflow) = self.space(space).overflow else { return Ok(false) };
-        let table = self.tables[overflow].table();
-        if table.is_empty() {
-            return Ok(false);
-        }
-        let start = [prefix, b":"].concat();
-        let mut found = false;
-        table.scan().prefix(&start).limit(1).for_each(|_, _| {
-            found = true;
-            Ok(false)
-        })?;
-        Ok(found)
-    }
-
-    /// Creates or opens a table, whatever schema it has if it is there already.
-    fn create(&mut self, name: &TableName, schema: Schema) -> Outcome<Table> {
-        let text = name.to_string();
-        self.writer.prepare(|| match self.db.create_table(&text, schema.clone()) {
-            Err(error) if error.kind() == ErrorKind::Exists => self.db.table(&text),
-            other => other,
-        })
-    }
-
-    fn strings_or_create(&mut self, space: usize) -> Outcome<Strings> {
-        if let Some(strings) = &self.space(space).strings {
-            return Ok(strings.clone());
-        }
-        let name = TableName { space, place: Place::Strings };
-        let table = self.create(&name, Schema::new().field("value", Type::Bytes))?;
-        self.attach(name, table)?;
-        let strings = self.space(space).strings.clone();
-        strings.ok_or(Failure::text("ERR the table of strings was dropped"))
-    }
-
-    fn overflow_fields_or_create(&mut self) -> Outcome<&mut OverflowFieldsTable> {
-        if self.overflow_fields.is_none() {
-            let name = TableName { space: 0, place: Place::OverflowFields };
-            let table = self.create(&name, OverflowFieldsTable::schema())?;
-            self.attach(name, table)?;
-        }
-        self.overflow_fields.as_mut().ok_or(Failure::text("ERR the table of overflow fields was dropped"))
-    }
-
-    /// Starts staging writes, unless somebody does already; give the result to [`Keyspace::end`].
-    pub fn begin(&mut self) -> bool {
-        self.writer.begin()
-    }
-
-    /// Makes the staged writes happen, if `opened` says that this caller started it.
-    pub fn end(&mut self, opened: bool) -> Outcome<()> {
-        if !opened {
-            return Ok(());
-        }
-        self.writer.end()
-    }
-
-    /// Forgets the staged writes, if `opened` says that this caller started it.
-    pub fn abandon(&mut self, opened: bool) {
-        if opened {
-            self.writer.abandon();
+    pub fn sync_failure(&self) -> Option<SyncFailure> {
+        match self {
+            Keyspace::Tiered(keys) => keys.db().sync_failure(),
         }
     }
 
@@ -402,16 +176,475 @@ impl Keyspace {
         }
     }
 
-    /// Takes the memory for the fields of a write; give it back with [`Keyspace::return_fields`].
-    #[inline]
-    fn take_fields<'v>(&mut self) -> Vec<(FieldId, Value<'v>)> {
-        std::mem::take(&mut self.fields)
+    /// Looks at the clock: between commands, never within one. What expires does so between commands, too. `now` is now.
+    pub fn refresh_time(&mut self, now: Instant) {
+        match self {
+            Keyspace::Tiered(keys) => keys.refresh_time(now),
+        }
     }
 
+    /// Looks at the clock unless it did so just before.
     #[inline]
-    fn return_fields(&mut self, mut fields: Vec<(FieldId, Value<'_>)>) {
-        fields.clear();
-        // Nothing is left to convert: the collect reuses the allocation, with the borrow gone.
-        self.fields = fields.into_iter().map(|(id, _)| (id, Value::Null)).collect();
+    pub fn refresh_old_time(&mut self, now: Instant) {
+        match self {
+            Keyspace::Tiered(keys) => keys.refresh_old_time(now),
+        }
+    }
+
+    /// The time since some fixed moment, for what may not take so long: it goes on evenly however the wall clock is set.
+    pub fn uptime(&self) -> Duration {
+        match self {
+            Keyspace::Tiered(keys) => keys.uptime(),
+        }
+    }
+
+    /// The time in ms since 1970 as of the last look, by which the store judges expiry.
+    #[inline]
+    pub fn now_ms(&self) -> u64 {
+        match self {
+            Keyspace::Tiered(keys) => keys.now_ms(),
+        }
+    }
+
+    /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
+    /// the disk; before, the command waits beside the loop. What is returned is to be held until it ends.
+    #[inline]
+    pub fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
+        match self {
+            Keyspace::Tiered(keys) => keys.begin_command(tries),
+        }
+    }
+
+    /// Tells that it has ended. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
+    #[inline]
+    pub fn end_command(&mut self) -> Option<Wants> {
+        match self {
+            Keyspace::Tiered(keys) => keys.end_command(),
+        }
+    }
+
+    /// Whether it has failed so.
+    #[inline]
+    pub fn wants_again(&mut self) -> bool {
+        match self {
+            Keyspace::Tiered(keys) => keys.wants_again(),
+        }
+    }
+
+    /// The command just done counts: what it changed is seen by those who watch it.
+    #[inline]
+    pub fn commit_watched(&mut self) {
+        match self {
+            Keyspace::Tiered(keys) => keys.watches.commit(),
+        }
+    }
+
+    /// The command just given was not done.
+    pub fn forget_watched(&mut self) {
+        match self {
+            Keyspace::Tiered(keys) => keys.watches.forget(),
+        }
+    }
+
+    /// How many keys are watched.
+    pub fn watched(&self) -> usize {
+        match self {
+            Keyspace::Tiered(keys) => keys.watches.len(),
+        }
+    }
+
+    /// One more client watches a key, which is as what is returned says.
+    pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
+        match self {
+            Keyspace::Tiered(keys) => keys.watch(space, key),
+        }
+    }
+
+    /// One client less watches a key.
+    pub fn unwatch(&mut self, space: usize, key: &[u8]) {
+        match self {
+            Keyspace::Tiered(keys) => keys.watches.remove(space, key),
+        }
+    }
+
+    /// Whether a watched key was changed, or has expired, since.
+    pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.has_changed(space, key, watched),
+        }
+    }
+
+    /// A number that grows with every change.
+    #[inline]
+    pub fn writes(&self) -> u64 {
+        match self {
+            Keyspace::Tiered(keys) => keys.writes(),
+        }
+    }
+
+    /// Starts staging writes, unless somebody does already; give the result to [`Keyspace::end`].
+    pub fn begin(&mut self) -> bool {
+        match self {
+            Keyspace::Tiered(keys) => keys.begin(),
+        }
+    }
+
+    /// Makes the staged writes happen, if `opened` says that this caller started it.
+    pub fn end(&mut self, opened: bool) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.end(opened),
+        }
+    }
+
+    /// Forgets the staged writes, if `opened` says that this caller started it.
+    pub fn abandon(&mut self, opened: bool) {
+        match self {
+            Keyspace::Tiered(keys) => keys.abandon(opened),
+        }
+    }
+
+    /// The type of a key, if it exists.
+    pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.kind(space, key),
+        }
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.exists(space, key),
+        }
+    }
+
+    /// Removes a key; says whether it existed.
+    pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.delete(space, key),
+        }
+    }
+
+    /// When a key expires: None if it does not exist, else its time if it has one. Sees staged writes.
+    pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.expiry(space, key),
+        }
+    }
+
+    /// Sets or clears the expiry of a key; false if it does not exist. Sees staged writes.
+    pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.set_expiry(space, key, at_ms),
+        }
+    }
+
+    /// Removes a key that exists because its time has come; staged writes of it go, too.
+    pub fn expire_now(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.expire_now(space, key),
+        }
+    }
+
+    /// Copies a key over whatever is at the other, expiries included, in one change, removing the first if it is a move. `NO_SUCH_KEY` if there is
+    /// nothing to copy.
+    pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.copy(from, to, is_move),
+        }
+    }
+
+    /// Keys in a database; expired ones that were not removed yet are counted.
+    pub fn len(&self, space: usize) -> Outcome<u64> {
+        match self {
+            Keyspace::Tiered(keys) => Ok(keys.len(space)),
+        }
+    }
+
+    /// How many of them have an expiry, and the mean time until then in ms; 0 if it is not known.
+    pub fn expiring(&self, space: usize) -> (u64, u64) {
+        match self {
+            Keyspace::Tiered(keys) => keys.expiring(space),
+        }
+    }
+
+    /// Keys that were removed because they had expired.
+    pub fn expired(&self) -> u64 {
+        match self {
+            Keyspace::Tiered(keys) => keys.expired(),
+        }
+    }
+
+    /// Removes all keys of some databases, in one change of the store's tables. Those with a declared schema keep it; the others go.
+    pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.clear(spaces),
+        }
+    }
+
+    /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.
+    #[inline]
+    pub fn string<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Outcome<Option<R>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.string(space, key, read),
+        }
+    }
+
+    /// [`Keyspace::string`] of a key that may have been looked up already.
+    #[inline]
+    pub fn string_prefetched<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        prefetched: Option<PrefetchedKey<'_>>,
+        read: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Outcome<Option<R>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.string_prefetched(space, key, prefetched, read),
+        }
+    }
+
+    /// Writes a string over whatever the key was, with a new expiry or none, all at once.
+    #[inline]
+    pub fn string_put(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.string_put(space, key, value, expires_at_ms),
+        }
+    }
+
+    /// Changes a string, keeping its expiry. The caller knows that the key is a string, or does not exist.
+    #[inline]
+    pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.string_update(space, key, value),
+        }
+    }
+
+    /// Runs `read` on a hash. None if the key does not exist; WRONGTYPE if it is a string.
+    #[inline]
+    pub fn hash<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(&HashView<'_, '_, '_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.hash(space, key, |view| read(&HashView::Tiered(view))),
+        }
+    }
+
+    /// [`Keyspace::hash`] of a key that may have been looked up already.
+    #[inline]
+    pub fn hash_prefetched<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        prefetched: Option<PrefetchedKey<'_>>,
+        read: impl FnOnce(&HashView<'_, '_, '_>) -> hedgerow::Result<R>,
+    ) -> Outcome<Option<R>> {
+        match self {
+            Keyspace::Tiered(keys) => {
+                keys.hash_prefetched(space, key, prefetched, |view| read(&HashView::Tiered(view)))
+            }
+        }
+    }
+
+    /// Writes fields of a hash, making it if need be; says how many of them it did not have. The last value of a name
+    /// wins. Keeps the key's expiry; that of the fields is as given. The store changes once or not at all.
+    #[inline]
+    pub fn hash_set<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
+    ) -> Outcome<usize> {
+        match self {
+            Keyspace::Tiered(keys) => keys.hash_set(space, key, writes),
+        }
+    }
+
+    /// [`Keyspace::hash_set`] of a key that may have been looked up already, which is not waited for.
+    #[inline]
+    pub fn hash_set_prefetched<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        prefetched: Option<PrefetchedKey<'_>>,
+        pairs: impl Iterator<Item = (&'v [u8], &'v [u8])> + Clone,
+    ) -> Outcome<usize> {
+        match self {
+            Keyspace::Tiered(keys) => keys.hash_set_prefetched(space, key, prefetched, pairs),
+        }
+    }
+
+    /// Removes fields of a hash, and the hash with its last field; says how many it had.
+    pub fn hash_delete<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        names: impl Iterator<Item = &'v [u8]> + Clone,
+    ) -> Outcome<usize> {
+        match self {
+            Keyspace::Tiered(keys) => keys.hash_delete(space, key, names),
+        }
+    }
+
+    /// Sets or clears the expiry of those of these fields that exist, all of them or none.
+    pub fn hash_expire_fields<'v>(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        names: impl Iterator<Item = &'v [u8]>,
+        at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.hash_expire_fields(space, key, names, at_ms),
+        }
+    }
+
+    /// Runs `visit` on keys of a database from a position on, passing at most `budget` rows, until it says false; gives the
+    /// position where to go on, None at the end.
+    pub fn scan_keys(
+        &self,
+        space: usize,
+        from: Option<&Position>,
+        budget: usize,
+        filter: Filter<'_>,
+        visit: impl FnMut(&[u8]) -> bool,
+    ) -> Outcome<Option<Position>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.scan_keys(space, from, budget, filter, visit),
+        }
+    }
+
+    /// A key chosen by `random`, every one as likely as any other.
+    pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.random_key(space, random),
+        }
+    }
+
+    /// Declares the table of a prefix.
+    pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.declare(space, prefix, fields),
+        }
+    }
+
+    /// The fields of the table of a prefix.
+    pub fn fields(&self, space: usize, prefix: &[u8]) -> Outcome<Vec<Declared>> {
+        match self {
+            Keyspace::Tiered(keys) => keys.fields(space, prefix),
+        }
+    }
+
+    /// The tables of a database, in the order of their prefixes.
+    pub fn summaries(&self, space: usize) -> Outcome<Vec<TableSummary>> {
+        match self {
+            Keyspace::Tiered(keys) => Ok(keys.summaries(space)),
+        }
+    }
+
+    /// Adds a nullable field to a table.
+    pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.add_field(space, prefix, name, kind),
+        }
+    }
+
+    /// Gives a field another name.
+    pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.rename_field(space, prefix, name, to),
+        }
+    }
+
+    /// Removes a field from a table and so from all its rows.
+    pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keys) => keys.drop_field(space, prefix, name),
+        }
+    }
+
+    /// Drops the table of a prefix, its schema and its rows; says whether there was one.
+    pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+        match self {
+            Keyspace::Tiered(keys) => keys.drop_table(space, prefix),
+        }
+    }
+
+    /// Removes some of what has expired and looks for more, a bounded amount.
+    pub fn sweep(&mut self) {
+        match self {
+            Keyspace::Tiered(keys) => keys.sweep(),
+        }
+    }
+
+    /// Whether there is nothing to sweep soon.
+    pub fn is_swept(&self) -> bool {
+        match self {
+            Keyspace::Tiered(keys) => keys.expiries.is_idle(),
+        }
+    }
+}
+
+impl HashView<'_, '_, '_> {
+    /// Runs `read` on the value of a field (`Null` if it has none) and on its expiry.
+    #[inline]
+    pub fn field<R>(&self, name: &[u8], read: impl FnOnce(Value<'_>) -> R) -> hedgerow::Result<R> {
+        match self {
+            HashView::Tiered(view) => view.field(name, read),
+        }
+    }
+
+    /// The expiry of a field: None if there is no such field, else its time if it has one.
+    pub fn field_expiry(&self, name: &[u8]) -> hedgerow::Result<Option<Option<u64>>> {
+        match self {
+            HashView::Tiered(view) => view.field_expiry(name),
+        }
+    }
+
+    /// Runs `visit` on each field's name and value, until it says false.
+    #[inline]
+    pub fn for_each(&self, visit: impl FnMut(&[u8], Value<'_>) -> bool) -> hedgerow::Result<()> {
+        match self {
+            HashView::Tiered(view) => view.for_each(visit),
+        }
+    }
+
+    /// Like [`HashView::for_each`], without the overflow fields.
+    #[inline]
+    pub fn for_each_own(&self, visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
+        match self {
+            HashView::Tiered(view) => view.for_each_own(visit),
+        }
+    }
+
+    /// Runs `visit` on the overflow fields after `after`, until it says false.
+    pub fn for_each_overflow(
+        &self,
+        after: Option<&[u8]>,
+        visit: impl FnMut(&[u8], Value<'_>) -> bool,
+    ) -> hedgerow::Result<()> {
+        match self {
+            HashView::Tiered(view) => view.for_each_overflow(after, visit),
+        }
+    }
+
+    /// How many fields there are.
+    pub fn count(&self) -> hedgerow::Result<u64> {
+        match self {
+            HashView::Tiered(view) => view.count(),
+        }
     }
 }

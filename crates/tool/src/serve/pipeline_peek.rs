@@ -11,8 +11,8 @@ use hedgerow::ReadGuard;
 
 use super::command::{Command, Flag};
 use super::commands;
-use super::keyspace::Keyspace;
-use super::keyspace::prefetch::{KEYS_MAX, PrefetchBatch, PrefetchedKey};
+use super::keyspace::tiered::TieredKeyspace;
+use super::keyspace::tiered::prefetch::{KEYS_MAX, PrefetchBatch, PrefetchedKey};
 use super::resp::NamesAndKeys;
 
 /// Arguments of a command; one with more is not looked past.
@@ -49,7 +49,12 @@ impl<'i> PipelinePeek<'i> {
     }
 
     /// Looks the keys up.
-    pub fn look_up<'p>(&self, keyspace: &Keyspace, space: usize, guard: &'p ReadGuard<'_>) -> PeekedRun<'p> {
+    pub fn look_up<'p>(
+        &self,
+        keyspace: &TieredKeyspace,
+        space: usize,
+        guard: &'p ReadGuard<'_>,
+    ) -> PeekedRun<'p> {
         let mut run = self.run();
         // Keys that may have been changed by commands before: a bit for each, and for some others.
         let mut written = 0u128;
@@ -66,7 +71,7 @@ impl<'i> PipelinePeek<'i> {
     }
 
     /// Brings the rows of the keys nearer.
-    pub fn prefetch(&self, keyspace: &Keyspace, space: usize) -> PeekedRun<'static> {
+    pub fn prefetch(&self, keyspace: &TieredKeyspace, space: usize) -> PeekedRun<'static> {
         if self.count > 1 {
             let (strings, hashes) = self.batches(|_, _| true);
             keyspace.prefetch(space, &strings, &hashes);

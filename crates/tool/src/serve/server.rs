@@ -12,8 +12,10 @@ use slab::Slab;
 use super::backups::Backups;
 use super::command::{Command, Flag};
 use super::failure::{Failure, Outcome};
-use super::keyspace::prefetch::PrefetchedKey;
-use super::keyspace::{Keyspace, Wants};
+use super::keyspace::Keyspace;
+use super::keyspace::cursor::Cursors;
+use super::keyspace::tiered::prefetch::PrefetchedKey;
+use super::keyspace::wants::Wants;
 use super::limits;
 use super::reply::Reply;
 use super::resp::Args;
@@ -83,6 +85,8 @@ pub struct Pause {
 pub struct Server {
     /// The data.
     pub keyspace: Keyspace,
+    /// Positions of unfinished scans.
+    pub cursors: Cursors,
     /// How the server runs.
     pub settings: Settings,
     /// The clients, by the event loop's number for them.
@@ -172,10 +176,11 @@ impl Server {
     /// A server without clients, which has so many commands.
     pub fn new(keyspace: Keyspace, settings: Settings, commands: usize) -> Server {
         let now_ms = keyspace.now_ms();
-        let durable_sequence = keyspace.db().metrics().durable_sequence;
+        let durable_sequence = keyspace.durable_sequence();
         let mut random = Random::from_entropy();
         Server {
             keyspace,
+            cursors: Cursors::new(now_ms),
             backups: Backups::new(settings.backup_dir.clone()),
             settings,
             sessions: Slab::new(),
@@ -241,7 +246,7 @@ impl Server {
 
     /// Keys that expired since the counters were reset.
     pub fn expired(&self) -> u64 {
-        let all = self.keyspace.expiries.removed + self.keyspace.db().metrics().expired;
+        let all = self.keyspace.expired();
         all.saturating_sub(self.counters.expired_before)
     }
 
@@ -257,7 +262,7 @@ impl Server {
     pub fn look_around(&mut self) {
         // Where the kernel does not tell, INFO says 0.
         self.memory_peak = self.memory_peak.max(Memory::now().unwrap_or_default().anonymous);
-        let durable = self.keyspace.db().metrics().durable_sequence;
+        let durable = self.keyspace.durable_sequence();
         if durable != self.durable_sequence {
             self.durable_sequence = durable;
             self.last_save_s = self.keyspace.now_ms() / 1000;
@@ -267,7 +272,7 @@ impl Server {
     /// Has a client watch no key any more.
     pub fn unwatch(&mut self, client: usize) {
         for (space, key, _) in std::mem::take(&mut self.sessions[client].watched).iter() {
-            self.keyspace.watches.remove(space, key);
+            self.keyspace.unwatch(space, key);
         }
     }
 
@@ -278,7 +283,7 @@ impl Server {
         if self.settings.read_only {
             return Err(Failure::READ_ONLY);
         }
-        match self.keyspace.db().sync_failure() {
+        match self.keyspace.sync_failure() {
             None => Ok(()),
             Some(failure) => Err(Failure::failed_sync(&failure.message)),
         }
@@ -287,7 +292,7 @@ impl Server {
     /// Records what a command waits for that has changed nothing.
     #[cold]
     pub fn put_off(&mut self, client: usize, wants: Wants) {
-        self.keyspace.watches.forget();
+        self.keyspace.forget_watched();
         let session = &mut self.sessions[client];
         match wants {
             Wants::Space => {

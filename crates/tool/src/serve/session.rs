@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::command::Command;
-use super::keyspace::Tries;
+use super::keyspace::Watched;
+use super::keyspace::wants::Tries;
 use super::resp::OwnedArgs;
 
 /// What CLIENT REPLY asked for.
@@ -41,15 +42,6 @@ pub struct Multi {
     pub bytes: usize,
     /// Whether a command could not be queued, so that EXEC must refuse.
     pub is_broken: bool,
-}
-
-/// What a watched key was like when the client began to watch it.
-#[derive(Debug, Clone, Copy)]
-pub struct Watched {
-    /// See [`Watches::add`](super::keyspace::watch::Watches::add).
-    pub since: u64,
-    /// Whether it was there.
-    pub existed: bool,
 }
 
 /// The keys that a client watches.

@@ -10,8 +10,8 @@ use super::key::scan_options;
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::glob;
 use crate::serve::keyspace::cursor::{Position, Source};
-use crate::serve::keyspace::hashes::{FieldWrite, HashView};
-use crate::serve::keyspace::keys::write_text;
+use crate::serve::keyspace::text::write_text;
+use crate::serve::keyspace::{FieldWrite, HashView};
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::reply::Reply;
@@ -111,7 +111,7 @@ pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 }
 
 /// The values of fields, as far as the reply may go.
-fn reply_values(reply: &mut Reply<'_>, view: &HashView<'_, '_>, names: Args<'_>) -> hedgerow::Result<()> {
+fn reply_values(reply: &mut Reply<'_>, view: &HashView<'_, '_, '_>, names: Args<'_>) -> hedgerow::Result<()> {
     for name in names.iter() {
         if reply.is_over() {
             break;
@@ -392,11 +392,11 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let cursor = number::parse_u64(args.at(2)).ok_or(Failure::text("ERR invalid cursor"))?;
     let options = scan_options(args.from(3), true)?;
     let source = Source::Fields(key.into());
-    let keyspace = &mut context.server.keyspace;
-    let position = keyspace.cursors.get(cursor).filter(|at| at.space == db && at.source == source).cloned();
+    let position =
+        context.server.cursors.get(cursor).filter(|at| at.space == db && at.source == source).cloned();
     let mut shown: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
     let mut last: Option<Vec<u8>> = None;
-    keyspace.hash(db, key, |view| {
+    context.server.keyspace.hash(db, key, |view| {
         let mut bytes = 0;
         let mut show = |name: &[u8], value: Value<'_>| {
             if options.pattern.is_none_or(|pattern| glob::matches(pattern, name)) {
@@ -420,7 +420,8 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             goes_on
         })
     })?;
-    let next = last.map(|after| keyspace.cursors.insert(Position { space: db, source, after: after.into() }));
+    let position = last.map(|after| Position { space: db, source, after: after.into() });
+    let next = position.map(|position| context.server.cursors.insert(position));
     context.reply.array(2);
     context.reply.bulk_display(next.unwrap_or(0));
     context.reply.array(shown.len() * if options.no_values { 1 } else { 2 });

@@ -3,9 +3,8 @@
 use super::is_word;
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::glob;
-use crate::serve::keyspace::Kind;
-use crate::serve::keyspace::iterate::Filter;
-use crate::serve::keyspace::keys::write_text;
+use crate::serve::keyspace::text::write_text;
+use crate::serve::keyspace::{Filter, Kind};
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
@@ -173,15 +172,14 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         }
     };
     let filter = Filter { pattern: options.pattern.filter(|pattern| *pattern != b"*"), kind };
-    let keyspace = &mut context.server.keyspace;
-    let from = keyspace.cursors.get(cursor).filter(|position| position.space == db).cloned();
+    let from = context.server.cursors.get(cursor).filter(|position| position.space == db).cloned();
     let (mut found, mut bytes): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
-    let next = keyspace.scan_keys(db, from.as_ref(), options.count, filter, |key| {
+    let next = context.server.keyspace.scan_keys(db, from.as_ref(), options.count, filter, |key| {
         found.push(key.to_vec());
         bytes += key.len();
         bytes < limits::SCAN_BYTES_MAX
     })?;
-    let next = next.map_or(0, |position| keyspace.cursors.insert(position));
+    let next = next.map_or(0, |position| context.server.cursors.insert(position));
     context.reply.array(2);
     context.reply.bulk_display(next);
     context.reply.array(found.len());

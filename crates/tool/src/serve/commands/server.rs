@@ -43,7 +43,7 @@ pub fn help(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 
 /// DBSIZE
 pub fn dbsize(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    let len = context.server.keyspace.len(context.db());
+    let len = context.server.keyspace.len(context.db())?;
     context.reply.integer(len as i64);
     Ok(())
 }

@@ -6,8 +6,8 @@ use super::hash::reply_value;
 use super::{is_word, server};
 use crate::serve::backups::Status;
 use crate::serve::failure::{Failure, Outcome, quote};
-use crate::serve::keyspace::schemas::Declared;
-use crate::serve::keyspace::table::{is_reserved, parse_type, type_name};
+use crate::serve::keyspace::Declared;
+use crate::serve::keyspace::text::{parse_type, type_name};
 use crate::serve::number;
 use crate::serve::reply::Reply;
 use crate::serve::resp::Args;
@@ -91,18 +91,16 @@ pub fn drop_table(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// HR.SCHEMA table
 pub fn schema(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let schema = context.server.keyspace.table(db, args.at(1))?.table().schema();
-    let fields: Vec<_> =
-        schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes())).collect();
+    let fields = context.server.keyspace.fields(db, args.at(1))?;
     context.reply.array(fields.len());
     for field in fields {
         context.reply.map(3);
         context.reply.bulk(b"name");
-        context.reply.bulk(field.name().as_bytes());
+        context.reply.bulk(field.name.as_bytes());
         context.reply.bulk(b"type");
-        context.reply.bulk(type_name(field.kind()).as_bytes());
+        context.reply.bulk(type_name(field.kind).as_bytes());
         context.reply.bulk(b"nullable");
-        context.reply.boolean(field.is_nullable());
+        context.reply.boolean(field.nullable);
     }
     Ok(())
 }
@@ -110,21 +108,18 @@ pub fn schema(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// HR.TABLES
 pub fn tables(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let keyspace = &context.server.keyspace;
-    let prefixes = keyspace.prefixes(db);
-    context.reply.map(prefixes.len());
-    for (prefix, table) in prefixes {
+    let summaries = context.server.keyspace.summaries(db)?;
+    context.reply.map(summaries.len());
+    for table in summaries {
         let reply = &mut context.reply;
-        reply.bulk(prefix);
+        reply.bulk(&table.prefix);
         reply.map(3);
         reply.bulk(b"rows");
-        reply.integer(table.table().len() as i64);
+        reply.integer(table.rows as i64);
         reply.bulk(b"fields");
-        let schema = table.table().schema();
-        let own = schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes()));
-        reply.integer(own.count() as i64);
+        reply.integer(table.fields as i64);
         reply.bulk(b"open");
-        reply.boolean(table.is_open());
+        reply.boolean(table.is_open);
     }
     Ok(())
 }
@@ -144,7 +139,7 @@ pub fn metrics(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 pub fn backup(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let refused = |reason: String| Failure::new(format!("ERR {reason}"));
     if is_word(args.at(1), "START") && args.len() == 3 {
-        let db = context.server.keyspace.db().clone();
+        let db = context.server.keyspace.in_order()?.db().clone();
         context.server.backups.start(&db, args.at(2)).map_err(refused)?;
         context.reply.status("Backup started");
     } else if is_word(args.at(1), "STATUS") && args.len() == 2 {
@@ -237,7 +232,7 @@ fn scan_options(args: Args<'_>) -> Outcome<ScanOptions<'_>> {
 pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let options = scan_options(args)?;
     let db = context.db();
-    let keyspace = &context.server.keyspace;
+    let keyspace = context.server.keyspace.in_order()?;
     let (mut scan, table) = keyspace.scan_rows(db, args.at(1))?;
     // The prefix is a range of its own: a bound given besides may only narrow it.
     let prefix = options.prefix.unwrap_or(b"");

@@ -14,7 +14,7 @@ use crate::serve::failure::{Failure, Outcome};
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::Context;
-use crate::serve::session::{Multi, Queued, Watched};
+use crate::serve::session::{Multi, Queued};
 
 /// MULTI
 pub fn multi(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
@@ -52,8 +52,7 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         if watched.len() >= limits::WATCHED_KEYS_MAX {
             return Err(Failure::text("ERR too many keys watched by one client"));
         }
-        let keyspace = &mut context.server.keyspace;
-        let watched = Watched { existed: keyspace.exists(db, key)?, since: keyspace.watches.add(db, key) };
+        let watched = context.server.keyspace.watch(db, key)?;
         context.session().watched.insert(db, key, watched);
     }
     context.reply.ok();
@@ -110,9 +109,7 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
     let keyspace = &context.server.keyspace;
     for (space, key, watched) in context.server.sessions[context.client].watched.iter() {
-        if keyspace.watches.has_changed(space, key, watched.since)
-            || watched.existed && !keyspace.exists(space, key)?
-        {
+        if keyspace.has_changed(space, key, watched)? {
             return Ok(true);
         }
     }

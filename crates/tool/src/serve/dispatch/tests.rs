@@ -31,7 +31,7 @@ impl Bench {
         let clock = Clock::cached(source);
         let db = Db::open_at(tier, options, clock.clone()).unwrap();
         let mut server =
-            Server::new(Keyspace::new(db, clock).unwrap(), Settings::default(), commands::count());
+            Server::new(Keyspace::tiered(db, clock).unwrap(), Settings::default(), commands::count());
         let client = server.sessions.insert(Session::new(1, String::new(), String::new(), true, START_MS));
         Bench { server, client }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::limits;
+use crate::serve::limits;
 
 /// Where a scan goes on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

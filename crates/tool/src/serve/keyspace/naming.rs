@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::limits;
+use crate::serve::limits;
 
 /// Bytes of a table's name.
 const NAME_BYTES_MAX: usize = 128;

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use hedgerow::Db;
+
 use super::REDIS_VERSION;
 use crate::process::{Memory, machine_memory};
 use crate::serve::commands::{all, is_word};
@@ -104,7 +106,7 @@ fn clients(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "tracking_clients:0\npubsub_clients:0")?;
     let watching = sessions().filter(|session| !session.watched.is_empty());
     writeln!(out, "watching_clients:{}", watching.count())?;
-    writeln!(out, "total_watched_keys:{}", server.keyspace.watches.len())
+    writeln!(out, "total_watched_keys:{}", server.keyspace.watched())
 }
 
 fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
@@ -131,7 +133,7 @@ fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 fn persistence(server: &Server, out: &mut String) -> std::fmt::Result {
-    let metrics = server.keyspace.db().metrics();
+    let metrics = server.keyspace.db().map(Db::metrics).unwrap_or_default();
     let status = if metrics.sync_failure.is_some() { "err" } else { "ok" };
     let seconds = |time: Option<Duration>| time.map_or(-1, |time| time.as_secs() as i64);
     writeln!(out, "loading:0\nasync_loading:0")?;
@@ -227,8 +229,7 @@ fn cluster(_server: &Server, out: &mut String) -> std::fmt::Result {
 
 fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
     for db in 0..limits::DATABASES {
-        let keys = server.keyspace.len(db);
-        if keys > 0 {
+        if let Ok(keys @ 1..) = server.keyspace.len(db) {
             let (expires, ttl_ms) = server.keyspace.expiring(db);
             writeln!(out, "db{db}:keys={keys},expires={expires},avg_ttl={ttl_ms}")?;
         }
@@ -237,9 +238,10 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 }
 
 /// The engine's metrics, by the names HR.METRICS and INFO show.
-pub fn metrics(server: &Server) -> [(&'static str, u64); 35] {
-    let metrics = server.keyspace.db().metrics();
-    [
+pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
+    let Some(db) = server.keyspace.db() else { return Vec::new() };
+    let metrics = db.metrics();
+    vec![
         ("rows", metrics.rows),
         ("rows_expiring", metrics.rows_expiring),
         ("tables", metrics.tables),
@@ -285,7 +287,7 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     let backup = server.backups.status();
     writeln!(out, "backup_status:{}", backup.word())?;
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;
-    let failure = server.keyspace.db().sync_failure();
+    let failure = server.keyspace.sync_failure();
     writeln!(out, "sync_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
     metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }

@@ -8,12 +8,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hedgerow::{FieldId, Table, Type, Value};
 
-use super::limits;
-use super::naming::{Place, TableName};
 use super::overflow_fields;
 use super::writer::Writer;
 use crate::serve::failure::{Failure, Outcome, quote};
-use crate::serve::number;
+use crate::serve::keyspace::naming::{Place, TableName};
+use crate::serve::keyspace::text::{parse_value, type_name};
+use crate::serve::limits;
 
 /// The field that says that fields of this table expire on their own.
 const EXPIRING_FIELD: &str = "@expiring";
@@ -235,82 +235,6 @@ impl HashTable {
     }
 }
 
-/// `text` as a value of type `kind`.
-fn parse_value(kind: Type, text: &[u8]) -> Option<Value<'_>> {
-    let signed =
-        |min: i64, max: i64| number::parse_i64(text).filter(|n| (min..=max).contains(n)).map(Value::Int);
-    let unsigned = |max: u64| number::parse_u64(text).filter(|n| *n <= max).map(Value::UInt);
-    match kind {
-        Type::Bool => match text {
-            b"1" | b"true" => Some(Value::Bool(true)),
-            b"0" | b"false" => Some(Value::Bool(false)),
-            _ => None,
-        },
-        Type::I8 => signed(i8::MIN.into(), i8::MAX.into()),
-        Type::I16 => signed(i16::MIN.into(), i16::MAX.into()),
-        Type::I32 => signed(i32::MIN.into(), i32::MAX.into()),
-        Type::I64 => signed(i64::MIN, i64::MAX),
-        Type::U8 => unsigned(u8::MAX.into()),
-        Type::U16 => unsigned(u16::MAX.into()),
-        Type::U32 => unsigned(u32::MAX.into()),
-        Type::U64 => unsigned(u64::MAX),
-        Type::F32 => {
-            number::parse_f64(text).filter(|x| x.is_infinite() || (*x as f32).is_finite()).map(Value::Float)
-        }
-        Type::F64 => number::parse_f64(text).map(Value::Float),
-        Type::Timestamp => number::parse_i64(text).map(Value::Timestamp),
-        Type::FixedBytes(len) => (text.len() == usize::from(len)).then_some(Value::Bytes(text)),
-        Type::Bytes => Some(Value::Bytes(text)),
-        Type::String => std::str::from_utf8(text).ok().map(Value::Str),
-    }
-}
-
-/// The name of a type in the commands of our own.
-pub fn type_name(kind: Type) -> String {
-    match kind {
-        Type::Bool => "bool".into(),
-        Type::I8 => "i8".into(),
-        Type::I16 => "i16".into(),
-        Type::I32 => "i32".into(),
-        Type::I64 => "i64".into(),
-        Type::U8 => "u8".into(),
-        Type::U16 => "u16".into(),
-        Type::U32 => "u32".into(),
-        Type::U64 => "u64".into(),
-        Type::F32 => "f32".into(),
-        Type::F64 => "f64".into(),
-        Type::Timestamp => "timestamp".into(),
-        Type::FixedBytes(len) => format!("bytes({len})"),
-        Type::Bytes => "bytes".into(),
-        Type::String => "string".into(),
-    }
-}
-
-/// The type of that name.
-pub fn parse_type(name: &[u8]) -> Option<Type> {
-    let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
-    Some(match name.as_str() {
-        "bool" => Type::Bool,
-        "i8" => Type::I8,
-        "i16" => Type::I16,
-        "i32" => Type::I32,
-        "i64" | "int" => Type::I64,
-        "u8" => Type::U8,
-        "u16" => Type::U16,
-        "u32" => Type::U32,
-        "u64" => Type::U64,
-        "f32" => Type::F32,
-        "f64" | "float" => Type::F64,
-        "timestamp" => Type::Timestamp,
-        "bytes" => Type::Bytes,
-        "string" => Type::String,
-        other => {
-            let len = other.strip_prefix("bytes(")?.strip_suffix(')')?.parse().ok()?;
-            (1..=4096).contains(&len).then_some(Type::FixedBytes(len))?
-        }
-    })
-}
-
 /// A hash of field names and key prefixes: short strings, looked up on every command. Seeded, so that nobody can choose
 /// names that collide; the maps it serves are bounded besides.
 #[derive(Debug, Clone)]
@@ -369,37 +293,6 @@ impl Hasher for SeededHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_fits_its_type_or_not() {
-        assert_eq!(parse_value(Type::U8, b"255"), Some(Value::UInt(255)));
-        for (kind, text) in [
-            (Type::U8, "256"),
-            (Type::U8, "-1"),
-            (Type::I8, "128"),
-            (Type::I64, "1.5"),
-            (Type::F64, "abc"),
-            (Type::F32, "1e300"),
-            (Type::Bool, "yes"),
-            (Type::FixedBytes(4), "abc"),
-            (Type::Timestamp, ""),
-        ] {
-            assert!(parse_value(kind, text.as_bytes()).is_none(), "{kind:?} {text}");
-        }
-        assert!(parse_value(Type::String, b"\xff").is_none());
-        assert_eq!(parse_value(Type::FixedBytes(3), b"abc"), Some(Value::Bytes(b"abc")));
-    }
-
-    #[test]
-    fn type_names_read_back() {
-        for kind in
-            [Type::Bool, Type::I8, Type::U64, Type::F32, Type::Timestamp, Type::FixedBytes(16), Type::String]
-        {
-            assert_eq!(parse_type(type_name(kind).as_bytes()), Some(kind));
-        }
-        assert_eq!(parse_type(b"bytes(0)"), None);
-        assert_eq!(parse_type(b"text"), None);
-    }
 
     #[test]
     fn hashes_differ_for_near_names() {

@@ -2,16 +2,16 @@
 //! as a whole are swept by the engine.)
 //!
 //! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
-//! (after a restart, or when there were too many). Promises: a call of [`Keyspace::sweep`] does a bounded amount of work.
+//! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] does a bounded amount of work.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use hedgerow::{FieldId, RowRef};
 
-use super::cursor::Source;
 use super::overflow_fields::OverflowFields;
-use super::{Keyspace, TableIndex, Tries, limits};
+use super::{TableIndex, TieredKeyspace, Tries, limits};
 use crate::serve::failure::Outcome;
+use crate::serve::keyspace::cursor::Source;
 
 /// Rows the sweep looks at in one call.
 const ROWS_PER_CALL: usize = 512;
@@ -79,9 +79,21 @@ impl Expiries {
     }
 }
 
-impl Keyspace {
+impl TieredKeyspace {
     /// Removes some of what has expired and looks for more, a bounded amount.
-    pub fn sweep(&mut self) -> Outcome<()> {
+    pub fn sweep(&mut self) {
+        if self.sweep_some().is_err() {
+            // The store refuses (full, closed): expired keys stay hidden, and the next call tries again.
+            self.expiries.sweep_all();
+        }
+    }
+
+    /// Keys that were removed because they, or the last of their fields, had expired.
+    pub fn expired(&self) -> u64 {
+        self.expiries.removed + self.db.metrics().expired
+    }
+
+    fn sweep_some(&mut self) -> Outcome<()> {
         drop(self.writer.begin_command(Tries::UPKEEP));
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Missing, Table, Value};
+use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Table, Value};
 
 use crate::serve::failure::Outcome;
+use crate::serve::keyspace::wants::{FETCHES_MAX, Tries, Wants};
 use crate::serve::waiter;
 
 /// Makes changes of rows, or stages them.
@@ -24,31 +25,6 @@ pub(super) struct Writer {
     /// Reads do not wait for the disk.
     at_hand_only: bool,
 }
-
-/// What a command that has changed nothing needs before it is given again.
-pub enum Wants {
-    /// Room, which gc may make.
-    Space,
-    /// Rows that are not in memory.
-    Rows(Missing),
-}
-
-/// How often a command was given already, for want of something.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Tries {
-    /// It waited for room, and nothing happened meanwhile.
-    pub idle_waits: u32,
-    /// Rows were brought for it.
-    pub fetches: u32,
-}
-
-impl Tries {
-    /// Upkeep, which nobody gives again: it waits for the disk.
-    pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX };
-}
-
-/// Fetches after which a command waits for the disk like anybody: what was brought is gone again before it runs.
-const FETCHES_MAX: u32 = 16;
 
 /// Writes that wait for the others of their batch.
 #[derive(Default)]
@@ -82,7 +58,7 @@ impl Writer {
         }
     }
 
-    /// See [`Keyspace::begin_command`](super::Keyspace::begin_command).
+    /// See [`TieredKeyspace::begin_command`](super::TieredKeyspace::begin_command).
     #[inline]
     pub(super) fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
         (self.has_changed, self.wants) = (false, None);
@@ -91,7 +67,7 @@ impl Writer {
         self.at_hand_only.then(|| self.db.at_hand_only())
     }
 
-    /// See [`Keyspace::end_command`](super::Keyspace::end_command).
+    /// See [`TieredKeyspace::end_command`](super::TieredKeyspace::end_command).
     #[inline]
     pub(super) fn end_command(&mut self) -> Option<Wants> {
         self.look_for_missing();
@@ -99,7 +75,7 @@ impl Writer {
         self.wants.take()
     }
 
-    /// See [`Keyspace::wants_again`](super::Keyspace::wants_again).
+    /// See [`TieredKeyspace::wants_again`](super::TieredKeyspace::wants_again).
     #[inline]
     pub(super) fn wants_again(&mut self) -> bool {
         self.look_for_missing();

@@ -5,7 +5,7 @@
 
 use hedgerow::{ReadGuard, RowHandle, Table};
 
-use super::{Keyspace, TableIndex};
+use super::{TableIndex, TieredKeyspace};
 
 /// Keys looked up in one go.
 pub const KEYS_MAX: usize = 16;
@@ -63,7 +63,7 @@ impl<'k> PrefetchBatch<'k> {
     }
 }
 
-impl Keyspace {
+impl TieredKeyspace {
     /// Brings the rows of these keys into the processor's caches.
     pub fn prefetch(&self, space: usize, strings: &PrefetchBatch<'_>, hashes: &PrefetchBatch<'_>) {
         let prefetch = |table: &Table, batch: &PrefetchBatch<'_>| {

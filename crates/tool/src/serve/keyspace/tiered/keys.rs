@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use hedgerow::{Table, TableChanges, Value};
+use hedgerow::{Table, TableChanges};
 
-use super::hashes::FieldWrite;
-use super::{Keyspace, Kind, limits};
+use super::{Kind, TieredKeyspace, limits};
 use crate::serve::failure::{Failure, Outcome};
-use crate::serve::number;
+use crate::serve::keyspace::FieldWrite;
+use crate::serve::keyspace::text::write_text;
 
 /// A key's type and expiry, if it exists.
 type TypeAndExpiry = Option<(Kind, Option<u64>)>;
@@ -32,22 +32,7 @@ enum Copied {
     Hash(Vec<CopiedField>),
 }
 
-/// Appends a value as the text a client sees.
-pub fn write_text(out: &mut Vec<u8>, value: Value<'_>) {
-    match value {
-        Value::Null => {}
-        Value::Bytes(bytes) => out.extend_from_slice(bytes),
-        Value::Str(text) => out.extend_from_slice(text.as_bytes()),
-        Value::Bool(value) => out.push(if value { b'1' } else { b'0' }),
-        Value::Int(value) | Value::Timestamp(value) => {
-            out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-        }
-        Value::UInt(value) => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
-        Value::Float(value) => number::write_f64(out, value),
-    }
-}
-
-impl Keyspace {
+impl TieredKeyspace {
     /// The type of a key, if it exists.
     pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
         if self.string_exists(space, key)? {

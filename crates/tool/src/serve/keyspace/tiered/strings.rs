@@ -2,11 +2,11 @@
 
 use hedgerow::{RowRef, Value};
 
-use super::Keyspace;
+use super::TieredKeyspace;
 use super::prefetch::PrefetchedKey;
 use crate::serve::failure::{Failure, Outcome};
 
-impl Keyspace {
+impl TieredKeyspace {
     /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.
     #[inline]
     pub fn string<R>(
@@ -18,7 +18,7 @@ impl Keyspace {
         self.string_prefetched(space, key, None, read)
     }
 
-    /// [`Keyspace::string`] of a key that may have been looked up already.
+    /// [`TieredKeyspace::string`] of a key that may have been looked up already.
     #[inline]
     pub fn string_prefetched<R>(
         &self,

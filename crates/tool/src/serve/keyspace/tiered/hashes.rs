@@ -7,17 +7,18 @@ use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 use super::overflow_fields::{self, OverflowFields, OverflowFieldsTable};
 use super::prefetch::PrefetchedKey;
 use super::table::{HashTable, Slot, is_reserved};
-use super::{Keyspace, TableIndex, check_key, limits};
+use super::{TableIndex, TieredKeyspace, check_key, limits};
 use crate::serve::failure::{Failure, Outcome};
+use crate::serve::keyspace::FieldWrite;
 
 /// A hash in place: its row, and its overflow fields if it has any.
-pub struct HashView<'v, 'r> {
+pub struct TieredHashView<'v, 'r> {
     table: &'v HashTable,
     row: &'v RowRef<'r>,
     overflow_fields: Option<(OverflowFields, &'v OverflowFieldsTable)>,
 }
 
-impl HashView<'_, '_> {
+impl TieredHashView<'_, '_> {
     /// Runs `read` on the value of a field (`Null` if it has none) and on its expiry.
     #[inline]
     pub fn field<R>(&self, name: &[u8], read: impl FnOnce(Value<'_>) -> R) -> hedgerow::Result<R> {
@@ -91,7 +92,7 @@ impl HashView<'_, '_> {
         Ok(last)
     }
 
-    /// Like [`HashView::for_each`], without the overflow fields.
+    /// Like [`TieredHashView::for_each`], without the overflow fields.
     #[inline]
     pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
         self.row.for_each(|name, value| {
@@ -170,25 +171,6 @@ struct Target<'k, 'p> {
     found: Option<RowHandle<'p>>,
 }
 
-/// What a field of a hash is given.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldWrite<'v> {
-    /// Its name.
-    pub name: &'v [u8],
-    /// Its value, as a client gives it.
-    pub text: &'v [u8],
-    /// When it expires on its own (ms since 1970), if it does.
-    pub expires_at_ms: Option<u64>,
-}
-
-impl<'v> FieldWrite<'v> {
-    /// A field that does not expire on its own.
-    #[inline]
-    pub fn lasting((name, text): (&'v [u8], &'v [u8])) -> FieldWrite<'v> {
-        FieldWrite { name, text, expires_at_ms: None }
-    }
-}
-
 /// What a write gives the fields that lie in the hash's row.
 #[derive(Default)]
 struct OwnFields<'v> {
@@ -209,26 +191,26 @@ struct Before {
     expires_at_ms: Option<u64>,
 }
 
-impl Keyspace {
+impl TieredKeyspace {
     /// Runs `read` on a hash in place. None if the key does not exist; WRONGTYPE if it is a string.
     #[inline]
     pub fn hash<R>(
         &self,
         space: usize,
         key: &[u8],
-        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+        read: impl FnOnce(&TieredHashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
         self.hash_prefetched(space, key, None, read)
     }
 
-    /// [`Keyspace::hash`] of a key that may have been looked up already.
+    /// [`TieredKeyspace::hash`] of a key that may have been looked up already.
     #[inline]
     pub fn hash_prefetched<R>(
         &self,
         space: usize,
         key: &[u8],
         prefetched: Option<PrefetchedKey<'_>>,
-        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+        read: impl FnOnce(&TieredHashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
         if let Some(target) = self.target(space, key, prefetched)
             && let Some(result) = self.read_target(target, |table, row| read(&self.view(table, row)?))?
@@ -274,7 +256,7 @@ impl Keyspace {
         &self,
         index: TableIndex,
         row: &[u8],
-        read: impl FnOnce(&HashView<'_, '_>) -> hedgerow::Result<R>,
+        read: impl FnOnce(&TieredHashView<'_, '_>) -> hedgerow::Result<R>,
     ) -> Outcome<Option<R>> {
         let table = &self.tables[index];
         Ok(table.table().read(row, |row| read(&self.view(table, row)?))?)
@@ -286,12 +268,12 @@ impl Keyspace {
         &'v self,
         table: &'v HashTable,
         row: &'v RowRef<'r>,
-    ) -> hedgerow::Result<HashView<'v, 'r>> {
+    ) -> hedgerow::Result<TieredHashView<'v, 'r>> {
         let overflow_fields = match table.overflow_fields() {
             Some(field) => OverflowFields::decode(row.get(field)?).zip(self.overflow_fields.as_ref()),
             None => None,
         };
-        Ok(HashView { table, row, overflow_fields })
+        Ok(TieredHashView { table, row, overflow_fields })
     }
 
     /// Whether the key is a hash with a field in it.
@@ -327,7 +309,7 @@ impl Keyspace {
         self.hash_write(space, key, None, writes, None)
     }
 
-    /// [`Keyspace::hash_set`] of a key that may have been looked up already, which is not waited for.
+    /// [`TieredKeyspace::hash_set`] of a key that may have been looked up already, which is not waited for.
     #[inline]
     pub fn hash_set_prefetched<'v>(
         &mut self,

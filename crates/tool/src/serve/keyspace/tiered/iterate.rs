@@ -5,26 +5,18 @@ use std::ops::Bound;
 use hedgerow::{RowRef, Table};
 use hedgerow_device::Random;
 
-use super::cursor::{Position, Source};
-use super::{Keyspace, Kind, TableIndex};
+use super::{Kind, TableIndex, TieredKeyspace};
 use crate::serve::failure::Outcome;
 use crate::serve::glob;
+use crate::serve::keyspace::Filter;
+use crate::serve::keyspace::cursor::{Position, Source};
 
 /// Choices of a random key that may be of rows that have expired, after which the first keys have to do.
 const RANDOM_TRIES: usize = 100;
 /// And how many rows are passed in search of one.
 const RANDOM_SCAN_ROWS: usize = 1_000;
 
-/// Which keys a scan wants.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Filter<'f> {
-    /// Only keys that match.
-    pub pattern: Option<&'f [u8]>,
-    /// Only keys of this type.
-    pub kind: Option<Kind>,
-}
-
-impl Keyspace {
+impl TieredKeyspace {
     /// Runs `visit` on keys of a database from a position on, passing at most `budget` rows, until it says false; gives the
     /// position where to go on, None at the end.
     pub fn scan_keys(
@@ -185,7 +177,7 @@ impl Keyspace {
         strings.chain(hashes.map(|&index| (Some(index), self.tables[index].table())))
     }
 
-    /// Whether a row that is there is a key; see [`Keyspace::has_fields`].
+    /// Whether a row that is there is a key; see [`TieredKeyspace::has_fields`].
     fn is_key(&self, index: Option<TableIndex>, row: &[u8]) -> Outcome<bool> {
         match index {
             Some(index) if self.tables[index].has_expiring_fields() => {

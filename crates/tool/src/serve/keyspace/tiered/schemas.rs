@@ -2,23 +2,13 @@
 
 use hedgerow::{Scan, Schema, Type};
 
-use super::naming::{self, Place, TableName};
-use super::table::HashTable;
-use super::{Keyspace, TableIndex};
+use super::table::{HashTable, is_reserved};
+use super::{TableIndex, TieredKeyspace};
 use crate::serve::failure::{Failure, Outcome, quote};
+use crate::serve::keyspace::naming::{self, Place, TableName};
+use crate::serve::keyspace::{Declared, TableSummary};
 
-/// A field to declare.
-#[derive(Debug, Clone)]
-pub struct Declared {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub kind: Type,
-    /// Whether it may be absent.
-    pub nullable: bool,
-}
-
-impl Keyspace {
+impl TieredKeyspace {
     /// Declares the table of a prefix.
     pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
         if prefix.is_empty() || prefix.contains(&b':') || !naming::fits(space, prefix) {
@@ -56,9 +46,33 @@ impl Keyspace {
         found.copied().ok_or_else(|| Failure::new(format!("ERR no such table '{}'", quote(prefix))))
     }
 
+    /// The fields of the table of a prefix.
+    pub fn fields(&self, space: usize, prefix: &[u8]) -> Outcome<Vec<Declared>> {
+        let schema = self.table(space, prefix)?.table().schema();
+        let own = schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes()));
+        let declared = own.map(|field| Declared {
+            name: field.name().to_owned(),
+            kind: field.kind(),
+            nullable: field.is_nullable(),
+        });
+        Ok(declared.collect())
+    }
+
     /// The prefixes that have tables, in order.
-    pub fn prefixes(&self, space: usize) -> impl ExactSizeIterator<Item = (&[u8], &HashTable)> {
-        self.space(space).in_order.iter().map(|(prefix, index)| (&prefix[..], &self.tables[*index]))
+    pub fn summaries(&self, space: usize) -> Vec<TableSummary> {
+        let prefixes = self.space(space).in_order.iter();
+        let summaries = prefixes.map(|(prefix, &index)| {
+            let table = &self.tables[index];
+            let schema = table.table().schema();
+            let own = schema.fields().iter().filter(|field| !is_reserved(field.name().as_bytes()));
+            TableSummary {
+                prefix: prefix.to_vec(),
+                rows: table.table().len(),
+                fields: own.count(),
+                is_open: table.is_open(),
+            }
+        });
+        summaries.collect()
     }
 
     /// Adds a nullable field to a table.

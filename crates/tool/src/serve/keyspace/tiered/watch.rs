@@ -5,8 +5,10 @@
 
 use std::collections::HashMap;
 
-use super::Keyspace;
+use super::TieredKeyspace;
 use super::table::Seeded;
+use crate::serve::failure::Outcome;
+use crate::serve::keyspace::Watched;
 use crate::serve::limits;
 
 /// The watched keys of all databases.
@@ -99,7 +101,18 @@ impl Watches {
     }
 }
 
-impl Keyspace {
+impl TieredKeyspace {
+    /// One more client watches a key, which is as what is returned says.
+    pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
+        Ok(Watched { existed: self.exists(space, key)?, since: self.watches.add(space, key) })
+    }
+
+    /// Whether a watched key was changed, or has expired, since.
+    pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
+        Ok(self.watches.has_changed(space, key, watched.since)
+            || watched.existed && !self.exists(space, key)?)
+    }
+
     /// Records that the command under way changes a key.
     #[inline]
     pub(super) fn touch(&mut self, space: usize, key: &[u8]) {

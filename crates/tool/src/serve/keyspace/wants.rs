@@ -1,0 +1,30 @@
+//! What a command lacks that has changed nothing, and how often it was given already.
+//!
+//! Must not know commands or clients.
+
+use hedgerow::Missing;
+
+/// What a command that has changed nothing needs before it is given again.
+pub enum Wants {
+    /// Room, which gc may make.
+    Space,
+    /// Rows that are not in memory.
+    Rows(Missing),
+}
+
+/// How often a command was given already, for want of something.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tries {
+    /// It waited for room, and nothing happened meanwhile.
+    pub idle_waits: u32,
+    /// Rows were brought for it.
+    pub fetches: u32,
+}
+
+impl Tries {
+    /// Upkeep, which nobody gives again: it waits for the disk.
+    pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX };
+}
+
+/// Fetches after which a command waits for the disk like anybody: what was brought is gone again before it runs.
+pub(super) const FETCHES_MAX: u32 = 16;
