@@ -45,6 +45,10 @@ pub enum ErrorKind {
     ReadOnly,
     /// This kind of store does not do that. Nothing was changed.
     Unsupported,
+    /// The device or machine that has it is gone, or does not answer. Nothing was changed. It may come back.
+    Unavailable,
+    /// The device or machine went away before it answered: the change may have happened, or may still. Look before repeating it.
+    Indeterminate,
     /// The store was closed, or an earlier failed sync, or a batch that stopped half-way, closed it for writing.
     Closed,
 }

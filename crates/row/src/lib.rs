@@ -21,6 +21,8 @@
 //! | [`body_blocks`] | the blocks of a body, each under a checksum |
 //! | [`backend`] | the seam for backends that keep pairs, and the one in memory that others are held against |
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
+//! | [`pairs`] | rows over such a backend: tables, attempts, edits |
+//! | [`increment`] | what adding to a field comes to |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `owned_row`, `change` | a row as callers keep it, and what they may make of one |
 //! | `error` | what the caller should do about an error |
@@ -31,9 +33,11 @@ pub mod backend;
 pub mod body_blocks;
 mod change;
 mod error;
+pub mod increment;
 pub mod le_bytes;
 pub mod limits;
 mod owned_row;
+pub mod pairs;
 pub mod row_expiry;
 pub mod schema;
 pub mod stored_row;

@@ -6,3 +6,5 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 pub const ROW_BYTES_MAX: usize = 64 << 20;
 /// Fields in a table.
 pub const FIELDS_MAX: usize = 1024;
+/// Bytes in a table's name: 1 to this.
+pub const TABLE_NAME_BYTES_MAX: usize = 255;

@@ -172,6 +172,11 @@ impl<'a> StoredRow<'a> {
         Ok(StoredRow { value, parts, table, key, verified: Cell::new(0) })
     }
 
+    /// The row's key.
+    pub fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
     /// The row's version.
     pub fn version(&self) -> u64 {
         u64_at(self.value, 8)

@@ -34,9 +34,6 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
-/// Bytes in a table's name.
-const NAME_BYTES_MAX: usize = 255;
-
 /// With so many bytes of changes in the log that the root's catalog does not hold, it is stored whether or not they are durable:
 /// so much is replayed at most when the store is opened.
 const CHANGES_BYTES_MAX: u64 = 1 << 20;

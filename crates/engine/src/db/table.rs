@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hedgerow_device::Random;
+use hedgerow_row::increment::incremented;
 use hedgerow_row::schema::plan::PlanError;
 use hedgerow_row::schema::table::NewField;
 use hedgerow_row::schema::unknown_field;
@@ -17,7 +18,7 @@ use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
-use crate::{Change, Error, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{Change, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table. Cheap to clone, `Send + Sync`.
 ///
@@ -356,25 +357,8 @@ impl Table {
     /// See [`Table`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
     pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
         self.with_row(key, |at| {
-            let fields = at.schema.fields();
-            let position = field.find(fields).ok_or_else(|| unknown_field(field))?;
-            if !fields.fields()[position].kind().is_integer() {
-                let name = field.describe();
-                return Err(Error::invalid(format!("field {name} holds no integer")).into());
-            }
-            let old = match at.row {
-                Some(row) => row.get(field)?.to_owned(),
-                None => OwnedValue::Null,
-            };
-            let base = match old.borrow() {
-                Value::Null => Some(0),
-                value => value.as_i64(),
-            };
-            let overflow = || Error::invalid(format!("field {} cannot hold the sum", field.describe()));
-            let base = base.ok_or_else(|| {
-                Error::invalid(format!("field {} holds no 64-bit integer", field.describe()))
-            })?;
-            let sum = base.checked_add(by).ok_or_else(overflow)?;
+            let old = || at.row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
+            let sum = incremented(at.schema.fields(), field, old, by)?;
             Ok(self.engine.apply(at, Edit::Update(&[(field, Value::Int(sum))], None))?.then(sum))
         })
     }

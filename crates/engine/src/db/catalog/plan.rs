@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use hedgerow_row::schema::table::{NewField, TableSchema};
 
-use super::{Catalog, NAME_BYTES_MAX, Tables};
+use super::{Catalog, Tables};
 use crate::db::shared_table::TableShared;
 use crate::levels::Levels;
+use crate::limits::TABLE_NAME_BYTES_MAX;
 use crate::manifest::catalog::{ChangesBody, entry_bytes};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result, Schema, Type};
@@ -167,9 +168,9 @@ impl<'c> Plan<'c> {
         schema: &Schema,
         new_levels: &dyn Fn() -> Levels,
     ) -> Result<Arc<TableShared>> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "a table's name has 1 to {NAME_BYTES_MAX} bytes; this one has {}",
+                "a table's name has 1 to {TABLE_NAME_BYTES_MAX} bytes; this one has {}",
                 name.len()
             )));
         }

@@ -1,0 +1,377 @@
+//! Rows over a backend that keeps pairs: tables with schemas, and their rows, each of them one pair.
+//!
+//! Owns what a table and its rows are as pairs, for every such backend. Names and meaning are those of the tiered store's `Db` and `Table`. Must not know
+//! which backend it is.
+//!
+//! | file | what |
+//! |---|---|
+//! | `pairs/transaction.rs` | an attempt at reading and changing rows that never waits: all else is made of it |
+//! | `pairs/table.rs` | tables, for callers that wait |
+//! | `pairs/edit.rs` | what an edit makes of a row |
+//! | `pairs/held_row.rs` | a row as it was got |
+//! | `pairs/catalog.rs` | bytes of the catalog's pairs |
+//! | `pairs/exchange.rs` | commands together, and their answers |
+//!
+//! **One row is one step.** A change is a conditional write of one pair, so a row changes whole or not at all, whoever else writes, in this process or
+//! in another. Nothing spans two rows: there are no batches, snapshots, nor scans in order; who asks for one is told `Unsupported`.
+//!
+//! **Everybody has the same tables**: they are pairs, too, and each attempt looks at them first. A change of a table's schema is there for all attempts
+//! that begin after it. Clearing a table gives its rows another group, at once; what an attempt that had begun before writes into the old one
+//! is as if it had been cleared. It may stay there as bytes that nobody finds.
+
+mod catalog;
+mod edit;
+mod exchange;
+mod held_row;
+mod table;
+mod transaction;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use catalog::{
+    CATALOG_GROUP, CatalogEntry, SeenEntry, counter_key, decode_counter, encode_counter, entry_key,
+};
+pub use edit::Edit;
+use exchange::{ask_one, get, put, unexpected};
+use hedgerow_device::Clock;
+pub use held_row::HeldRow;
+pub use table::PairTable;
+pub use transaction::{Transaction, WalkCursor};
+use transaction::{exists, no_table, seen_entry};
+
+use crate::backend::{Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Pair, Session};
+use crate::limits::{KEY_BYTES_MAX, TABLE_NAME_BYTES_MAX};
+use crate::schema::table::TableSchema;
+use crate::sync::Mutex;
+use crate::{Error, ErrorKind, Result, Schema};
+
+/// An open store of rows over a backend that keeps pairs. Cheap to clone, `Send + Sync`.
+#[derive(Clone)]
+pub struct PairDb {
+    store: Arc<PairStore>,
+}
+
+/// What all handles share.
+struct PairStore {
+    backend: Arc<dyn Backend>,
+    clock: Clock,
+    /// Tables as they were seen last: where to look, never what to believe.
+    hints: Mutex<HashMap<Box<str>, SeenEntry>>,
+    /// Groups whose rows are gone for everybody, but not yet from the backend, which failed then.
+    unfreed: Mutex<Vec<u32>>,
+    /// Sessions that nobody uses at the moment.
+    sessions: Mutex<Vec<Box<dyn Session>>>,
+}
+
+/// Pairs of the catalog in one step of a walk.
+const NAMES_STEP: usize = 256;
+
+fn walk_of_names(from: Cursor) -> Command<'static> {
+    Command::Walk { group: CATALOG_GROUP, from, pairs: NAMES_STEP }
+}
+
+impl PairDb {
+    /// The rows in a backend, which goes by the machine's clock.
+    pub fn open(backend: Arc<dyn Backend>) -> PairDb {
+        PairDb::open_at(backend, Clock::system())
+    }
+
+    /// [`PairDb::open`], by another clock.
+    pub fn open_at(backend: Arc<dyn Backend>, clock: Clock) -> PairDb {
+        let (hints, unfreed, sessions) = (Mutex::default(), Mutex::default(), Mutex::default());
+        PairDb { store: Arc::new(PairStore { backend, clock, hints, unfreed, sessions }) }
+    }
+
+    /// What the backend can, and how much it takes.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.store.backend.capabilities()
+    }
+
+    /// A session of the backend, for a thread of its own that [fetches](Transaction::fetch) and [commits](Transaction::commit).
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn session(&self) -> Result<Box<dyn Session>> {
+        self.store.backend.session()
+    }
+
+    /// An attempt at reading and changing rows, for callers that must not wait.
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(Arc::clone(&self.store))
+    }
+
+    /// Runs `run` on an attempt until all that it wants is at hand and what it changes is committed: several times, perhaps. Waits for the
+    /// backend meanwhile.
+    ///
+    /// # Errors
+    /// Those of `run`, and of [`Transaction::fetch`] and [`Transaction::commit`] but `Conflict`.
+    pub fn transact<R>(&self, run: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.store.with_session(|session| attempt(&mut self.transaction(), session, run))
+    }
+
+    /// Creates a table, or opens the one of that name if it has the same schema.
+    ///
+    /// # Errors
+    /// `Exists` if there is one with another schema; `Invalid` if the name or the schema cannot be.
+    pub fn create_table(&self, name: &str, schema: Schema) -> Result<PairTable> {
+        let seen = self.store.with_session(|session| self.store.create(session, name, &schema))?;
+        Ok(PairTable::new(self, name, seen.entry.table))
+    }
+
+    /// Opens a table.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn table(&self, name: &str) -> Result<PairTable> {
+        let seen = self.store.with_session(|session| self.store.look(session, name))?;
+        let seen = seen.ok_or_else(|| no_table(name))?;
+        Ok(PairTable::new(self, name, seen.entry.table))
+    }
+
+    /// The tables' names, in order.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn table_names(&self) -> Result<Vec<String>> {
+        self.transact(|transaction| transaction.table_names().map(<[String]>::to_vec))
+    }
+
+    /// Drops a table with all its rows; false if there is none. Its name is free again at once.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn drop_table(&self, name: &str) -> Result<bool> {
+        self.store.with_session(|session| self.store.drop_table(session, name))
+    }
+
+    /// Makes durable what was written before.
+    ///
+    /// # Errors
+    /// `Unsupported` where the backend keeps nothing; those of the backend.
+    pub fn persist(&self) -> Result<()> {
+        match self.store.with_session(|session| ask_one(session, Command::Persist))? {
+            Answer::Persisted => Ok(()),
+            _ => Err(unexpected("that it is durable")),
+        }
+    }
+
+    /// Closes the backend, for everybody.
+    ///
+    /// # Errors
+    /// What it failed to make durable.
+    pub fn close(&self) -> Result<()> {
+        self.store.backend.close()
+    }
+}
+
+/// See [`PairDb::transact`].
+fn attempt<R>(
+    transaction: &mut Transaction,
+    session: &mut dyn Session,
+    mut run: impl FnMut(&mut Transaction) -> Result<R>,
+) -> Result<R> {
+    loop {
+        let done = match run(transaction) {
+            Ok(result) => transaction.commit(session).map(|()| Some(result)),
+            Err(error) if error.kind() == ErrorKind::NotInMemory && transaction.wants() => {
+                transaction.fetch(session).map(|()| None)
+            }
+            Err(error) => return Err(error),
+        };
+        match done {
+            Ok(Some(result)) => return Ok(result),
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Conflict => transaction.restart(),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl PairStore {
+    fn with_session<R>(&self, run: impl FnOnce(&mut dyn Session) -> Result<R>) -> Result<R> {
+        let kept = self.sessions.lock().pop();
+        let mut session = match kept {
+            Some(session) => session,
+            None => self.backend.session()?,
+        };
+        let result = run(&mut *session);
+        self.sessions.lock().push(session);
+        result
+    }
+
+    /// Refuses a key that no row here can have.
+    fn check_key(&self, key: &[u8]) -> Result<()> {
+        let max = KEY_BYTES_MAX.min(self.backend.capabilities().key_bytes_max - GROUP_BYTES);
+        match key.len() {
+            1.. if key.len() <= max => Ok(()),
+            bytes => Err(Error::invalid(format!("a key has 1 to {max} bytes; this one has {bytes}"))),
+        }
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        let max = TABLE_NAME_BYTES_MAX.min(self.backend.capabilities().key_bytes_max - GROUP_BYTES);
+        match name.len() {
+            1.. if name.len() <= max => Ok(()),
+            bytes => {
+                Err(Error::invalid(format!("a table's name has 1 to {max} bytes; this one has {bytes}")))
+            }
+        }
+    }
+
+    /// A table as it is now.
+    fn look(&self, session: &mut dyn Session, name: &str) -> Result<Option<SeenEntry>> {
+        self.check_name(name)?;
+        let key = entry_key(name);
+        get(session, &key)?.map(|pair| seen_entry(&key, &pair)).transpose()
+    }
+
+    /// A number that no table and no group ever had.
+    fn next_number(&self, session: &mut dyn Session) -> Result<u32> {
+        let key = counter_key();
+        loop {
+            let (number, expect) = match get(session, &key)? {
+                Some(pair) => (decode_counter(&pair.value)?, Expect::Same(pair.mark)),
+                None => (1, Expect::Absent),
+            };
+            let after = number.checked_add(1).ok_or_else(|| {
+                Error::invalid(format!("{} tables were made or cleared; there can be no more", u32::MAX))
+            })?;
+            match put(session, &key, &encode_counter(after), expect) {
+                Ok(_) => return Ok(number),
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The table of this name, made if there is none.
+    fn create(&self, session: &mut dyn Session, name: &str, schema: &Schema) -> Result<SeenEntry> {
+        let new = Arc::new(TableSchema::create(schema)?);
+        let mut number = None;
+        loop {
+            if let Some(seen) = self.look(session, name)? {
+                return if seen.entry.schema.accepts(schema) { Ok(seen) } else { Err(exists(name)) };
+            }
+            let number = match number {
+                Some(number) => number,
+                None => *number.insert(self.next_number(session)?),
+            };
+            let entry = CatalogEntry { table: number, group: number, schema: Arc::clone(&new) };
+            match self.store_entry(session, name, entry, Expect::Absent) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn store_entry(
+        &self,
+        session: &mut dyn Session,
+        name: &str,
+        entry: CatalogEntry,
+        expect: Expect,
+    ) -> Result<SeenEntry> {
+        let key = entry_key(name);
+        let mark = put(session, &key, &entry.encode(&key), expect)?;
+        Ok(SeenEntry { entry, mark })
+    }
+
+    /// Changes the entry of a table, of the one with this number if one is given; gives the entry before and after.
+    fn change(
+        &self,
+        session: &mut dyn Session,
+        (name, table): (&str, Option<u32>),
+        mut change: impl FnMut(&CatalogEntry) -> Result<CatalogEntry>,
+    ) -> Result<(SeenEntry, SeenEntry)> {
+        loop {
+            let before = self.look(session, name)?.ok_or_else(|| no_table(name))?;
+            if table.is_some_and(|table| table != before.entry.table) {
+                return Err(no_table(name));
+            }
+            let after = change(&before.entry)?;
+            match self.store_entry(session, name, after, Expect::Same(before.mark)) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+                Ok(after) => return Ok((before, after)),
+            }
+        }
+    }
+
+    /// Changes the schema of a table.
+    fn evolve(
+        &self,
+        session: &mut dyn Session,
+        name: &str,
+        table: Option<u32>,
+        change: impl Fn(&TableSchema) -> Result<TableSchema>,
+    ) -> Result<SeenEntry> {
+        let evolved = |entry: &CatalogEntry| {
+            Ok(CatalogEntry { schema: Arc::new(change(&entry.schema)?), ..entry.clone() })
+        };
+        Ok(self.change(session, (name, table), evolved)?.1)
+    }
+
+    /// Gives a table another group, in which there is nothing; what was in the old one goes.
+    fn clear(&self, session: &mut dyn Session, name: &str, table: Option<u32>) -> Result<SeenEntry> {
+        let group = self.next_number(session)?;
+        let cleared = |entry: &CatalogEntry| Ok(CatalogEntry { group, ..entry.clone() });
+        let (before, after) = self.change(session, (name, table), cleared)?;
+        self.free(session, before.entry.group);
+        Ok(after)
+    }
+
+    fn drop_table(&self, session: &mut dyn Session, name: &str) -> Result<bool> {
+        loop {
+            let Some(seen) = self.look(session, name)? else { return Ok(false) };
+            let delete = Command::Delete { key: &entry_key(name), expect: Expect::Same(seen.mark) };
+            match ask_one(session, delete) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    self.hints.lock().remove(name);
+                    self.free(session, seen.entry.group);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Frees what the rows of a group take. The group is no table's any more, so what fails now is done with the next, and nobody need be told.
+    fn free(&self, session: &mut dyn Session, group: u32) {
+        let mut groups = std::mem::take(&mut *self.unfreed.lock());
+        groups.push(group);
+        groups.retain(|&group| ask_one(session, Command::Clear { group }).is_err());
+        self.unfreed.lock().append(&mut groups);
+    }
+
+    /// The names of tables, given the first step of a walk through the catalog.
+    fn names_from(
+        &self,
+        session: &mut dyn Session,
+        mut pairs: Vec<Pair>,
+        mut next: Option<Cursor>,
+    ) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        loop {
+            for pair in pairs.iter().filter(|pair| *pair.key != counter_key()) {
+                CatalogEntry::decode(&pair.key, &pair.value)?;
+                let name = String::from_utf8(pair.key[GROUP_BYTES..].to_vec());
+                names.push(name.map_err(|_| Error::corrupted("a table whose name is no text"))?);
+            }
+            let Some(from) = next else { break };
+            (pairs, next) = match ask_one(session, walk_of_names(from))? {
+                Answer::Walked(pairs, next) => (pairs, next),
+                _ => return Err(unexpected("pairs")),
+            };
+        }
+        // A walk may come by a pair twice.
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

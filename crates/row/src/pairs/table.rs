@@ -1,0 +1,441 @@
+//! `PairTable`: a table of rows that are pairs, for callers that wait.
+//!
+//! Owns the operations of a table, each a few calls of an attempt, made until it is committed. Names and meaning are those of the tiered store's
+//! `Table`. Must not know commands or answers.
+
+use std::sync::Arc;
+
+use super::edit::Edit;
+use super::held_row::HeldRow;
+use super::transaction::{Transaction, WalkCursor, no_table};
+use super::{PairDb, PairStore};
+use crate::backend::Session;
+use crate::increment::incremented;
+use crate::schema::plan::FieldExpiries;
+use crate::schema::table::{NewField, TableSchema};
+use crate::schema::unknown_field;
+use crate::{Change, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+
+/// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
+///
+/// Keys and fields are given as for the tiered store's `Table`. All calls wait for the backend, and can fail with its errors: `Corrupted`,
+/// `Closed`, `Unavailable` (nothing happened), `Indeterminate` (it may have happened); and with `NotFound` once the table was dropped.
+#[derive(Clone)]
+pub struct PairTable {
+    db: PairDb,
+    name: Arc<str>,
+    /// Tells it from a later table of the same name.
+    number: u32,
+}
+
+impl PairTable {
+    pub(super) fn new(db: &PairDb, name: &str, number: u32) -> PairTable {
+        PairTable { db: db.clone(), name: name.into(), number }
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The table's fields now.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn schema(&self) -> Result<Arc<Schema>> {
+        self.transact(None, |transaction| self.with_schema(transaction, |schema| Ok(schema.shared())))
+    }
+
+    /// Resolves a name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such field.
+    pub fn field(&self, name: &str) -> Result<FieldId> {
+        let schema = self.schema()?;
+        Ok(schema.field_by_name(name).ok_or_else(|| unknown_field(name))?.id())
+    }
+
+    /// Adds a nullable field. Rows are not rewritten.
+    ///
+    /// # Errors
+    /// `Exists`, or `Invalid` for a bad name or one field too many.
+    pub fn add_field(&self, name: &str, kind: Type) -> Result<()> {
+        self.evolve(|schema| schema.with_added(name, kind, NewField::Nullable))
+    }
+
+    /// Adds a field that rows written without it hold `default` in. Rows are not rewritten.
+    ///
+    /// # Errors
+    /// As [`PairTable::add_field`], and `Invalid` if `default` does not fit the type.
+    pub fn add_field_with_default<'v>(
+        &self,
+        name: &str,
+        kind: Type,
+        default: impl Into<Value<'v>>,
+    ) -> Result<()> {
+        let default = default.into();
+        self.evolve(|schema| schema.with_added(name, kind, NewField::Default(Some(default))))
+    }
+
+    /// Gives a field another name. Its [`FieldId`] stays.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, or `Invalid` for a bad name.
+    pub fn rename_field(&self, name: &str, to: &str) -> Result<()> {
+        self.evolve(|schema| schema.with_renamed(name, to))
+    }
+
+    /// Drops a field. Its values are gone at once; the bytes go when rows are next rewritten.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn drop_field(&self, name: &str) -> Result<()> {
+        self.evolve(|schema| schema.with_dropped(name))
+    }
+
+    /// Writes a whole row over whatever was there. Fields not named take their default; the row does not expire.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.edit(key, &Edit::Put(fields, None)).map(drop)
+    }
+
+    /// [`PairTable::put`], with an expiry in ms since 1970.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn put_expiring<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: u64,
+    ) -> Result<()> {
+        self.edit(key, &Edit::Put(fields, Some(expires_at_ms))).map(drop)
+    }
+
+    /// Writes the named fields, and makes the row if there is none. Keeps the row's expiry, clears that of the fields it writes. `Null`
+    /// removes a nullable field.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.edit(key, &Edit::Update(fields, FieldExpiries::All(None))).map(drop)
+    }
+
+    /// [`PairTable::update`], but only if the row exists. Returns whether it does.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
+        let edit = Edit::Update(fields, FieldExpiries::All(None));
+        self.transact(Some(key), |transaction| {
+            let exists = self.held(transaction, key, |row| Ok(row.is_some()))?;
+            match exists {
+                true => transaction.edit(&self.name, key, &edit).map(drop)?,
+                false => transaction.check(&self.name, &edit)?,
+            }
+            Ok(exists)
+        })
+    }
+
+    /// [`PairTable::update`] with the time, in ms since 1970, when these fields expire.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn update_expiring<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        at_ms: u64,
+    ) -> Result<()> {
+        self.edit(key, &Edit::Update(fields, FieldExpiries::All(Some(at_ms)))).map(drop)
+    }
+
+    /// The whole row, copied.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+        self.read(key, |row| row.to_row(None))
+    }
+
+    /// Some fields of the row, copied.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; `NotFound` if there is no such field.
+    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+        self.transact(Some(key), |transaction| {
+            let ids = self.with_schema(transaction, |schema| field_ids(schema, fields))?;
+            self.held(transaction, key, |row| row.map(|row| row.to_row(Some(&ids))).transpose())
+        })
+    }
+
+    /// One field of the row, copied; `Null` if the row is there but the field is not.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; `NotFound` if there is no such field.
+    pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
+        self.transact(Some(key), |transaction| {
+            self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
+            self.held(transaction, key, |row| row.map(|row| Ok(row.get(field)?.to_owned())).transpose())
+        })
+    }
+
+    /// Runs `read` on the row.
+    ///
+    /// # Errors
+    /// See [`PairTable`], and those of `read`.
+    pub fn read<R>(&self, key: &[u8], read: impl Fn(&HeldRow<'_>) -> Result<R>) -> Result<Option<R>> {
+        self.transact(Some(key), |transaction| self.held(transaction, key, |row| row.map(&read).transpose()))
+    }
+
+    /// Whole rows, one answer for each key, in order. They are got together; each is as it was at some time of the call.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
+        self.transact(None, |transaction| {
+            keys.iter().for_each(|key| transaction.prefetch(&self.name, key.as_ref()));
+            let row = |key: &K| {
+                self.held(transaction, key.as_ref(), |row| row.map(|row| row.to_row(None)).transpose())
+            };
+            keys.iter().map(row).collect()
+        })
+    }
+
+    /// Removes a row. Returns whether there was one.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+        self.edit(key, &Edit::<&str>::Delete)
+    }
+
+    /// Whether there is a row.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.read(key, |_| Ok(()))?.is_some())
+    }
+
+    /// Adds to an integer field and returns the sum. A missing row or field counts as 0.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
+    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
+        self.transact(Some(key), |transaction| {
+            let schema = self.with_schema(transaction, |schema| Ok(schema.shared()))?;
+            let sum = self.held(transaction, key, |row| {
+                let old = || row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
+                incremented(&schema, field, old, by)
+            })?;
+            let fields = [(field, Value::Int(sum))];
+            transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
+            Ok(sum)
+        })
+    }
+
+    /// Writes `new` if the field now equals `expected` (`Null`: absent). Returns whether it did.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; `NotFound` if there is no such field.
+    pub fn compare_and_set<F: FieldName>(
+        &self,
+        key: &[u8],
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<bool> {
+        self.transact(Some(key), |transaction| {
+            self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
+            let equal = self.held(transaction, key, |row| match row {
+                Some(row) => Ok(row.get(field)? == expected),
+                None => Ok(expected.is_null()),
+            })?;
+            if equal {
+                let fields = [(field, new)];
+                transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
+            }
+            Ok(equal)
+        })
+    }
+
+    /// Reads and writes one row as one step: `change` sees the row, or `None`, and says what to write. It is asked again
+    /// if the row changed meanwhile.
+    ///
+    /// # Errors
+    /// See [`PairTable`], and those of `change`.
+    pub fn modify<R>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<&HeldRow<'_>>) -> Result<(Change, R)>,
+    ) -> Result<R> {
+        self.transact(Some(key), |transaction| {
+            let (change, result) = self.held(transaction, key, &mut change)?;
+            let mut edit = |edit: Edit<'_, &str>| transaction.edit(&self.name, key, &edit).map(drop);
+            match &change {
+                Change::Keep => {}
+                Change::Put { fields, expires_at_ms } => {
+                    edit(Edit::Put(&borrowed(fields), *expires_at_ms))?;
+                }
+                Change::Update { fields, expires_at_ms } => {
+                    edit(Edit::Update(&borrowed(fields), FieldExpiries::All(*expires_at_ms)))?;
+                }
+                Change::Expire(at_ms) => edit(Edit::Expire(*at_ms))?,
+                Change::Delete => edit(Edit::Delete)?,
+            }
+            Ok(result)
+        })
+    }
+
+    /// Sets the row's expiry (ms since 1970), or takes it away. Returns whether there is a row.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
+        self.edit(key, &Edit::<&str>::Expire(at_ms))
+    }
+
+    /// Sets the expiry of some fields (ms since 1970), or takes it away. Fields that are absent stay so. Returns whether
+    /// there is a row.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; `Invalid` if a field is not nullable.
+    pub fn expire_fields<F: FieldName>(&self, key: &[u8], fields: &[F], at_ms: Option<u64>) -> Result<bool> {
+        self.transact(Some(key), |transaction| {
+            let found = self.held(transaction, key, |row| {
+                let Some(row) = row else { return Ok(None) };
+                let values = fields.iter().map(|&field| Ok((field, row.get(field)?.to_owned())));
+                values.collect::<Result<Vec<(F, OwnedValue)>>>().map(Some)
+            })?;
+            let Some(found) = found else { return Ok(false) };
+            let values = found.iter().map(|(field, value)| (*field, value.borrow()));
+            let present: Vec<(F, Value<'_>)> = values.filter(|(_, value)| !value.is_null()).collect();
+            if !present.is_empty() {
+                transaction.edit(&self.name, key, &Edit::Update(&present, FieldExpiries::All(at_ms)))?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// A number that changes with every write of the row; `None` if there is no row.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
+        self.read(key, |row| Ok(row.version()))
+    }
+
+    /// Runs `look` on some rows, in no order: at most `rows` of them, and perhaps none. What is there throughout a walk comes at least
+    /// once. Gives where to go on; `None` at the end.
+    ///
+    /// # Errors
+    /// See [`PairTable`], and those of `look`.
+    pub fn walk(
+        &self,
+        from: &WalkCursor,
+        rows: usize,
+        mut look: impl FnMut(&HeldRow<'_>) -> Result<()>,
+    ) -> Result<Option<WalkCursor>> {
+        self.transact(None, |transaction| {
+            self.with_schema(transaction, |_| Ok(()))?;
+            transaction.walk(&self.name, from, rows, &mut look)
+        })
+    }
+
+    /// About how many rows there are; exactly where nobody writes meanwhile, expired ones that nobody has come by included.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn len(&self) -> Result<u64> {
+        self.transact(None, |transaction| {
+            self.with_schema(transaction, |_| Ok(()))?;
+            transaction.count(&self.name)
+        })
+    }
+
+    /// Whether the table has no rows, as far as [`PairTable::len`] says.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Removes all rows. They are gone at once; what they took is freed one by one.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn clear(&self) -> Result<()> {
+        self.with_store(|store, session| store.clear(session, &self.name, Some(self.number)).map(drop))
+    }
+
+    fn evolve(&self, change: impl Fn(&TableSchema) -> Result<TableSchema>) -> Result<()> {
+        self.with_store(|store, session| {
+            store.evolve(session, &self.name, Some(self.number), &change).map(drop)
+        })
+    }
+
+    fn with_store<R>(&self, run: impl FnOnce(&PairStore, &mut dyn Session) -> Result<R>) -> Result<R> {
+        self.db.store.with_session(|session| run(&self.db.store, session))
+    }
+
+    /// Runs `run` on attempts, which want the row of `key` from the beginning.
+    fn transact<R>(
+        &self,
+        key: Option<&[u8]>,
+        mut run: impl FnMut(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        self.db.transact(|transaction| {
+            if let Some(key) = key {
+                transaction.prefetch(&self.name, key);
+            }
+            run(transaction)
+        })
+    }
+
+    /// Runs `look` on the schema, if the table is still this one.
+    fn with_schema<R>(
+        &self,
+        transaction: &Transaction,
+        look: impl FnOnce(&TableSchema) -> Result<R>,
+    ) -> Result<R> {
+        match transaction.entry(&self.name)? {
+            Some(entry) if entry.table == self.number => look(&entry.schema),
+            _ => Err(no_table(&self.name)),
+        }
+    }
+
+    fn held<R>(
+        &self,
+        transaction: &Transaction,
+        key: &[u8],
+        look: impl FnOnce(Option<&HeldRow<'_>>) -> Result<R>,
+    ) -> Result<R> {
+        self.with_schema(transaction, |_| Ok(()))?;
+        transaction.read(&self.name, key, look)
+    }
+
+    fn edit<F: FieldName>(&self, key: &[u8], edit: &Edit<'_, F>) -> Result<bool> {
+        let wanted = edit.needs_row().then_some(key);
+        self.transact(wanted, |transaction| {
+            self.with_schema(transaction, |_| Ok(()))?;
+            transaction.edit(&self.name, key, edit)
+        })
+    }
+}
+
+fn field_ids<F: FieldName>(schema: &TableSchema, fields: &[F]) -> Result<Vec<FieldId>> {
+    let schema = schema.fields();
+    let id = |field: &F| {
+        let position = field.find(schema).ok_or_else(|| unknown_field(*field))?;
+        Ok(schema.fields()[position].id())
+    };
+    fields.iter().map(id).collect()
+}
+
+fn borrowed(fields: &[(String, OwnedValue)]) -> Vec<(&str, Value<'_>)> {
+    fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect()
+}

@@ -1,0 +1,532 @@
+//! Rows over pairs in memory: what tables promise, attempts that fail and are made again, and many who write.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::backend::memory::MemoryBackend;
+use crate::backend::{Ticket, pair_key};
+use crate::schema::plan::FieldExpiries;
+use crate::{Change, Type, Value, row};
+
+fn users() -> Schema {
+    Schema::new().field("name", Type::String).field("age", Type::I64).nullable("mail", Type::String)
+}
+
+struct Fixture {
+    backend: MemoryBackend,
+    clock: Clock,
+    db: PairDb,
+}
+
+fn fixture() -> Fixture {
+    let (backend, clock) = (MemoryBackend::default(), Clock::manual(1_000));
+    let db = PairDb::open_at(Arc::new(backend.clone()), clock.clone());
+    Fixture { backend, clock, db }
+}
+
+impl Fixture {
+    /// Another process with the same backend.
+    fn other(&self) -> PairDb {
+        PairDb::open_at(Arc::new(self.backend.clone()), self.clock.clone())
+    }
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("it is to fail").kind()
+}
+
+fn age(table: &PairTable, key: &[u8]) -> Option<i64> {
+    table.get_field(key, "age").unwrap().map(|age| age.borrow().as_i64().unwrap())
+}
+
+#[test]
+fn rows_are_written_and_read() {
+    let users = fixture().db.create_table("users", users()).unwrap();
+    users.put(b"42", &row! { name: "Ada", age: 36 }).unwrap();
+    users.update(b"42", &row! { age: 37, mail: "a@b" }).unwrap();
+    let row = users.get(b"42").unwrap().unwrap();
+    let shown: Vec<_> = row.fields().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert_eq!((row.key(), age(&users, b"42")), (&b"42"[..], Some(37)));
+    users.update(b"42", &row! { mail: None::<&str> }).unwrap();
+    assert_eq!(users.get_field(b"42", "mail").unwrap().unwrap(), crate::OwnedValue::Null);
+    assert_eq!(kind(users.get_field(b"42", "colour")), ErrorKind::NotFound);
+    assert_eq!(kind(users.update(b"42", &row! { colour: 1 })), ErrorKind::NotFound);
+    assert_eq!(kind(users.put(b"", &row! { age: 1 })), ErrorKind::Invalid);
+    assert_eq!(kind(users.put(&[0; KEY_BYTES_MAX + 1], &row! { age: 1 })), ErrorKind::Invalid);
+    assert!(users.update_existing(b"42", &row! { age: 38 }).unwrap());
+    assert!(!users.update_existing(b"43", &row! { age: 38 }).unwrap());
+    assert_eq!(users.increment(b"43", "age", 5).unwrap(), 5);
+    assert_eq!(kind(users.increment(b"43", "age", i64::MAX)), ErrorKind::Invalid);
+    assert!(users.compare_and_set(b"43", "age", Value::Int(5), Value::Int(6)).unwrap());
+    assert!(!users.compare_and_set(b"43", "age", Value::Int(5), Value::Int(7)).unwrap());
+    let rows = users.multi_get(&[&b"43"[..], b"44", b"42"]).unwrap();
+    assert_eq!(rows.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(users.len().unwrap(), 2);
+    assert!(users.delete(b"42").unwrap() && !users.delete(b"42").unwrap());
+    assert!(!users.exists(b"42").unwrap() && users.exists(b"43").unwrap());
+}
+
+#[test]
+fn versions_change_with_each_write_and_come_back_never() {
+    let users = fixture().db.create_table("users", users()).unwrap();
+    let mut seen = HashSet::new();
+    for round in 0..3 {
+        users.put(b"k", &row! { age: round }).unwrap();
+        assert!(seen.insert(users.version(b"k").unwrap()));
+        users.update(b"k", &row! { age: round }).unwrap();
+        assert!(seen.insert(users.version(b"k").unwrap()));
+        users.delete(b"k").unwrap();
+        assert_eq!(users.version(b"k").unwrap(), None);
+    }
+}
+
+/// What failed to be freed is freed with the next.
+#[test]
+fn what_was_cleared_is_freed_in_the_end() {
+    let fixture = fixture();
+    let fails = Arc::new(Mutex::new((u64::MAX, ErrorKind::Unavailable)));
+    let commands = Arc::new(AtomicU64::new(0));
+    let memory = fixture.backend.clone();
+    let failing = Failing { memory, commands: Arc::clone(&commands), fails: Arc::clone(&fails) };
+    let db = PairDb::open(Arc::new(failing));
+    let table = db.create_table("users", users()).unwrap();
+    table.put(b"k", &row! { age: 1 }).unwrap();
+    // The counter got and stored, the entry got and stored, the group cleared.
+    fails.lock().0 = commands.load(Ordering::SeqCst) + 4;
+    table.clear().unwrap();
+    assert_eq!(db.store.unfreed.lock().len(), 1);
+    assert!(!table.exists(b"k").unwrap());
+    db.drop_table("users").unwrap();
+    assert!(db.store.unfreed.lock().is_empty());
+    let mut session = db.session().unwrap();
+    for group in 1..4 {
+        assert_eq!(ask_one(&mut *session, Command::Count { group }).unwrap(), Answer::Counted(0));
+    }
+}
+
+#[test]
+fn everybody_has_the_same_tables() {
+    let fixture = fixture();
+    let (here, there) = (fixture.db.clone(), fixture.other());
+    let mine = here.create_table("users", users()).unwrap();
+    let theirs = there.create_table("users", users()).unwrap();
+    assert_eq!(kind(there.create_table("users", Schema::flat())), ErrorKind::Exists);
+    assert_eq!(kind(there.table("items")), ErrorKind::NotFound);
+    assert_eq!(kind(there.create_table("", Schema::flat())), ErrorKind::Invalid);
+    mine.put(b"k", &row! { name: "Ada", age: 1 }).unwrap();
+    theirs.add_field_with_default("score", Type::I32, 7).unwrap();
+    assert_eq!(mine.get_field(b"k", "score").unwrap().unwrap().borrow(), Value::Int(7));
+    theirs.update(b"k", &row! { score: 9 }).unwrap();
+    assert_eq!(mine.get_field(b"k", "score").unwrap().unwrap().borrow(), Value::Int(9));
+    theirs.rename_field("score", "points").unwrap();
+    assert_eq!(kind(mine.get_field(b"k", "score")), ErrorKind::NotFound);
+    theirs.drop_field("points").unwrap();
+    assert_eq!(kind(mine.add_field("name", Type::U8)), ErrorKind::Exists);
+    there.create_table("items", Schema::open()).unwrap();
+    assert_eq!(here.table_names().unwrap(), ["items", "users"]);
+    theirs.clear().unwrap();
+    assert_eq!((mine.len().unwrap(), mine.exists(b"k").unwrap()), (0, false));
+    mine.put(b"k", &row! { age: 2 }).unwrap();
+    assert_eq!(age(&theirs, b"k"), Some(2));
+    assert!(there.drop_table("users").unwrap() && !there.drop_table("users").unwrap());
+    assert_eq!(kind(mine.get(b"k")), ErrorKind::NotFound);
+    let again = there.create_table("users", users()).unwrap();
+    again.put(b"k", &row! { age: 3 }).unwrap();
+    assert_eq!(kind(mine.get(b"k")), ErrorKind::NotFound, "it is another table");
+    assert_eq!(kind(mine.clear()), ErrorKind::NotFound);
+    assert_eq!(kind(mine.drop_field("age")), ErrorKind::NotFound);
+    assert_eq!(age(&here.table("users").unwrap(), b"k"), Some(3));
+}
+
+#[test]
+fn open_tables_learn_names_whoever_teaches_them() {
+    let fixture = fixture();
+    let mine = fixture.db.create_table("bag", Schema::open()).unwrap();
+    let theirs = fixture.other().table("bag").unwrap();
+    let tables = [mine, theirs];
+    std::thread::scope(|scope| {
+        for (at, table) in tables.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let (own, same) = (format!("own{at}-{round}"), format!("same{round}"));
+                    let fields = [(own.as_str(), Value::Bytes(b"v")), (same.as_str(), Value::Bytes(b"w"))];
+                    table.update(format!("k{at}").as_bytes(), &fields).unwrap();
+                }
+            });
+        }
+    });
+    for (at, table) in tables.iter().enumerate() {
+        let row = table.get(format!("k{at}").as_bytes()).unwrap().unwrap();
+        assert_eq!(row.fields().count(), 80);
+        assert_eq!(table.schema().unwrap().fields().len(), 120);
+    }
+}
+
+#[test]
+fn counts_of_many_writers_are_exact() {
+    const THREADS: i64 = 3;
+    const EACH: i64 = 500;
+    let fixture = fixture();
+    fixture.db.create_table("users", users()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let users = fixture.other().table("users").unwrap();
+            scope.spawn(move || {
+                for round in 0..EACH {
+                    match (thread + round) % 3 {
+                        0 => drop(users.increment(b"k", "age", 1).unwrap()),
+                        1 => users
+                            .modify(b"k", |row| {
+                                let age =
+                                    row.map_or(Ok(Some(0)), |row| row.get("age").map(|age| age.as_i64()))?;
+                                let fields =
+                                    vec![("age".to_owned(), Value::Int(age.unwrap() + 1).to_owned())];
+                                Ok((Change::Put { fields, expires_at_ms: None }, ()))
+                            })
+                            .unwrap(),
+                        _ => loop {
+                            let age = age(&users, b"k");
+                            let (old, new) = (Value::Int(age.unwrap_or(0)), Value::Int(age.unwrap_or(0) + 1));
+                            let old = if age.is_none() { Value::Null } else { old };
+                            if users.compare_and_set(b"k", "age", old, new).unwrap() {
+                                break;
+                            }
+                        },
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(age(&fixture.db.table("users").unwrap(), b"k"), Some(THREADS * EACH));
+}
+
+#[test]
+fn rows_and_fields_expire() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    users.put_expiring(b"k", &row! { age: 1 }, 2_000).unwrap();
+    users.update(b"k", &row! { age: 2 }).unwrap();
+    users.update_expiring(b"k", &row! { mail: "m" }, 1_500).unwrap();
+    assert_eq!(kind(users.update_expiring(b"k", &row! { age: 2 }, 1_500)), ErrorKind::Invalid);
+    let expiries = || {
+        users.read(b"k", |row| Ok((row.expires_at_ms(), row.field_expires_at_ms("mail")?, row.has("mail")?)))
+    };
+    assert_eq!(expiries().unwrap(), Some((Some(2_000), Some(1_500), true)));
+    fixture.clock.advance_ms(500);
+    assert_eq!(expiries().unwrap(), Some((Some(2_000), None, false)));
+    assert!(users.expire(b"k", Some(3_000)).unwrap());
+    fixture.clock.advance_ms(1_499);
+    assert_eq!(age(&users, b"k"), Some(2));
+    assert_eq!(users.len().unwrap(), 1);
+    fixture.clock.advance_ms(1);
+    assert!(!users.exists(b"k").unwrap());
+    assert_eq!(users.len().unwrap(), 0, "who found it expired has removed it");
+    assert!(!users.expire(b"k", None).unwrap());
+    // A write over an expired row finds none.
+    users.put_expiring(b"k", &row! { age: 1 }, 4_000).unwrap();
+    fixture.clock.advance_ms(2_000);
+    assert_eq!(users.increment(b"k", "age", 1).unwrap(), 1);
+    users.expire(b"k", Some(1)).unwrap();
+    assert!(!users.exists(b"k").unwrap());
+    users.put_expiring(b"k", &row! { age: 1 }, 1).unwrap();
+    assert!(!users.exists(b"k").unwrap());
+    assert!(users.update_existing(b"k", &row! { age: 1 }).is_ok_and(|exists| !exists));
+}
+
+#[test]
+fn a_walk_comes_by_all_that_stays() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    for n in 0..100_i64 {
+        users.put(&n.to_be_bytes(), &row! { age: n }).unwrap();
+        users.put_expiring(&(n + 1_000).to_be_bytes(), &row! { age: n }, 1_500).unwrap();
+    }
+    fixture.clock.advance_ms(1_000);
+    let (mut seen, mut from) = (HashSet::new(), Some(WalkCursor::START));
+    while let Some(at) = from {
+        from = users
+            .walk(&at, 7, |row| {
+                seen.insert(row.get("age")?.as_i64());
+                assert_eq!(row.key()[..7], [0; 7]);
+                Ok(())
+            })
+            .unwrap();
+        users.put(&5_000_i64.to_be_bytes(), &row! { age: 0 }).unwrap();
+        users.delete(&5_000_i64.to_be_bytes()).unwrap();
+    }
+    assert_eq!(seen.len(), 100);
+    let half = users.walk(&WalkCursor::START, 50, |_| Ok(())).unwrap().unwrap();
+    users.clear().unwrap();
+    users.put(b"k", &row! { age: 0 }).unwrap();
+    let after = users.walk(&half, 50, |_| panic!("nothing of it was there throughout")).unwrap();
+    assert_eq!(after, None);
+}
+
+/// Runs what an attempt wants once, as who must not wait does.
+fn fetch(db: &PairDb, transaction: &mut Transaction) {
+    transaction.fetch(&mut *db.session().unwrap()).unwrap();
+}
+
+#[test]
+fn an_attempt_that_is_made_again_changes_once() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    users.put(b"a", &row! { age: 1 }).unwrap();
+    let mut transaction = fixture.db.transaction();
+    let add = |transaction: &mut Transaction| {
+        let age = transaction.read("users", b"a", |row| Ok(row.unwrap().get("age")?.as_i64().unwrap()))?;
+        let fields = row! { age: age + 1 };
+        transaction.edit("users", b"a", &Edit::Update(&fields, FieldExpiries::All(None)))?;
+        // Wanted only now, and so the run begins again.
+        transaction.count("users")
+    };
+    assert_eq!(kind(add(&mut transaction)), ErrorKind::NotInMemory);
+    fetch(&fixture.db, &mut transaction);
+    assert_eq!(kind(add(&mut transaction)), ErrorKind::NotInMemory);
+    assert!(transaction.has_changes());
+    fetch(&fixture.db, &mut transaction);
+    assert!(!transaction.has_changes());
+    assert_eq!(add(&mut transaction).unwrap(), 1);
+    let own = transaction.read("users", b"a", |row| Ok(row.unwrap().get("age")?.as_i64())).unwrap();
+    assert_eq!((own, age(&users, b"a")), (Some(2), Some(1)), "an attempt sees its change, nobody else does");
+    transaction.commit(&mut *fixture.db.session().unwrap()).unwrap();
+    assert_eq!(age(&users, b"a"), Some(2));
+}
+
+#[test]
+fn a_commit_goes_over_what_was_read_only() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    let mut session = fixture.db.session().unwrap();
+    let edit = |age: i64| [("age", Value::Int(age))];
+    // (what is there, what becomes of it meanwhile)
+    for (before, meanwhile) in [(None, Some(5)), (Some(1), Some(5)), (Some(1), Some(1)), (Some(1), None)] {
+        users.delete(b"a").unwrap();
+        before.into_iter().for_each(|age| users.put(b"a", &edit(age)).unwrap());
+        let mut transaction = fixture.db.transaction();
+        transaction.prefetch("users", b"a");
+        transaction.fetch(&mut *session).unwrap();
+        let was = transaction.seen("users", b"a").unwrap();
+        assert_eq!(was.is_some(), before.is_some());
+        let update = Edit::Update(&edit(9), FieldExpiries::All(None));
+        assert_eq!(transaction.edit("users", b"a", &update).unwrap(), before.is_some());
+        users.delete(b"a").unwrap();
+        meanwhile.into_iter().for_each(|age| users.put(b"a", &edit(age)).unwrap());
+        assert_eq!(kind(transaction.commit(&mut *session)), ErrorKind::Conflict, "{before:?} {meanwhile:?}");
+        assert_eq!(age(&users, b"a"), meanwhile);
+        transaction.restart();
+        transaction.prefetch("users", b"a");
+        transaction.fetch(&mut *session).unwrap();
+        transaction.edit("users", b"a", &update).unwrap();
+        transaction.commit(&mut *session).unwrap();
+        assert_eq!(age(&users, b"a"), Some(9));
+        let mut other = fixture.db.transaction();
+        other.prefetch("users", b"a");
+        other.fetch(&mut *session).unwrap();
+        assert_ne!(other.seen("users", b"a").unwrap(), was);
+    }
+}
+
+#[test]
+fn a_commit_of_more_than_one_row_is_refused() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    let fields = row! { age: 1 };
+    let put = Edit::Put(&fields, None);
+    let two = fixture.db.transact(|transaction| {
+        transaction.edit("users", b"a", &put)?;
+        transaction.edit("users", b"b", &put)
+    });
+    assert_eq!(kind(two), ErrorKind::Unsupported);
+    let depends = fixture.db.transact(|transaction| {
+        transaction.read("users", b"b", |_| Ok(()))?;
+        transaction.edit("users", b"a", &put)
+    });
+    assert_eq!(kind(depends), ErrorKind::Unsupported);
+    assert!(users.is_empty().unwrap());
+}
+
+#[test]
+fn what_is_not_what_was_stored_is_corrupted() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    users.put(b"a", &row! { name: "Ada", age: 1 }).unwrap();
+    let mut session = fixture.db.session().unwrap();
+    let group = fixture.db.store.look(&mut *session, "users").unwrap().unwrap().entry.group;
+    let pair = get(&mut *session, &pair_key(group, b"a")).unwrap().unwrap();
+    put(&mut *session, &pair_key(group, b"b"), &pair.value, Expect::Any).unwrap();
+    assert_eq!(kind(users.get(b"b")), ErrorKind::Corrupted, "under another key");
+    let mut spoiled = pair.value.to_vec();
+    *spoiled.last_mut().unwrap() ^= 1;
+    put(&mut *session, &pair_key(group, b"a"), &spoiled, Expect::Any).unwrap();
+    assert_eq!(kind(users.get(b"a")), ErrorKind::Corrupted);
+    put(&mut *session, &entry_key("users"), b"nonsense", Expect::Any).unwrap();
+    assert_eq!(kind(users.get(b"a")), ErrorKind::Corrupted);
+    assert_eq!(kind(fixture.db.table_names()), ErrorKind::Corrupted);
+    put(&mut *session, &counter_key(), b"nonsense", Expect::Any).unwrap();
+    assert_eq!(kind(fixture.db.create_table("items", Schema::flat())), ErrorKind::Corrupted);
+}
+
+/// Pairs in memory, of which a command in so many goes wrong.
+struct Failing {
+    memory: MemoryBackend,
+    commands: Arc<AtomicU64>,
+    /// The number of the command that fails, and how.
+    fails: Arc<Mutex<(u64, ErrorKind)>>,
+}
+
+struct FailingSession {
+    memory: Box<dyn Session>,
+    commands: Arc<AtomicU64>,
+    fails: Arc<Mutex<(u64, ErrorKind)>>,
+    answered: Vec<(Ticket, Result<Answer>)>,
+    /// Whose answers are lost.
+    lost: HashSet<Ticket>,
+    failed: u64,
+}
+
+impl Backend for Failing {
+    fn capabilities(&self) -> &Capabilities {
+        self.memory.capabilities()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        Ok(Box::new(FailingSession {
+            memory: self.memory.session()?,
+            commands: Arc::clone(&self.commands),
+            fails: Arc::clone(&self.fails),
+            answered: Vec::new(),
+            lost: HashSet::new(),
+            failed: u64::MAX,
+        }))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.memory.close()
+    }
+}
+
+impl Session for FailingSession {
+    fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        let number = self.commands.fetch_add(1, Ordering::SeqCst);
+        let (at, kind) = *self.fails.lock();
+        if number != at {
+            return self.memory.start(command);
+        }
+        if kind == ErrorKind::Indeterminate {
+            let ticket = self.memory.start(command)?;
+            self.lost.insert(ticket);
+            return Ok(ticket);
+        }
+        // A conflict is an answer to what was conditional; else the device is gone.
+        let conditional = matches!(
+            command,
+            Command::Put { expect: Expect::Same(_) | Expect::Absent, .. }
+                | Command::Delete { expect: Expect::Same(_), .. }
+        );
+        let kind = if kind == ErrorKind::Conflict && !conditional { ErrorKind::Unavailable } else { kind };
+        self.failed -= 1;
+        let ticket = Ticket::new(self.failed);
+        self.answered.push((ticket, Err(Error::new(kind, "as the test wants it"))));
+        Ok(ticket)
+    }
+
+    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
+        let from = answered.len();
+        self.memory.poll(answered);
+        for (ticket, answer) in &mut answered[from..] {
+            if self.lost.remove(ticket) {
+                *answer = Err(Error::new(ErrorKind::Indeterminate, "as the test wants it"));
+            }
+        }
+        answered.append(&mut self.answered);
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<()> {
+        if self.answered.is_empty() { self.memory.wait(timeout) } else { Ok(()) }
+    }
+}
+
+/// Each command of each operation fails once, in each way. The operation is done, or fails as its command did; then the store is as before it or,
+/// where nobody can know, as after it; and the same operation comes through later.
+#[test]
+fn a_backend_that_fails_leaves_all_or_nothing() {
+    type Operation = fn(&PairDb) -> Result<()>;
+    let operations: [(&str, Operation); 7] = [
+        ("create", |db| db.create_table("new", users()).map(drop)),
+        ("increment", |db| db.table("users")?.increment(b"k", "age", 1).map(drop)),
+        ("learn", |db| db.table("bag")?.update(b"k", &[("new", Value::Bytes(b"v"))])),
+        ("expire", |db| db.table("users")?.get(b"old").map(drop)),
+        ("clear", |db| db.table("users")?.clear()),
+        ("drop", |db| db.drop_table("users").map(drop)),
+        ("walk", |db| db.table("users")?.walk(&WalkCursor::START, 9, |_| Ok(())).map(drop)),
+    ];
+    for kind in [ErrorKind::Unavailable, ErrorKind::Indeterminate, ErrorKind::Conflict] {
+        for (name, operation) in operations {
+            let mut at = 0;
+            while fails_at(at, kind, name, operation) {
+                at += 1;
+            }
+            assert!(at >= 2, "{name}: of {at} commands");
+        }
+    }
+}
+
+fn shown(db: &PairDb) -> String {
+    let mut shown = String::new();
+    for name in db.table_names().unwrap() {
+        let table = db.table(&name).unwrap();
+        let rows = table.multi_get(&[b"k"]).unwrap();
+        let fields = rows[0].as_ref().map(|row| format!("{:?}", row.fields().collect::<Vec<_>>()));
+        shown += &format!("{name} {:?} {fields:?};", table.schema().unwrap().fields());
+    }
+    shown
+}
+
+/// False once the operation has fewer commands than `at`.
+fn fails_at(at: u64, kind: ErrorKind, name: &str, operation: fn(&PairDb) -> Result<()>) -> bool {
+    let (memory, clock) = (MemoryBackend::default(), Clock::manual(1_000));
+    let commands = Arc::new(AtomicU64::new(0));
+    let fails = Arc::new(Mutex::new((u64::MAX, kind)));
+    let failing =
+        Failing { memory: memory.clone(), commands: Arc::clone(&commands), fails: Arc::clone(&fails) };
+    let db = PairDb::open_at(Arc::new(failing), clock.clone());
+    let seen_by_others = PairDb::open_at(Arc::new(memory), clock.clone());
+    let table = db.create_table("users", users()).unwrap();
+    table.put(b"k", &row! { age: 1 }).unwrap();
+    table.put_expiring(b"old", &row! { age: 1 }, 1_001).unwrap();
+    db.create_table("bag", Schema::open()).unwrap();
+    clock.advance_ms(1);
+    let before = shown(&seen_by_others);
+    let first = commands.load(Ordering::SeqCst);
+    fails.lock().0 = first + at;
+    let outcome = operation(&db);
+    if commands.load(Ordering::SeqCst) <= first + at {
+        outcome.unwrap();
+        return false;
+    }
+    let after = shown(&seen_by_others);
+    let case = format!("{name}: command {at}: {kind:?}: {outcome:?}");
+    match &outcome {
+        Ok(()) => {}
+        Err(error) => {
+            assert!(error.kind() == kind || error.kind() == ErrorKind::Unavailable, "{case}");
+            // Names that were learned stay learned.
+            let may_be_half = kind == ErrorKind::Indeterminate || name == "learn";
+            assert!(before == after || may_be_half, "{case}\n{before}\n{after}");
+        }
+    }
+    operation(&db).unwrap_or_else(|error| {
+        // What nobody knew of was done.
+        assert!(error.kind() == ErrorKind::NotFound && outcome.is_err(), "{case}: then {error:?}");
+    });
+    if name == "increment" {
+        let lost = i64::from(outcome.is_err() && before != after);
+        let done = 1 + i64::from(outcome.is_ok()) + 1 + lost;
+        assert_eq!(age(&db.table("users").unwrap(), b"k"), Some(done), "{case}");
+    }
+    true
+}
