@@ -88,13 +88,13 @@ pub const FAST_TIER_FILE: &str = "fast";
 /// ```
 /// # fn main() -> hedgerow::Result<()> {
 /// # let dir = std::env::temp_dir().join(format!("hedgerow-doc-db-{}", std::process::id()));
-/// use hedgerow::{Db, Schema, Type, Value, row};
+/// use hedgerow::{Db, Schema, Type, row};
 /// let db = Db::open(&dir)?;
 /// let users = db.create_table("users", Schema::new().field("name", Type::String).field("age", Type::U32))?;
 /// users.put(b"42", &row! { name: "Ada", age: 36 })?;
 /// users.update(b"42", &row! { age: 37 })?;
 /// let row = users.get(b"42")?.expect("it was just written");
-/// assert_eq!(row.get("age"), Value::UInt(37));
+/// assert_eq!(row.get_as::<u32>("age")?, 37);
 /// db.close()?;
 /// # std::fs::remove_dir_all(dir).ok();
 /// # Ok(())

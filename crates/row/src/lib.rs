@@ -25,6 +25,7 @@
 //! | [`increment`] | what adding to a field comes to |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `owned_row`, `change` | a row as callers keep it, and what they may make of one |
+//! | [`field_value`] | Rust's types as values of fields |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -33,6 +34,7 @@ pub mod backend;
 pub mod body_blocks;
 mod change;
 mod error;
+pub mod field_value;
 pub mod increment;
 pub mod le_bytes;
 pub mod limits;
@@ -45,5 +47,6 @@ mod sync;
 
 pub use change::Change;
 pub use error::{Error, ErrorKind, Result};
+pub use field_value::{FieldValue, FromValue};
 pub use owned_row::Row;
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

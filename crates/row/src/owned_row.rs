@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::Value;
+use crate::field_value::{FromValue, read_as};
 use crate::schema::table::TableSchema;
+use crate::schema::unknown_field;
+use crate::{Error, ErrorKind, FieldName, Result, Schema, Value};
 
 /// A row that owns its bytes: all its fields, or those that were asked for.
 #[derive(Debug, Clone)]
@@ -15,8 +17,9 @@ pub struct Row {
     /// The key, then the contents of byte and text fields.
     bytes: Vec<u8>,
     key_bytes: usize,
-    /// Present fields, by position in the schema.
+    /// Fields by their position in the schema: of a whole row those that are there, else all that were asked for.
     fields: Vec<(u16, OwnedField)>,
+    is_whole: bool,
     expires_at_ms: Option<u64>,
     version: u64,
 }
@@ -24,6 +27,7 @@ pub struct Row {
 /// A value whose bytes are in the row's buffer.
 #[derive(Debug, Clone, Copy)]
 enum OwnedField {
+    Null,
     Bool(bool),
     Int(i64),
     UInt(u64),
@@ -34,7 +38,8 @@ enum OwnedField {
 }
 
 impl Row {
-    /// A row with no fields yet, which are [pushed](Row::push): room is made for so many, and for so many bytes of their contents.
+    /// A whole row with no fields yet, which are [pushed](Row::push): room is made for so many, and for so many bytes of their
+    /// contents.
     #[inline]
     #[doc(hidden)]
     pub fn new(
@@ -48,6 +53,7 @@ impl Row {
             bytes: Vec::with_capacity(key.len() + bytes),
             key_bytes: key.len(),
             fields: Vec::with_capacity(fields),
+            is_whole: true,
             expires_at_ms,
             version,
         };
@@ -55,12 +61,21 @@ impl Row {
         row
     }
 
-    /// Adds the field at `position` of the schema; `Null` is as good as none.
+    /// The same row, of which only the fields that are pushed were asked for: those that are absent are pushed as well, as `Null`.
+    #[inline]
+    #[doc(hidden)]
+    pub fn in_part(mut self) -> Row {
+        self.is_whole = false;
+        self
+    }
+
+    /// Adds the field at `position` of the schema.
     #[inline]
     #[doc(hidden)]
     pub fn push(&mut self, position: usize, value: Value<'_>) {
         let held = match value {
-            Value::Null => return,
+            Value::Null if self.is_whole => return,
+            Value::Null => OwnedField::Null,
             Value::Bool(b) => OwnedField::Bool(b),
             Value::Int(n) => OwnedField::Int(n),
             Value::UInt(n) => OwnedField::UInt(n),
@@ -88,6 +103,7 @@ impl Row {
     #[inline]
     fn value(&self, held: OwnedField) -> Value<'_> {
         match held {
+            OwnedField::Null => Value::Null,
             OwnedField::Bool(b) => Value::Bool(b),
             OwnedField::Int(n) => Value::Int(n),
             OwnedField::UInt(n) => Value::UInt(n),
@@ -108,19 +124,40 @@ impl Row {
         &self.bytes[..self.key_bytes]
     }
 
-    /// The field's value; `Null` if it is absent, unknown, or not among the fields asked for.
+    /// The table's fields, as they were when the row was read.
+    pub fn schema(&self) -> &Schema {
+        self.schema.fields()
+    }
+
+    /// The field's value; `Null` if it is absent.
+    ///
+    /// # Errors
+    /// `NotFound` if the table has no such field, or if it was not among those asked for.
     #[inline]
-    pub fn get(&self, field: &str) -> Value<'_> {
-        let names = self.schema.fields().fields();
-        let found = self.fields.iter().find(|(position, _)| names[*position as usize].name() == field);
-        found.map_or(Value::Null, |&(_, held)| self.value(held))
+    pub fn get<F: FieldName>(&self, field: F) -> Result<Value<'_>> {
+        let Some(position) = field.find(self.schema.fields()) else { return Err(unknown_field(field)) };
+        match self.fields.iter().find(|(at, _)| usize::from(*at) == position) {
+            Some(&(_, held)) => Ok(self.value(held)),
+            None if self.is_whole => Ok(Value::Null),
+            None => Err(not_asked_for(field)),
+        }
+    }
+
+    /// The field's value as a Rust type, an `Option` of one where it may be absent: `row.get_as::<u32>("age")?`.
+    ///
+    /// # Errors
+    /// As [`Row::get`]; `Invalid` if the value is none of that type: another kind, out of its range, or absent.
+    #[inline]
+    pub fn get_as<'r, T: FromValue<'r>>(&'r self, field: impl FieldName) -> Result<T> {
+        read_as(field, self.get(field)?)
     }
 
     /// The names and values of the fields that are there: in the schema's order, or in the order they were asked for.
     #[inline]
     pub fn fields(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         let names = self.schema.fields().fields();
-        self.fields.iter().map(move |&(position, held)| (names[position as usize].name(), self.value(held)))
+        let there = self.fields.iter().filter(|(_, held)| !matches!(held, OwnedField::Null));
+        there.map(move |&(position, held)| (names[usize::from(position)].name(), self.value(held)))
     }
 
     /// When the row expires, in ms since 1970, if it does.
@@ -132,4 +169,9 @@ impl Row {
     pub fn version(&self) -> u64 {
         self.version
     }
+}
+
+#[cold]
+fn not_asked_for(field: impl FieldName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("field {} was not among those asked for", field.describe()))
 }

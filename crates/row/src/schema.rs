@@ -28,6 +28,7 @@ use names::NameIndex;
 use types::Misfit;
 
 pub use types::Type;
+pub(crate) use value::time_of_micros;
 pub use value::{OwnedValue, Value};
 
 use crate::limits::FIELDS_MAX;

@@ -206,15 +206,15 @@ mod tests {
         let mut put_off = 0;
         for n in (0..ROWS).rev() {
             let (row, times) = brought(&db, || table.get(&key(n)));
-            assert_eq!(row.unwrap().get("n"), number(n));
+            assert_eq!(row.unwrap().get("n").unwrap(), number(n));
             put_off += times;
         }
         assert!(put_off > 0, "everything was in memory");
         let keys: Vec<[u8; 8]> = (100..140).map(key).collect();
         let rows = put_off_once(&db, || table.multi_get(&keys));
-        assert!(rows.into_iter().zip(100..).all(|(row, n)| row.unwrap().get("n") == number(n)));
+        assert!(rows.into_iter().zip(100..).all(|(row, n)| row.unwrap().get("n").unwrap() == number(n)));
         let rows = put_off_once(&db, || table.scan().take(50).collect::<Result<Vec<_>>>());
-        assert!(rows.iter().zip(0..).all(|(row, n)| row.get("n") == number(n)));
+        assert!(rows.iter().zip(0..).all(|(row, n)| row.get("n").unwrap() == number(n)));
     }
 
     /// Makes a call on a cold store until it is put off. It asks for all its rows before it looks whether they are there: where the thread
@@ -256,7 +256,7 @@ mod tests {
             put_off += times;
         }
         assert!(put_off > 0, "everything was in memory");
-        assert_eq!(table.get(&key(0)).unwrap().unwrap().get("n"), Value::UInt(ROWS + 1));
+        assert_eq!(table.get(&key(0)).unwrap().unwrap().get("n").unwrap(), Value::UInt(ROWS + 1));
         assert_eq!((table.get(&key(1)).unwrap().is_none(), table.len()), (true, ROWS - ROWS / 4 + ROWS / 4));
     }
 

@@ -18,6 +18,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use hedgerow_row::field_value::read_as;
 use hedgerow_row::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use hedgerow_row::schema::merge::MergePlan;
 use hedgerow_row::schema::table::TableSchema;
@@ -36,7 +37,7 @@ use crate::index::{Slot, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
-use crate::{Error, FieldId, FieldName, Result, Row, Schema, Value};
+use crate::{Error, FieldId, FieldName, FromValue, Result, Row, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -347,6 +348,15 @@ impl<'a> RowRef<'a> {
         self.value(position)
     }
 
+    /// The field's value as a Rust type, an `Option` of one where it may be absent: `row.get_as::<u32>("age")?`.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`]; `Invalid` if the value is none of that type: another kind, out of its range, or absent.
+    #[inline]
+    pub fn get_as<'r, T: FromValue<'r>>(&'r self, field: impl FieldName) -> Result<T> {
+        read_as(field, self.get(field)?)
+    }
+
     /// Whether the field is there, without touching its bytes.
     ///
     /// # Errors
@@ -435,7 +445,7 @@ impl<'a> RowRef<'a> {
         self.copy(None)
     }
 
-    /// Copies the row, or only some fields; one dropped meanwhile is absent.
+    /// Copies the row, or only some fields; one dropped meanwhile is left out.
     pub(super) fn copy(&self, ids: Option<&[FieldId]>) -> Result<Row> {
         let fields = self.schema.fields();
         let room = match ids {
@@ -447,6 +457,7 @@ impl<'a> RowRef<'a> {
         match ids {
             None => self.for_each_position(|position, value| copy.push(position, value))?,
             Some(ids) => {
+                copy = copy.in_part();
                 for position in ids.iter().filter_map(|id| id.find(fields)) {
                     copy.push(position, self.value(position)?);
                 }

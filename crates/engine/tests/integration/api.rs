@@ -60,9 +60,9 @@ fn rows_are_read_as_written() {
     users.put(b"42", &row! { name: "Ada", age: 36 }).unwrap();
     let row = users.get(b"42").unwrap().unwrap();
     assert_eq!(row.key(), b"42");
-    assert_eq!(row.get("name"), Value::Str("Ada"));
-    assert_eq!(row.get("age"), Value::UInt(36));
-    assert!(row.get("mail").is_null());
+    assert_eq!(row.get("name").unwrap(), Value::Str("Ada"));
+    assert_eq!(row.get("age").unwrap(), Value::UInt(36));
+    assert!(row.get("mail").unwrap().is_null());
     assert_eq!(row.fields().count(), 2);
     assert_eq!(users.len(), 1);
 }
@@ -75,8 +75,8 @@ fn updates_change_the_named_fields_only() {
     for age in 37..60 {
         users.update(b"42", &row! { age: age }).unwrap();
         let row = users.get(b"42").unwrap().unwrap();
-        assert_eq!(row.get("age"), Value::UInt(age));
-        assert_eq!(row.get("name"), Value::Str("Ada"));
+        assert_eq!(row.get("age").unwrap(), Value::UInt(age));
+        assert_eq!(row.get("name").unwrap(), Value::Str("Ada"));
     }
     users.update(b"42", &row! { mail: "ada@example.org" }).unwrap();
     assert_eq!(users.get_field(b"42", "mail").unwrap(), Some(OwnedValue::Str("ada@example.org".into())));
@@ -84,7 +84,7 @@ fn updates_change_the_named_fields_only() {
     assert_eq!(users.get_field(b"42", "mail").unwrap(), Some(OwnedValue::Null));
     assert!(!users.update_existing(b"43", &row! { age: 1 }).unwrap());
     users.update(b"43", &row! { age: 1 }).unwrap();
-    assert_eq!(users.get(b"43").unwrap().unwrap().get("name"), Value::Str(""));
+    assert_eq!(users.get(b"43").unwrap().unwrap().get("name").unwrap(), Value::Str(""));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn scans_keep_to_their_bounds() {
     }
     users.delete(b"0500").unwrap();
     let ages = |scan: hedgerow::Scan| -> Vec<u64> {
-        scan.map(|row| row.unwrap().get("age").as_u64().unwrap()).collect()
+        scan.map(|row| row.unwrap().get("age").unwrap().as_u64().unwrap()).collect()
     };
     assert_eq!(ages(users.scan()).len(), 999);
     assert_eq!(ages(users.scan().prefix(b"05")), (501..600).collect::<Vec<_>>());
@@ -146,7 +146,7 @@ fn many_at_once() {
     let keys: Vec<[u8; 4]> = (90..110u32).map(u32::to_be_bytes).collect();
     let rows = users.multi_get(&keys).unwrap();
     assert_eq!(rows.iter().filter(|r| r.is_some()).count(), 10);
-    assert_eq!(rows[3].as_ref().unwrap().get("age"), Value::UInt(93));
+    assert_eq!(rows[3].as_ref().unwrap().get("age").unwrap(), Value::UInt(93));
 }
 
 #[test]
@@ -275,8 +275,8 @@ fn open_tables_learn() {
     open.put(b"1", &row! { color: b"red" }).unwrap();
     open.update(b"1", &row! { size: b"9", shape: b"round" }).unwrap();
     let row = open.get(b"1").unwrap().unwrap();
-    assert_eq!(row.get("color"), Value::Bytes(b"red"));
-    assert_eq!(row.get("shape"), Value::Bytes(b"round"));
+    assert_eq!(row.get("color").unwrap(), Value::Bytes(b"red"));
+    assert_eq!(row.get("shape").unwrap(), Value::Bytes(b"round"));
     assert_eq!(open.schema().fields().len(), 3);
 }
 
@@ -290,12 +290,12 @@ fn schemas_evolve_without_rewriting() {
     users.rename_field("name", "full").unwrap();
     users.drop_field("age").unwrap();
     let row = users.get(b"1").unwrap().unwrap();
-    assert_eq!(row.get("full"), Value::Str("Ada"));
-    assert_eq!(row.get("level"), Value::Int(7));
-    assert!(row.get("city").is_null());
-    assert!(row.get("age").is_null());
+    assert_eq!(row.get("full").unwrap(), Value::Str("Ada"));
+    assert_eq!(row.get("level").unwrap(), Value::Int(7));
+    assert!(row.get("city").unwrap().is_null());
+    assert_eq!(row.get("age").unwrap_err().kind(), ErrorKind::NotFound);
     users.update(b"1", &row! { city: "London" }).unwrap();
-    assert_eq!(users.get(b"1").unwrap().unwrap().get("city"), Value::Str("London"));
+    assert_eq!(users.get(b"1").unwrap().unwrap().get("city").unwrap(), Value::Str("London"));
     assert_eq!(users.update(b"1", &row! { age: 1 }).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -313,14 +313,14 @@ fn rows_and_fields_expire() {
     users.update(b"1", &row! { age: 3 }).unwrap();
     assert_eq!(users.get(b"1").unwrap().unwrap().expires_at_ms(), Some(2_000));
     clock.advance_ms(500);
-    assert!(users.get(b"2").unwrap().unwrap().get("mail").is_null());
+    assert!(users.get(b"2").unwrap().unwrap().get("mail").unwrap().is_null());
     clock.advance_ms(500);
     assert!(users.get(b"1").unwrap().is_none());
     assert!(!users.exists(b"1").unwrap());
     assert!(!users.delete(b"1").unwrap());
     users.update(b"1", &row! { age: 4 }).unwrap();
     let again = users.get(b"1").unwrap().unwrap();
-    assert_eq!((again.get("name"), again.get("age")), (Value::Str(""), Value::UInt(4)));
+    assert_eq!((again.get("name").unwrap(), again.get("age").unwrap()), (Value::Str(""), Value::UInt(4)));
     assert_eq!(again.expires_at_ms(), None);
     users.expire(b"2", None).unwrap();
     clock.advance_ms(10_000);
@@ -350,8 +350,8 @@ fn batches_are_whole_and_snapshots_stay() {
     assert_eq!(users.get_field(b"1", "age").unwrap(), Some(OwnedValue::UInt(10)));
     assert_eq!(users.get_field(b"3", "age").unwrap(), Some(OwnedValue::UInt(30)));
     assert!(!users.exists(b"2").unwrap());
-    assert_eq!(before.get(&users, b"1").unwrap().unwrap().get("age"), Value::UInt(1));
-    assert_eq!(before.get(&users, b"2").unwrap().unwrap().get("age"), Value::UInt(2));
+    assert_eq!(before.get(&users, b"1").unwrap().unwrap().get("age").unwrap(), Value::UInt(1));
+    assert_eq!(before.get(&users, b"2").unwrap().unwrap().get("age").unwrap(), Value::UInt(2));
     assert!(before.get(&users, b"3").unwrap().is_none());
     assert_eq!(before.scan(&users).count(), 2);
     assert_eq!(users.scan().count(), 2);
@@ -462,8 +462,8 @@ fn a_batch_writes_anew_what_it_let_expire() {
         let rows: Vec<_> = users.scan().map(|row| row.unwrap()).collect();
         rows.iter()
             .map(|row| {
-                let name = row.get("name").as_str().unwrap_or("").to_owned();
-                (row.key().to_vec(), name, row.get("age").as_u64(), row.expires_at_ms())
+                let name = row.get("name").unwrap().as_str().unwrap_or("").to_owned();
+                (row.key().to_vec(), name, row.get("age").unwrap().as_u64(), row.expires_at_ms())
             })
             .collect::<Vec<_>>()
     };
@@ -649,8 +649,11 @@ fn rows_found_with_deltas_are_consolidated() {
     let before = db.snapshot();
     let check = |found: Option<hedgerow::Row>, i: u32| {
         let found = found.unwrap();
-        assert_eq!((found.get("a"), found.get("c")), (Value::UInt(u64::from(i) + 1), Value::Str("after")));
-        assert_eq!(found.get("b").as_bytes().unwrap(), [7; 50]);
+        assert_eq!(
+            (found.get("a").unwrap(), found.get("c").unwrap()),
+            (Value::UInt(u64::from(i) + 1), Value::Str("after"))
+        );
+        assert_eq!(found.get("b").unwrap().as_bytes().unwrap(), [7; 50]);
     };
     let mut rounds = 0;
     while db.metrics().chains_merged < 1000 {

@@ -81,8 +81,8 @@ fn read_all(history: &mut History, (began, returned, table): &(u64, u64, Table))
     for key in 0..KEYS {
         let row = table.get(&key_of(key)).unwrap();
         let value = row.map(|row| {
-            assert_eq!(row.get("value"), row.get("echo"), "a row of two versions");
-            row.get("value").as_u64().unwrap()
+            assert_eq!(row.get("value").unwrap(), row.get("echo").unwrap(), "a row of two versions");
+            row.get("value").unwrap().as_u64().unwrap()
         });
         history.push(Call { key, effect: Effect::Read(value), began: *began, returned: *returned });
     }
@@ -157,7 +157,7 @@ fn a_backup_is_a_prefix_with_batches_whole() {
             let copy = restored(&to, &scratch.join("restored"));
             let held = copy.table("accounts").unwrap();
             let money: Vec<u64> =
-                held.scan().map(|row| row.unwrap().get("money").as_u64().unwrap()).collect();
+                held.scan().map(|row| row.unwrap().get("money").unwrap().as_u64().unwrap()).collect();
             assert_eq!((money.len() as u64, money.iter().sum::<u64>()), (ACCOUNTS, ACCOUNTS * EACH));
             let chain = copy.table("chain").unwrap();
             let links: Vec<u64> =
@@ -203,7 +203,7 @@ fn rows_that_are_merged_in_place_are_backed_up_whole() {
             let mut rows = 0;
             for row in copy.table("pairs").unwrap().scan() {
                 let row = row.unwrap();
-                assert_eq!(row.get("a"), row.get("b"), "a row of two versions");
+                assert_eq!(row.get("a").unwrap(), row.get("b").unwrap(), "a row of two versions");
                 rows += 1;
             }
             assert_eq!(rows, 2_000);
@@ -438,7 +438,7 @@ fn a_bounded_store_takes_updates_during_a_slow_backup() {
     for n in 0..12_000u64 {
         let row = copied.get(&n.to_be_bytes()).unwrap().unwrap();
         assert_eq!(
-            row.get("body"),
+            row.get("body").unwrap(),
             Value::Bytes(&vec![n as u8; 1_000]),
             "row {n} is as it was at the beginning"
         );

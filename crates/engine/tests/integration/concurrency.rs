@@ -116,9 +116,9 @@ impl Recorder<'_> {
             }),
             _ => self.call(key, |this, key| {
                 let found = this.table.multi_get(&[key])?.remove(0);
-                Ok(Effect::Read(
-                    found.map(|row| checked(row.get("value"), row.get("echo"), row.get("filler"))),
-                ))
+                Ok(Effect::Read(found.map(|row| {
+                    checked(row.get("value").unwrap(), row.get("echo").unwrap(), row.get("filler").unwrap())
+                })))
             }),
         }
     }
@@ -221,7 +221,7 @@ pub(crate) fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
         return false;
     }
     let (Some(from), Some(to)) = (accounts.get(&a).unwrap(), accounts.get(&b).unwrap()) else { return false };
-    let held = from.get("money").as_u64().unwrap();
+    let held = from.get("money").unwrap().as_u64().unwrap();
     let moved = random.below(held.min(50) + 1);
     let filler = vec![moved as u8; random.below(2_000) as usize];
     let mut batch = Batch::new();
@@ -233,7 +233,11 @@ pub(crate) fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
         batch.update(accounts, &a, &row! { money: held - moved }).unwrap();
     }
     batch
-        .update(accounts, &b, &row! { money: to.get("money").as_u64().unwrap() + moved, filler: &filler })
+        .update(
+            accounts,
+            &b,
+            &row! { money: to.get("money").unwrap().as_u64().unwrap() + moved, filler: &filler },
+        )
         .unwrap();
     match db.write(batch) {
         Ok(()) => true,
@@ -275,8 +279,9 @@ fn snapshots_are_consistent_while_money_moves() {
                     let snapshot = db.snapshot();
                     let scan = snapshot.scan(accounts);
                     let scan = if reverse { scan.reverse() } else { scan };
-                    let money =
-                        |row: hedgerow::Result<hedgerow::Row>| row.unwrap().get("money").as_u64().unwrap();
+                    let money = |row: hedgerow::Result<hedgerow::Row>| {
+                        row.unwrap().get("money").unwrap().as_u64().unwrap()
+                    };
                     let held: Vec<u64> = scan.map(money).collect();
                     assert_eq!(held.len() as u64, ACCOUNTS);
                     assert_eq!(held.iter().sum::<u64>(), ACCOUNTS * EACH, "a snapshot shows half a transfer");
@@ -288,6 +293,7 @@ fn snapshots_are_consistent_while_money_moves() {
                                 .unwrap()
                                 .unwrap()
                                 .get("money")
+                                .unwrap()
                                 .as_u64()
                                 .unwrap()
                         })
@@ -340,7 +346,7 @@ fn scans_see_what_stays_while_neighbours_come_and_go() {
             let mut seen: Vec<u64> = scan
                 .map(|row| {
                     let row = row.unwrap();
-                    checked(row.get("value"), row.get("echo"), row.get("filler"))
+                    checked(row.get("value").unwrap(), row.get("echo").unwrap(), row.get("filler").unwrap())
                 })
                 .collect();
             if reverse {

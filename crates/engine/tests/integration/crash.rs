@@ -261,9 +261,9 @@ fn counted_options(durability: Durability, background: bool) -> Options {
 }
 
 fn number_of(row: &hedgerow::Row) -> u64 {
-    let number = row.get("a").as_u64().unwrap();
-    assert_eq!(row.get("b"), Value::UInt(number));
-    assert_eq!(row.get("wide"), Value::Bytes(&[number as u8; WIDE]), "number {number}");
+    let number = row.get("a").unwrap().as_u64().unwrap();
+    assert_eq!(row.get("b").unwrap(), Value::UInt(number));
+    assert_eq!(row.get("wide").unwrap(), Value::Bytes(&[number as u8; WIDE]), "number {number}");
     number
 }
 

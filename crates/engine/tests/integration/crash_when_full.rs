@@ -141,7 +141,7 @@ fn read(table: &Table, context: &str) -> Vec<[u32; FIELDS]> {
             let found = table.get(&row.to_be_bytes()).unwrap_or_else(|error| panic!("{context}: {error}"));
             let found = found.unwrap_or_else(|| panic!("{context}: row {row} is lost"));
             NAMES.map(|name| {
-                let bytes = found.get(name).as_bytes().unwrap();
+                let bytes = found.get(name).unwrap().as_bytes().unwrap();
                 let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
                 assert!(bytes == value(number), "{context}: row {row}, {name}: a value of two versions");
                 number
@@ -273,7 +273,7 @@ impl Refused {
         assert_eq!(flat.len(), self.rows - self.rows / 4, "{context}");
         for row in self.rows / 4..self.rows {
             let found = flat.get(&row.to_be_bytes()).unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert_eq!(found.unwrap().get("value"), Value::Bytes(&[row as u8; 4_000]), "{context}");
+            assert_eq!(found.unwrap().get("value").unwrap(), Value::Bytes(&[row as u8; 4_000]), "{context}");
         }
         // Deletes go on, and what they free is had for rows.
         let keys = self.rows / 4..self.rows / 2;

@@ -87,8 +87,12 @@ fn no_write_is_acknowledged_after_a_failed_sync() {
                 assert_eq!(error.kind(), ErrorKind::Closed, "{place}: {error}");
                 assert!(error.message().contains("Input/output error (os error 5)"), "{place}: {error}");
             }
-            assert_eq!(flat.get(b"key").unwrap().unwrap().get("value"), Value::Bytes(b"old"), "reads go on");
-            assert_eq!(typed.get(b"key").unwrap().unwrap().get("n"), Value::Int(1));
+            assert_eq!(
+                flat.get(b"key").unwrap().unwrap().get("value").unwrap(),
+                Value::Bytes(b"old"),
+                "reads go on"
+            );
+            assert_eq!(typed.get(b"key").unwrap().unwrap().get("n").unwrap(), Value::Int(1));
             let close = || db.clone().close().unwrap_err().kind();
             assert_eq!(
                 [close(), close()],
@@ -196,7 +200,7 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
                 for n in numbers.clone() {
                     let found = flat.get(&[n]).unwrap_or_else(|error| panic!("{place}: {error}"));
                     let wanted = (n > 0).then(|| vec![n; 60_000]);
-                    let found = found.map(|row| match row.get("value") {
+                    let found = found.map(|row| match row.get("value").unwrap() {
                         Value::Bytes(bytes) => bytes.to_vec(),
                         other => panic!("{place}: {other:?}"),
                     });
@@ -326,7 +330,11 @@ fn each_growth_of_a_store_is_refused() {
             let db = open(&crash(&sim, Survivors::None, 1), Durability::Process, false);
             let flat = db.table("flat").unwrap();
             assert_eq!(flat.len(), u64::from(count.max(1)) + 1, "{place}");
-            assert_eq!(flat.get(b"first").unwrap().unwrap().get("value"), Value::Bytes(b"over"), "{place}");
+            assert_eq!(
+                flat.get(b"first").unwrap().unwrap().get("value").unwrap(),
+                Value::Bytes(b"over"),
+                "{place}"
+            );
         }
     }
 }
@@ -386,7 +394,11 @@ fn each_sync_of_an_opening_is_refused() {
                                 .get(&[n])
                                 .unwrap()
                                 .unwrap_or_else(|| panic!("{place}, {kind:?}: row {n}"));
-                            assert_eq!(row.get("value"), Value::Bytes(&[n; 60_000]), "{place}, {kind:?}");
+                            assert_eq!(
+                                row.get("value").unwrap(),
+                                Value::Bytes(&[n; 60_000]),
+                                "{place}, {kind:?}"
+                            );
                         }
                         flat.put(b"next", &value(b"v")).unwrap();
                         drop((db, flat));

@@ -46,7 +46,7 @@ fn verify(db: &Db, round: u64) {
     let table = db.table("rows").unwrap();
     assert_eq!(table.len(), 600);
     for row in table.scan() {
-        assert_eq!(row.unwrap().get("round").as_u64(), Some(round + 1));
+        assert_eq!(row.unwrap().get("round").unwrap().as_u64(), Some(round + 1));
     }
 }
 

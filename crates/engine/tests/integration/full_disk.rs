@@ -33,7 +33,7 @@ fn put(flat: &Table, i: u64, version: u64, bytes: usize) -> hedgerow::Result<()>
 /// The version of the row, which is whole.
 fn version(flat: &Table, i: u64) -> Option<u64> {
     let row = flat.get(&key(i)).unwrap()?;
-    let value = row.get("value").as_bytes().unwrap().to_vec();
+    let value = row.get("value").unwrap().as_bytes().unwrap().to_vec();
     let version = u64::from_le_bytes(value[8..16].try_into().unwrap());
     assert_eq!(value[..8], i.to_le_bytes());
     assert!(value[16..].iter().all(|&b| b == (i as u8) ^ (version as u8)));

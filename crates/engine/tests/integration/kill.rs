@@ -58,7 +58,7 @@ fn writer() {
 }
 
 fn round_of(rows: &Table, key: &[u8]) -> u64 {
-    rows.get(key).unwrap().map_or(0, |row| row.get("round").as_u64().unwrap())
+    rows.get(key).unwrap().map_or(0, |row| row.get("round").unwrap().as_u64().unwrap())
 }
 
 fn write_for_ever(db: &Db, rows: &Table, twins: &Table, thread: u64) {
@@ -143,16 +143,16 @@ fn verify(directory: &Path, format: Format, acknowledged: &Acknowledged) {
     for (&(thread, n), &(what, round)) in acknowledged {
         let key = key(thread, n);
         let (row, twin) = (rows.get(&key).unwrap(), twins.get(&key).unwrap());
-        let row_round = row.as_ref().map_or(0, |row| row.get("round").as_u64().unwrap());
-        let twin_round = twin.as_ref().map_or(0, |row| row.get("round").as_u64().unwrap());
+        let row_round = row.as_ref().map_or(0, |row| row.get("round").unwrap().as_u64().unwrap());
+        let twin_round = twin.as_ref().map_or(0, |row| row.get("round").unwrap().as_u64().unwrap());
         let found = row_round.max(twin_round);
         assert!(
             found == round || found == round + 1,
             "thread {thread}, key {n}: round {round} ({what}) was acknowledged, {found} is there"
         );
         if let Some(row) = row {
-            assert_eq!(row.get("half").as_u64().unwrap(), row_round / 2, "a row of two versions");
-            let text = row.get("text").as_bytes().unwrap().to_vec();
+            assert_eq!(row.get("half").unwrap().as_u64().unwrap(), row_round / 2, "a row of two versions");
+            let text = row.get("text").unwrap().as_bytes().unwrap().to_vec();
             assert!(text.windows(2).all(|pair| pair[0] == pair[1]), "a value of two versions");
         }
         if found == round {

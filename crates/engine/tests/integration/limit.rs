@@ -21,7 +21,7 @@ fn put(flat: &Table, i: u64) -> hedgerow::Result<()> {
 
 fn has(flat: &Table, i: u64) -> bool {
     let row = flat.get(&i.to_be_bytes()).unwrap();
-    row.is_some_and(|row| row.get("value").as_bytes().unwrap() == vec![i as u8; ROW_BYTES])
+    row.is_some_and(|row| row.get("value").unwrap().as_bytes().unwrap() == vec![i as u8; ROW_BYTES])
 }
 
 /// Waits until the store takes no more of the disk than it may, and a page for each segment that is given back.

@@ -24,7 +24,7 @@ fn refused(outcome: hedgerow::Result<()>) {
 
 fn value_bytes(table: &Table, key: &[u8]) -> usize {
     let row = table.get(key).unwrap().unwrap();
-    ["a", "b", "c"].map(|name| row.get(name).as_bytes().map_or(0, <[u8]>::len)).iter().sum()
+    ["a", "b", "c"].map(|name| row.get(name).unwrap().as_bytes().map_or(0, <[u8]>::len)).iter().sum()
 }
 
 #[test]

@@ -26,3 +26,4 @@ mod slow_medium;
 mod small;
 mod tear;
 mod tight;
+mod typed;

@@ -65,7 +65,7 @@ fn is_refused(scratch: &Scratch) -> bool {
         Ok(flat) => {
             for i in 0..ROWS {
                 let row = flat.get(&i.to_be_bytes()).unwrap().unwrap_or_else(|| panic!("row {i} is gone"));
-                assert_eq!(row.get("value"), Value::Bytes(&value(i)));
+                assert_eq!(row.get("value").unwrap(), Value::Bytes(&value(i)));
             }
             told
         }

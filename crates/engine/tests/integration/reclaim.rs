@@ -107,7 +107,7 @@ fn merged(sim: &CrashSim, durability: Durability) -> (Db, Table) {
 
 fn a_and_b(db: &Db) -> (Option<i64>, Option<i64>) {
     let row = db.table("t").unwrap().get(b"key").unwrap().unwrap();
-    (row.get("a").as_i64(), row.get("b").as_i64())
+    (row.get("a").unwrap().as_i64(), row.get("b").unwrap().as_i64())
 }
 
 /// A delta over a merged row may outlive it in a power cut: then the delta counts as missing, too.
@@ -548,17 +548,17 @@ fn rows_merged_in_place_are_read_whole() {
                     let key = random.below(KEYS);
                     let fields: &[&str] = [&["a", "b", "c", "still"][..], &["b", "c"]][key as usize % 2];
                     let row = table.get_fields(&key.to_be_bytes(), fields).unwrap().unwrap();
-                    let n = row.get("b").as_u64().unwrap();
+                    let n = row.get("b").unwrap().as_u64().unwrap();
                     assert!(
                         n >= seen[key as usize],
                         "key {key} went back from {} to {n}",
                         seen[key as usize]
                     );
                     seen[key as usize] = n;
-                    assert!(row.get("c").as_bytes().unwrap().iter().all(|byte| *byte == n as u8));
+                    assert!(row.get("c").unwrap().as_bytes().unwrap().iter().all(|byte| *byte == n as u8));
                     if fields.len() == 4 {
-                        assert_eq!(row.get("a"), Value::UInt(n));
-                        assert_eq!(row.get("still"), Value::Bytes(&[5; 300]));
+                        assert_eq!(row.get("a").unwrap(), Value::UInt(n));
+                        assert_eq!(row.get("still").unwrap(), Value::Bytes(&[5; 300]));
                     }
                 }
             });
@@ -607,7 +607,8 @@ fn a_refused_row_lends_the_next_no_bytes() {
             for (n, kind) in Survivors::EACH.into_iter().chain([Survivors::Random; 8]).enumerate() {
                 let db = open(&CrashSim::from_image(&walk.image(kind, n as u64))).unwrap();
                 let row = db.table("t").unwrap().get(&key).unwrap().unwrap();
-                let (a, b) = (row.get("a").as_u64().unwrap(), row.get("b").as_u64().unwrap());
+                let (a, b) =
+                    (row.get("a").unwrap().as_u64().unwrap(), row.get("b").unwrap().as_u64().unwrap());
                 assert!(a == b && [2, 20].contains(&a), "{kind:?}, key of {key_bytes} bytes: {a} and {b}");
             }
             if !walk.next_op() {

@@ -69,12 +69,12 @@ fn awkward_keys_come_back_in_order() {
         let rows: Vec<(Vec<u8>, u64)> = table
             .scan()
             .map(|row| row.unwrap())
-            .map(|row| (row.key().to_vec(), row.get("n").as_u64().unwrap()))
+            .map(|row| (row.key().to_vec(), row.get("n").unwrap().as_u64().unwrap()))
             .collect();
         assert!(rows == expected);
         assert_eq!(table.len(), expected.len() as u64);
         for (key, n) in &expected {
-            assert_eq!(table.get(key).unwrap().unwrap().get("n"), Value::UInt(*n));
+            assert_eq!(table.get(key).unwrap().unwrap().get("n").unwrap(), Value::UInt(*n));
         }
         table.put(b"again", &row! { n: 1 }).unwrap();
         table.delete(b"again").unwrap();
@@ -133,7 +133,7 @@ fn a_store_that_is_only_read() {
         let (db, other) = (read_only().unwrap(), read_only().unwrap());
         let users = db.table("users").unwrap();
         for users in [&users, &other.table("users").unwrap()] {
-            assert_eq!(users.get(b"ada").unwrap().unwrap().get("age"), Value::Bytes(b"36"));
+            assert_eq!(users.get(b"ada").unwrap().unwrap().get("age").unwrap(), Value::Bytes(b"36"));
         }
         let mut batch = hedgerow::Batch::new();
         batch.put(&users, b"bo", &row! { name: b"Bo" }).unwrap();

@@ -17,8 +17,9 @@ fn put(flat: &Table, i: u64, bytes: usize) {
 fn is_whole(directory: &Path, rows: u64, bytes: usize) -> bool {
     let db = Db::open_with(directory, Options::default()).unwrap();
     let flat = db.table("flat").unwrap();
-    let has =
-        |i| flat.get(&key(i)).unwrap().unwrap().get("value").as_bytes().unwrap() == vec![i as u8; bytes];
+    let has = |i| {
+        flat.get(&key(i)).unwrap().unwrap().get("value").unwrap().as_bytes().unwrap() == vec![i as u8; bytes]
+    };
     flat.len() == rows && (0..rows).all(has)
 }
 

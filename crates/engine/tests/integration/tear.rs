@@ -60,7 +60,11 @@ type Rows = Vec<(Vec<u8>, OwnedValue)>;
 fn rows(db: &Db) -> Option<Rows> {
     let table = db.table("flat").ok()?;
     Some(
-        table.scan().map(|row| row.unwrap()).map(|r| (r.key().to_vec(), r.get("value").to_owned())).collect(),
+        table
+            .scan()
+            .map(|row| row.unwrap())
+            .map(|r| (r.key().to_vec(), r.get("value").unwrap().to_owned()))
+            .collect(),
     )
 }
 

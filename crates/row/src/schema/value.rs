@@ -1,6 +1,7 @@
 //! Field values as callers give and get them.
 
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A field's value, borrowed. Integers of any width are carried as `Int` or `UInt`; which of the two does not matter
 /// when writing (the field's type decides, and a value out of its range is [`Invalid`](crate::ErrorKind::Invalid)).
@@ -165,6 +166,32 @@ value_from! {
 impl From<bool> for Value<'_> {
     fn from(value: bool) -> Self {
         Value::Bool(value)
+    }
+}
+
+/// A moment in microseconds since 1970, as a [`Type::Timestamp`] has it: rounded down. What lies farther away than 292,000 years is
+/// taken for the farthest.
+fn micros_of(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => {
+            let micros = before.duration().as_nanos().div_ceil(1_000);
+            i64::try_from(micros).map_or(i64::MIN, |micros| -micros)
+        }
+    }
+}
+
+/// The moment of so many microseconds since 1970, if the system can tell it.
+pub(crate) fn time_of_micros(us: i64) -> Option<SystemTime> {
+    let distance = Duration::from_micros(us.unsigned_abs());
+    if us < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) }
+}
+
+/// A moment for a [`Type::Timestamp`](crate::Type::Timestamp), in microseconds: rounded down. What lies farther from 1970 than 292,000
+/// years is taken for the farthest that a field can hold.
+impl From<SystemTime> for Value<'_> {
+    fn from(value: SystemTime) -> Self {
+        Value::Timestamp(micros_of(value))
     }
 }
 

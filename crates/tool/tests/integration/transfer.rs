@@ -139,7 +139,7 @@ fn open_tables_and_hand_written_lines_are_read() {
     assert!(done && said.contains("imported 2 rows") && error.contains("no end line"), "{said} {error}");
     let db = Db::open(&dir).unwrap();
     let table = db.table("t").unwrap();
-    assert_eq!(table.get(b"a").unwrap().unwrap().get("size"), Value::Bytes(&[0, 0xff]));
+    assert_eq!(table.get(b"a").unwrap().unwrap().get("size").unwrap(), Value::Bytes(&[0, 0xff]));
     assert!(table.exists(&[0xff]).unwrap());
 }
 

@@ -52,15 +52,15 @@ fn check(table: &Table) {
     for field in ["n", "m", "wide", "other"] {
         let row = table.get_fields(KEY, &[field]).unwrap().unwrap();
         match field {
-            "n" => assert_eq!(row.get(field), Value::UInt(3)),
-            "m" => assert_eq!(row.get(field), Value::UInt(1)),
-            "wide" => assert_eq!(row.get(field), Value::Bytes(&[2; 300])),
-            _ => assert_eq!(row.get(field), Value::Bytes(&[7; 300])),
+            "n" => assert_eq!(row.get(field).unwrap(), Value::UInt(3)),
+            "m" => assert_eq!(row.get(field).unwrap(), Value::UInt(1)),
+            "wide" => assert_eq!(row.get(field).unwrap(), Value::Bytes(&[2; 300])),
+            _ => assert_eq!(row.get(field).unwrap(), Value::Bytes(&[7; 300])),
         }
     }
     let row = table.get(KEY).unwrap().unwrap();
-    assert_eq!((row.get("n"), row.get("other")), (Value::UInt(3), Value::Bytes(&[7; 300])));
-    assert_eq!(row.get("note"), Value::Null);
+    assert_eq!((row.get("n").unwrap(), row.get("other").unwrap()), (Value::UInt(3), Value::Bytes(&[7; 300])));
+    assert_eq!(row.get("note").unwrap(), Value::Null);
 }
 
 /// What merging the row would write: checksums, fields.
@@ -145,7 +145,11 @@ fn no_merge_explains_a_byte_that_changed() {
     tier.patch(body + 8 + 8, &[9]);
     assert_eq!(table.get_fields(KEY, &["m"]).unwrap_err().kind(), ErrorKind::Corrupted);
     assert_eq!(table.get(KEY).unwrap_err().kind(), ErrorKind::Corrupted);
-    assert_eq!(table.get_fields(KEY, &["n"]).unwrap().unwrap().get("n"), Value::UInt(3), "from the delta");
+    assert_eq!(
+        table.get_fields(KEY, &["n"]).unwrap().unwrap().get("n").unwrap(),
+        Value::UInt(3),
+        "from the delta"
+    );
 }
 
 #[test]
@@ -189,14 +193,14 @@ fn a_snapshot_sees_what_it_saw() {
     let table = table_of(&db);
     let snapshot = db.snapshot();
     table.update(KEY, &[("n", Value::UInt(4))]).unwrap();
-    let seen = || snapshot.get(&table, KEY).unwrap().unwrap().get("n").as_u64();
+    let seen = || snapshot.get(&table, KEY).unwrap().unwrap().get("n").unwrap().as_u64();
     assert_eq!(seen(), Some(3));
     drop(table.get(KEY).unwrap());
     db.collect().unwrap();
     assert_eq!((db.metrics().chains_merged, db.metrics().chains_merged_in_place), (1, 0));
     assert_eq!(seen(), Some(3));
     let row = table.get(KEY).unwrap().unwrap();
-    assert_eq!(row.get("n"), Value::UInt(4));
+    assert_eq!(row.get("n").unwrap(), Value::UInt(4));
 }
 
 /// Where the body of the row under all versions lies.
@@ -257,7 +261,7 @@ fn a_corrupted_row_under_a_newer_one_is_told() {
             // Opened all the same; then the power goes, and with it the tombstone.
             let db = open(&cut(&second, Survivors::None));
             let row = db.table("t").unwrap().get(KEY).map(Option::unwrap);
-            panic!("read as {:?}", row.map(|row| row.get("other").to_owned()));
+            panic!("read as {:?}", row.map(|row| row.get("other").unwrap().to_owned()));
         }
     };
     assert_eq!(error.kind(), ErrorKind::Corrupted);
@@ -308,9 +312,9 @@ fn a_refused_persist_ends_a_merge() {
                     let db = open_with(&CrashSim::from_image(&walk.image(kind, 1)), options());
                     let db = db.unwrap_or_else(|error| panic!("{place}: {error}"));
                     let row = db.table("t").unwrap().get(KEY).unwrap().unwrap();
-                    assert_eq!(row.get("n"), Value::UInt(3), "{place}");
-                    assert_eq!(row.get("wide"), Value::Bytes(&[2; 300]), "{place}");
-                    assert_eq!(row.get("other"), Value::Bytes(&[7; 300]), "{place}");
+                    assert_eq!(row.get("n").unwrap(), Value::UInt(3), "{place}");
+                    assert_eq!(row.get("wide").unwrap(), Value::Bytes(&[2; 300]), "{place}");
+                    assert_eq!(row.get("other").unwrap(), Value::Bytes(&[7; 300]), "{place}");
                 }
             }
         }

@@ -32,7 +32,7 @@ fn put(table: &Table, key: &[u8], n: u64) -> Result<()> {
 
 fn get(table: &Table, key: &[u8]) -> Option<u64> {
     let found = table.get(key).unwrap()?;
-    let Value::Bytes(bytes) = found.get("value") else { panic!("a row without its value") };
+    let Value::Bytes(bytes) = found.get("value").unwrap() else { panic!("a row without its value") };
     Some(u64::from_le_bytes(bytes.try_into().unwrap()))
 }
 

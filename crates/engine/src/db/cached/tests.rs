@@ -75,8 +75,14 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     assert_eq!((metrics.cache_rows, metrics.cache_admissions, metrics.cache_hits), (1, 1, 1));
     assert!(metrics.cache_active && metrics.cache_bytes > 0 && metrics.cache_bytes_max == 1 << 20);
     assert!(table.exists(b"k").unwrap());
-    assert_eq!(table.multi_get(&[b"k"]).unwrap()[0].as_ref().unwrap().get("text"), Value::Str("new"));
-    assert_eq!(table.scan().map(|row| row.unwrap().get("b") == Value::UInt(8)).collect::<Vec<_>>(), [true]);
+    assert_eq!(
+        table.multi_get(&[b"k"]).unwrap()[0].as_ref().unwrap().get("text").unwrap(),
+        Value::Str("new")
+    );
+    assert_eq!(
+        table.scan().map(|row| row.unwrap().get("b").unwrap() == Value::UInt(8)).collect::<Vec<_>>(),
+        [true]
+    );
     db.check_counts().unwrap();
 }
 
@@ -179,7 +185,8 @@ fn snapshots_see_through_cached_rows() {
     table.update(b"k", &row! { a: 2 }).unwrap();
     let new = db.snapshot();
     cache(&db, &table, b"k");
-    let seen = |snapshot: &crate::Snapshot| snapshot.get(&table, b"k").unwrap().unwrap().get("a").as_u64();
+    let seen =
+        |snapshot: &crate::Snapshot| snapshot.get(&table, b"k").unwrap().unwrap().get("a").unwrap().as_u64();
     assert_eq!((seen(&old), seen(&new)), (Some(1), Some(2)));
     table.update(b"k", &row! { a: 3 }).unwrap();
     cache(&db, &table, b"k");
@@ -378,7 +385,7 @@ fn a_cache_that_overflows_stays_within_its_budget() {
                 let n = if n % 2 == 0 { n / 2 % 200 } else { n };
                 let row = tables[(n % 2) as usize].get(&key(n)).unwrap().unwrap();
                 assert_eq!(
-                    (row.get("a"), row.get("text")),
+                    (row.get("a").unwrap(), row.get("text").unwrap()),
                     (Value::UInt(n), Value::Str(&texts[(n % 3) as usize]))
                 );
                 if (n + round) % 40 == 0 {

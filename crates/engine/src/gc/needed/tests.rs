@@ -79,7 +79,7 @@ fn what_was_obsolete_before_a_snapshot_is_freed_under_it() {
     for i in 0..2_000 {
         let row = snapshot.get(&table, &key(i)).unwrap().unwrap();
         let n = if i % 2 == 0 { i + 1 } else { i };
-        assert_eq!(row.get("f0"), Value::Bytes(&value(n, 3_300)));
+        assert_eq!(row.get("f0").unwrap(), Value::Bytes(&value(n, 3_300)));
     }
 }
 
@@ -108,7 +108,7 @@ fn a_hot_row_does_not_keep_what_nobody_sees() {
     let freed: usize = (0..20).map(|_| db.collect().unwrap()).sum();
     assert!(freed >= 8, "{freed} segments of ten that nobody sees");
     assert_eq!(
-        snapshot.get(&table, &key(5_000)).unwrap().unwrap().get("f0"),
+        snapshot.get(&table, &key(5_000)).unwrap().unwrap().get("f0").unwrap(),
         Value::Bytes(&value(1_980, 10))
     );
 }
@@ -178,8 +178,8 @@ fn the_row_under_the_deltas_that_a_snapshot_sees_stays() {
     }
     for i in 0..200 {
         let row = snapshot.get(&table, &key(i)).unwrap().unwrap();
-        assert_eq!(row.get("f0"), Value::Bytes(&value(i, 3_300)), "row {i}");
-        assert_eq!(row.get("f1"), Value::Bytes(&replaced), "row {i}");
+        assert_eq!(row.get("f0").unwrap(), Value::Bytes(&value(i, 3_300)), "row {i}");
+        assert_eq!(row.get("f1").unwrap(), Value::Bytes(&replaced), "row {i}");
     }
 }
 
@@ -217,7 +217,7 @@ fn check(table: &Table, snapshot: &Snapshot, rows: &Rows, bytes: usize) {
         let Some((row, numbers)) = row.as_ref().zip(rows.get(&i)) else { continue };
         for (field, n) in numbers.iter().enumerate() {
             assert_eq!(
-                row.get(format!("f{field}").as_str()),
+                row.get(format!("f{field}").as_str()).unwrap(),
                 Value::Bytes(&value(*n, bytes)),
                 "row {i}, field {field}"
             );

@@ -49,8 +49,8 @@ fn check(table: &Table, reverse: bool) {
         let row = row.unwrap();
         let i = if reverse { KEYS - 1 - seen } else { seen };
         assert_eq!(row.key(), key(i));
-        assert_eq!(row.get("n"), Value::UInt(i));
-        assert_eq!(row.get("wide"), Value::Bytes(&[i as u8; 2000]));
+        assert_eq!(row.get("n").unwrap(), Value::UInt(i));
+        assert_eq!(row.get("wide").unwrap(), Value::Bytes(&[i as u8; 2000]));
         seen += 1;
     }
     assert_eq!(seen, KEYS);
@@ -219,7 +219,7 @@ fn a_snapshot_sees_what_it_saw() {
     let look = || {
         let mut sum = 0;
         for row in snapshot.scan(&table) {
-            let Value::UInt(n) = row.unwrap().get("n") else { panic!("n is a number") };
+            let Value::UInt(n) = row.unwrap().get("n").unwrap() else { panic!("n is a number") };
             sum += n;
         }
         sum

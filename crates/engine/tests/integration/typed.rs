@@ -1,0 +1,69 @@
+//! Rows as Rust's types: what is read is what was written, or an error that says what is wrong.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hedgerow::{Db, ErrorKind, Options, Schema, Table, Type, Value, row};
+use hedgerow_device::{FastTier, FastTierOptions};
+
+fn db() -> Db {
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 64 << 20, ..FastTierOptions::default() });
+    let options = Options { segment_bytes: 1 << 20, background: false, ..Options::default() };
+    Db::open_on(tier.unwrap(), options).unwrap()
+}
+
+fn users(db: &Db) -> Table {
+    let schema = Schema::new()
+        .field("name", Type::String)
+        .field("age", Type::U32)
+        .field("joined", Type::Timestamp)
+        .nullable("mail", Type::String);
+    db.create_table("users", schema).unwrap()
+}
+
+#[test]
+fn a_field_that_is_not_there_is_told_as_everywhere() {
+    let db = db();
+    let users = users(&db);
+    users.put(b"1", &row! { name: "Ada", age: 36 }).unwrap();
+    let whole = users.get(b"1").unwrap().unwrap();
+    assert_eq!(whole.get("agee").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(whole.get("mail").unwrap(), Value::Null, "it may be absent");
+    assert_eq!(whole.fields().map(|(name, _)| name).collect::<Vec<_>>(), ["name", "age", "joined"]);
+    let part = users.get_fields(b"1", &["mail", "age"]).unwrap().unwrap();
+    assert_eq!((part.get("age").unwrap(), part.get("mail").unwrap()), (Value::UInt(36), Value::Null));
+    assert_eq!(part.fields().map(|(name, _)| name).collect::<Vec<_>>(), ["age"]);
+    let error = part.get("name").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("\"name\" was not among those asked for"), "{error}");
+    assert!(users.read(b"1", |row| row.get("agee").map(drop)).is_err());
+    let age = users.field("age").unwrap();
+    users.rename_field("age", "years").unwrap();
+    let later = users.get(b"1").unwrap().unwrap();
+    assert_eq!(later.get_as::<u32>(age).unwrap(), 36);
+    assert_eq!(later.schema().field_by_name("years").unwrap().id(), age);
+    assert_eq!(whole.get_as::<u32>("age").unwrap(), 36, "a row knows the schema it was read under");
+}
+
+#[test]
+fn fields_are_read_as_types() {
+    let db = db();
+    let users = users(&db);
+    let joined = UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456);
+    users.put(b"1", &row! { name: "Ada", age: 300, joined: joined }).unwrap();
+    let row = users.get(b"1").unwrap().unwrap();
+    assert_eq!(row.get_as::<&str>("name").unwrap(), "Ada");
+    assert_eq!(row.get_as::<String>("name").unwrap(), "Ada");
+    assert_eq!(row.get_as::<u64>("age").unwrap(), 300);
+    assert_eq!(row.get_as::<SystemTime>("joined").unwrap(), joined);
+    assert_eq!(row.get_as::<Option<&str>>("mail").unwrap(), None);
+    for (error, says) in [
+        (row.get_as::<u8>("age").unwrap_err(), "field \"age\" holds the integer 300, which is no u8"),
+        (row.get_as::<&str>("mail").unwrap_err(), "field \"mail\" is absent"),
+        (row.get_as::<i64>("name").unwrap_err(), "field \"name\" holds a value of kind string"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().starts_with(says), "{error}");
+    }
+    let in_place = users.read(b"1", |row| Ok((row.get_as::<u32>("age")?, row.get_as::<u8>("age").is_err())));
+    assert_eq!(in_place.unwrap(), Some((300, true)));
+}
