@@ -20,7 +20,8 @@ use hedgerow_tool::bench::store::flat::FlatHedgerow;
 use hedgerow_tool::bench::store::hedgerow::HedgerowStore;
 use hedgerow_tool::bench::store::mapping::{FlatStore, Mapped, Mapping};
 use hedgerow_tool::bench::store::null::NullStore;
-use hedgerow_tool::bench::store::{BenchStore, Medium};
+use hedgerow_tool::bench::store::BenchStore;
+use hedgerow_tool::store_url::Medium;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of cache for the engines that have one, unless the command line says otherwise.

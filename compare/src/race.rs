@@ -14,7 +14,7 @@ use hedgerow_tool::bench::distribution::Distribution;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::setting::Setting;
-use hedgerow_tool::bench::store::Medium;
+use hedgerow_tool::store_url::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::{FIELDS, Workload};
 use hedgerow_tool::bench::{advance, driver::Progress, phase_bar};

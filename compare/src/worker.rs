@@ -11,7 +11,7 @@ use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_pha
 use hedgerow_tool::bench::process;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
-use hedgerow_tool::bench::store::Medium;
+use hedgerow_tool::store_url::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::Workload;
 use hedgerow_tool::process::Memory;

@@ -25,14 +25,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::process::Memory;
+use crate::store_url::StoreUrl;
 use distribution::Distribution;
 use driver::{Plan, Population, Progress};
 use report::PhaseReport;
 use row::RowShape;
 use setting::EngineArgs;
+use store::BenchStore;
 use store::hedgerow::HedgerowStore;
 use store::null::NullStore;
-use store::{BenchStore, StoreUrl};
 use workload::Workload;
 
 /// Arguments of `hedgerow bench`.
@@ -72,7 +73,7 @@ enum Suite {
 #[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
     /// The store: tiered:DIRECTORY; emulated:DIRECTORY for the same slowed to persistent memory; or null to measure the harness alone.
-    #[arg(long)]
+    #[arg(long, value_parser = StoreUrl::measured)]
     store: StoreUrl,
     /// Rows of the data set.
     #[arg(long, default_value_t = 1_000_000)]
@@ -118,7 +119,7 @@ pub fn run(args: Args) -> Result<(), String> {
     let workloads = names.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>, _>>()?;
     let shape = RowShape::new(settings.fields, settings.field_bytes)?;
     let reports = match &settings.store {
-        StoreUrl::Hedgerow(medium, directory) => {
+        StoreUrl::Tiered(medium, directory) => {
             let options = settings.engine.options()?;
             let mut store = HedgerowStore::open_on(*medium, directory, shape, options)?;
             let reports = run_phases(&mut store, shape, &workloads, &settings)?;

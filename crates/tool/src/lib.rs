@@ -13,4 +13,5 @@ pub mod inspect;
 pub mod process;
 pub mod repair;
 pub mod serve;
+pub mod store_url;
 pub mod transfer;

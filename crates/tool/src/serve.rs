@@ -42,12 +42,17 @@ use keyspace::Keyspace;
 use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
 
+use crate::store_url::{Medium, StoreUrl};
+
 /// Arguments of `hedgerow serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the data is; created if there is none.
-    #[arg(long, default_value = "./hedgerow-data")]
-    pub dir: PathBuf,
+    /// The store: tiered:DIRECTORY for rows in a directory, created if there is none.
+    #[arg(long, value_parser = StoreUrl::served, default_value = "tiered:./hedgerow-data")]
+    pub store: StoreUrl,
+    /// Short for --store tiered:DIR.
+    #[arg(long, conflicts_with = "store")]
+    pub dir: Option<PathBuf>,
     /// Address and port to listen on; may be repeated.
     #[arg(long, default_value = "127.0.0.1:6379")]
     pub listen: Vec<String>,
@@ -85,6 +90,18 @@ pub struct Args {
     /// The most bytes all clients' buffers may take together.
     #[arg(long, default_value = "1gb", value_parser = bytes)]
     pub client_bytes_max: u64,
+}
+
+impl Args {
+    /// Where the store is.
+    fn url(&self) -> StoreUrl {
+        let dir = self.dir.clone().map(|dir| StoreUrl::Tiered(Medium::File, dir));
+        dir.unwrap_or_else(|| self.store.clone())
+    }
+
+    fn password(&self) -> Option<Vec<u8>> {
+        self.requirepass.clone().filter(|password| !password.is_empty()).map(String::into_bytes)
+    }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -144,7 +161,12 @@ pub fn prepare(args: &Args) -> Result<Ready, String> {
 
 /// [`prepare`], by another clock: tests have one that they move.
 pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
-    prepare_with(args, clock, |options, clock| Db::open_with_clock(&args.dir, options, clock))
+    match args.url() {
+        StoreUrl::Tiered(_, dir) => {
+            prepare_with(args, clock, |options, clock| Db::open_with_clock(&dir, options, clock))
+        }
+        other => Err(format!("{other} can not be served")),
+    }
 }
 
 /// [`prepare_by`], with another way to open the store: tests have media of their own.
@@ -154,24 +176,41 @@ pub fn prepare_with(
     open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>,
 ) -> Result<Ready, String> {
     let (durability, sync_writes) = parse_durability(&args.durability)?;
-    let password = args.requirepass.clone().filter(|password| !password.is_empty()).map(String::into_bytes);
-    let sockets = bind(args, password.is_some())?;
-    let addresses: Vec<SocketAddr> = sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect();
+    let sockets = bind(args)?;
     let started = Instant::now();
     let mut options = Options { wait_for_space: false, read_only: args.read_only, ..Options::new() };
     options = options.durability(durability);
     if let Some(bytes) = args.fast_bytes_max {
         options = options.fast_tier_bytes_max(bytes);
     }
-    let dir = args.dir.display();
+    let dir = match args.url() {
+        StoreUrl::Tiered(_, dir) => dir.display().to_string(),
+        other => other.to_string(),
+    };
     let clock = Clock::cached(clock);
     let db = open(options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
         _ => format!("{dir} can not be opened: {error}"),
     })?;
-    let opening = started.elapsed();
+    let opened = opened_text(&db, &dir, started.elapsed());
+    let keyspace = Keyspace::tiered(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
     let settings = Settings {
-        password,
+        sync_writes,
+        durability: durability_text(args).to_string(),
+        read_only: args.read_only,
+        dir,
+        fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
+        backup_dir: args.backup_dir.clone(),
+        ..settings(args, &sockets)
+    };
+    ready(args, sockets, keyspace, settings, opened)
+}
+
+/// The settings that do not depend on the kind of store.
+fn settings(args: &Args, sockets: &[TcpListener]) -> Settings {
+    let addresses: Vec<SocketAddr> = addresses(sockets);
+    Settings {
+        password: args.password(),
         clients_max: open_files::make_room_for(args.max_clients),
         idle_timeout: args.idle_timeout,
         output: limits::OutputLimits {
@@ -180,19 +219,28 @@ pub fn prepare_with(
             ..limits::OutputLimits::default()
         },
         client_bytes_max: args.client_bytes_max as usize,
-        sync_writes,
-        durability: durability_text(args).to_string(),
-        read_only: args.read_only,
         port: addresses.first().map_or(0, SocketAddr::port),
         listen: addresses.iter().map(|address| address.ip().to_string()).collect(),
-        dir: dir.to_string(),
+        store: args.url().to_string(),
         protected: !args.no_protected_mode,
-        fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
-        backup_dir: args.backup_dir.clone(),
         ..Settings::default()
-    };
-    let banner = banner(&db, args, &addresses, opening, &settings);
-    let keyspace = Keyspace::tiered(db, clock).map_err(|failure| format!("{dir}: {}", failure.as_str()))?;
+    }
+}
+
+fn addresses(sockets: &[TcpListener]) -> Vec<SocketAddr> {
+    sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+}
+
+/// A server over these keys; `opened` tells people what they are.
+fn ready(
+    args: &Args,
+    sockets: Vec<TcpListener>,
+    keyspace: Keyspace,
+    settings: Settings,
+    opened: String,
+) -> Result<Ready, String> {
+    let addresses = addresses(&sockets);
+    let banner = opened + &banner(args, &addresses, &settings);
     let event_loop = EventLoop::new(Server::new(keyspace, settings, commands::count()), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
     Ok(Ready { event_loop, addresses, banner })
@@ -217,7 +265,8 @@ fn durability_text(args: &Args) -> &str {
     if args.read_only { "read-only" } else { &args.durability }
 }
 
-fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
+fn bind(args: &Args) -> Result<Vec<TcpListener>, String> {
+    let has_password = args.password().is_some();
     let mut sockets = Vec::new();
     for listen in &args.listen {
         let addresses = listen
@@ -243,19 +292,22 @@ fn bind(args: &Args, has_password: bool) -> Result<Vec<TcpListener>, String> {
     Ok(sockets)
 }
 
-fn banner(db: &Db, args: &Args, addresses: &[SocketAddr], opening: Duration, settings: &Settings) -> String {
+/// What people are told of the store that was opened.
+fn opened_text(db: &Db, dir: &str, took: Duration) -> String {
     let metrics = db.metrics();
-    let mut text = format!(
-        "hedgerow {}: opened {} in {} ms: {} rows in {} tables, {} bytes live of {} on the fast tier\n",
+    format!(
+        "hedgerow {}: opened {dir} in {} ms: {} rows in {} tables, {} bytes live of {} on the fast tier\n",
         env!("CARGO_PKG_VERSION"),
-        args.dir.display(),
-        opening.as_millis(),
+        took.as_millis(),
         metrics.rows,
         metrics.tables,
         metrics.live_bytes,
         metrics.fast_tier_bytes,
-    );
-    text.push_str(&format!("hedgerow: durability {}\n", durability_text(args)));
+    )
+}
+
+fn banner(args: &Args, addresses: &[SocketAddr], settings: &Settings) -> String {
+    let mut text = format!("hedgerow: durability {}\n", settings.durability);
     if settings.clients_max < args.max_clients {
         text.push_str(&format!(
             "hedgerow: at most {} clients, not {}: the limit of open files leaves room for no more (ulimit -n)\n",

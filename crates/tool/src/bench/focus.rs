@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use super::report;
 use super::setting::EngineArgs;
-use super::store::{Medium, StoreUrl};
+use crate::store_url::{Medium, StoreUrl};
 use experiment::Experiment;
 use finding::{Finding, Result};
 use rig::Rig;
@@ -53,7 +53,7 @@ const EXPERIMENTS: &[Experiment] = &[
 pub struct Args {
     /// Where the stores are made, as tiered:DIRECTORY; each is removed when its experiment is over. On tmpfs (/dev/shm) no
     /// disk takes part.
-    #[arg(long)]
+    #[arg(long, value_parser = StoreUrl::measured)]
     store: StoreUrl,
     /// What the stores rest on: a file, or the same slowed to persistent memory.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "file,emulated")]
@@ -99,7 +99,7 @@ fn parse_experiment(name: &str) -> std::result::Result<String, String> {
 /// # Errors
 /// Wrong arguments; a report that cannot be written; and experiments that failed, which the report tells too.
 pub fn run(args: Args) -> std::result::Result<(), String> {
-    let StoreUrl::Hedgerow(_, directory) = &args.store else {
+    let StoreUrl::Tiered(_, directory) = &args.store else {
         return Err("bench focus makes its own stores: give --store tiered:DIRECTORY".into());
     };
     if args.threads.is_empty() || args.media.is_empty() {

@@ -8,9 +8,7 @@ pub mod hedgerow;
 pub mod mapping;
 pub mod null;
 
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 use super::row::{Key, RowSink};
 
@@ -103,69 +101,4 @@ pub trait Session {
         columns: Columns<'_>,
         sink: &mut RowSink,
     ) -> Result<(), String>;
-}
-
-/// What a store's bytes rest on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Medium {
-    /// A file in the directory.
-    File,
-    /// A file in the directory, slowed to persistent memory as published measurements describe it
-    /// ([`hedgerow_device::PersistentMemoryModel`]).
-    Emulated,
-}
-
-impl Medium {
-    /// As the command line writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Medium::File => "file",
-            Medium::Emulated => "emulated",
-        }
-    }
-}
-
-/// Where `--store` points.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// A Hedgerow store in a directory.
-    Hedgerow(Medium, PathBuf),
-    /// Nothing: measures the harness.
-    Null,
-}
-
-impl std::str::FromStr for StoreUrl {
-    type Err = String;
-
-    fn from_str(url: &str) -> Result<StoreUrl, String> {
-        match url.split_once(':') {
-            Some(("tiered", directory)) if !directory.is_empty() => {
-                Ok(StoreUrl::Hedgerow(Medium::File, directory.into()))
-            }
-            Some(("emulated", directory)) if !directory.is_empty() => {
-                Ok(StoreUrl::Hedgerow(Medium::Emulated, directory.into()))
-            }
-            _ if url == "null" => Ok(StoreUrl::Null),
-            _ => Err(format!(
-                "{url} names no store: give tiered:DIRECTORY, emulated:DIRECTORY for the same at the speed of \
-                 persistent memory, or null for the harness alone"
-            )),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn store_urls() {
-        assert_eq!("tiered:/tmp/a:b".parse(), Ok(StoreUrl::Hedgerow(Medium::File, "/tmp/a:b".into())));
-        assert_eq!("emulated:/x".parse(), Ok(StoreUrl::Hedgerow(Medium::Emulated, "/x".into())));
-        assert_eq!("null".parse(), Ok(StoreUrl::Null));
-        for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x"] {
-            assert!(wrong.parse::<StoreUrl>().unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
-        }
-    }
 }

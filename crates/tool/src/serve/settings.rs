@@ -43,7 +43,9 @@ pub struct Settings {
     pub port: u16,
     /// The addresses listened on.
     pub listen: Vec<String>,
-    /// Where the data is.
+    /// The store, as `--store` says it.
+    pub store: String,
+    /// The directory where the data is, if it is in one.
     pub dir: String,
     /// Whether non-loopback listening without a password is refused.
     pub protected: bool,
@@ -71,6 +73,7 @@ impl Default for Settings {
             read_only: false,
             port: 6379,
             listen: Vec::new(),
+            store: String::new(),
             dir: String::new(),
             protected: true,
             fast_bytes_max: 0,

@@ -375,3 +375,11 @@ fn commands_are_listed_with_their_subcommands() {
         assert!(client.run(&format!("COMMAND DOCS {name}")).starts_with(&format!("[\"{name}\", ")), "{name}");
     }
 }
+
+#[test]
+fn the_store_is_told_as_the_command_line_would_say_it() {
+    let dir = TempDir::new();
+    let server = Server::start_on(dir.path(), &[]);
+    let info = server.client().run("INFO hedgerow");
+    assert!(info.contains(&format!("store:tiered:{}\\r\\n", dir.path().display())), "{info}");
+}

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::bench::chart::{Chart, Unit};
 use crate::bench::driver::Window;
 use crate::bench::report::PhaseReport;
-use crate::bench::store::Medium;
+use crate::store_url::Medium;
 
 /// What an experiment found.
 #[derive(Debug, Default)]

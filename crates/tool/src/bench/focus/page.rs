@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::finding::{Factor, Figure, Measured, Result};
 use crate::bench::chart::{STYLE, escape};
 use crate::bench::report::{count, latency, table};
-use crate::bench::store::Medium;
+use crate::store_url::Medium;
 
 const PAGE_STYLE: &str = "
 :root{color-scheme:light dark;--paper:#fbfcfd;--card:#fff;--ink:#1c2430;--soft:#5b6675;--rule:#dfe4ea;--accent:#1f6fb4}

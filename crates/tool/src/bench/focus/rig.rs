@@ -17,14 +17,15 @@ use crate::bench::driver::{Plan, Population, run_phase_by_window};
 use crate::bench::process;
 use crate::bench::report::{PhaseReport, count};
 use crate::bench::row::RowShape;
+use crate::bench::store::BenchStore;
 use crate::bench::store::flat::FlatHedgerow;
 use crate::bench::store::hedgerow::HedgerowStore;
 use crate::bench::store::mapping::{Mapped, Mapping};
 use crate::bench::store::null::NullStore;
-use crate::bench::store::{BenchStore, Medium};
 use crate::bench::workload::{LOAD, Workload};
 use crate::bench::{advance, phase_bar};
 use crate::process::Memory;
+use crate::store_url::Medium;
 
 /// The paper's rows: ten fields of 100 bytes.
 pub(super) const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };

@@ -8,7 +8,7 @@ use super::*;
 
 fn args(directory: &Path, media: Vec<Medium>) -> Args {
     Args {
-        store: StoreUrl::Hedgerow(Medium::File, directory.join("stores")),
+        store: StoreUrl::Tiered(Medium::File, directory.join("stores")),
         media,
         experiments: vec![],
         records: 3000,

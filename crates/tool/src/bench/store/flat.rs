@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use hedgerow::{Batch, Db, FieldId, Options, Schema, Table, Type, Value};
 
-use super::Medium;
 use super::hedgerow::{log_bytes, open_db, text};
 use super::mapping::{Cell, FlatSession, FlatStore, Stripes};
+use crate::store_url::Medium;
 
 const TABLE: &str = "flat";
 const FIELD: &str = "value";

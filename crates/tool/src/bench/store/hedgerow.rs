@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use hedgerow::{Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value};
 use hedgerow_device::{EmulatedBase, FastTier, FastTierOptions, PersistentMemoryModel};
 
-use super::{BenchStore, Columns, Medium, Session};
+use super::{BenchStore, Columns, Session};
 use crate::bench::row::{FIELDS_MAX, Key, RowShape, RowSink};
+use crate::store_url::Medium;
 
 /// YCSB's name for its table.
 const TABLE: &str = "usertable";

@@ -7,8 +7,8 @@ use hedgerow_device::Random;
 
 use super::*;
 use crate::bench::row::{RowSource, key_of};
-use crate::bench::store::Medium;
 use crate::bench::store::flat::FlatHedgerow;
+use crate::store_url::Medium;
 
 const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
 

@@ -281,6 +281,7 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
 }
 
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "store:{}", server.settings.store)?;
     writeln!(out, "read_only:{}", u8::from(server.settings.read_only))?;
     writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
     writeln!(out, "waits_for_rows:{}", server.counters.waits_for_rows)?;
