@@ -11,7 +11,7 @@ use crate::Outcome;
 
 const FILE: &str = "crates/engine/src/db/refused.rs";
 /// The compiler looks at the later ones only where there is no error of the earlier.
-const KINDS: [&str; 2] = ["borrows", "privacy"];
+const KINDS: [&str; 4] = ["names", "types", "borrows", "privacy"];
 
 /// A line of the file and the code of an error.
 type Refusals = BTreeSet<(usize, String)>;

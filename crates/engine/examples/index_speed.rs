@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hedgerow::parts::index::{Decision, Epoch, Index, NodeArena, ScanBatch, Slot, Tag};
+use hedgerow::parts::index::{Decision, Epoch, Index, LogSlot, NodeArena, ScanBatch, Slot, Tag};
 
 fn scatter(n: u64) -> u64 {
     let z = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -45,7 +45,7 @@ fn main() {
     for i in 0..count as u64 {
         keys.0.extend_from_slice(format!("user{:020}", scatter(i + 1)).as_bytes());
     }
-    let slot = |i: usize| Slot::new(Tag::Row, i as u64 * 8, 1000);
+    let slot = |i: usize| Slot::from(LogSlot::new(Tag::Row, i as u64 * 8, 1000));
     arena.populate_ahead(count as u64 * 64).expect("memory");
     let index = Index::new(arena.clone(), epoch.clone());
     let upsert = |index: &Index, i: usize| {
@@ -61,7 +61,7 @@ fn main() {
     measure("get, dependent", count, |i| {
         let guard = epoch.pin();
         let found = index.get(keys.get(pick(i + last)), &guard).expect("there");
-        last = found.offset() as usize & 1;
+        last = found.raw() as usize & 1;
     });
     measure("get, may overlap", count, |i| {
         black_box(index.get(keys.get(pick(i)), &epoch.pin()));
@@ -127,7 +127,7 @@ fn in_order(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>, count: usize) {
     let index = Index::new(arena.clone(), epoch.clone());
     measure("insert, ascending", count, |i| {
         let key = format!("user{i:020}");
-        let slot = Slot::new(Tag::Row, i as u64 * 8, 1000);
+        let slot = Slot::from(LogSlot::new(Tag::Row, i as u64 * 8, 1000));
         index.upsert(key.as_bytes(), &epoch.pin(), |_| (Decision::Store(slot), ())).expect("room");
     });
     println!("{:32} {:8.1} bytes", "memory a key, ascending", index.bytes() as f64 / count as f64);

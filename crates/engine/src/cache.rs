@@ -45,7 +45,7 @@ use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_row::le_bytes::u32_at;
 
 use crate::epoch::Guard;
-use crate::index::Slot;
+use crate::index::{LogSlot, Slot, SlotTarget};
 use crate::log::format::{self, CACHED_OFFSET, RawRecord, Record, RecordSpec, Seed};
 use crate::options::{CacheMode, Options};
 use crate::sync::CachePadded;
@@ -211,14 +211,17 @@ impl Cache {
     /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
     /// `slot` was read.
     #[inline]
-    pub(crate) fn log_slot(&self, slot: Slot) -> Slot {
-        if slot.is_cached() { self.log_slot_of(slot) } else { slot }
+    pub(crate) fn log_slot(&self, slot: Slot) -> LogSlot {
+        match slot.leads_to() {
+            SlotTarget::Log(slot) => slot,
+            SlotTarget::Cache(place) => self.log_slot_at(place).with_older_versions(slot.older_versions()),
+        }
     }
 
-    /// The slot in the log that a cached slot stands for.
-    fn log_slot_of(&self, slot: Slot) -> Slot {
-        let word = self.memory().load_u64(slot.offset());
-        Slot::from_raw(word).expect("an entry holds a log slot").with_older_versions(slot.older_versions())
+    /// The log slot in the entry at `place`.
+    fn log_slot_at(&self, place: u64) -> LogSlot {
+        let word = self.memory().load_u64(place);
+        Slot::from_raw(word).and_then(Slot::in_log).expect("an entry holds a log slot")
     }
 
     /// The bytes of the row at `place`. The guard was pinned before the slot that says so was read.
@@ -240,12 +243,12 @@ impl Cache {
         self.entry(place)?.record(false).map_err(|_| broken(place))
     }
 
-    /// Prefetches the row of a cached slot.
+    /// Prefetches the row at `place`, in a record of about so many bytes.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: Slot) {
-        let bytes = slot.bytes().min(PREFETCH_BYTES_MAX) + ENTRY_HEADER_BYTES;
+    pub(crate) fn prefetch(&self, place: u64, record_bytes: u64) {
+        let bytes = record_bytes.min(PREFETCH_BYTES_MAX) + ENTRY_HEADER_BYTES;
         if let Some(memory) = &self.memory {
-            memory.prefetch(slot.offset(), bytes);
+            memory.prefetch(place, bytes);
         }
     }
 
@@ -323,7 +326,7 @@ impl Cache {
         &self,
         place: u64,
         tick: u32,
-        log_slot: Slot,
+        log_slot: LogSlot,
         spec: &RecordSpec<'_>,
         sequence: u64,
         body: impl FnOnce(&mut [u8]),

@@ -28,7 +28,7 @@ use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::counters::Count;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::log::segment::SegmentKind;
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::merge_queue::{Aged, QueuedKey, WAITING_MAX};
@@ -134,17 +134,18 @@ impl Engine {
         }
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
-        let mut found = [None; GROUP];
+        let (mut found, mut wanted) = ([None; GROUP], [None; GROUP]);
         let guard = self.epoch.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
-        let still = |slot: Slot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
-        for (slot, queued) in found.iter_mut().zip(group) {
-            *slot = slot.filter(|slot| still(*slot, queued));
+        let still =
+            |slot: &LogSlot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
+        for ((wanted, slot), queued) in wanted.iter_mut().zip(found).zip(group) {
+            *wanted = slot.and_then(Slot::in_log).filter(|slot| still(slot, queued));
         }
-        prefetch_chains(&self.log, found);
-        let mut chains: SmallVec<[(Slot, Chain<'_>); GROUP]> = SmallVec::new();
+        prefetch_chains(&self.log, wanted);
+        let mut chains: SmallVec<[(LogSlot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
-            found
+            wanted
                 .into_iter()
                 .flatten()
                 .filter_map(|slot| Some((slot, Chain::walked(self.log.view(&guard), slot).ok()?))),
@@ -168,7 +169,7 @@ impl Engine {
             return;
         }
         // A chain that grew while it aged will be queued again, unless it can grow no more.
-        let comes_again = |slot: &Slot, chain: &Chain<'_>| {
+        let comes_again = |slot: &LogSlot, chain: &Chain<'_>| {
             through.is_some_and(|through| chain.newest().sequence() > through)
                 && slot.depth() < self.options.delta_chain_max
         };
@@ -186,7 +187,7 @@ impl Engine {
         InPlaceMerge { log: &self.log, epoch: &self.epoch, line_flush: self.options.line_flush }
     }
 
-    pub(crate) fn merge_row(&self, table: &TableShared, slot: Slot, chain: &Chain<'_>) -> Result<bool> {
+    pub(crate) fn merge_row(&self, table: &TableShared, slot: LogSlot, chain: &Chain<'_>) -> Result<bool> {
         Ok(self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)?.is_some())
     }
 }

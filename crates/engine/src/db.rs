@@ -46,7 +46,7 @@ pub(crate) mod pins;
 mod prefetch;
 pub(crate) mod read;
 pub(crate) mod recover;
-#[cfg(any(refused = "borrows", refused = "privacy"))]
+#[cfg(any(refused = "names", refused = "types", refused = "borrows", refused = "privacy"))]
 mod refused;
 pub(crate) mod repair;
 mod salvage;

@@ -43,7 +43,7 @@ use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::pins::HeldSnapshot;
 use crate::db::read::{Bodies, GROUP};
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
@@ -87,7 +87,7 @@ struct Copy<'r, 'a> {
     kind: SegmentKind,
     claim: Claim,
     /// The slot it is published over.
-    slot: Slot,
+    slot: LogSlot,
     previous: Option<RecordRef>,
 }
 
@@ -341,13 +341,14 @@ impl Engine {
         table.levels.locate_versions(&keys, &guard, &mut found);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
-            let leads_to = |slot: &Slot, record: &Record<'_>| {
+            let leads_to = |slot: &LogSlot, record: &Record<'_>| {
                 slot.tag() == Tag::Delta || slot.offset() == record.offset()
             };
-            for (slot, record) in found.iter_mut().zip(records) {
-                *slot = slot.map(|slot| self.cache.log_slot(slot)).filter(|slot| leads_to(slot, record));
+            let mut wanted = [None; GROUP];
+            for ((wanted, slot), record) in wanted.iter_mut().zip(found).zip(records) {
+                *wanted = slot.map(|slot| self.cache.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
-            prefetch_chains(&self.log, found);
+            prefetch_chains(&self.log, wanted);
         }
     }
 
@@ -368,7 +369,7 @@ impl Engine {
         if slot.offset() != record.offset() {
             return Ok(Some(0));
         }
-        if is_droppable_tombstone(slot) {
+        if is_droppable_tombstone(*slot) {
             return Ok(self.drop_tombstone(table, extent, record, slot)?.then_some(0));
         }
         let body = BodyBytes::slice(&record, 0..record.body_len())?;
@@ -400,12 +401,12 @@ impl Engine {
         table: &TableShared,
         extent: u32,
         record: &Record<'_>,
-        slot: Slot,
+        slot: LogSlot,
     ) -> Result<bool> {
         let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it counts the tombstones as gone.
         let _appender = self.log.gc_appender();
-        let dropped = table.levels.remove(record.key(), slot, &guard);
+        let dropped = table.levels.remove(record.key(), *slot, &guard);
         let dropped = dropped.map_err(index_full)?;
         if dropped {
             self.gc.record_dropped(extent, record.offset());
@@ -418,7 +419,7 @@ impl Engine {
         &self,
         table: &TableShared,
         record: &Record<'_>,
-        (slot, log): (Slot, LogView<'_>),
+        (slot, log): (LogSlot, LogView<'_>),
         claim: Claim,
     ) -> Result<Option<u64>> {
         let chain = Chain::of(log, slot)?;
@@ -435,7 +436,7 @@ impl Engine {
     pub(crate) fn write_merged(
         &self,
         table: &TableShared,
-        slot: Slot,
+        slot: LogSlot,
         chain: &Chain<'_>,
         kind: SegmentKind,
         claim: Claim,
@@ -471,7 +472,7 @@ impl Engine {
         table: &TableShared,
         copy: &Copy<'_, '_>,
         fill: impl Fn(&mut [u8]),
-        new_slot: impl Fn(u64, usize) -> Slot,
+        new_slot: impl Fn(u64, usize) -> LogSlot,
     ) -> Result<bool> {
         if copy.of.flags() & FLAG_BATCHED != 0 {
             // The copy is part of no batch. Were the process killed while the rest of it is being published, recovery would
@@ -551,6 +552,7 @@ impl Engine {
             });
             if let Some(slot) = fewer.map_err(index_full)?
                 && is_droppable_tombstone(slot)
+                && let Some(slot) = slot.in_log()
             {
                 self.log.add_obsolete(slot.offset(), slot.bytes());
             }

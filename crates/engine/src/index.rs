@@ -42,7 +42,7 @@ pub use arena::{IndexFull, IndexReservation, NodeArena};
 pub use build::IndexBuilder;
 pub use rows::RowIndex;
 pub use scan::{ScanBatch, ScanEnd};
-pub use slot::{Slot, Tag};
+pub use slot::{LogSlot, Slot, SlotTarget, Tag};
 
 use edit::{Entry, Room};
 use longest::LongestKeys;

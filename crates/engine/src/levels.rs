@@ -17,8 +17,8 @@ use hedgerow_device::Random;
 
 use crate::epoch::{Epoch, Guard};
 use crate::index::{
-    Decision, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, RowIndex,
-    ScanBatch, ScanEnd, Slot, Tag,
+    Decision, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NodeArena,
+    RowIndex, ScanBatch, ScanEnd, Slot, Tag,
 };
 use crate::sync::Arc;
 use crate::{Error, ErrorKind};
@@ -283,10 +283,10 @@ impl LevelsBuilder {
     ///
     /// # Errors
     /// `IndexFull`.
-    pub(crate) fn push(&mut self, key: &[u8], slot: Slot) -> Result<(), IndexFull> {
+    pub(crate) fn push(&mut self, key: &[u8], slot: LogSlot) -> Result<(), IndexFull> {
         match slot.tag() {
-            Tag::Tombstone => self.tombstones.push(key, slot),
-            Tag::Row | Tag::Delta | Tag::Cached | Tag::Reserved => self.rows.push(key, slot),
+            Tag::Tombstone => self.tombstones.push(key, *slot),
+            Tag::Row | Tag::Delta | Tag::Cached | Tag::Reserved => self.rows.push(key, *slot),
         }
     }
 
@@ -311,8 +311,8 @@ mod tests {
         (Levels::new(&arena, &epoch), epoch, arena)
     }
 
-    fn slot(tag: Tag, n: u64) -> Slot {
-        Slot::new(tag, n * 8, 64)
+    fn slot(tag: Tag, n: u64) -> LogSlot {
+        LogSlot::new(tag, n * 8, 64)
     }
 
     fn keys_of(
@@ -361,10 +361,11 @@ mod tests {
     #[test]
     fn only_the_slot_that_was_meant_is_replaced_or_removed() {
         let (levels, epoch, arena) = levels();
-        let (row, other, tombstone) = (slot(Tag::Row, 1), slot(Tag::Row, 2), slot(Tag::Tombstone, 3));
+        let slots = (slot(Tag::Row, 1), slot(Tag::Row, 2), slot(Tag::Tombstone, 3));
         let mut builder = LevelsBuilder::new(&arena, &epoch, (None, None));
-        builder.push(b"apart", tombstone).unwrap();
-        builder.push(b"row", row).unwrap();
+        builder.push(b"apart", slots.2).unwrap();
+        builder.push(b"row", slots.0).unwrap();
+        let (row, other, tombstone) = (*slots.0, *slots.1, *slots.2);
         levels.build(builder).unwrap();
         let guard = epoch.pin();
         let replace =
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(replace(b"row", row, other), Some(other));
         assert_eq!(levels.locate(b"row", &guard), Some(other));
         assert!(!levels.remove(b"row", row, &guard).unwrap());
-        let one_less = tombstone.with_older_versions(7);
+        let one_less = *slots.2.with_older_versions(7);
         assert_eq!(replace(b"apart", tombstone, one_less), Some(one_less));
         assert_eq!(levels.locate(b"apart", &guard), None, "it is no row, and kept apart");
         assert_eq!(levels.locate_version(b"apart", &guard), Some(one_less));

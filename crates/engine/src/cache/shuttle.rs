@@ -8,7 +8,7 @@ use ::shuttle::{check_pct, check_random, thread};
 use super::page::Marks;
 use super::ring::Ring;
 use crate::epoch::Epoch;
-use crate::index::{Decision, Index, NodeArena, Slot, Tag};
+use crate::index::{Decision, Index, LogSlot, NodeArena, Slot, Tag};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -75,8 +75,8 @@ fn an_entry_is_freed_after_its_readers() {
         let epoch = Arc::new(Epoch::new());
         let arena = Arc::new(NodeArena::new(1 << 20).expect("an arena"));
         let index = Arc::new(Index::new(arena, epoch.clone()));
-        let log_slot = Slot::new(Tag::Row, 800, 32);
-        index.upsert(b"k", &epoch.pin(), |_| (Decision::Store(log_slot), ())).expect("room");
+        let log_slot = LogSlot::new(Tag::Row, 800, 32);
+        index.upsert(b"k", &epoch.pin(), |_| (Decision::Store(log_slot.into()), ())).expect("room");
         let (entry, marks) = (Arc::new(AtomicU64::new(0)), Arc::new(Marks::new(1)));
         let written = Arc::new(AtomicBool::new(false));
         let reader = {
@@ -103,8 +103,8 @@ fn an_entry_is_freed_after_its_readers() {
                 (index.clone(), epoch.clone(), marks.clone(), written.clone());
             thread::spawn(move || {
                 let guard = epoch.pin();
-                let new = Slot::new(Tag::Row, 1_600, 32);
-                let old = index.upsert(b"k", &guard, |now| (Decision::Store(new), now)).expect("room");
+                let new = LogSlot::new(Tag::Row, 1_600, 32);
+                let old = index.upsert(b"k", &guard, |now| (Decision::Store(new.into()), now)).expect("room");
                 // As `Engine::publish` does it: marked after another slot stands there, under the guard from before.
                 if old.is_some_and(Slot::is_cached) {
                     marks.set(0);
@@ -115,7 +115,7 @@ fn an_entry_is_freed_after_its_readers() {
         // The worker: fills, publishes, takes the mark, waits for the epoch, frees.
         entry.store(log_slot.raw(), Ordering::SeqCst);
         let cached = Slot::cached(log_slot, 0, 32);
-        let publish = |now| match now == Some(log_slot) {
+        let publish = |now| match now == Some(*log_slot) {
             true => (Decision::Store(cached), true),
             false => (Decision::Keep, false),
         };
@@ -134,7 +134,7 @@ fn an_entry_is_freed_after_its_readers() {
         }
         reader.join().expect("a reader");
         writer.join().expect("a writer");
-        assert_eq!(index.get(b"k", &epoch.pin()).map(Slot::offset), Some(1_600));
+        assert_eq!(index.get(b"k", &epoch.pin()).map(Slot::log_offset), Some(1_600));
         assert!(written.load(Ordering::SeqCst));
     });
 }

@@ -31,7 +31,7 @@ use crate::db::chain::Chain;
 use crate::db::shared_table::TableShared;
 use crate::db::torn_blocks::field_patches;
 use crate::epoch::Epoch;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
@@ -42,7 +42,7 @@ const LINE_BYTES: u64 = 64;
 /// A row that is to be merged in place.
 struct Merge<'c, 'r> {
     key: &'c [u8],
-    slot: Slot,
+    slot: LogSlot,
     row: &'c Record<'r>,
     /// The sequence of the newest delta.
     through: u64,
@@ -66,7 +66,7 @@ impl InPlaceMerge<'_> {
     pub(super) fn merge(
         &self,
         table: &TableShared,
-        chains: &[(Slot, Chain<'_>)],
+        chains: &[(LogSlot, Chain<'_>)],
         through: u64,
     ) -> SmallVec<[bool; 16]> {
         let mut done: SmallVec<[bool; 16]> = SmallVec::from_elem(false, chains.len());
@@ -114,7 +114,7 @@ impl InPlaceMerge<'_> {
     fn plan_merge<'c, 'r>(
         &self,
         table: &TableShared,
-        slot: Slot,
+        slot: LogSlot,
         chain: &'c Chain<'r>,
         through: u64,
     ) -> Result<Option<Merge<'c, 'r>>> {
@@ -167,14 +167,14 @@ impl InPlaceMerge<'_> {
     /// Step 4. False if the key was written meanwhile.
     fn publish_merged(&self, table: &TableShared, merge: &Merge<'_, '_>, chain: &Chain<'_>) -> Result<bool> {
         let Merge { key, slot, row, .. } = *merge;
-        let merged = Slot::new(Tag::Row, row.offset(), row.record_bytes() as u64)
+        let merged = LogSlot::new(Tag::Row, row.offset(), row.record_bytes() as u64)
             .with_older_versions(slot.older_versions())
             .add_older_versions(slot.depth())
             .with_expires(slot.expires());
         let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it drops the index.
         let appender = self.log.gc_appender();
-        let stands = table.levels.replace(key, &guard, |now| (now == slot).then_some(merged));
+        let stands = table.levels.replace(key, &guard, |now| (now == *slot).then_some(*merged));
         drop(appender);
         let stands = stands.map_err(index_full)?.is_some();
         if stands {

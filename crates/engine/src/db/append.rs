@@ -17,7 +17,7 @@ use hedgerow_row::schema::table::TableSchema;
 
 use super::engine::{Engine, TableShared};
 use crate::epoch::Guard;
-use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Slot, Tag};
+use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, LogSlot, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{EncodedRecord, Log};
@@ -62,18 +62,18 @@ impl Draft {
     }
 
     /// The slot of this record once it has replaced `old`.
-    pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<Slot>) -> Slot {
-        let older = |slot: Slot| match old {
+    pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<LogSlot>) -> LogSlot {
+        let older = |slot: LogSlot| match old {
             Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
             None => slot,
         };
         match (self.kind, old) {
-            (RecordKind::Delta, Some(old)) => Slot::new(Tag::Delta, offset, bytes as u64)
+            (RecordKind::Delta, Some(old)) => LogSlot::new(Tag::Delta, offset, bytes as u64)
                 .with_depth(old.depth() + 1)
                 .with_older_versions(old.older_versions())
                 .with_expires(self.expires_over(Some(old))),
-            (RecordKind::Tombstone, _) => older(Slot::new(Tag::Tombstone, offset, bytes as u64)),
-            _ => older(Slot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
+            (RecordKind::Tombstone, _) => older(LogSlot::new(Tag::Tombstone, offset, bytes as u64)),
+            _ => older(LogSlot::new(Tag::Row, offset, bytes as u64)).with_expires(self.expires_over(old)),
         }
     }
 
@@ -87,10 +87,10 @@ impl Draft {
 
     /// Whether the row has an expiry once this record has replaced `old`. In the header of a delta 0 takes one away.
     #[inline]
-    pub(crate) fn expires_over(&self, old: Option<Slot>) -> bool {
+    pub(crate) fn expires_over(&self, old: Option<LogSlot>) -> bool {
         match self.expires_at_ms {
             Some(at_ms) => at_ms != 0,
-            None => self.kind == RecordKind::Delta && old.is_some_and(Slot::expires),
+            None => self.kind == RecordKind::Delta && old.is_some_and(|old| old.expires()),
         }
     }
 }
@@ -118,7 +118,7 @@ pub(crate) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body
 
 /// What a record is published as.
 pub(crate) struct Published {
-    pub(crate) slot: Slot,
+    pub(crate) slot: LogSlot,
     /// Its seal, unless it has one already.
     pub(crate) seal: Option<Seal>,
 }
@@ -185,17 +185,15 @@ impl Engine {
         &self,
         entry: IndexEntry<'g>,
         guard: &'g Guard<'_>,
-        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+        decide: impl FnOnce(Option<LogSlot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
         let IndexEntry { table, key, at, reserved } = entry;
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
         let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot)));
-            if let Some(cached) = now.filter(|now| now.is_cached())
-                && decision != Decision::Keep
-            {
-                replaced = Some(cached.offset());
+            if decision != Decision::Keep {
+                replaced = now.and_then(Slot::in_cache);
             }
             (decision, result)
         })?;
@@ -216,7 +214,7 @@ impl Engine {
         entry: IndexEntry<'g>,
         record: &EncodedRecord<'_>,
         guard: &'g Guard<'_>,
-        decide: impl FnOnce(Option<Slot>) -> Option<(Published, R)>,
+        decide: impl FnOnce(Option<LogSlot>) -> Option<(Published, R)>,
     ) -> Result<Option<R>, IndexFull> {
         self.publish(entry, guard, |old| {
             let Some((Published { slot, seal }, result)) = decide(old) else { return (Decision::Keep, None) };
@@ -224,7 +222,7 @@ impl Engine {
             if let Some(seal) = seal {
                 self.seal(record, &seal);
             }
-            (Decision::Store(slot), Some(result))
+            (Decision::Store(slot.into()), Some(result))
         })
     }
 

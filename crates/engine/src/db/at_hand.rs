@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Db;
 use super::disk_waits::{DiskWaits, bytes_to_ask_for, has_waited_lately};
 use super::engine::Engine;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::log::Log;
 use crate::log::format::RecordRef;
 use crate::{Error, ErrorKind, Result};
@@ -108,7 +108,7 @@ pub(super) fn check_all_at_hand(
 
 #[cold]
 fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>) -> Result<()> {
-    let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone && !slot.is_cached());
+    let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone).filter_map(Slot::in_log);
     let lacking = in_log.filter(|&slot| lacks(log, slot)).count();
     if lacking == 0 {
         return Ok(());
@@ -120,8 +120,8 @@ fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>)
     ))
 }
 
-/// Records what is missing of the records that `slot`, a log slot, leads to, as far down as they can be followed.
-fn lacks(log: &Log, slot: Slot) -> bool {
+/// Records what is missing of the records that `slot` leads to, as far down as they can be followed.
+fn lacks(log: &Log, slot: LogSlot) -> bool {
     let tier = log.tier();
     let mut record = RecordRef::from(slot);
     for _ in 0..=Slot::DEPTH_MAX {

@@ -22,7 +22,7 @@ use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef};
 use super::write::check_key;
 use crate::epoch::Guard;
-use crate::index::{IndexFull, IndexReservation, LeafPosition, Located, Slot, Tag};
+use crate::index::{IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
@@ -187,8 +187,8 @@ struct Part<'b> {
     /// Of the whole record.
     bytes: usize,
     body: EncodedBody<'b>,
-    /// What it goes over, a log slot. While all appenders are locked a row stays one, though gc may move it.
-    old: Option<Slot>,
+    /// What it goes over. While all appenders are locked a row stays one, though gc may move it.
+    old: Option<LogSlot>,
     /// Where in the index it is.
     at: Option<LeafPosition<'b>>,
 }
@@ -340,7 +340,7 @@ impl Engine {
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
                     let old = found.slot.map(|slot| self.cache.log_slot(slot));
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
-                        check_at_hand(&self.log, &self.disk_waits, chain)?;
+                        check_at_hand(&self.log, &self.disk_waits, *chain)?;
                     }
                     let Some((draft, body)) =
                         self.part(&schema, (staged, write), (view, found.slot), &mut made)?
@@ -386,7 +386,7 @@ impl Engine {
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
             self.log.persist_range(range.start, range.end - range.start);
         }
-        let mut replaced: Vec<Option<Slot>> = Vec::with_capacity(parts.len());
+        let mut replaced: Vec<Option<LogSlot>> = Vec::with_capacity(parts.len());
         for (part, record) in parts.iter().zip(&records) {
             let (key, at, reserved) = (part.spec.key, part.at, Some(reserved));
             let old = self.publish_record(
@@ -395,7 +395,7 @@ impl Engine {
                 guard,
                 |old| {
                     // But for the older-version count, which is nothing to the log.
-                    let is_same = old.map(Slot::offset) == part.old.map(Slot::offset);
+                    let is_same = old.map(LogSlot::offset) == part.old.map(LogSlot::offset);
                     debug_assert!(!sealed_ahead || is_same, "it was moved");
                     let seal =
                         (!sealed_ahead).then_some(Seal { sequence, previous: old.map(RecordRef::from) });
@@ -473,7 +473,7 @@ impl Engine {
                 let body = staged.body(write, fields, schema);
                 let goes_unseen = |bytes| {
                     let old = slot.map(|slot| self.cache.log_slot(slot));
-                    *expiry == RowExpiry::Keep && old.is_some_and(|old| self.takes_delta_unseen(old, bytes))
+                    *expiry == RowExpiry::Keep && old.is_some_and(|old| self.takes_delta_unseen(*old, bytes))
                 };
                 match body {
                     Some(body) if goes_unseen(body.len()) => {
@@ -551,7 +551,7 @@ enum Attempt {
 }
 
 /// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.
-fn replaces_chain(op: &Op, old: Slot) -> bool {
+fn replaces_chain(op: &Op, old: LogSlot) -> bool {
     matches!(op, Op::Put(..) | Op::Delete) && old.tag() == Tag::Delta
 }
 

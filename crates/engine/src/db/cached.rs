@@ -36,7 +36,7 @@ use crate::cache::{
     is_better_than_pages,
 };
 use crate::epoch::{Epoch, Guard};
-use crate::index::{NodeArena, Slot, Tag};
+use crate::index::{LogSlot, NodeArena, Slot, Tag};
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
@@ -271,18 +271,18 @@ impl CacheWorker<'_> {
         let Some(first) = group.first() else { return };
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
-        let mut found = [None; GROUP];
+        let (mut found, mut admitted) = ([None; GROUP], [None; GROUP]);
         let guard = self.epoch.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
-        for (slot, key) in found.iter_mut().zip(&keys) {
-            let admits = |slot: &Slot| {
+        for ((admitted, slot), key) in admitted.iter_mut().zip(found).zip(&keys) {
+            let admits = |slot: &LogSlot| {
                 matches!(slot.tag(), Tag::Row | Tag::Delta)
                     && state.policy.admits(first.table, hash(first.table, key))
             };
-            *slot = slot.filter(admits);
+            *admitted = slot.and_then(Slot::in_log).filter(admits);
         }
-        prefetch_chains(self.log, found);
-        for slot in found.into_iter().flatten() {
+        prefetch_chains(self.log, admitted);
+        for slot in admitted.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
             if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {
                 self.cache.numbers.admissions.fetch_add(1, Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl CacheWorker<'_> {
         state: &mut CacheState,
         table: &TableShared,
         id: u32,
-        log_slot: Slot,
+        log_slot: LogSlot,
         guard: &Guard<'_>,
     ) -> Result<bool> {
         let chain = Chain::of(self.log.view(guard), log_slot)?;
@@ -338,7 +338,7 @@ impl CacheWorker<'_> {
         &self,
         state: &mut CacheState,
         table: &TableShared,
-        log_slot: Slot,
+        log_slot: LogSlot,
         chain: &Chain<'_>,
         spec: &RecordSpec<'_>,
         guard: &Guard<'_>,
@@ -352,7 +352,7 @@ impl CacheWorker<'_> {
         let cached = Slot::cached(log_slot, place, spec.record_bytes() as u64);
         self.cache.fill(place, state.tick, log_slot, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
-        let replaced = table.levels.replace(spec.key, guard, |now| (now == log_slot).then_some(cached));
+        let replaced = table.levels.replace(spec.key, guard, |now| (now == *log_slot).then_some(cached));
         let stands = matches!(replaced, Ok(Some(_)));
         if !stands {
             state.pages.leave(place);
@@ -462,7 +462,7 @@ impl CacheWorker<'_> {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.epoch.pin();
         let replaced = table.levels.replace(record.key(), &guard, |now| {
-            (now.is_cached() && now.offset() == place).then(|| self.cache.log_slot(now))
+            (now.in_cache() == Some(place)).then(|| self.cache.log_slot(now).into())
         });
         let evicted = matches!(replaced, Ok(Some(_)));
         if evicted {
@@ -514,7 +514,8 @@ impl CacheWorker<'_> {
         let Some(to) = state.pages.allocate(record.table(), bytes) else { return false };
         let elsewhere = !state.pages.share_page(from, to) && self.cache.copy(from, to).is_ok();
         let guard = self.epoch.pin();
-        let replace = |now: Slot| (now.is_cached() && now.offset() == from).then(|| now.with_offset(to));
+        let is_it = |now: &Slot| now.in_cache() == Some(from);
+        let replace = |now: Slot| Some(now).filter(is_it).and_then(|now| now.moved_in_cache(to));
         let moved = elsewhere && matches!(table.levels.replace(record.key(), &guard, replace), Ok(Some(_)));
         if moved {
             state.pages.leave(from);

@@ -12,26 +12,30 @@ use std::cell::OnceCell;
 use hedgerow_device::CopiedBlocks;
 use smallvec::SmallVec;
 
-use crate::index::Slot;
+use crate::index::{LogSlot, Slot};
 use crate::log::format::{Record, RecordKind, RecordRef};
 use crate::log::{Log, LogView};
 use crate::{Error, Result};
 
-impl From<Slot> for RecordRef {
-    /// What a record says that it replaced, which `slot`, a log slot, led to. The words have one layout, so this costs nothing.
+impl From<LogSlot> for RecordRef {
+    /// What a record says that it replaced, which `slot` led to. The words have one layout, so this costs nothing.
     #[inline(always)]
-    fn from(slot: Slot) -> RecordRef {
-        debug_assert!(!slot.is_cached(), "a place in DRAM in the log: {slot:?}");
+    fn from(slot: LogSlot) -> RecordRef {
         RecordRef::from_word(slot.raw()).expect("a slot is not zero")
     }
 }
 
-impl From<RecordRef> for Slot {
-    /// The log slot of an older version. Its older-version count means nothing any more.
-    #[inline(always)]
-    fn from(reference: RecordRef) -> Slot {
-        Slot::from_raw(reference.word()).expect("a reference is not zero")
-    }
+/// The log slot of the version that `record` replaced, if it refers to one. Its older-version count means nothing any more.
+pub(crate) fn replaced_by(record: &Record<'_>) -> Result<Option<LogSlot>> {
+    record
+        .previous()
+        .map(|reference| slot_of(reference).ok_or_else(|| broken_chain(record.offset(), record.key())))
+        .transpose()
+}
+
+/// `None` for a word that no log slot has: of the cache.
+fn slot_of(reference: RecordRef) -> Option<LogSlot> {
+    Slot::from_raw(reference.word()).and_then(Slot::in_log)
 }
 
 /// What lies below the newest record, a delta.
@@ -57,21 +61,20 @@ pub(crate) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// The records that `slot`, a log slot and no tombstone, leads to.
+    /// The records that `slot`, no tombstone, leads to.
     #[inline(always)]
-    pub(crate) fn of(log: LogView<'a>, slot: Slot) -> Result<Chain<'a>> {
-        debug_assert!(!slot.is_cached(), "{slot:?} leads to no record in the log");
-        Chain::new(log, log.record(slot.offset())?, slot)
+    pub(crate) fn of(log: LogView<'a>, slot: LogSlot) -> Result<Chain<'a>> {
+        Chain::new(log, log.record(slot.offset())?, *slot)
     }
 
     /// [`Chain::of`] with all its records walked: what follows does not fail for want of one.
-    pub(crate) fn walked(log: LogView<'a>, slot: Slot) -> Result<Chain<'a>> {
+    pub(crate) fn walked(log: LogView<'a>, slot: LogSlot) -> Result<Chain<'a>> {
         let chain = Chain::of(log, slot)?;
         chain.below()?;
         Ok(chain)
     }
 
-    /// The same, of which the newest record is at hand.
+    /// The same, of which the newest record is at hand. A cached row is a chain of its own.
     #[inline(always)]
     pub(crate) fn new(log: LogView<'a>, newest: Record<'a>, slot: Slot) -> Result<Chain<'a>> {
         let (depth, is_row) = match newest.kind() {
@@ -212,23 +215,23 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// The slot of the version that `slot`, a log slot, stood for when `sequence` was the last: the first down the chain that is not
+/// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
 /// younger. `None` if there was no row.
 #[inline(never)]
-pub(crate) fn version_before(log: LogView<'_>, slot: Slot, sequence: u64) -> Result<Option<Slot>> {
+pub(crate) fn version_before(log: LogView<'_>, slot: LogSlot, sequence: u64) -> Result<Option<LogSlot>> {
     let mut slot = Some(slot);
     while let Some(version) = slot {
         let record = log.record(version.offset())?;
         if record.sequence() <= sequence {
             return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
         }
-        slot = record.previous().map(Slot::from);
+        slot = replaced_by(&record)?;
     }
     Ok(None)
 }
 
 /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-pub(crate) fn prefetch_chains<const N: usize>(log: &Log, slots: [Option<Slot>; N]) {
+pub(crate) fn prefetch_chains<const N: usize>(log: &Log, slots: [Option<LogSlot>; N]) {
     let mut level = slots.map(|slot| slot.map(RecordRef::from));
     for _ in 0..=Slot::DEPTH_MAX {
         level.iter().flatten().for_each(|record| log.prefetch_record(record.offset(), record.bytes()));
@@ -260,19 +263,20 @@ mod tests {
             [(Tag::Row, 1_000, 0), (Tag::Delta, 32, 8), (Tag::Tombstone, u64::MAX, Slot::OFFSET_END - 8)]
         {
             let slot =
-                Slot::new(tag, offset, bytes).with_depth(7).with_older_versions(200).with_expires(true);
+                LogSlot::new(tag, offset, bytes).with_depth(7).with_older_versions(200).with_expires(true);
             let reference = RecordRef::from(slot);
             assert_eq!((reference.offset(), reference.bytes()), (slot.offset(), slot.bytes()));
             assert_eq!(reference.bytes_unknown(), slot.bytes_unknown());
             assert_eq!(reference.is_delta(), tag == Tag::Delta);
-            assert_eq!(Slot::from(reference), slot);
+            assert_eq!(slot_of(reference), Some(slot));
         }
     }
 
+    /// Whatever a damaged log says: no such word comes from a log slot.
     #[test]
-    #[cfg(debug_assertions)]
-    #[should_panic(expected = "a place in DRAM in the log")]
-    fn no_record_refers_to_the_cache() {
-        let _ = RecordRef::from(Slot::cached(Slot::new(Tag::Row, 8, 100), 64, 100));
+    fn no_reference_leads_into_the_cache() {
+        let cached = Slot::cached(LogSlot::new(Tag::Row, 8, 100), 64, 100);
+        let reference = RecordRef::from_word(cached.raw()).unwrap();
+        assert_eq!(slot_of(reference), None);
     }
 }

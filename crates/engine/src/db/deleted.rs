@@ -58,8 +58,8 @@ impl TombstoneWalk<'_> {
 
 /// Whether a slot stands for a row.
 #[inline]
-pub(super) fn is_row(slot: Option<Slot>) -> bool {
-    slot.is_some_and(|slot| slot.tag() != Tag::Tombstone)
+pub(super) fn is_row(slot: Option<impl Into<Slot>>) -> bool {
+    slot.is_some_and(|slot| slot.into().tag() != Tag::Tombstone)
 }
 
 /// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.

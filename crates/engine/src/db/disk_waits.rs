@@ -12,7 +12,7 @@ use std::cell::Cell;
 use hedgerow_device::memory_bytes;
 use smallvec::SmallVec;
 
-use crate::index::Slot;
+use crate::index::{LogSlot, Slot};
 use crate::log::format::RecordRef;
 use crate::log::{Log, PAGE_BYTES};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -135,7 +135,7 @@ impl DiskWaits {
     /// The same for a single row: a row that lies in one page is asked for by touching it.
     #[inline]
     pub(super) fn ask_for_one(&self, log: &Log, slot: Slot) {
-        if self.is_to_ask(log, 1) && slot.offset() % PAGE_BYTES + slot.bytes() > PAGE_BYTES {
+        if self.is_to_ask(log, 1) && slot.in_log().is_some_and(lies_in_two_pages) {
             ask_for_chains(log, &[Some(slot)]);
         }
     }
@@ -152,10 +152,14 @@ fn has_little_memory(log: &Log, waits: u64, memory_bytes: impl FnOnce() -> Optio
     waits >= WAITS_OF_LITTLE_MEMORY || memory_bytes().is_some_and(is_less_than_data)
 }
 
+fn lies_in_two_pages(slot: LogSlot) -> bool {
+    slot.offset() % PAGE_BYTES + slot.bytes() > PAGE_BYTES
+}
+
 #[cold]
 fn ask_for_chains(log: &Log, slots: &[Option<Slot>]) {
-    let in_log = slots.iter().flatten().filter(|slot| !slot.is_cached());
-    let mut level: SmallVec<[RecordRef; 64]> = in_log.map(|&slot| slot.into()).collect();
+    let in_log = slots.iter().flatten().filter_map(|slot| slot.in_log());
+    let mut level: SmallVec<[RecordRef; 64]> = in_log.map(RecordRef::from).collect();
     for _ in 0..=Slot::DEPTH_MAX {
         log.will_read(level.iter().map(|&record| (record.offset(), bytes_to_ask_for(record))));
         level.retain(|record| record.is_delta());

@@ -23,7 +23,7 @@ use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::db::shared_table::expiring::Pass;
 use crate::db::write::{Edit, Step};
-use crate::index::{Decision, ScanBatch, Slot, Tag};
+use crate::index::{Decision, LogSlot, ScanBatch, Tag};
 use crate::log::Appender;
 use crate::log::format::Record;
 use crate::sync::atomic::Ordering;
@@ -159,7 +159,7 @@ impl Engine {
         extent: u32,
         table: &TableShared,
         key: &[u8],
-        slot: Slot,
+        slot: LogSlot,
     ) -> bool {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.

@@ -10,17 +10,16 @@ use smallvec::SmallVec;
 
 use crate::FieldId;
 use crate::cache::Cache;
-use crate::index::{Slot, Tag};
+use crate::index::{Slot, SlotTarget, Tag};
 use crate::log::Log;
 use crate::log::format::FLAG_EXPIRES;
 
 /// Prefetches the newest record of a row, or its cached copy.
 #[inline]
 pub(super) fn prefetch_row(log: &Log, cache: &Cache, slot: Slot) {
-    if slot.is_cached() {
-        cache.prefetch(slot);
-    } else {
-        log.prefetch_record(slot.offset(), slot.bytes());
+    match slot.leads_to() {
+        SlotTarget::Log(slot) => log.prefetch_record(slot.offset(), slot.bytes()),
+        SlotTarget::Cache(place) => cache.prefetch(place, slot.bytes()),
     }
 }
 
@@ -49,16 +48,11 @@ impl RowPrefetch {
     /// The newest record of a row.
     #[inline]
     pub(super) fn newest(&self, log: &Log, cache: &Cache, slot: Slot, key: &[u8]) {
-        let expires = if slot.expires() { FLAG_EXPIRES } else { 0 };
+        let flags = self.flags | if slot.expires() { FLAG_EXPIRES } else { 0 };
         if self.parts.is_empty() || slot.tag() != Tag::Row {
             prefetch_row(log, cache, slot);
-        } else {
-            log.prefetch_parts(
-                slot.offset(),
-                (self.flags | expires, key.len()),
-                self.body_bytes,
-                &self.parts,
-            );
+        } else if let Some(row) = slot.in_log() {
+            log.prefetch_parts(row.offset(), (flags, key.len()), self.body_bytes, &self.parts);
         }
     }
 }

@@ -33,7 +33,7 @@ use super::prefetch::{RowPrefetch, prefetch_row};
 use super::torn_blocks::mend;
 use crate::cache::{self, Cache};
 use crate::epoch::Guard;
-use crate::index::{Slot, Tag};
+use crate::index::{Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
@@ -94,16 +94,18 @@ impl<'e> ReadView<'e> {
         let (engine, log) = (self.engine, self.log());
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
         check_at_hand(&engine.log, &engine.disk_waits, slot)?;
-        let raw = match slot.is_cached() {
-            false => log.raw_record(slot.offset())?,
-            true => engine.cache.raw_record(slot.offset(), &self.guard)?,
+        let raw = match slot.leads_to() {
+            SlotTarget::Log(slot) => log.raw_record(slot.offset())?,
+            SlotTarget::Cache(place) => engine.cache.raw_record(place, &self.guard)?,
         };
         let Ok(newest) = raw.record(log.verifies_reads()) else { return Err(not_a_record(&raw)) };
         let now_ms = engine.clock.now_ms();
         // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
             RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),
-            _ if slot.expires() => Chain::of(log, slot)?.expires_at_ms()?,
+            _ if slot.expires() => {
+                slot.in_log().map_or(Ok(None), |slot| Chain::of(log, slot)?.expires_at_ms())?
+            }
             _ => None,
         };
         if is_past(expires_at_ms, now_ms) {
@@ -242,7 +244,9 @@ impl Engine {
             _ => {}
         }
         let version = match (slot, before) {
-            (Some(slot), Some(sequence)) => version_before(view.log(), self.cache.log_slot(slot), sequence)?,
+            (Some(slot), Some(sequence)) => {
+                version_before(view.log(), self.cache.log_slot(slot), sequence)?.map(Slot::from)
+            }
             _ => slot,
         };
         let row = view.row_at(&schema, version)?;
@@ -276,9 +280,9 @@ fn record_read_at(
     slot: Slot,
 ) {
     let sampled = cache.is_sampled();
-    if slot.is_cached() {
+    if let Some(place) = slot.in_cache() {
         counters.add(Count::CacheHit);
-        cache.touch(slot.offset(), tick);
+        cache.touch(place, tick);
         if sampled {
             table.traffic.hits.fetch_add(1, Ordering::Relaxed);
         }

@@ -20,7 +20,7 @@ use super::catalog::replay::{LoggedChange, count_change};
 use super::shared_table::TableShared;
 use super::torn_blocks::mend_torn;
 use crate::epoch::Epoch;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
@@ -60,7 +60,7 @@ struct ReplayEntry {
     key: KeyWords,
     sequence: u64,
     /// A slot that points at the record. In place of the older-version count: the bytes in `key`, or `LONG`, or `LOW`.
-    slot: Slot,
+    slot: LogSlot,
 }
 
 type KeyWords = [u64; ENTRY_KEY_WORDS];
@@ -463,7 +463,7 @@ impl Recovery<'_> {
     }
 
     /// Bytes of a record as they are counted: by its class, but for one that may be longer than the largest.
-    fn record_bytes(&self, slot: Slot) -> Result<u64> {
+    fn record_bytes(&self, slot: LogSlot) -> Result<u64> {
         if !slot.bytes_unknown() {
             return Ok(slot.bytes());
         }
@@ -567,14 +567,14 @@ impl Walked {
     }
 }
 
-pub(super) fn slot_of(record: &Record<'_>) -> Slot {
+pub(super) fn slot_of(record: &Record<'_>) -> LogSlot {
     let tag = match record.kind() {
         RecordKind::Row | RecordKind::Batch => Tag::Row,
         RecordKind::Delta => Tag::Delta,
         RecordKind::Tombstone => Tag::Tombstone,
     };
     let expires = record.expires_at_ms().is_some_and(|at_ms| at_ms != 0);
-    Slot::new(tag, record.offset(), record.record_bytes() as u64).with_expires(expires)
+    LogSlot::new(tag, record.offset(), record.record_bytes() as u64).with_expires(expires)
 }
 
 /// Looks at a few records of every segment.
@@ -691,7 +691,7 @@ mod tests {
     use super::*;
 
     fn entry(words: KeyWords) -> ReplayEntry {
-        ReplayEntry { key: words, sequence: 1, slot: Slot::new(Tag::Row, 0, 32) }
+        ReplayEntry { key: words, sequence: 1, slot: LogSlot::new(Tag::Row, 0, 32) }
     }
 
     #[test]

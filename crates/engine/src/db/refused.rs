@@ -3,6 +3,17 @@
 //! Owns these few functions, which are compiled in the step `refused` of the checks only. Promises that each line marked `//~` is refused with
 //! that error, and nothing else is. Must not hold what does compile.
 
+/// What is made without asking whoever alone makes it.
+#[cfg(refused = "names")]
+mod names {
+    use crate::index::{LogSlot, Slot};
+
+    /// Only who asks where a slot leads gets a log slot.
+    fn a_log_slot_of_any_slot(slot: Slot) -> LogSlot {
+        LogSlot(slot) //~ E0423
+    }
+}
+
 /// What is borrowed, or given away, and used after.
 #[cfg(refused = "borrows")]
 mod borrows {
@@ -70,6 +81,30 @@ mod borrows {
     fn a_reservation_committed_twice(appender: &mut Appender, reservation: Reservation) {
         appender.commit(reservation, 1);
         appender.commit(reservation, 2); //~ E0382
+    }
+}
+
+/// What one type stands for, given as another.
+#[cfg(refused = "types")]
+mod types {
+    use crate::Result;
+    use crate::db::chain::Chain;
+    use crate::index::Slot;
+    use crate::log::LogView;
+    use crate::log::format::RecordRef;
+
+    /// The slot may be a cached one, and a place in DRAM would get into the log.
+    fn what_a_record_replaced_by_a_slot_of_anything(slot: Slot) -> RecordRef {
+        RecordRef::from(slot) //~ E0277
+    }
+
+    /// The records of the log at a place in DRAM.
+    fn a_chain_under_a_slot_of_anything<'l>(log: LogView<'l>, slot: Slot) -> Result<Chain<'l>> {
+        Chain::of(log, slot) //~ E0308
+    }
+
+    fn an_offset_of_a_slot_of_anything(slot: Slot) -> u64 {
+        slot.offset() //~ E0599
     }
 }
 

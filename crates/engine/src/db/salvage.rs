@@ -14,7 +14,7 @@ use super::catalog::Catalog;
 use super::catalog::replay::LoggedChange;
 use super::engine::Engine;
 use super::recover::{chain_below, slot_of};
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::format::CATALOG_TABLE;
 use crate::log::{Log, LostRecord, OpenState};
@@ -157,7 +157,7 @@ struct Version {
     version: u64,
     /// Its body verifies, or may once its deltas are looked at.
     is_whole: bool,
-    slot: Slot,
+    slot: LogSlot,
 }
 
 /// Opens what is left of a store for reading.

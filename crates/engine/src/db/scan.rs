@@ -179,13 +179,16 @@ impl Scan {
             }
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
-                && let Some(below) = engine.log.peek_previous(ahead.offset())
+                && let Some(delta) = ahead.in_log()
+                && let Some(below) = engine.log.peek_previous(delta.offset())
             {
                 engine.log.prefetch_record(below.offset(), below.bytes());
             }
             let version = match before {
                 None => Some(slot),
-                Some(sequence) => version_before(view.log(), engine.cache.log_slot(slot), sequence)?,
+                Some(sequence) => {
+                    version_before(view.log(), engine.cache.log_slot(slot), sequence)?.map(Slot::from)
+                }
             };
             let Some(row) = view.row_at(&schema, version)? else { continue };
             engine.enqueue_chain(shared, &row);

@@ -10,10 +10,10 @@ use hedgerow_row::schema::layout::Layout;
 use smallvec::SmallVec;
 
 use super::catalog::Catalog;
-use super::chain::Chain;
+use super::chain::{Chain, replaced_by};
 use crate::Result;
 use crate::epoch::Guard;
-use crate::index::Slot;
+use crate::index::{LogSlot, Slot};
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
 use crate::log::{Log, LogView};
 use crate::sync::atomic::{Ordering, fence};
@@ -86,7 +86,8 @@ pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, guard: &Guard<'_>, row: &R
     let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
     if let Some(table) = catalog.by_id(row.table()) {
         let schema = table.schema.load();
-        let chain = chain_over(log.view(guard), row, table.levels.locate_version(row.key(), guard));
+        let newest = table.levels.locate_version(row.key(), guard).and_then(Slot::in_log);
+        let chain = chain_over(log.view(guard), row, newest);
         let mended = match (&chain, schema.layout(row.schema_version())) {
             (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
             _ => None,
@@ -116,7 +117,7 @@ pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, guard: &Guard<'_>, row: &R
 
 /// The version of a key that stands on `row`, from that under `slot` on down. It need not be the newest: while the row
 /// was being merged somebody may have written. But as long as it lasted nothing was freed, so the way there is whole.
-fn chain_over<'l>(log: LogView<'l>, row: &Record<'_>, mut slot: Option<Slot>) -> Option<Chain<'l>> {
+fn chain_over<'l>(log: LogView<'l>, row: &Record<'_>, mut slot: Option<LogSlot>) -> Option<Chain<'l>> {
     let mut last = u64::MAX;
     while let Some(version) = slot {
         let record = log.record(version.offset()).ok()?;
@@ -130,7 +131,7 @@ fn chain_over<'l>(log: LogView<'l>, row: &Record<'_>, mut slot: Option<Slot>) ->
                 return Some(chain);
             }
         }
-        slot = record.previous().map(Slot::from);
+        slot = replaced_by(&record).ok()?;
     }
     None
 }

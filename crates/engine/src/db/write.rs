@@ -34,7 +34,7 @@ use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared};
 use super::read::{Bodies, RowRef};
 use crate::epoch::Guard;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
@@ -68,7 +68,7 @@ fn surely_fits(old: Slot, bytes: usize) -> bool {
 #[derive(Debug)]
 pub(super) enum WriteOutcome {
     /// It is visible; this is what it replaced.
-    Published(Option<Slot>),
+    Published(Option<LogSlot>),
     /// It was not wanted any more, given what the slot holds.
     Refused,
     /// There is no free segment for so many bytes, or no room in the index. Let go of all guards, wait, try again.
@@ -96,7 +96,7 @@ impl Engine {
         key: &[u8],
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
-        accept: impl Fn(Option<Slot>) -> bool,
+        accept: impl Fn(Option<LogSlot>) -> bool,
     ) -> Result<WriteOutcome> {
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
@@ -172,17 +172,17 @@ impl Engine {
 
     /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
     #[inline]
-    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<Slot>, guard: &Guard<'_>) {
+    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<LogSlot>, guard: &Guard<'_>) {
         let Some(old) = old else { return };
-        if kind != RecordKind::Delta && !is_droppable_tombstone(old) {
+        if kind != RecordKind::Delta && !is_droppable_tombstone(*old) {
             self.count_obsolete(old, guard);
         } else if kind == RecordKind::Delta && old.depth() == 0 {
             self.log.chain_begun(old.offset());
         }
     }
 
-    /// Counts the records of a version, by its log slot, as obsolete. The guard was pinned while the version was current.
-    pub(super) fn count_obsolete(&self, old: Slot, guard: &Guard<'_>) {
+    /// Counts the records of a version as obsolete. The guard was pinned while the version was current.
+    pub(super) fn count_obsolete(&self, old: LogSlot, guard: &Guard<'_>) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
             return self.log.add_obsolete(old.offset(), old.bytes());
         }
@@ -262,8 +262,8 @@ impl Engine {
         key: &[u8],
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
-        accept: impl Fn(Option<Slot>) -> bool,
-    ) -> Result<Option<Option<Slot>>> {
+        accept: impl Fn(Option<LogSlot>) -> bool,
+    ) -> Result<Option<Option<LogSlot>>> {
         let mut waits = 0;
         if draft.kind != RecordKind::Delta && may_lack() {
             self.check_replaced_at_hand(table, key)?;
@@ -284,7 +284,7 @@ impl Engine {
         let guard = self.epoch.pin();
         let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot));
         match found.filter(|slot| slot.tag() == Tag::Delta) {
-            Some(slot) => check_at_hand(&self.log, &self.disk_waits, slot),
+            Some(slot) => check_at_hand(&self.log, &self.disk_waits, *slot),
             None => Ok(()),
         }
     }
@@ -320,7 +320,7 @@ impl Engine {
         let chain_max = self.options.delta_chain_max;
         let short = self.planned(table, |schema| {
             let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(None))?;
-            let plain = |old: Slot| self.takes_delta_unseen(old, plan.body_bytes());
+            let plain = |old: LogSlot| self.takes_delta_unseen(*old, plan.body_bytes());
             let draft = delta_draft(schema, None, plan.body_bytes());
             Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
         })?;
@@ -362,8 +362,8 @@ pub(super) struct At<'r, 's> {
     pub(super) table: &'r TableShared,
     pub(super) key: &'r [u8],
     pub(super) schema: &'s Arc<TableSchema>,
-    /// What the index says: the log slot.
-    pub(super) slot: Option<Slot>,
+    /// What the index says.
+    pub(super) slot: Option<LogSlot>,
     /// The row, unless it is absent or has expired.
     pub(super) row: Option<&'r RowRef<'s>>,
 }
@@ -433,7 +433,7 @@ impl Engine {
         at: At<'_, '_>,
         edit: Edit<'_, F>,
     ) -> Result<WriteOutcome, PlanError> {
-        let same = |now: Option<Slot>| now == at.slot;
+        let same = |now: Option<LogSlot>| now == at.slot;
         let (table, key, schema) = (at.table, at.key, at.schema);
         match (edit, at.row) {
             (Edit::Delete, _) => Ok(self.try_write(table, key, &Draft::tombstone(), |_| (), same)?),
@@ -453,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// Whether a delta with a body of `bytes` may go over `old`, a log slot, without a look at the row. A chain that is full, a
+    /// Whether a delta with a body of `bytes` may go over `old` without a look at the row. A chain that is full, a
     /// row that may have expired, or may become too long, takes the long way: [`Engine::with_row`].
     #[inline]
     pub(super) fn takes_delta_unseen(&self, old: Slot, bytes: usize) -> bool {
@@ -466,7 +466,7 @@ impl Engine {
     /// its chain is not full, and it does not become too long.
     pub(super) fn takes_delta(
         &self,
-        slot: Option<Slot>,
+        slot: Option<LogSlot>,
         row: Option<&RowRef<'_>>,
         bytes: usize,
     ) -> Result<bool> {
@@ -475,7 +475,7 @@ impl Engine {
         if slot.depth() >= self.options.delta_chain_max {
             return Ok(false);
         }
-        if surely_fits(slot, bytes) {
+        if surely_fits(*slot, bytes) {
             return Ok(true);
         }
         let there: usize = row.chain().records()?.map(Record::body_len).sum();
@@ -492,7 +492,7 @@ impl Engine {
         bytes: usize,
         fill: &dyn Fn(&mut [u8]),
     ) -> Result<WriteOutcome, PlanError> {
-        let same = |now: Option<Slot>| now == at.slot;
+        let same = |now: Option<LogSlot>| now == at.slot;
         if self.takes_delta(at.slot, row, bytes)? {
             let draft = delta_draft(at.schema, delta_expiry(expiry), bytes);
             return Ok(self.try_write(at.table, at.key, &draft, fill, same)?);

@@ -20,8 +20,9 @@ use std::ops::ControlFlow;
 use super::victims::low_extents;
 use super::{Emptied, PrefetchDepth};
 use crate::Result;
+use crate::db::chain::replaced_by;
 use crate::db::engine::{Engine, TableShared};
-use crate::index::Slot;
+use crate::index::LogSlot;
 use crate::log::LogView;
 use crate::log::format::{Record, RecordKind};
 
@@ -44,7 +45,7 @@ enum WayEnd {
 }
 
 /// Goes down from `now` to `record`, or to the row that the snapshot of `oldest` sees. That one is held.
-fn walk(log: LogView<'_>, now: Slot, record: &Record<'_>, oldest: u64) -> Result<WayEnd> {
+fn walk(log: LogView<'_>, now: LogSlot, record: &Record<'_>, oldest: u64) -> Result<WayEnd> {
     let mut on_the_way = Some(now);
     for _ in 0..STEPS_MAX {
         let Some(slot) = on_the_way else { return Ok(WayEnd::NotMet) };
@@ -55,7 +56,7 @@ fn walk(log: LogView<'_>, now: Slot, record: &Record<'_>, oldest: u64) -> Result
         if is_row_seen(&version, oldest) {
             return Ok(WayEnd::NotMet);
         }
-        on_the_way = version.previous().map(Slot::from);
+        on_the_way = replaced_by(&version)?;
     }
     Ok(WayEnd::Long)
 }
@@ -66,7 +67,7 @@ fn is_row_seen(version: &Record<'_>, oldest: u64) -> bool {
 }
 
 /// The sequence of the row that the snapshot of `oldest` sees: no older version is on its way. 0 if that is too far down.
-fn row_seen(log: LogView<'_>, now: Slot, oldest: u64) -> Result<u64> {
+fn row_seen(log: LogView<'_>, now: LogSlot, oldest: u64) -> Result<u64> {
     let mut on_the_way = Some(now);
     for _ in 0..LONG_STEPS_MAX {
         let Some(slot) = on_the_way else { break };
@@ -74,7 +75,7 @@ fn row_seen(log: LogView<'_>, now: Slot, oldest: u64) -> Result<u64> {
         if is_row_seen(&version, oldest) {
             return Ok(version.sequence());
         }
-        on_the_way = version.previous().map(Slot::from);
+        on_the_way = replaced_by(&version)?;
     }
     Ok(0)
 }

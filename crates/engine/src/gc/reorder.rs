@@ -22,7 +22,7 @@ use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::epoch::Guard;
-use crate::index::{ScanBatch, Slot, Tag};
+use crate::index::{LogSlot, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
 use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
 use crate::sync::atomic::Ordering;
@@ -38,20 +38,21 @@ const ROWS_MIN: usize = 8;
 const RUN_MIN: usize = 16;
 /// Rows this far apart, in bytes, cost no more for it: what a page or the processor's own prefetching covers.
 const NEAR_BYTES: u64 = 4096;
-/// Whether a slot leads to a row that counts: a large one between small ones would keep them apart for ever.
-fn counts(slot: &Slot) -> bool {
-    matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES
+/// The slot, if it leads to a row in the log that counts: a large one between small ones would keep them apart for ever.
+fn counted(slot: &Slot) -> Option<LogSlot> {
+    let counts = |slot: &LogSlot| matches!(slot.tag(), Tag::Row | Tag::Delta) && slot.bytes() <= NEAR_BYTES;
+    slot.in_log().filter(counts)
 }
 
 /// Whether of two rows, one after the other in key order or against it, the second lies near the first.
-fn are_near(one: &Slot, next: &Slot) -> bool {
+fn are_near(one: LogSlot, next: LogSlot) -> bool {
     next.offset().abs_diff(one.offset()) <= NEAR_BYTES + next.bytes()
 }
 
 /// Whether at least a quarter of the rows, in key order or against it, do not lie near the one before.
 fn are_out_of_order(slots: &[Slot]) -> bool {
     let (mut rows, mut jumps, mut before) = (0, 0, None);
-    for slot in slots.iter().filter(|slot| counts(slot)) {
+    for slot in slots.iter().filter_map(counted) {
         jumps += usize::from(before.is_some_and(|before| !are_near(before, slot)));
         before = Some(slot);
         rows += 1;
@@ -61,9 +62,10 @@ fn are_out_of_order(slots: &[Slot]) -> bool {
 
 /// The rows that do not lie in a run with others. Ranges overlap: what was brought together for one stays where it is when it is
 /// part of another.
-fn isolated(slots: &[Slot]) -> impl Iterator<Item = Slot> {
-    let runs = slots.chunk_by(|one, next| counts(one) && counts(next) && are_near(one, next));
-    runs.filter(|run| run.len() < RUN_MIN).flatten().copied().filter(counts)
+fn isolated(slots: &[Slot]) -> impl Iterator<Item = LogSlot> {
+    let runs = slots
+        .chunk_by(|one, next| counted(one).zip(counted(next)).is_some_and(|(one, next)| are_near(one, next)));
+    runs.filter(|run| run.len() < RUN_MIN).flatten().filter_map(counted)
 }
 
 impl Engine {
@@ -124,8 +126,7 @@ impl Engine {
 
     /// Copies the rows that do not lie together into the log, one after the other.
     fn copy_isolated(&self, table: &TableShared, slots: &[Slot], guard: &Guard<'_>) {
-        let isolated: SmallVec<[Slot; ROWS]> =
-            isolated(slots).map(|slot| self.cache.log_slot(slot)).collect();
+        let isolated: SmallVec<[LogSlot; ROWS]> = isolated(slots).collect();
         for group in isolated.chunks(GROUP) {
             let mut log_slots = [None; GROUP];
             log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));

@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use super::*;
 use crate::db::fixture::options;
+use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::{Db, Schema, Table, Type, Value};
 
@@ -35,7 +36,7 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     put(&flat, b"key", b"value");
     {
         let guard = engine.epoch.pin();
-        let slot = shared.levels.locate(b"key", &guard).unwrap();
+        let slot = shared.levels.locate(b"key", &guard).and_then(Slot::in_log).unwrap();
         let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
         fill(&flat, 1);
         assert!(flat.delete(b"key").unwrap());
@@ -91,7 +92,7 @@ fn a_close_does_not_bring_freed_segments_back() {
 fn place(flat: &Table, key: &[u8]) -> u64 {
     let engine = flat.engine();
     let guard = engine.epoch.pin();
-    flat.shared().levels.locate(key, &guard).unwrap().offset()
+    flat.shared().levels.locate(key, &guard).unwrap().log_offset()
 }
 
 /// One corrupted record costs its segment, and not the space of all others.

@@ -202,7 +202,7 @@ mod tests {
 
     use hedgerow_device::Random;
 
-    use super::super::ScanBatch;
+    use super::super::{LogSlot, ScanBatch};
     use super::*;
 
     fn slots_of(index: &Index, guard: &Guard<'_>) -> BTreeMap<Vec<u8>, Slot> {
@@ -224,7 +224,7 @@ mod tests {
                 let key = format!("key{:04}", random.below(300)).into_bytes();
                 let guard = epoch.pin();
                 let tag = if random.below(2) == 0 { Tag::Row } else { Tag::Tombstone };
-                let slot = Slot::new(tag, n * 8, 64);
+                let slot = Slot::from(LogSlot::new(tag, n * 8, 64));
                 let (decision, apart) = match random.below(10) {
                     0 => (Decision::Keep, true),
                     1 => (Decision::Remove, true),
@@ -275,7 +275,7 @@ mod tests {
         let guard = epoch.pin();
         let key = |n: u64| format!("{n:060}").into_bytes();
         let put = |n, tag| {
-            let slot = Slot::new(tag, n * 8, 64);
+            let slot = Slot::from(LogSlot::new(tag, n * 8, 64));
             index.upsert(&key(n), &guard, || true, |_| (Decision::Store(slot), ()))
         };
         let rows = (0..).take_while(|&n| put(n, Tag::Row).is_ok()).count() as u64;

@@ -81,7 +81,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use super::super::{Decision, NodeArena, Tag};
+    use super::super::{Decision, LogSlot, NodeArena, Tag};
     use super::*;
     use crate::epoch::Epoch;
 
@@ -89,7 +89,7 @@ mod tests {
         let (arena, epoch) = (Arc::new(NodeArena::new(1 << 30).unwrap()), Arc::new(Epoch::new()));
         let index = Index::new(arena, Arc::clone(&epoch));
         for (n, key) in keys.iter().enumerate() {
-            let slot = Slot::new(Tag::Row, (n as u64 + 1) * 8, 64);
+            let slot = Slot::from(LogSlot::new(Tag::Row, (n as u64 + 1) * 8, 64));
             index.upsert(key, &epoch.pin(), |_| (Decision::Store(slot), ())).unwrap();
         }
         (index, epoch)

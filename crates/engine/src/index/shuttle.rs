@@ -20,7 +20,7 @@ fn explore(test: fn()) {
 }
 
 fn slot(n: u64) -> Slot {
-    Slot::new(Tag::Row, n * 8, 32)
+    Slot::from(LogSlot::new(Tag::Row, n * 8, 32))
 }
 
 fn fresh() -> Arc<Index> {
@@ -65,7 +65,7 @@ fn readers_see_every_key_while_leaves_split_and_slots_change() {
             for n in [1, 3, 7] {
                 assert_eq!(index.get(&key(n), &guard), Some(slot(n)), "a key that is not touched");
             }
-            let seen = index.get(&key(5), &guard).expect("a key that stays").offset() / 8;
+            let seen = index.get(&key(5), &guard).expect("a key that stays").log_offset() / 8;
             assert!(seen % 100 == 5 && seen >= newest, "slots of one key do not go back");
             newest = seen;
         }
@@ -170,7 +170,10 @@ fn scans_are_in_order_and_whole_while_leaves_come_and_go() {
                 stays.iter().all(|n| keys.iter().any(|k| k == &key(*n))),
                 "keys that stay are in every scan"
             );
-            assert!(batch.iter().all(|(k, slot)| k == key(slot.offset() / 8)), "slots are with their keys");
+            assert!(
+                batch.iter().all(|(k, slot)| k == key(slot.log_offset() / 8)),
+                "slots are with their keys"
+            );
         }
         writer.join().unwrap();
     });
@@ -191,7 +194,7 @@ fn concurrent_upserts_of_one_key_lose_nothing() {
                     for _ in 0..2 {
                         let guard = index.epoch.pin();
                         let add = |old: Option<Slot>| {
-                            let now = old.map_or(0, |old| old.offset() / 8) + 1;
+                            let now = old.map_or(0, |old| old.log_offset() / 8) + 1;
                             (Decision::Store(slot(now)), now)
                         };
                         index.upsert(b"k99", &guard, add).expect("room");
@@ -302,7 +305,7 @@ fn readers_of_a_replaced_tree_end_in_the_old_or_the_new() {
         });
         for n in 0..6 {
             let found = index.get(&key(n), &index.epoch.pin()).expect("in every tree");
-            assert_eq!(found.offset() / 8 % 100, n);
+            assert_eq!(found.log_offset() / 8 % 100, n);
         }
         replacer.join().unwrap();
         while index.epoch.collect() > 0 {}
@@ -317,7 +320,7 @@ fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
         let (arena, epoch) = (Arc::new(NodeArena::new(1 << 20).expect("an arena")), Arc::new(Epoch::new()));
         let index = Arc::new(RowIndex::new(&arena, &epoch));
         let write = |index: &RowIndex, epoch: &Epoch, tag, n: u64| {
-            let slot = Slot::new(tag, n * 8, 32);
+            let slot = Slot::from(LogSlot::new(tag, n * 8, 32));
             let old = index.upsert(&key(1), &epoch.pin(), || true, |old| (Decision::Store(slot), old));
             old.expect("room")
         };
@@ -339,7 +342,7 @@ fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
             index.rows().scan_forward(Bound::Unbounded, Bound::Unbounded, 9, &guard, &mut batch);
             assert!(batch.slots().iter().all(|slot| slot.tag() == Tag::Row), "a tombstone among the rows");
             if let Some(slot) = index.find(&key(1), &guard) {
-                assert!([1, 100, 101, 102, 200, 201, 202].contains(&(slot.offset() / 8)));
+                assert!([1, 100, 101, 102, 200, 201, 202].contains(&(slot.log_offset() / 8)));
             }
         }
         let olds: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
@@ -347,9 +350,9 @@ fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
             olds.iter().all(Option::is_some),
             "a writer did not find what the one before wrote: {olds:?}"
         );
-        let mut places: Vec<u64> = olds.into_iter().flatten().map(|slot| slot.offset() / 8).collect();
+        let mut places: Vec<u64> = olds.into_iter().flatten().map(|slot| slot.log_offset() / 8).collect();
         let last = index.find(&key(1), &epoch.pin()).expect("it was written");
-        places.push(last.offset() / 8);
+        places.push(last.log_offset() / 8);
         places.sort_unstable();
         assert_eq!(places, [1, 100, 101, 102, 200, 201, 202], "each was replaced once");
         assert_eq!((last.tag(), index.len(), index.mixed()), (Tag::Tombstone, 0, 0));

@@ -26,6 +26,7 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::ops::Deref;
 
 use crate::size_class::{LARGEST, class_bytes, class_of};
 
@@ -54,10 +55,25 @@ pub enum Tag {
     Reserved,
 }
 
-/// One key's word in the index. The module describes its layout.
+/// One key's word in the index. The module describes its layout. It has an address for whoever asked where it [leads](Slot::leads_to).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Slot(NonZeroU64);
+
+/// A slot that leads into the log: never a cached one. Only such a slot has an offset in the log, and becomes what a record says
+/// that it replaced; the word is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct LogSlot(Slot);
+
+/// Where a slot leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotTarget {
+    /// To a record in the log.
+    Log(LogSlot),
+    /// To the entry at this place in the cache.
+    Cache(u64),
+}
 
 impl Slot {
     /// Log offsets are multiples of 8 below this.
@@ -67,32 +83,51 @@ impl Slot {
     /// The sticky value of [`Slot::older_versions`].
     pub const OLDER_VERSIONS_SATURATED: u8 = 255;
 
-    /// A slot of `tag` for the record at log offset `offset`, of `bytes` bytes; depth 0, no older versions, no expiry.
-    pub fn new(tag: Tag, offset: u64, bytes: u64) -> Slot {
-        debug_assert!(offset.is_multiple_of(8) && offset < Self::OFFSET_END, "offset {offset} in a slot");
-        let tag: u64 = match tag {
-            Tag::Row => 1,
-            Tag::Delta => 2,
-            Tag::Tombstone | Tag::Cached | Tag::Reserved => 3,
-        };
-        let word = tag << TAG_AT | u64::from(class_of(bytes)) << CLASS_AT | (offset >> 3 & ADDR_MASK);
-        Slot(NonZeroU64::new(word).expect("the tag is not zero"))
-    }
-
     /// The slot of the row of `log_slot`, a row or delta, once the cache holds it at `place` in a record of `bytes` bytes.
-    pub fn cached(log_slot: Slot, place: u64, bytes: u64) -> Slot {
+    pub fn cached(log_slot: LogSlot, place: u64, bytes: u64) -> Slot {
         debug_assert!(matches!(log_slot.tag(), Tag::Row | Tag::Delta), "{log_slot:?} is not to be cached");
-        debug_assert!(place.is_multiple_of(8) && place < Self::OFFSET_END, "place {place} in a slot");
+        check_address(place);
         let kept = log_slot.raw() & (1 << EXPIRES_AT | 7 << DEPTH_AT | 0xff << OLDER_VERSIONS_AT);
         let word =
             CACHED << TAG_AT | kept | u64::from(class_of(bytes)) << CLASS_AT | (place >> 3 & ADDR_MASK);
         Slot(NonZeroU64::new(word).expect("the tag is not zero"))
     }
 
-    /// Whether the slot's offset is a place in the cache, not in the log.
+    /// Whether the slot leads to a place in the cache, not in the log.
     #[inline]
     pub fn is_cached(self) -> bool {
         self.raw() >> TAG_AT == CACHED
+    }
+
+    /// Where the newest record is found.
+    #[inline(always)]
+    pub fn leads_to(self) -> SlotTarget {
+        if self.is_cached() { SlotTarget::Cache(self.address()) } else { SlotTarget::Log(LogSlot(self)) }
+    }
+
+    /// The slot, if it leads into the log.
+    #[inline(always)]
+    pub fn in_log(self) -> Option<LogSlot> {
+        match self.leads_to() {
+            SlotTarget::Log(slot) => Some(slot),
+            SlotTarget::Cache(_) => None,
+        }
+    }
+
+    /// The place in the cache, if the slot leads there.
+    #[inline(always)]
+    pub fn in_cache(self) -> Option<u64> {
+        match self.leads_to() {
+            SlotTarget::Log(_) => None,
+            SlotTarget::Cache(place) => Some(place),
+        }
+    }
+
+    /// A cached slot with its entry moved to `place`, all else kept. `None` for one that leads into the log.
+    #[must_use]
+    pub fn moved_in_cache(self, place: u64) -> Option<Slot> {
+        check_address(place);
+        self.is_cached().then(|| self.with(0, ADDR_MASK, place >> 3 & ADDR_MASK))
     }
 
     /// The word, for the tree.
@@ -116,8 +151,13 @@ impl Slot {
         }
     }
 
-    /// Log offset of the newest record, in bytes; of a cached slot, the place in the cache.
-    pub fn offset(self) -> u64 {
+    /// Log offset of the newest record, which is in the log.
+    #[cfg(test)]
+    pub(crate) fn log_offset(self) -> u64 {
+        self.in_log().expect("a slot that leads into the log").offset()
+    }
+
+    fn address(self) -> u64 {
         (self.raw() & ADDR_MASK) << 3
     }
 
@@ -136,7 +176,7 @@ impl Slot {
         (self.raw() >> OLDER_VERSIONS_AT & 0xff) as u8
     }
 
-    /// Bytes of the newest record, rounded up to its size class.
+    /// Bytes of the newest record, or of that in the cache, rounded up to its size class.
     pub fn bytes(self) -> u64 {
         class_bytes((self.raw() >> CLASS_AT & 0x7f) as u8)
     }
@@ -146,46 +186,14 @@ impl Slot {
         self.raw() >> CLASS_AT & 0x7f == u64::from(LARGEST)
     }
 
-    /// With the expiry bit set to `expires`.
-    #[must_use]
-    pub fn with_expires(self, expires: bool) -> Slot {
-        self.with(EXPIRES_AT, 1, u64::from(expires))
-    }
-
-    /// With `depth` deltas in the chain, at most [`Slot::DEPTH_MAX`].
-    #[must_use]
-    pub fn with_depth(self, depth: u8) -> Slot {
-        debug_assert!(depth <= Self::DEPTH_MAX, "depth {depth} in a slot");
-        self.with(DEPTH_AT, 7, u64::from(depth.min(Self::DEPTH_MAX)))
-    }
-
-    /// With so many older records.
-    #[must_use]
-    pub fn with_older_versions(self, older: u8) -> Slot {
-        self.with(OLDER_VERSIONS_AT, 0xff, u64::from(older))
-    }
-
-    /// With `more` older records added; sticks at "many".
-    #[must_use]
-    pub fn add_older_versions(self, more: u8) -> Slot {
-        self.with_older_versions(self.older_versions().saturating_add(more))
-    }
-
     /// With `fewer` older records; "many" stays "many".
     #[must_use]
     pub fn subtract_older_versions(self, fewer: u8) -> Slot {
         if self.older_versions() == Self::OLDER_VERSIONS_SATURATED {
             self
         } else {
-            self.with_older_versions(self.older_versions().saturating_sub(fewer))
+            self.with(OLDER_VERSIONS_AT, 0xff, u64::from(self.older_versions().saturating_sub(fewer)))
         }
-    }
-
-    /// With the record moved to `offset`, all else kept.
-    #[must_use]
-    pub fn with_offset(self, offset: u64) -> Slot {
-        debug_assert!(offset.is_multiple_of(8) && offset < Self::OFFSET_END, "offset {offset} in a slot");
-        self.with(0, ADDR_MASK, offset >> 3 & ADDR_MASK)
     }
 
     fn with(self, at: u32, mask: u64, value: u64) -> Slot {
@@ -194,16 +202,93 @@ impl Slot {
     }
 }
 
+impl LogSlot {
+    /// A slot of `tag` for the record at log offset `offset`, of `bytes` bytes; depth 0, no older versions, no expiry.
+    pub fn new(tag: Tag, offset: u64, bytes: u64) -> LogSlot {
+        check_address(offset);
+        let tag: u64 = match tag {
+            Tag::Row => 1,
+            Tag::Delta => 2,
+            Tag::Tombstone | Tag::Cached | Tag::Reserved => 3,
+        };
+        let word = tag << TAG_AT | u64::from(class_of(bytes)) << CLASS_AT | (offset >> 3 & ADDR_MASK);
+        LogSlot(Slot(NonZeroU64::new(word).expect("the tag is not zero")))
+    }
+
+    /// Log offset of the newest record, in bytes.
+    pub fn offset(self) -> u64 {
+        self.0.address()
+    }
+
+    /// With the record moved to `offset`, all else kept.
+    #[must_use]
+    pub fn with_offset(self, offset: u64) -> LogSlot {
+        check_address(offset);
+        LogSlot(self.0.with(0, ADDR_MASK, offset >> 3 & ADDR_MASK))
+    }
+
+    /// With the expiry bit set to `expires`.
+    #[must_use]
+    pub fn with_expires(self, expires: bool) -> LogSlot {
+        LogSlot(self.0.with(EXPIRES_AT, 1, u64::from(expires)))
+    }
+
+    /// With `depth` deltas in the chain, at most [`Slot::DEPTH_MAX`].
+    #[must_use]
+    pub fn with_depth(self, depth: u8) -> LogSlot {
+        debug_assert!(depth <= Slot::DEPTH_MAX, "depth {depth} in a slot");
+        LogSlot(self.0.with(DEPTH_AT, 7, u64::from(depth.min(Slot::DEPTH_MAX))))
+    }
+
+    /// With so many older records.
+    #[must_use]
+    pub fn with_older_versions(self, older: u8) -> LogSlot {
+        LogSlot(self.0.with(OLDER_VERSIONS_AT, 0xff, u64::from(older)))
+    }
+
+    /// With `more` older records added; sticks at "many".
+    #[must_use]
+    pub fn add_older_versions(self, more: u8) -> LogSlot {
+        self.with_older_versions(self.older_versions().saturating_add(more))
+    }
+}
+
+impl From<LogSlot> for Slot {
+    #[inline]
+    fn from(slot: LogSlot) -> Slot {
+        slot.0
+    }
+}
+
+impl Deref for LogSlot {
+    type Target = Slot;
+
+    #[inline]
+    fn deref(&self) -> &Slot {
+        &self.0
+    }
+}
+
+fn check_address(address: u64) {
+    debug_assert!(address.is_multiple_of(8) && address < Slot::OFFSET_END, "address {address} in a slot");
+}
+
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot")
             .field("tag", &self.tag())
-            .field("offset", &self.offset())
+            .field(if self.is_cached() { "place" } else { "offset" }, &self.address())
             .field("bytes", &self.bytes())
             .field("depth", &self.depth())
             .field("older_versions", &self.older_versions())
             .field("expires", &self.expires())
             .finish()
+    }
+}
+
+impl fmt::Debug for LogSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -215,24 +300,29 @@ mod tests {
 
     #[test]
     fn the_largest_size_class_says_nothing() {
-        assert!(Slot::new(Tag::Row, 0, u64::MAX).bytes_unknown());
-        assert!(!Slot::new(Tag::Row, 0, 1 << 20).bytes_unknown());
+        assert!(LogSlot::new(Tag::Row, 0, u64::MAX).bytes_unknown());
+        assert!(!LogSlot::new(Tag::Row, 0, 1 << 20).bytes_unknown());
     }
 
     #[test]
     fn the_word_is_as_documented() {
-        let slot = Slot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_older_versions(3).with_expires(true);
+        let slot =
+            LogSlot::new(Tag::Delta, 0x1238, 32).with_depth(5).with_older_versions(3).with_expires(true);
         assert_eq!(slot.raw(), 2 << 61 | 1 << 60 | 5 << 57 | 3 << 42 | 0x247);
     }
 
     #[test]
     fn a_cached_slot_keeps_what_callers_look_at() {
         let log_slot =
-            Slot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_older_versions(3).with_expires(true);
+            LogSlot::new(Tag::Delta, 0x1238, 100).with_depth(5).with_older_versions(3).with_expires(true);
         let cached = Slot::cached(log_slot, 0x40, 1_200);
         assert_eq!(cached.raw() >> 61, 4);
         assert!(cached.is_cached() && !log_slot.is_cached());
-        assert_eq!((cached.tag(), cached.offset()), (Tag::Cached, 0x40));
+        assert_eq!(log_slot.moved_in_cache(0x80), None);
+        let moved = cached.moved_in_cache(0x80).unwrap();
+        assert_eq!((moved.in_cache(), moved.moved_in_cache(0x40)), (Some(0x80), Some(cached)));
+        assert_eq!((cached.tag(), cached.in_cache(), cached.in_log()), (Tag::Cached, Some(0x40), None));
+        assert_eq!((Slot::from(log_slot).in_log(), log_slot.in_cache()), (Some(log_slot), None));
         assert_eq!((cached.depth(), cached.older_versions(), cached.expires()), (5, 3, true));
         assert!((1_200..1_350).contains(&cached.bytes()));
     }
@@ -244,13 +334,14 @@ mod tests {
             more: u8, expires: bool,
         ) {
             let tag = [Tag::Row, Tag::Delta, Tag::Tombstone][tag];
-            let slot = Slot::new(tag, unit * 8, bytes).with_depth(depth).with_older_versions(older).with_expires(expires);
-            prop_assert_eq!(Slot::from_raw(slot.raw()), Some(slot));
-            let moved = moved * 8;
+            let slot = LogSlot::new(tag, unit * 8, bytes).with_depth(depth).with_older_versions(older).with_expires(expires);
+            prop_assert_eq!(Slot::from_raw(slot.raw()).and_then(Slot::in_log), Some(slot));
+            let fewer = if older == 255 { 255 } else { older.saturating_sub(more) };
+            let fewer = (slot.subtract_older_versions(more).in_log().unwrap(), fewer);
             for (slot, older) in [
                 (slot, older),
                 (slot.add_older_versions(more), older.saturating_add(more)),
-                (slot.subtract_older_versions(more), if older == 255 { 255 } else { older.saturating_sub(more) }),
+                fewer,
             ] {
                 prop_assert_eq!(slot.tag(), tag);
                 prop_assert_eq!(slot.offset(), unit * 8);
@@ -259,8 +350,8 @@ mod tests {
                 prop_assert_eq!(slot.expires(), expires);
                 prop_assert!(slot.bytes() >= bytes.min(1_966_080));
                 prop_assert!(slot.bytes() <= bytes.max(32) + bytes / 8);
-                let elsewhere = slot.with_offset(moved);
-                prop_assert_eq!(elsewhere.offset(), moved);
+                let elsewhere = slot.with_offset(moved * 8);
+                prop_assert_eq!(elsewhere.offset(), moved * 8);
                 prop_assert_eq!(elsewhere.with_offset(unit * 8), slot);
             }
         }

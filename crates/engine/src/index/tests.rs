@@ -11,7 +11,7 @@ use super::*;
 type Model = BTreeMap<Vec<u8>, Slot>;
 
 fn slot(n: u64) -> Slot {
-    Slot::new(Tag::Row, n % (1 << 40) * 8, 64)
+    Slot::from(LogSlot::new(Tag::Row, n % (1 << 40) * 8, 64))
 }
 
 fn fresh() -> (Arc<NodeArena>, Arc<Epoch>) {
@@ -623,14 +623,14 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
         for _ in 0..sized(200) {
             let n = r.below(keys / 4) * 4;
             let found = index.get(&stress_key(n), &guard).expect("a key that stays");
-            assert_eq!(found.offset() >> 23, n, "the slot of another key");
+            assert_eq!(found.log_offset() >> 23, n, "the slot of another key");
         }
         let wanted: Vec<Vec<u8>> = (0..40).map(|_| stress_key(r.below(keys))).collect();
         let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
         let mut out = vec![None; 40];
         index.multi_get(&wanted, &guard, &mut out);
         for (key, found) in wanted.iter().zip(out) {
-            assert!(found.is_none_or(|found| stress_key(found.offset() >> 23) == **key));
+            assert!(found.is_none_or(|found| stress_key(found.log_offset() >> 23) == **key));
         }
         let mut stays = 0;
         let reverse = rounds % 2 == 0;
@@ -645,7 +645,7 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
                 if let Some(last) = &last {
                     assert!(if reverse { key < &last[..] } else { key > &last[..] }, "order");
                 }
-                let n = found.offset() >> 23;
+                let n = found.log_offset() >> 23;
                 assert_eq!(key, stress_key(n), "the slot of another key");
                 stays += u64::from(n.is_multiple_of(4));
                 last = Some(key.to_vec());
@@ -673,7 +673,7 @@ fn concurrent_increments_of_few_keys_lose_nothing() {
                     let key = [b'c', ((i + t) % 5) as u8];
                     let now = index.upsert(&key, &index.epoch.pin(), |old| {
                         decided.fetch_add(1, Ordering::Relaxed);
-                        let now = old.map_or(0, |old| old.offset() / 8) + 1;
+                        let now = old.map_or(0, |old| old.log_offset() / 8) + 1;
                         (Decision::Store(slot(now)), now)
                     });
                     assert!(now.unwrap() > 0);
@@ -686,7 +686,7 @@ fn concurrent_increments_of_few_keys_lose_nothing() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let guard = index.epoch.pin();
-    let sum: u64 = (0..5).map(|n| index.get(&[b'c', n], &guard).unwrap().offset() / 8).sum();
+    let sum: u64 = (0..5).map(|n| index.get(&[b'c', n], &guard).unwrap().log_offset() / 8).sum();
     assert_eq!((sum, decided.load(Ordering::Relaxed)), (4 * EACH, 4 * EACH));
 }
 
@@ -708,7 +708,7 @@ fn a_replaced_tree_serves_its_readers_to_the_end() {
             while !stop.load(Ordering::Relaxed) {
                 let n = r.below(KEYS);
                 let found = index.get(&[n.to_be_bytes(), [b'k'; 8]].concat(), &index.epoch.pin());
-                assert_eq!(found.expect("in every tree").offset() >> 23, n);
+                assert_eq!(found.expect("in every tree").log_offset() >> 23, n);
             }
         })
     };

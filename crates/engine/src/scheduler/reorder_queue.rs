@@ -64,7 +64,7 @@ impl ReorderQueue {
     /// Remembers the rows that are to be; whether some were already.
     pub(crate) fn remember(&self, slots: &[Slot]) -> bool {
         let mut met = false;
-        for slot in slots {
+        for slot in slots.iter().filter_map(|slot| slot.in_log()) {
             let hash = (slot.offset() >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             if !(hash >> 58).is_multiple_of(SAMPLE) {
                 continue;

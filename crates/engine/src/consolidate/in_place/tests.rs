@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
 use crate::db::fixture::options;
+use crate::index::Slot;
 use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
@@ -70,7 +71,7 @@ fn writes_of(table: &Table) -> Writes {
     let (engine, shared) = (table.engine(), table.shared());
     let through = engine.log.checkpoint().unwrap();
     let guard = engine.epoch.pin();
-    let slot = shared.levels.locate_version(KEY, &guard).unwrap();
+    let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
     let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     let merge = engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
@@ -136,7 +137,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let tier = table.engine().log.tier();
     let (slot, body) = {
         let guard = table.engine().epoch.pin();
-        let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
+        let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
         (slot, Chain::of(table.engine().log.view(&guard), slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
@@ -160,7 +161,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     let plan = |what: &str, through: u64| {
         let (engine, shared) = (table.engine(), table.shared());
         let guard = engine.epoch.pin();
-        let slot = shared.levels.locate_version(KEY, &guard).unwrap();
+        let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
         let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
         assert!(
             engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().is_none(),
@@ -177,7 +178,7 @@ fn what_cannot_be_merged_in_place_is_not() {
     table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
     let (engine, shared) = (table.engine(), table.shared());
     let guard = engine.epoch.pin();
-    let slot = shared.levels.locate_version(KEY, &guard).unwrap();
+    let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
     let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     assert!(
         engine.in_place_merge().plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(),
@@ -206,7 +207,7 @@ fn a_snapshot_sees_what_it_saw() {
 /// Where the body of the row under all versions lies.
 fn body_of(table: &Table) -> u64 {
     let (engine, guard) = (table.engine(), table.engine().epoch.pin());
-    let slot = table.shared().levels.locate_version(KEY, &guard).unwrap();
+    let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
     Chain::of(engine.log.view(&guard), slot).unwrap().base_row().unwrap().body_offset()
 }
 

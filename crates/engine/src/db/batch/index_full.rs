@@ -247,7 +247,7 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
             store.publish_half(|_| {
                 copying = Some(scope.spawn(|| {
                     let guard = engine.epoch.pin();
-                    let slot = table.levels.locate_version(b"row", &guard).unwrap();
+                    let slot = table.levels.locate_version(b"row", &guard).and_then(Slot::in_log).unwrap();
                     Chain::walked(engine.log.view(&guard), slot)
                         .and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));

@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, FastTierOptions};
 
 use super::*;
 use crate::cache::check_options;
+use crate::db::chain::replaced_by;
 use crate::db::fixture;
 use crate::log::segment::SegmentKind;
 use crate::options::CachePolicy;
@@ -45,8 +46,7 @@ fn cache(db: &Db, table: &Table, key: &[u8]) -> u64 {
     table.get(key).unwrap();
     db.tend_cache();
     let slot = slot(table, key);
-    assert!(slot.is_cached(), "{} is not cached", key.escape_ascii());
-    slot.offset()
+    slot.in_cache().unwrap_or_else(|| panic!("{} is not cached", key.escape_ascii()))
 }
 
 fn rounds(db: &Db) {
@@ -68,7 +68,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     let engine = table.engine();
     let guard = engine.epoch.pin();
     let cached = table.shared().levels.locate(b"k", &guard).unwrap();
-    assert_eq!(engine.cache.log_slot(cached), log_slot);
+    assert_eq!(*engine.cache.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
     let metrics = db.metrics();
@@ -136,12 +136,12 @@ fn every_write_replaces_the_cached_row() {
         write(&db, &table);
         assert_eq!(a_of(&table, b"k"), wanted, "{name}");
         let now = slot(&table, b"k");
-        assert!(!now.is_cached(), "{name}");
+        let now = now.in_log().expect(name);
         let previous = {
             let view = table.engine().read_view();
-            Slot::from(view.log().record(now.offset()).unwrap().previous().unwrap())
+            replaced_by(&view.log().record(now.offset()).unwrap()).unwrap().unwrap()
         };
-        assert!(!previous.is_cached() && previous.offset() != place, "{name}: {previous:?}");
+        assert!(previous.offset() != place, "{name}: {previous:?}");
         std::iter::from_fn(|| table.engine().cache.next_request()).for_each(drop);
         rounds(&db);
         assert_eq!(
@@ -229,10 +229,10 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     assert!(cached.is_cached());
     assert_eq!(engine.cache.log_slot(cached).older_versions(), 1);
     let mut state = engine.cache.state.lock();
-    assert!(engine.cache_worker().evict(&mut state, table.shared(), cached.offset()));
+    assert!(engine.cache_worker().evict(&mut state, table.shared(), cached.in_cache().unwrap()));
     assert_eq!(levels.locate(b"k", &guard).unwrap().older_versions(), 1);
     // Both are in the log still, as the store is to say when it is closed.
-    levels.replace(b"k", &guard, |now| Some(now.add_older_versions(1))).unwrap();
+    levels.replace(b"k", &guard, |now| Some(now.in_log()?.add_older_versions(1).into())).unwrap();
 }
 
 /// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.
@@ -249,7 +249,7 @@ fn an_eviction_leaves_the_rows_next_entry_alone() {
     let mut state = engine.cache.state.lock();
     assert!(!engine.cache_worker().evict(&mut state, table.shared(), first));
     assert!(!engine.cache_worker().move_row(&mut state, table.shared(), first));
-    assert_eq!(slot(&table, b"k").offset(), second);
+    assert_eq!(slot(&table, b"k").in_cache(), Some(second));
     drop(guard);
 }
 
@@ -301,7 +301,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         let engine = table.engine();
         let view = engine.read_view();
         let found = table.shared().levels.locate(b"k", view.guard());
-        let place = found.unwrap().offset();
+        let place = found.unwrap().in_cache().unwrap();
         match end {
             "overwritten" => put(&table, b"k", 8),
             "evicted" => assert!({
@@ -336,7 +336,7 @@ fn a_late_admission_loses_to_a_write() {
     put(&table, b"k", 1);
     let engine = table.engine();
     let guard = engine.epoch.pin();
-    let log_slot = table.shared().levels.locate(b"k", &guard).unwrap();
+    let log_slot = table.shared().levels.locate(b"k", &guard).and_then(Slot::in_log).unwrap();
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();
     let id = table.shared().id.load(std::sync::atomic::Ordering::Relaxed);

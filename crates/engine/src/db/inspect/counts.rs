@@ -16,7 +16,7 @@ use super::super::engine::{Engine, TableShared};
 use super::super::{Db, Handle};
 use crate::cache::Cache;
 use crate::epoch::Epoch;
-use crate::index::{ScanBatch, Slot, Tag};
+use crate::index::{LogSlot, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
 use crate::log::format::CATALOG_TABLE;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
@@ -131,8 +131,8 @@ impl CountsCheck<'_> {
         )?;
         each_slot(
             |cursor, batch| table.levels.next_tombstones(cursor, STEP, &guard, batch),
-            |key, slot| match slot.tag() {
-                Tag::Tombstone => {
+            |key, slot| match slot.in_log() {
+                Some(slot) if slot.tag() == Tag::Tombstone => {
                     let records = keys.remove(key).unwrap_or(0);
                     let slot = (slot, self.log.view(&guard));
                     self.check_slot((table, key), slot, records, &mut held.unneeded)
@@ -160,7 +160,7 @@ impl CountsCheck<'_> {
     fn check_slot(
         &self,
         (table, key): (&TableShared, &[u8]),
-        (slot, log): (Slot, LogView<'_>),
+        (slot, log): (LogSlot, LogView<'_>),
         records: usize,
         unneeded: &mut BTreeMap<u64, (u32, u64)>,
     ) -> Result<()> {
@@ -175,7 +175,7 @@ impl CountsCheck<'_> {
         if version.len() != usize::from(slot.depth()) + 1 {
             return Err(wrong(table, key, &format!("has {} records in its chain: {slot:?}", version.len())));
         }
-        let mut is_found = |place: &u64| match is_droppable_tombstone(slot) {
+        let mut is_found = |place: &u64| match is_droppable_tombstone(*slot) {
             true => unneeded.contains_key(place),
             false => unneeded.remove(place).is_some(),
         };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// Puts another slot in the place of that of `a`, and takes it away again after a look.
-    fn told_of(table: &Table, db: &Db, what: &str, other: impl FnOnce(Slot) -> Slot) {
+    fn told_of(table: &Table, db: &Db, what: &str, other: impl FnOnce(LogSlot) -> LogSlot) {
         let epoch = &table.engine().epoch;
         let levels = &table.shared().levels;
         let old = levels.locate(b"a", &epoch.pin()).unwrap();
@@ -300,7 +300,7 @@ mod tests {
                 .publish((b"a", None), None, &epoch.pin(), || false, |_| (Decision::Store(slot), ()))
                 .unwrap()
         };
-        store(other(old));
+        store(other(old.in_log().unwrap()).into());
         told(db, what);
         store(old);
         db.check_counts().unwrap();
@@ -313,7 +313,7 @@ mod tests {
         told_of(&table, &db, "records in the log", |slot| slot.add_older_versions(1));
         told_of(&table, &db, "records in its chain", |slot| slot.with_depth(2));
         let guard = table.engine().epoch.pin();
-        let other = table.shared().levels.locate(b"b", &guard).unwrap();
+        let other = table.shared().levels.locate(b"b", &guard).and_then(Slot::in_log).unwrap();
         told_of(&table, &db, "of another key", |_| other);
         drop(guard);
         let log = &table.engine().log;

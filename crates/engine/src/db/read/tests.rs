@@ -4,6 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use crate::db::chain::Chain;
 use crate::db::fixture;
+use crate::index::Slot;
 use crate::{Db, Error, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
@@ -39,7 +40,7 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
     let guard = engine.epoch.pin();
-    let slot = table.shared().levels.locate(KEY, &guard).unwrap();
+    let slot = table.shared().levels.locate(KEY, &guard).and_then(Slot::in_log).unwrap();
     let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)

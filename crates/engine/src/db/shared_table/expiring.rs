@@ -4,7 +4,7 @@
 //! Promises: while nobody writes, the count is that of the rows whose newest expiry is a time; reading either
 //! walks nothing. Must not know records.
 
-use crate::index::Slot;
+use crate::index::LogSlot;
 use crate::levels::Cursor;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,8 +29,8 @@ pub(crate) struct TableExpiry {
 impl TableExpiry {
     /// Counts a slot that now says `expires` in the place of `old`. With an appender locked: clearing a table locks all appenders.
     #[inline]
-    pub(crate) fn replaced(&self, old: Option<Slot>, expires: bool) {
-        match (old.is_some_and(Slot::expires), expires) {
+    pub(crate) fn replaced(&self, old: Option<LogSlot>, expires: bool) {
+        match (old.is_some_and(|old| old.expires()), expires) {
             (false, true) => drop(self.rows.fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(self.rows.fetch_sub(1, Ordering::Relaxed)),
             _ => {}

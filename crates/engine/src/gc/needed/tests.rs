@@ -151,7 +151,7 @@ fn a_corrupted_version_gives_up_no_other_segment() {
 
 fn place(table: &Table, i: u64) -> u64 {
     let guard = table.engine().epoch.pin();
-    table.shared().levels.locate(&key(i), &guard).unwrap().offset()
+    table.shared().levels.locate(&key(i), &guard).unwrap().log_offset()
 }
 
 /// A snapshot that sees a row by its deltas needs the records below the newest of them, too.

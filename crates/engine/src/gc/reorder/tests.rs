@@ -237,7 +237,8 @@ fn a_snapshot_sees_what_it_saw() {
 #[test]
 fn marks_are_forgotten_before_all_rows_seem_known() {
     let reordering = ReorderQueue::new(true);
-    let slots: Vec<Slot> = (1..=(MARKS as u64)).map(|i| Slot::new(Tag::Row, i * 1024, 1000)).collect();
+    let slots: Vec<Slot> =
+        (1..=(MARKS as u64)).map(|i| Slot::from(LogSlot::new(Tag::Row, i * 1024, 1000))).collect();
     let mut scanned = 0;
     while reordering.marks.load(Ordering::Relaxed) < MARKS_MAX && scanned < 64 {
         let part = &slots[scanned * slots.len() / 64..(scanned + 1) * slots.len() / 64];

@@ -148,7 +148,7 @@ fn check_room(node: &Node, meta: Meta) -> Result<(), String> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use super::super::super::{Decision, Index, Tag};
+    use super::super::super::{Decision, Index, LogSlot, Tag};
     use super::super::Tree;
     use super::*;
     use crate::epoch::Epoch;
@@ -161,7 +161,7 @@ mod tests {
         for n in 0..3000u64 {
             let tail = if n % 50 == 0 { 70 } else { 0 };
             let key = format!("{:020}{:x<tail$}", n * 7 % 3000, "");
-            let slot = Slot::new(Tag::Row, n * 8, 32);
+            let slot = Slot::from(LogSlot::new(Tag::Row, n * 8, 32));
             index.upsert(key.as_bytes(), &index.epoch.pin(), |_| (Decision::Store(slot), ())).unwrap();
         }
         index
