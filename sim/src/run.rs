@@ -5,8 +5,8 @@ use std::fmt;
 use std::ops::Bound;
 
 use hedgerow::{
-    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Result, Row, Schema,
-    Snapshot, Table, TableChanges, Type, Value,
+    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Expiry, Options, OwnedValue, Result, Row,
+    Schema, Snapshot, Table, TableChanges, Type, Value,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
@@ -644,7 +644,7 @@ impl Caller<'_> {
                 let (table, key) = (self.table(*table), op::key(*key));
                 match self.at(*expires_in) {
                     None => table.put(&key, &borrowed(&values))?,
-                    Some(at_ms) => table.put_expiring(&key, &borrowed(&values), at_ms)?,
+                    Some(at_ms) => table.put_expiring(&key, &borrowed(&values), Expiry::at_unix_ms(at_ms))?,
                 }
                 Ok(Got::Done)
             }
@@ -669,12 +669,15 @@ impl Caller<'_> {
                 let (table, key) = (self.table(*table), op::key(*key));
                 table.compare_and_set(&key, name, expected.borrow(), new.borrow()).map(Got::Bool)
             }
-            Op::Expire { table, key, expires_in } => {
-                self.table(*table).expire(&op::key(*key), self.at(*expires_in)).map(Got::Bool)
-            }
+            Op::Expire { table, key, expires_in } => self
+                .table(*table)
+                .expire(&op::key(*key), Expiry::at_unix_ms(self.at(*expires_in)))
+                .map(Got::Bool),
             Op::ExpireFields { table, key, fields, expires_in } => {
                 let names: Vec<&str> = fields.iter().map(|&field| NAMES[usize::from(field)]).collect();
-                self.table(*table).expire_fields(&op::key(*key), &names, self.at(*expires_in)).map(Got::Bool)
+                self.table(*table)
+                    .expire_fields(&op::key(*key), &names, Expiry::at_unix_ms(self.at(*expires_in)))
+                    .map(Got::Bool)
             }
             modify => self.modify(modify),
         }
@@ -684,11 +687,11 @@ impl Caller<'_> {
         let (table, key, change) = match op {
             Op::ModifyPut { table, key, fields, expires_in } => {
                 let fields = owned(self.given(*table, fields));
-                (*table, *key, Change::Put { fields, expires_at_ms: self.at(*expires_in) })
+                (*table, *key, Change::Put { fields, expiry: Expiry::at_unix_ms(self.at(*expires_in)) })
             }
             Op::ModifyUpdate { table, key, fields, expires_in } => {
                 let fields = owned(self.given(*table, fields));
-                (*table, *key, Change::Update { fields, expires_at_ms: self.at(*expires_in) })
+                (*table, *key, Change::Update { fields, expiry: Expiry::at_unix_ms(self.at(*expires_in)) })
             }
             Op::ModifyDelete { table, key } => (*table, *key, Change::Delete),
             _ => return Ok(Got::Done),
@@ -706,17 +709,26 @@ impl Caller<'_> {
                     let values = self.given(part.table, fields);
                     match self.at(*expires_in) {
                         None => batch.put(table, &key, &borrowed(&values))?,
-                        Some(at_ms) => batch.put_expiring(table, &key, &borrowed(&values), at_ms)?,
+                        Some(at_ms) => {
+                            batch.put_expiring(table, &key, &borrowed(&values), Expiry::at_unix_ms(at_ms))?
+                        }
                     }
                 }
                 PartKind::Update(fields, expires_in) => {
                     let values = self.given(part.table, fields);
                     match self.at(*expires_in) {
                         None => batch.update(table, &key, &borrowed(&values))?,
-                        Some(at_ms) => batch.update_expiring(table, &key, &borrowed(&values), at_ms)?,
+                        Some(at_ms) => batch.update_expiring(
+                            table,
+                            &key,
+                            &borrowed(&values),
+                            Expiry::at_unix_ms(at_ms),
+                        )?,
                     }
                 }
-                PartKind::Expire(expires_in) => batch.set_expiry(table, &key, self.at(*expires_in))?,
+                PartKind::Expire(expires_in) => {
+                    batch.expire(table, &key, Expiry::at_unix_ms(self.at(*expires_in)))?
+                }
                 PartKind::Delete => batch.delete(table, &key)?,
             }
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arguments::Arguments;
-use hedgerow::{Db, Options, Schema, Table, Value};
+use hedgerow::{Db, Expiry, Options, Schema, Table, Value};
 use hedgerow_device::Random;
 
 const WEEK_MS: u64 = 7 * 24 * 3600 * 1000;
@@ -102,7 +102,9 @@ fn main() {
     for n in 0..far {
         let at_ms = now_ms() + WEEK_MS;
         due.put(at_ms);
-        table.put_expiring(&key(u64::MAX - n), &[("value", Value::Bytes(&value))], at_ms).unwrap();
+        table
+            .put_expiring(&key(u64::MAX - n), &[("value", Value::Bytes(&value))], Expiry::at_unix_ms(at_ms))
+            .unwrap();
     }
     let (stop, newest) = (AtomicBool::new(false), AtomicU64::new(0));
     let read = std::sync::Mutex::new(Vec::new());
@@ -121,7 +123,9 @@ fn main() {
                 let at_ms = now_ms() + lifetime + if spread > 0 { random.below(spread) } else { 0 };
                 let key = key(n);
                 let start = Instant::now();
-                table.put_expiring(&key, &[("value", Value::Bytes(&value))], at_ms).unwrap();
+                table
+                    .put_expiring(&key, &[("value", Value::Bytes(&value))], Expiry::at_unix_ms(at_ms))
+                    .unwrap();
                 done.times.push(start.elapsed().as_nanos() as u32);
                 due.put(at_ms);
                 n += 1;

@@ -62,8 +62,8 @@ pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;
 #[doc(inline)]
 pub use hedgerow_row::{
-    Change, Error, ErrorKind, Field, FieldId, FieldName, FieldValue, FromValue, OwnedValue, Result, Row,
-    Schema, Type, Value, limits, row,
+    Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromValue, OwnedValue, Result,
+    Row, Schema, Type, Value, limits, row,
 };
 pub use options::{CacheMode, CachePolicy, Durability, Options};
 

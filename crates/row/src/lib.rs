@@ -24,7 +24,7 @@
 //! | [`pairs`] | rows over such a backend: tables, attempts, edits |
 //! | [`increment`] | what adding to a field comes to |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
-//! | `owned_row`, `change` | a row as callers keep it, and what they may make of one |
+//! | `owned_row`, `change`, [`expiry`] | a row as callers keep it, what they may make of one, and when it is to be gone |
 //! | [`field_value`] | Rust's types as values of fields |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
@@ -34,6 +34,7 @@ pub mod backend;
 pub mod body_blocks;
 mod change;
 mod error;
+pub mod expiry;
 pub mod field_value;
 pub mod increment;
 pub mod le_bytes;
@@ -47,6 +48,7 @@ mod sync;
 
 pub use change::Change;
 pub use error::{Error, ErrorKind, Result};
+pub use expiry::Expiry;
 pub use field_value::{FieldValue, FromValue};
 pub use owned_row::Row;
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

@@ -4,7 +4,9 @@
 //! that. It must not know where a row comes from: a store makes one with `Row::new` and `Row::push`.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use crate::expiry::time_of_unix_ms;
 use crate::field_value::{FromValue, read_as};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
@@ -160,7 +162,13 @@ impl Row {
         there.map(move |&(position, held)| (names[usize::from(position)].name(), self.value(held)))
     }
 
-    /// When the row expires, in ms since 1970, if it does.
+    /// When the row expires, if it does.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.expires_at_ms().map(time_of_unix_ms)
+    }
+
+    /// [`expires_at`](Self::expires_at), in ms since 1970.
+    #[doc(hidden)]
     pub fn expires_at_ms(&self) -> Option<u64> {
         self.expires_at_ms
     }

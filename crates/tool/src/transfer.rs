@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hedgerow::{Batch, Db, Durability, ErrorKind, Options, Table};
+use hedgerow::{Batch, Db, Durability, ErrorKind, Expiry, Options, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use json::{Line, StoredRow};
@@ -223,12 +223,14 @@ impl<'i> Import<'i> {
         for row in &self.waiting {
             let lasting = row.lasting();
             match row.expires_at_ms {
-                Some(at) => batch.put_expiring(table, &row.key, &lasting, at),
+                Some(at) => batch.put_expiring(table, &row.key, &lasting, Expiry::at_unix_ms(at)),
                 None => batch.put(table, &row.key, &lasting),
             }
             .map_err(failed)?;
             for (name, value, at) in row.expiring() {
-                batch.update_expiring(table, &row.key, &[(name, value)], at).map_err(failed)?;
+                batch
+                    .update_expiring(table, &row.key, &[(name, value)], Expiry::at_unix_ms(at))
+                    .map_err(failed)?;
             }
         }
         self.db.write(batch).map_err(failed)?;

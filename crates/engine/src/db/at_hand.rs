@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::db::fixture::{Scratch, options};
-    use crate::{Batch, Schema, Table, Type, Value, row};
+    use crate::{Batch, Expiry, Schema, Table, Type, Value, row};
 
     const ROWS: u64 = 2_000;
 
@@ -244,7 +244,12 @@ mod tests {
                 _ => {
                     let batch = || {
                         let mut batch = Batch::new();
-                        batch.update_expiring(&table, &key(n), &row! { mark: 7 }, 10_000)?;
+                        batch.update_expiring(
+                            &table,
+                            &key(n),
+                            &row! { mark: 7 },
+                            Expiry::at_unix_ms(10_000),
+                        )?;
                         batch.put(&table, &key(n + ROWS), &row! { n: 8 })?;
                         db.write(batch)
                     };

@@ -28,7 +28,7 @@ use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::space::Claim;
-use crate::{Error, ErrorKind, FieldName, Result, Value};
+use crate::{Error, ErrorKind, Expiry, FieldName, Result, Value};
 
 use staged::{FieldWrite, Op, Staged, StagedWrite};
 
@@ -84,7 +84,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a [`Table::put_expiring`].
+    /// Adds a [`Table::put_expiring`]. A `Duration` counts from now, not from when the batch is written.
     ///
     /// # Errors
     /// `Invalid` for a bad key.
@@ -93,10 +93,10 @@ impl Batch {
         table: &Table,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        expires_at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
         check_key(key)?;
-        self.staged.add_put(table, key, fields, Some(expires_at_ms))?;
+        self.staged.add_put(table, key, fields, table.unix_ms(expiry.into()))?;
         self.belongs(table);
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a [`Table::update_expiring`]: these fields, and the time, in ms since 1970, when they expire.
+    /// Adds a [`Table::update_expiring`]. A `Duration` counts from now, not from when the batch is written.
     ///
     /// # Errors
     /// `Invalid` for a bad key.
@@ -126,23 +126,23 @@ impl Batch {
         table: &Table,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
         check_key(key)?;
-        self.staged.add_update(table, key, fields, Some(at_ms))?;
+        self.staged.add_update(table, key, fields, table.unix_ms(expiry.into()))?;
         self.belongs(table);
         Ok(())
     }
 
-    /// Adds a [`Table::expire`]: the row's expiry (ms since 1970) is set or taken away, its fields stay. Does nothing if
-    /// there is no row by then.
+    /// Adds a [`Table::expire`]: the row's expiry is set or taken away, its fields stay. Does nothing if there is no row by
+    /// then. A `Duration` counts from now, not from when the batch is written.
     ///
     /// # Errors
     /// `Invalid` for a bad key.
-    pub fn set_expiry(&mut self, table: &Table, key: &[u8], at_ms: Option<u64>) -> Result<()> {
+    pub fn expire(&mut self, table: &Table, key: &[u8], expiry: impl Into<Expiry>) -> Result<()> {
         check_key(key)?;
         self.belongs(table);
-        self.staged.add(table, key, Op::Expire(at_ms));
+        self.staged.add(table, key, Op::Expire(table.unix_ms(expiry.into())));
         Ok(())
     }
 

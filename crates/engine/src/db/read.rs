@@ -17,7 +17,9 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use hedgerow_row::expiry::time_of_unix_ms;
 use hedgerow_row::field_value::read_as;
 use hedgerow_row::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use hedgerow_row::schema::merge::MergePlan;
@@ -413,15 +415,30 @@ impl<'a> RowRef<'a> {
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
     }
 
-    /// When the row expires, in ms since 1970, if it does.
+    /// When the row expires, if it does.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.expires_at_ms().map(time_of_unix_ms)
+    }
+
+    /// [`expires_at`](Self::expires_at), in ms since 1970.
+    #[doc(hidden)]
     pub fn expires_at_ms(&self) -> Option<u64> {
         self.expires_at_ms
     }
 
-    /// When the field expires, in ms since 1970, if it is there and does.
+    /// When the field expires, if it is there and does.
     ///
     /// # Errors
     /// As [`RowRef::get`].
+    pub fn field_expires_at<F: FieldName>(&self, field: F) -> Result<Option<SystemTime>> {
+        Ok(self.field_expires_at_ms(field)?.map(time_of_unix_ms))
+    }
+
+    /// [`field_expires_at`](RowRef::field_expires_at), in ms since 1970.
+    ///
+    /// # Errors
+    /// As [`RowRef::get`].
+    #[doc(hidden)]
     pub fn field_expires_at_ms<F: FieldName>(&self, field: F) -> Result<Option<u64>> {
         match field.find(self.schema.fields()) {
             Some(position) => {

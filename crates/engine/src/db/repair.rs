@@ -12,7 +12,7 @@ use super::read::RowRef;
 use super::{Db, FAST_TIER_FILE};
 use crate::index::ScanBatch;
 use crate::levels::Cursor;
-use crate::{Durability, Error, ErrorKind, Options, Result, Table, Value};
+use crate::{Durability, Error, ErrorKind, Expiry, Options, Result, Table, Value};
 
 /// What a repair tells while it goes on.
 #[derive(Debug, Clone, Copy)]
@@ -187,11 +187,11 @@ impl Copied {
         let fields: Vec<(&str, Value<'_>)> =
             self.fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect();
         match self.expires_at_ms {
-            Some(at_ms) => target.put_expiring(key, &fields, at_ms)?,
+            Some(at_ms) => target.put_expiring(key, &fields, Expiry::at_unix_ms(at_ms))?,
             None => target.put(key, &fields)?,
         }
         for (name, at_ms) in &self.expiries {
-            target.expire_fields(key, &[name.as_str()], Some(*at_ms))?;
+            target.expire_fields(key, &[name.as_str()], Expiry::at_unix_ms(*at_ms))?;
         }
         Ok(())
     }

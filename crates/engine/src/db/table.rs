@@ -18,7 +18,7 @@ use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
-use crate::{Change, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{Change, Expiry, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table. Cheap to clone, `Send + Sync`.
 ///
@@ -154,7 +154,7 @@ impl Table {
         self.engine.put(&self.shared, key, fields, None)
     }
 
-    /// [`Table::put`], with an expiry in ms since 1970.
+    /// [`Table::put`] of a row that expires: after a `Duration`, or at a `SystemTime`.
     ///
     /// # Errors
     /// See [`Table`].
@@ -162,9 +162,9 @@ impl Table {
         &self,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        expires_at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        self.engine.put(&self.shared, key, fields, Some(expires_at_ms))
+        self.engine.put(&self.shared, key, fields, self.unix_ms(expiry.into()))
     }
 
     /// Writes the named fields, without reading the row; makes it if there is none. Keeps the row's expiry, clears that of
@@ -322,7 +322,7 @@ impl Table {
         Ok(None)
     }
 
-    /// [`Table::update`] with the time, in ms since 1970, when these fields expire.
+    /// [`Table::update`] of fields that expire: after a `Duration`, or at a `SystemTime`. The row stays.
     ///
     /// # Errors
     /// See [`Table`].
@@ -330,9 +330,10 @@ impl Table {
         &self,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        self.with_row(key, |at| Ok(self.engine.apply(at, Edit::Update(fields, Some(at_ms)))?.then(())))
+        let at_ms = self.unix_ms(expiry.into());
+        self.with_row(key, |at| Ok(self.engine.apply(at, Edit::Update(fields, at_ms))?.then(())))
     }
 
     /// Removes a row. Returns whether there was one.
@@ -404,36 +405,45 @@ impl Table {
             let outcome = match &change {
                 Change::Keep => return Ok(Step::Done(result)),
                 Change::Expire(_) | Change::Delete if at.row.is_none() => return Ok(Step::Done(result)),
-                Change::Put { fields, expires_at_ms } => {
-                    self.engine.apply(at, Edit::Put(&borrowed(fields), *expires_at_ms))?
+                Change::Put { fields, expiry } => {
+                    self.engine.apply(at, Edit::Put(&borrowed(fields), self.unix_ms(*expiry)))?
                 }
-                Change::Update { fields, expires_at_ms } => {
-                    self.engine.apply(at, Edit::Update(&borrowed(fields), *expires_at_ms))?
+                Change::Update { fields, expiry } => {
+                    self.engine.apply(at, Edit::Update(&borrowed(fields), self.unix_ms(*expiry)))?
                 }
-                Change::Expire(at_ms) => self.engine.apply(at, Edit::<&str>::Expire(*at_ms))?,
+                Change::Expire(expiry) => {
+                    self.engine.apply(at, Edit::<&str>::Expire(self.unix_ms(*expiry)))?
+                }
                 Change::Delete => self.engine.apply(at, Edit::<&str>::Delete)?,
             };
             Ok(outcome.then(result))
         })
     }
 
-    /// Sets the row's expiry (ms since 1970), or takes it away. Returns whether there is a row.
+    /// Sets when the row expires, or with [`Expiry::Never`] that it does not. Returns whether there is a row.
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
+    pub fn expire(&self, key: &[u8], expiry: impl Into<Expiry>) -> Result<bool> {
+        let at_ms = self.unix_ms(expiry.into());
         self.with_row(key, |at| match at.row {
             None => Ok(Step::Done(false)),
             Some(_) => Ok(self.engine.apply(at, Edit::<&str>::Expire(at_ms))?.then(true)),
         })
     }
 
-    /// Sets the expiry of some fields (ms since 1970), or takes it away. Fields that are absent stay so. Returns whether
-    /// there is a row.
+    /// Sets when some fields expire, or with [`Expiry::Never`] that they do not. Fields that are absent stay so. Returns
+    /// whether there is a row.
     ///
     /// # Errors
     /// See [`Table`]; `Invalid` if a field is not nullable.
-    pub fn expire_fields<F: FieldName>(&self, key: &[u8], fields: &[F], at_ms: Option<u64>) -> Result<bool> {
+    pub fn expire_fields<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[F],
+        expiry: impl Into<Expiry>,
+    ) -> Result<bool> {
+        let at_ms = self.unix_ms(expiry.into());
         self.with_row(key, |at| {
             let Some(row) = at.row else { return Ok(Step::Done(false)) };
             let mut present = Vec::with_capacity(fields.len());
@@ -479,6 +489,11 @@ impl Table {
     /// `NotFound` if the table has been dropped, `Io`, `Closed`.
     pub fn clear(&self) -> Result<()> {
         self.engine.clear_table(&self.shared)
+    }
+
+    /// An expiry as the log has it: milliseconds since 1970, by the store's clock.
+    pub(super) fn unix_ms(&self, expiry: Expiry) -> Option<u64> {
+        expiry.unix_ms(|| self.engine.clock.now_ms())
     }
 
     fn with_row<R>(

@@ -6,7 +6,7 @@ use super::*;
 use crate::db::fixture::options;
 use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::{Db, Schema, Table, Type, Value};
+use crate::{Db, Expiry, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
     Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap()
@@ -233,7 +233,7 @@ fn the_sweeper_passes_over_a_corrupted_row() {
     let db = open(&sim);
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     for i in 0..3u8 {
-        flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], 500).unwrap();
+        flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], Expiry::at_unix_ms(500)).unwrap();
     }
     sim.corrupt(place(&flat, &[1]) + 20, 0x10);
     let mut pass = crate::db::shared_table::expiring::Pass::default();

@@ -1,7 +1,7 @@
 //! What each call promises, on DRAM.
 
 use hedgerow::{
-    Batch, CacheMode, Change, Db, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+    Batch, CacheMode, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, row,
 };
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
 use std::ops::Bound;
@@ -206,7 +206,7 @@ fn counters_and_comparisons() {
         .modify(b"1", |row| {
             let age = row.unwrap().get("age")?.as_u64().unwrap() * 2;
             let fields = vec![("age".to_owned(), OwnedValue::UInt(age))];
-            Ok((Change::Update { fields, expires_at_ms: None }, age))
+            Ok((Change::Update { fields, expiry: Expiry::Never }, age))
         })
         .unwrap();
     assert_eq!(doubled, 18);
@@ -251,7 +251,7 @@ fn reads_take_any_bytes_for_a_key() {
     }
     for key in [&b""[..], &long] {
         assert_eq!(users.delete(key).map_err(|error| error.kind()), Ok(false));
-        assert_eq!(users.expire(key, None).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(users.expire(key, Expiry::Never).unwrap_err().kind(), ErrorKind::Invalid);
     }
 }
 
@@ -304,11 +304,11 @@ fn rows_and_fields_expire() {
     let clock = Clock::manual(1_000);
     let db = Db::open_at(tier(64 << 20), options(), clock.clone()).unwrap();
     let users = users(&db);
-    users.put_expiring(b"1", &row! { name: "Ada" }, 2_000).unwrap();
+    users.put_expiring(b"1", &row! { name: "Ada" }, Expiry::at_unix_ms(2_000)).unwrap();
     users.put(b"2", &row! { name: "Eve", mail: "e" }).unwrap();
-    assert!(users.expire(b"2", Some(3_000)).unwrap());
-    assert!(users.expire_fields(b"2", &["mail"], Some(1_500)).unwrap());
-    assert!(!users.expire(b"3", Some(1)).unwrap());
+    assert!(users.expire(b"2", Expiry::at_unix_ms(3_000)).unwrap());
+    assert!(users.expire_fields(b"2", &["mail"], Expiry::at_unix_ms(1_500)).unwrap());
+    assert!(!users.expire(b"3", Expiry::at_unix_ms(1)).unwrap());
     assert_eq!(users.get(b"1").unwrap().unwrap().expires_at_ms(), Some(2_000));
     users.update(b"1", &row! { age: 3 }).unwrap();
     assert_eq!(users.get(b"1").unwrap().unwrap().expires_at_ms(), Some(2_000));
@@ -322,7 +322,7 @@ fn rows_and_fields_expire() {
     let again = users.get(b"1").unwrap().unwrap();
     assert_eq!((again.get("name").unwrap(), again.get("age").unwrap()), (Value::Str(""), Value::UInt(4)));
     assert_eq!(again.expires_at_ms(), None);
-    users.expire(b"2", None).unwrap();
+    users.expire(b"2", Expiry::Never).unwrap();
     clock.advance_ms(10_000);
     assert!(users.exists(b"2").unwrap());
 }
@@ -366,24 +366,24 @@ fn a_batch_sets_expiries() {
     let db = Db::open_with(&dir, options()).unwrap();
     let users = users(&db);
     users.put(b"1", &row! { name: "Ada", age: 1 }).unwrap();
-    users.put_expiring(b"2", &row! { name: "Bob" }, LATER + 2).unwrap();
+    users.put_expiring(b"2", &row! { name: "Bob" }, Expiry::at_unix_ms(LATER + 2)).unwrap();
     users.put(b"gone", &row! { name: "Cid" }).unwrap();
     users.put(b"full chain", &row! { name: "Dan" }).unwrap();
     for age in 0..5u32 {
         users.update(b"full chain", &row! { age: age }).unwrap();
     }
     let mut batch = Batch::new();
-    batch.set_expiry(&users, b"1", Some(LATER + 3)).unwrap();
+    batch.expire(&users, b"1", Expiry::at_unix_ms(LATER + 3)).unwrap();
     batch.update(&users, b"1", &row! { age: 2 }).unwrap();
-    batch.set_expiry(&users, b"2", None).unwrap();
-    batch.set_expiry(&users, b"gone", Some(1)).unwrap();
-    batch.set_expiry(&users, b"full chain", Some(LATER + 4)).unwrap();
-    batch.set_expiry(&users, b"absent", Some(LATER + 5)).unwrap();
-    batch.set_expiry(&users, b"new", Some(LATER + 5)).unwrap();
+    batch.expire(&users, b"2", Expiry::Never).unwrap();
+    batch.expire(&users, b"gone", Expiry::at_unix_ms(1)).unwrap();
+    batch.expire(&users, b"full chain", Expiry::at_unix_ms(LATER + 4)).unwrap();
+    batch.expire(&users, b"absent", Expiry::at_unix_ms(LATER + 5)).unwrap();
+    batch.expire(&users, b"new", Expiry::at_unix_ms(LATER + 5)).unwrap();
     batch.update(&users, b"new", &row! { name: "Eve" }).unwrap();
     batch.update(&users, b"newer", &row! { name: "Flo" }).unwrap();
-    batch.set_expiry(&users, b"newer", Some(LATER + 6)).unwrap();
-    assert_eq!(batch.set_expiry(&users, b"", None).unwrap_err().kind(), ErrorKind::Invalid);
+    batch.expire(&users, b"newer", Expiry::at_unix_ms(LATER + 6)).unwrap();
+    assert_eq!(batch.expire(&users, b"", Expiry::Never).unwrap_err().kind(), ErrorKind::Invalid);
     db.write(batch).unwrap();
     let check = |users: &Table| {
         let expiry = |key: &[u8]| users.get(key).unwrap().map(|row| row.expires_at_ms());
@@ -399,7 +399,7 @@ fn a_batch_sets_expiries() {
     };
     check(&users);
     let mut refused = Batch::new();
-    refused.set_expiry(&users, b"1", None).unwrap();
+    refused.expire(&users, b"1", Expiry::Never).unwrap();
     refused.require_version(&users, b"2", Some(1)).unwrap();
     assert_eq!(db.write(refused).unwrap_err().kind(), ErrorKind::Conflict);
     check(&users);
@@ -417,34 +417,34 @@ fn an_expiry_of_zero_is_in_the_past() {
     let db = Db::open_at(tier(64 << 20), options(), Clock::manual(1_000)).unwrap();
     let users = users(&db);
     let absent = |key: &[u8]| users.get(key).unwrap().is_none() && !users.exists(key).unwrap();
-    users.put_expiring(b"put", &row! { name: "Ada" }, 0).unwrap();
+    users.put_expiring(b"put", &row! { name: "Ada" }, Expiry::at_unix_ms(0)).unwrap();
     assert!(absent(b"put"));
     let put = |key: &[u8]| users.put(key, &row! { name: "Bob", mail: "b" }).unwrap();
     put(b"expired");
-    assert!(users.expire(b"expired", Some(0)).unwrap());
+    assert!(users.expire(b"expired", Expiry::at_unix_ms(0)).unwrap());
     assert!(absent(b"expired"));
     put(b"modified");
-    users.modify(b"modified", |_| Ok((Change::Expire(Some(0)), ()))).unwrap();
+    users.modify(b"modified", |_| Ok((Change::Expire(Expiry::at_unix_ms(0)), ()))).unwrap();
     assert!(absent(b"modified"));
     put(b"replaced");
     let fields = vec![("name".to_owned(), OwnedValue::Str("Cid".into()))];
-    let change = Change::Put { fields, expires_at_ms: Some(0) };
+    let change = Change::Put { fields, expiry: Expiry::at_unix_ms(0) };
     users.modify(b"replaced", |_| Ok((change.clone(), ()))).unwrap();
     assert!(absent(b"replaced"));
     put(b"full chain");
     (0..5u32).for_each(|age| users.update(b"full chain", &row! { age: age }).unwrap());
-    assert!(users.expire(b"full chain", Some(0)).unwrap());
+    assert!(users.expire(b"full chain", Expiry::at_unix_ms(0)).unwrap());
     assert!(absent(b"full chain"));
     put(b"field");
-    assert!(users.expire_fields(b"field", &["mail"], Some(0)).unwrap());
+    assert!(users.expire_fields(b"field", &["mail"], Expiry::at_unix_ms(0)).unwrap());
     assert!(users.get_field(b"field", "mail").unwrap().unwrap().borrow().is_null());
     put(b"in a batch");
     put(b"updated in a batch");
     let mut batch = Batch::new();
-    batch.put_expiring(&users, b"put in a batch", &row! { name: "Dan" }, 0).unwrap();
-    batch.set_expiry(&users, b"in a batch", Some(0)).unwrap();
+    batch.put_expiring(&users, b"put in a batch", &row! { name: "Dan" }, Expiry::at_unix_ms(0)).unwrap();
+    batch.expire(&users, b"in a batch", Expiry::at_unix_ms(0)).unwrap();
     batch.update(&users, b"updated in a batch", &row! { age: 1u32 }).unwrap();
-    batch.set_expiry(&users, b"updated in a batch", Some(0)).unwrap();
+    batch.expire(&users, b"updated in a batch", Expiry::at_unix_ms(0)).unwrap();
     db.write(batch).unwrap();
     assert!(absent(b"put in a batch") && absent(b"in a batch") && absent(b"updated in a batch"));
 }
@@ -468,29 +468,29 @@ fn a_batch_writes_anew_what_it_let_expire() {
             .collect::<Vec<_>>()
     };
     let single = one_by_one(&|_, users| {
-        users.expire(b"1", Some(1_000)).unwrap();
+        users.expire(b"1", Expiry::at_unix_ms(1_000)).unwrap();
         users.update(b"1", &row! { age: 2u32 }).unwrap();
-        users.put_expiring(b"2", &row! { name: "Bob" }, 500).unwrap();
+        users.put_expiring(b"2", &row! { name: "Bob" }, Expiry::at_unix_ms(500)).unwrap();
         users.update(b"2", &row! { age: 3u32 }).unwrap();
-        users.put_expiring(b"3", &row! { name: "Cid" }, 500).unwrap();
-        users.expire(b"3", Some(9_000)).unwrap();
+        users.put_expiring(b"3", &row! { name: "Cid" }, Expiry::at_unix_ms(500)).unwrap();
+        users.expire(b"3", Expiry::at_unix_ms(9_000)).unwrap();
         users.update(b"4", &row! { age: 4u32 }).unwrap();
-        users.expire(b"4", Some(500)).unwrap();
+        users.expire(b"4", Expiry::at_unix_ms(500)).unwrap();
         users.update(b"4", &row! { age: 5u32 }).unwrap();
-        users.put_expiring(b"5", &row! { name: "Dan" }, 500).unwrap();
+        users.put_expiring(b"5", &row! { name: "Dan" }, Expiry::at_unix_ms(500)).unwrap();
     });
     let batched = one_by_one(&|db, users| {
         let mut batch = Batch::new();
-        batch.set_expiry(users, b"1", Some(1_000)).unwrap();
+        batch.expire(users, b"1", Expiry::at_unix_ms(1_000)).unwrap();
         batch.update(users, b"1", &row! { age: 2u32 }).unwrap();
-        batch.put_expiring(users, b"2", &row! { name: "Bob" }, 500).unwrap();
+        batch.put_expiring(users, b"2", &row! { name: "Bob" }, Expiry::at_unix_ms(500)).unwrap();
         batch.update(users, b"2", &row! { age: 3u32 }).unwrap();
-        batch.put_expiring(users, b"3", &row! { name: "Cid" }, 500).unwrap();
-        batch.set_expiry(users, b"3", Some(9_000)).unwrap();
+        batch.put_expiring(users, b"3", &row! { name: "Cid" }, Expiry::at_unix_ms(500)).unwrap();
+        batch.expire(users, b"3", Expiry::at_unix_ms(9_000)).unwrap();
         batch.update(users, b"4", &row! { age: 4u32 }).unwrap();
-        batch.set_expiry(users, b"4", Some(500)).unwrap();
+        batch.expire(users, b"4", Expiry::at_unix_ms(500)).unwrap();
         batch.update(users, b"4", &row! { age: 5u32 }).unwrap();
-        batch.put_expiring(users, b"5", &row! { name: "Dan" }, 500).unwrap();
+        batch.put_expiring(users, b"5", &row! { name: "Dan" }, Expiry::at_unix_ms(500)).unwrap();
         db.write(batch).unwrap();
     });
     assert_eq!(single.len(), 3);

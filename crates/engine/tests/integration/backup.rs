@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hedgerow::backup::{Progress, restore};
 use hedgerow::inspect::View;
-use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Options, Schema, Table, Type, Value, row};
+use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Expiry, Options, Schema, Table, Type, Value, row};
 use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions, Random};
 use hedgerow_sim::{Call, Effect, FORMATS, History, Scratch, rounds};
 
@@ -229,7 +229,13 @@ pub(crate) fn fill(db: &Db, table: &Table, range: std::ops::Range<u64>) {
             0 => table.update(&key, &row! { changed: &n.to_be_bytes() }).unwrap(),
             1 => drop(table.delete(&key).unwrap()),
             2 => {
-                table.put_expiring(&key, &row! { expires: &n.to_be_bytes() }, u64::MAX >> 1).unwrap();
+                table
+                    .put_expiring(
+                        &key,
+                        &row! { expires: &n.to_be_bytes() },
+                        Expiry::at_unix_ms(u64::MAX >> 1),
+                    )
+                    .unwrap();
             }
             3 => {
                 let mut batch = Batch::new();

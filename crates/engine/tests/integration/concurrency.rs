@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hedgerow::{
-    Batch, CacheMode, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+    Batch, CacheMode, Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type,
+    Value, row,
 };
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_sim::{Call, Effect, History, eventually, rounds};
@@ -146,7 +147,7 @@ impl Recorder<'_> {
 fn change(value: u64) -> Change {
     let fields =
         vec![("value".to_owned(), OwnedValue::UInt(value)), ("echo".to_owned(), OwnedValue::UInt(value))];
-    Change::Update { fields, expires_at_ms: None }
+    Change::Update { fields, expiry: Expiry::Never }
 }
 
 /// The row's value, if its fields are of one version.

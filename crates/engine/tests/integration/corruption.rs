@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hedgerow::{Batch, Db, ErrorKind, Options, Row, Schema, Type, Value, row};
+use hedgerow::{Batch, Db, ErrorKind, Expiry, Options, Row, Schema, Type, Value, row};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Image};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -57,8 +57,8 @@ fn write(db: &Db) {
         match i % 5 {
             0 => users.update(key.as_bytes(), &row! { city: "London", age: 1000 + i }).unwrap(),
             1 => drop(users.delete(key.as_bytes()).unwrap()),
-            2 => drop(users.expire(key.as_bytes(), Some(1 << 40)).unwrap()),
-            3 => drop(users.expire_fields(key.as_bytes(), &["mail"], Some(1 << 40)).unwrap()),
+            2 => drop(users.expire(key.as_bytes(), Expiry::at_unix_ms(1 << 40)).unwrap()),
+            3 => drop(users.expire_fields(key.as_bytes(), &["mail"], Expiry::at_unix_ms(1 << 40)).unwrap()),
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use hedgerow::{Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value};
+use hedgerow::{Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value};
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
 use hedgerow_sim::{FORMATS, Format, Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking};
 
@@ -278,8 +278,8 @@ impl Counted {
             let fields = [("a", OwnedValue::UInt(number)), ("b", OwnedValue::UInt(number)), ("wide", wide)];
             let fields = fields.map(|(name, value)| (name.to_owned(), value)).to_vec();
             let change = match whole || last.is_none() {
-                true => Change::Put { fields, expires_at_ms: None },
-                false => Change::Update { fields, expires_at_ms: None },
+                true => Change::Put { fields, expiry: Expiry::Never },
+                false => Change::Update { fields, expiry: Expiry::Never },
             };
             Ok((change, number))
         });

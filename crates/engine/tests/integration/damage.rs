@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hedgerow::inspect::View;
 use hedgerow::{
-    Batch, Db, Durability, ErrorKind, FAST_TIER_FILE, Options, RepairEvent, Row, Schema, Type, Value, repair,
-    row,
+    Batch, Db, Durability, ErrorKind, Expiry, FAST_TIER_FILE, Options, RepairEvent, Row, Schema, Type, Value,
+    repair, row,
 };
 use hedgerow_device::Random;
 
@@ -100,8 +100,8 @@ fn write(db: &Db, random: &mut Random, rounds: u32, late: bool) {
             5 => drop(open.update_existing(key, &row! { size: &n.to_be_bytes() }).unwrap()),
             6 => drop(users.delete(key).unwrap()),
             7 => drop(flat.delete(key).unwrap()),
-            8 => drop(users.expire(key, Some(1 << 50)).unwrap()),
-            9 => drop(users.expire_fields(key, &["mail"], Some(1 << 50)).unwrap()),
+            8 => drop(users.expire(key, Expiry::at_unix_ms(1 << 50)).unwrap()),
+            9 => drop(users.expire_fields(key, &["mail"], Expiry::at_unix_ms(1 << 50)).unwrap()),
             10 => {
                 let mut batch = Batch::new();
                 batch.put(&users, key, &row! { name: "Bo", age: n, mail: "bo@example.org" }).unwrap();

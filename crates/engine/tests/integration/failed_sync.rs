@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use hedgerow::{
-    Batch, Change, Db, Durability, Error, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value,
+    Batch, Change, Db, Durability, Error, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Fault, Refusal, Survivors};
 use hedgerow_sim::{FORMATS, FaultCounts, Setup, Sweep, Taste, eventually, is_soaking, rounds};
@@ -38,16 +38,16 @@ fn writes(db: &Db, flat: &Table, typed: &Table) -> Vec<(&'static str, Result<(),
         batch.put(flat, b"in a batch", &value(b"v"))?;
         db.write(batch)
     };
-    let change = Change::Put { fields: vec![("n".to_owned(), OwnedValue::Int(5))], expires_at_ms: None };
+    let change = Change::Put { fields: vec![("n".to_owned(), OwnedValue::Int(5))], expiry: Expiry::Never };
     vec![
         ("put", flat.put(b"new", &value(b"v"))),
         ("put over", flat.put(b"key", &value(b"v"))),
-        ("put_expiring", flat.put_expiring(b"key", &value(b"v"), 5_000)),
+        ("put_expiring", flat.put_expiring(b"key", &value(b"v"), Expiry::at_unix_ms(5_000))),
         ("update", typed.update(b"key", &number(2))),
         ("update_existing", typed.update_existing(b"key", &number(2)).map(drop)),
         ("delete", flat.delete(b"key").map(drop)),
-        ("expire", flat.expire(b"key", Some(5_000)).map(drop)),
-        ("expire_fields", typed.expire_fields(b"key", &["n"], Some(5_000)).map(drop)),
+        ("expire", flat.expire(b"key", Expiry::at_unix_ms(5_000)).map(drop)),
+        ("expire_fields", typed.expire_fields(b"key", &["n"], Expiry::at_unix_ms(5_000)).map(drop)),
         ("increment", typed.increment(b"key", "n", 1).map(drop)),
         ("compare_and_set", typed.compare_and_set(b"key", "n", Value::Int(1), Value::Int(2)).map(drop)),
         ("modify", typed.modify(b"key", |_| Ok((change.clone(), ())))),

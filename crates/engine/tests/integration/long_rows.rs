@@ -1,7 +1,9 @@
 //! Rows as long as a row may be, made so by parts: what would be longer is refused when it is written, and never found
 //! too long by whoever reads it.
 
-use hedgerow::{Batch, Change, Db, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, limits};
+use hedgerow::{
+    Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, limits,
+};
 use hedgerow_device::{FastTier, FastTierOptions};
 
 const MIB: usize = 1 << 20;
@@ -41,7 +43,7 @@ fn a_row_cannot_outgrow_its_limit_by_parts() {
     refused(db.write(batch));
     refused(table.modify(b"long", |_| {
         let fields = vec![("b".to_owned(), OwnedValue::Bytes(part.clone().into()))];
-        Ok((Change::Update { fields, expires_at_ms: None }, ()))
+        Ok((Change::Update { fields, expiry: Expiry::Never }, ()))
     }));
     assert_eq!(value_bytes(&table, b"long"), 40 * MIB + 1);
     // In the place of what is there it fits.

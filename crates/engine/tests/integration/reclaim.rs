@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hedgerow::{
-    Batch, Change, Db, Durability, ErrorKind, Options, OwnedValue, Schema, Table, Type, Value, row,
+    Batch, Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, row,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors, crc32c};
 use hedgerow_sim::{eventually, rounds};
@@ -408,7 +408,8 @@ fn the_sweeper_takes_no_row_written_anew() {
     for round in 0..10u64 {
         let keys = 2_000u32;
         for key in 0..keys {
-            flat.put_expiring(&key.to_be_bytes(), &bytes(b"old"), clock.now_ms() + 10).unwrap();
+            flat.put_expiring(&key.to_be_bytes(), &bytes(b"old"), Expiry::at_unix_ms(clock.now_ms() + 10))
+                .unwrap();
         }
         let swept = db.metrics().expired;
         clock.advance_ms(20);
@@ -472,7 +473,9 @@ fn counts_are_right_after_all_threads_met() {
                         0..12 => table.put(&key, &row! { a: 1, b: &value[..] }).unwrap(),
                         12..20 => table.update(&key, &row! { a: 2 }).unwrap(),
                         20..30 => drop(table.delete(&key).unwrap()),
-                        30 => table.put_expiring(&key, &row! { a: 3, b: &value[..] }, 1).unwrap(),
+                        30 => table
+                            .put_expiring(&key, &row! { a: 3, b: &value[..] }, Expiry::at_unix_ms(1))
+                            .unwrap(),
                         31 => {
                             let mut batch = Batch::new();
                             batch.delete(&table, &key).unwrap();
@@ -597,7 +600,7 @@ fn a_refused_row_lends_the_next_no_bytes() {
             before = sim.ops();
             let value = OwnedValue::UInt(10 * calls);
             let fields = vec![("a".to_owned(), value.clone()), ("b".to_owned(), value)];
-            Ok((Change::Put { fields, expires_at_ms: None }, ()))
+            Ok((Change::Put { fields, expiry: Expiry::Never }, ()))
         });
         change.unwrap();
         assert_eq!(calls, 2);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hedgerow::{Db, ErrorKind, Options, Schema, Type, Value, row};
+use hedgerow::{Db, ErrorKind, Expiry, Options, Schema, Type, Value, row};
 use hedgerow_device::Random;
 use hedgerow_sim::Scratch;
 
@@ -142,7 +142,7 @@ fn a_store_that_is_only_read() {
             users.put(b"bo", &row! { unheard_of: b"Bo" }).err(),
             users.update(b"ada", &row! { name: b"Bo" }).err(),
             users.delete(b"ada").err(),
-            users.expire(b"ada", Some(1)).err(),
+            users.expire(b"ada", Expiry::at_unix_ms(1)).err(),
             users.clear().err(),
             users.add_field("more", Type::U32).err(),
             db.write(batch).err(),

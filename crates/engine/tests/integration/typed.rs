@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hedgerow::{Db, ErrorKind, Options, Schema, Table, Type, Value, row};
-use hedgerow_device::{FastTier, FastTierOptions};
+use hedgerow::{Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, row};
+use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
 fn db() -> Db {
     let tier = FastTier::dram(&FastTierOptions { bytes_max: 64 << 20, ..FastTierOptions::default() });
@@ -66,4 +66,41 @@ fn fields_are_read_as_types() {
     }
     let in_place = users.read(b"1", |row| Ok((row.get_as::<u32>("age")?, row.get_as::<u8>("age").is_err())));
     assert_eq!(in_place.unwrap(), Some((300, true)));
+}
+
+#[test]
+fn a_span_is_a_span_and_a_date_a_date() {
+    const NOW_MS: u64 = 1_700_000_000_000;
+    let clock = Clock::manual(NOW_MS);
+    let tier = FastTier::dram(&FastTierOptions { bytes_max: 64 << 20, ..FastTierOptions::default() });
+    let options = Options { segment_bytes: 1 << 20, background: false, ..Options::default() };
+    let db = Db::open_at(tier.unwrap(), options, clock.clone()).unwrap();
+    let users = users(&db);
+    let (minute, now) = (Duration::from_secs(60), UNIX_EPOCH + Duration::from_millis(NOW_MS));
+    let expires_at = |key: &[u8]| users.get(key).unwrap().map(|row| row.expires_at());
+    users.put_expiring(b"put", &row! { name: "x" }, minute).unwrap();
+    users.put(b"set", &row! { name: "x" }).unwrap();
+    users.expire(b"set", now + minute).unwrap();
+    users.put_expiring(b"kept", &row! { name: "x" }, minute).unwrap();
+    users.expire(b"kept", Expiry::Never).unwrap();
+    users.put(b"field", &row! { name: "x", mail: "m" }).unwrap();
+    users.expire_fields(b"field", &["mail"], minute).unwrap();
+    let change = Change::Put { fields: vec![], expiry: minute.into() };
+    users.modify(b"changed", |_| Ok((change.clone(), ()))).unwrap();
+    let mut batch = Batch::new();
+    batch.put_expiring(&users, b"batch", &row! { name: "x" }, minute).unwrap();
+    batch.update_expiring(&users, b"batched field", &row! { mail: "m" }, minute).unwrap();
+    clock.advance_ms(30_000);
+    db.write(batch).unwrap();
+    for key in [&b"put"[..], b"set", b"changed", b"batch"] {
+        assert_eq!(expires_at(key), Some(Some(now + minute)), "{}", key.escape_ascii());
+    }
+    assert_eq!(expires_at(b"kept"), Some(None));
+    for key in [&b"field"[..], b"batched field"] {
+        let field = users.read(key, |row| Ok((row.expires_at(), row.field_expires_at("mail")?))).unwrap();
+        assert_eq!(field, Some((None, Some(now + minute))), "{}", key.escape_ascii());
+    }
+    clock.advance_ms(30_000);
+    assert!(expires_at(b"put").is_none() && expires_at(b"batch").is_none());
+    assert_eq!(users.get_field(b"field", "mail").unwrap(), Some(OwnedValue::Null));
 }

@@ -87,7 +87,7 @@ impl<'a> HeldRow<'a> {
         self.version
     }
 
-    /// Copies the row, or only some fields; one dropped meanwhile is absent.
+    /// Copies the row, or only some fields; one dropped meanwhile is left out.
     ///
     /// # Errors
     /// As [`HeldRow::get`].
@@ -99,6 +99,7 @@ impl<'a> HeldRow<'a> {
         match ids {
             None => self.for_each_position(|position, value| row.push(position, value))?,
             Some(ids) => {
+                row = row.in_part();
                 for position in ids.iter().filter_map(|id| id.find(self.schema.fields())) {
                     row.push(position, self.value(position)?);
                 }

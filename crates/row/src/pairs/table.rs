@@ -274,16 +274,16 @@ impl PairTable {
     ) -> Result<R> {
         self.transact(Some(key), |transaction| {
             let (change, result) = self.held(transaction, key, &mut change)?;
+            let now_ms = transaction.now_ms();
+            let now = || now_ms;
             let mut edit = |edit: Edit<'_, &str>| transaction.edit(&self.name, key, &edit).map(drop);
             match &change {
                 Change::Keep => {}
-                Change::Put { fields, expires_at_ms } => {
-                    edit(Edit::Put(&borrowed(fields), *expires_at_ms))?;
+                Change::Put { fields, expiry } => edit(Edit::Put(&borrowed(fields), expiry.unix_ms(now)))?,
+                Change::Update { fields, expiry } => {
+                    edit(Edit::Update(&borrowed(fields), FieldExpiries::All(expiry.unix_ms(now))))?;
                 }
-                Change::Update { fields, expires_at_ms } => {
-                    edit(Edit::Update(&borrowed(fields), FieldExpiries::All(*expires_at_ms)))?;
-                }
-                Change::Expire(at_ms) => edit(Edit::Expire(*at_ms))?,
+                Change::Expire(expiry) => edit(Edit::Expire(expiry.unix_ms(now)))?,
                 Change::Delete => edit(Edit::Delete)?,
             }
             Ok(result)

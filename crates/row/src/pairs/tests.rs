@@ -8,7 +8,7 @@ use super::*;
 use crate::backend::memory::MemoryBackend;
 use crate::backend::{Ticket, pair_key};
 use crate::schema::plan::FieldExpiries;
-use crate::{Change, Type, Value, row};
+use crate::{Change, Expiry, Type, Value, row};
 
 fn users() -> Schema {
     Schema::new().field("name", Type::String).field("age", Type::I64).nullable("mail", Type::String)
@@ -184,7 +184,7 @@ fn counts_of_many_writers_are_exact() {
                                     row.map_or(Ok(Some(0)), |row| row.get("age").map(|age| age.as_i64()))?;
                                 let fields =
                                     vec![("age".to_owned(), Value::Int(age.unwrap() + 1).to_owned())];
-                                Ok((Change::Put { fields, expires_at_ms: None }, ()))
+                                Ok((Change::Put { fields, expiry: Expiry::Never }, ()))
                             })
                             .unwrap(),
                         _ => loop {

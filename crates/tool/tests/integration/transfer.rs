@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use hedgerow::{Db, OwnedValue, Schema, Type, Value, row};
+use hedgerow::{Db, Expiry, OwnedValue, Schema, Type, Value, row};
 
 use crate::client::TempDir;
 
@@ -58,10 +58,10 @@ fn fill(db: &Db) {
             .unwrap();
     }
     table.put(b"bare", &row! { flag: true }).unwrap();
-    table.put_expiring(b"fades", &row! { text: "soon" }, FAR_MS).unwrap();
+    table.put_expiring(b"fades", &row! { text: "soon" }, Expiry::at_unix_ms(FAR_MS)).unwrap();
     table.put(b"loses one", &row! { text: "kept", raw: b"lost" }).unwrap();
-    table.expire_fields(b"loses one", &["raw"], Some(FAR_MS + 1)).unwrap();
-    table.put_expiring(b"gone", &row! { text: "x" }, 1).unwrap();
+    table.expire_fields(b"loses one", &["raw"], Expiry::at_unix_ms(FAR_MS + 1)).unwrap();
+    table.put_expiring(b"gone", &row! { text: "x" }, Expiry::at_unix_ms(1)).unwrap();
 }
 
 type Fields = Vec<(String, OwnedValue)>;

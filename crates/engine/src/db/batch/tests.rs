@@ -4,7 +4,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use super::*;
 use crate::db::fixture::options;
-use crate::{Db, Schema, Type};
+use crate::{Db, Expiry, Schema, Type};
 
 fn open(sim: &CrashSim) -> (Db, Table) {
     let db = Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap();
@@ -113,7 +113,7 @@ fn a_value_that_does_not_fit_is_refused_though_another_goes_over_it() {
     }
     // Nor may a field expire that every row has.
     let mut batch = Batch::new();
-    batch.update_expiring(&table, b"row", &[("n", Value::Int(1))], u64::MAX).unwrap();
+    batch.update_expiring(&table, b"row", &[("n", Value::Int(1))], Expiry::at_unix_ms(u64::MAX)).unwrap();
     batch.update(&table, b"row", &[("n", Value::Int(2))]).unwrap();
     assert_eq!(db.write(&batch).unwrap_err().kind(), ErrorKind::Invalid);
     assert!(table.get(b"row").unwrap().is_none());
@@ -159,12 +159,12 @@ fn fields_that_changed_since_a_write_was_added_are_those_of_the_time_it_is_writt
                 .unwrap();
             batch.put(&table, b"part", &[("kept", kept)]).unwrap();
             batch.update(&table, b"updated", &[("kept", Value::Null), ("other", bytes)]).unwrap();
-            batch.update_expiring(&table, b"new", &[("kept", kept)], at_ms).unwrap();
+            batch.update_expiring(&table, b"new", &[("kept", kept)], Expiry::at_unix_ms(at_ms)).unwrap();
         } else {
             batch.put(&table, b"whole", &[(ids[0], kept), (ids[1], Value::Int(1)), (ids[2], bytes)]).unwrap();
             batch.put(&table, b"part", &[(ids[0], kept)]).unwrap();
             batch.update(&table, b"updated", &[(ids[0], Value::Null), (ids[2], bytes)]).unwrap();
-            batch.update_expiring(&table, b"new", &[(ids[0], kept)], at_ms).unwrap();
+            batch.update_expiring(&table, b"new", &[(ids[0], kept)], Expiry::at_unix_ms(at_ms)).unwrap();
         }
         match way {
             0 => table.add_field("more", Type::I64).unwrap(),
@@ -330,12 +330,12 @@ fn a_batch_leaves_what_its_writes_one_by_one_would() {
                 }
                 7 => {
                     let at_ms = Some(1_000_000 + random.below(1000));
-                    batch.set_expiry(&table, &key, at_ms).unwrap();
-                    singles.expire(&key, at_ms).unwrap();
+                    batch.expire(&table, &key, Expiry::at_unix_ms(at_ms)).unwrap();
+                    singles.expire(&key, Expiry::at_unix_ms(at_ms)).unwrap();
                 }
                 8 => {
-                    batch.put_expiring(&table, &key, fields, 5_000_000).unwrap();
-                    singles.put_expiring(&key, fields, 5_000_000).unwrap();
+                    batch.put_expiring(&table, &key, fields, Expiry::at_unix_ms(5_000_000)).unwrap();
+                    singles.put_expiring(&key, fields, Expiry::at_unix_ms(5_000_000)).unwrap();
                 }
                 _ => {
                     batch.delete(&table, &key).unwrap();

@@ -9,7 +9,7 @@ use crate::db::fixture;
 use crate::log::segment::SegmentKind;
 use crate::options::CachePolicy;
 use crate::space::Claim;
-use crate::{Batch, Db, Options, Schema, Table, Type, Value, row};
+use crate::{Batch, Db, Expiry, Options, Schema, Table, Type, Value, row};
 
 fn options() -> Options {
     Options { cache_bytes: 1 << 20, cache_mode: CacheMode::On, ..fixture::options() }
@@ -101,7 +101,7 @@ fn every_write_replaces_the_cached_row() {
             |_, t| assert!(t.compare_and_set(b"k", "a", Value::UInt(7), Value::UInt(9)).unwrap()),
             Some(9),
         ),
-        ("expire", |_, t| assert!(t.expire(b"k", Some(5_000)).unwrap()), Some(7)),
+        ("expire", |_, t| assert!(t.expire(b"k", Expiry::at_unix_ms(5_000)).unwrap()), Some(7)),
         (
             "batch",
             |db, t| {
@@ -356,7 +356,7 @@ fn expired_rows_are_absent_and_not_admitted() {
     });
     let db = Db::open_at(tier.unwrap(), options(), clock.clone()).unwrap();
     let table = db.create_table("rows", Schema::new().field("a", Type::U64)).unwrap();
-    table.put_expiring(b"k", &row! { a: 1 }, 2_000).unwrap();
+    table.put_expiring(b"k", &row! { a: 1 }, Expiry::at_unix_ms(2_000)).unwrap();
     cache(&db, &table, b"k");
     assert_eq!(a_of(&table, b"k"), Some(1));
     clock.advance_ms(1_000);

@@ -7,7 +7,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Random};
 use super::*;
 use crate::db::fixture::options;
 use crate::gc::victims::Need;
-use crate::{Batch, Db, Schema, Table, Value};
+use crate::{Batch, Db, Expiry, Schema, Table, Value};
 
 fn open(sim: &CrashSim, now_ms: u64) -> (Db, Table, Clock) {
     let clock = Clock::manual(now_ms);
@@ -20,7 +20,7 @@ fn put(table: &Table, n: u64, at_ms: Option<u64>) {
     let (key, bytes) = (n.to_be_bytes(), [n as u8; 100]);
     let fields = [("value", Value::Bytes(&bytes))];
     match at_ms {
-        Some(at_ms) => table.put_expiring(&key, &fields, at_ms).unwrap(),
+        Some(at_ms) => table.put_expiring(&key, &fields, Expiry::at_unix_ms(at_ms)).unwrap(),
         None => table.put(&key, &fields).unwrap(),
     }
 }
@@ -144,7 +144,7 @@ fn an_older_record_does_not_come_back() {
     let (db, table, clock) = open(&sim, 1_000);
     (0..100).for_each(|n| put(&table, n, None));
     (0..50).for_each(|n| put(&table, n, Some(2_000)));
-    (50..100).for_each(|n| assert!(table.expire(&u64::to_be_bytes(n), Some(2_000)).unwrap()));
+    (50..100).for_each(|n| assert!(table.expire(&u64::to_be_bytes(n), Expiry::at_unix_ms(2_000)).unwrap()));
     clock.step_to_ms(2_000);
     assert_eq!(sweep_by_time(&table, &clock), 100);
     assert_eq!(entries(&table), (0, 0, 100));
@@ -229,11 +229,11 @@ fn change(db: &Db, table: &Table, now_ms: u64, random: &mut Random, model: &mut 
     };
     match (expiry, random.below(4)) {
         (Some(_), 0) if !there => return,
-        (Some(at_ms), 0) => drop(table.expire(&key, at_ms).unwrap()),
+        (Some(at_ms), 0) => drop(table.expire(&key, Expiry::at_unix_ms(at_ms)).unwrap()),
         (Some(at_ms), 1) if there && model[&n] == at_ms => table.update(&key, &fields).map(drop).unwrap(),
         (Some(Some(at_ms)), 2) => {
             let mut batch = Batch::new();
-            batch.put_expiring(table, &key, &fields, at_ms).unwrap();
+            batch.put_expiring(table, &key, &fields, Expiry::at_unix_ms(at_ms)).unwrap();
             batch.put(table, &n.to_le_bytes(), &fields).unwrap();
             batch.delete(table, &n.to_le_bytes()).unwrap();
             db.write(batch).unwrap();
@@ -315,7 +315,12 @@ fn rows_go_while_others_come() {
                             let fields = [("value", Value::Bytes(b"batch"))];
                             batch.update(table, &key, &fields).unwrap();
                             batch
-                                .put_expiring(table, &(n + 2).to_be_bytes(), &fields, 1_001 + step / 10)
+                                .put_expiring(
+                                    table,
+                                    &(n + 2).to_be_bytes(),
+                                    &fields,
+                                    Expiry::at_unix_ms(1_001 + step / 10),
+                                )
                                 .unwrap();
                             db.write(batch).unwrap();
                         }

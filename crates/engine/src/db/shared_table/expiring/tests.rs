@@ -6,7 +6,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
 use super::*;
 use crate::db::fixture::options;
-use crate::{Batch, Db, Schema, Table, Type, Value};
+use crate::{Batch, Db, Expiry, Schema, Table, Type, Value};
 
 const KEYS: u64 = 40;
 
@@ -39,14 +39,14 @@ fn change(db: &Db, t: &Table, numbers: &mut Numbers, model: &mut Model) {
     let at_ms = 2_000 + numbers.below(1_000);
     let expiry = match numbers.below(9) {
         0 => t.put(&key, &fields).map(|()| Some(None)),
-        1 => t.put_expiring(&key, &fields, at_ms).map(|()| Some(Some(at_ms))),
+        1 => t.put_expiring(&key, &fields, Expiry::at_unix_ms(at_ms)).map(|()| Some(Some(at_ms))),
         2 | 3 => t.update(&key, &fields[..1]).map(|()| Some(model.get(&number).copied().flatten())),
-        4 => t.expire(&key, Some(at_ms)).map(|found| found.then_some(Some(at_ms))),
-        5 | 6 => t.expire(&key, None).map(|found| found.then_some(None)),
+        4 => t.expire(&key, Expiry::at_unix_ms(at_ms)).map(|found| found.then_some(Some(at_ms))),
+        5 | 6 => t.expire(&key, Expiry::Never).map(|found| found.then_some(None)),
         7 => t.delete(&key).map(|_| None),
         _ => {
             let mut batch = Batch::new();
-            batch.put_expiring(t, &key, &fields, at_ms).unwrap();
+            batch.put_expiring(t, &key, &fields, Expiry::at_unix_ms(at_ms)).unwrap();
             db.write(batch).map(|()| Some(Some(at_ms)))
         }
     };
@@ -95,7 +95,7 @@ fn the_sweeper_finds_the_mean() {
     for i in 0..3_000u64 {
         let at_ms = (i % 2 == 0).then_some(5_000 + i);
         t.put(&i.to_be_bytes(), &[("a", Value::Int(1))]).unwrap();
-        t.expire(&i.to_be_bytes(), at_ms).unwrap();
+        t.expire(&i.to_be_bytes(), Expiry::at_unix_ms(at_ms)).unwrap();
     }
     assert_eq!(t.expiring(), Expiring { rows: 1_500, mean_at_ms: None });
     let mut pass = Pass::default();

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, FieldId, Table, Value};
+use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, Expiry, FieldId, Table, Value};
 
 use crate::serve::failure::Outcome;
 use crate::serve::keyspace::wants::{FETCHES_MAX, Tries, Wants};
@@ -209,9 +209,9 @@ impl Writer {
     ) -> Outcome<()> {
         self.count += 1;
         let Some(staged) = &mut self.staged else {
-            return self.attempt(|| table.update_expiring(row, fields, at_ms));
+            return self.attempt(|| table.update_expiring(row, fields, Expiry::at_unix_ms(at_ms)));
         };
-        staged.batch.update_expiring(table, row, fields, at_ms)?;
+        staged.batch.update_expiring(table, row, fields, Expiry::at_unix_ms(at_ms))?;
         staged.record(table, row, PendingState::AsBefore);
         Ok(())
     }
@@ -227,12 +227,12 @@ impl Writer {
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| match expires_at_ms {
                 None => table.put(row, fields),
-                Some(at) => table.put_expiring(row, fields, at),
+                Some(at) => table.put_expiring(row, fields, Expiry::at_unix_ms(at)),
             });
         };
         match expires_at_ms {
             None => staged.batch.put(table, row, fields)?,
-            Some(at) => staged.batch.put_expiring(table, row, fields, at)?,
+            Some(at) => staged.batch.put_expiring(table, row, fields, Expiry::at_unix_ms(at))?,
         }
         staged.record(table, row, PendingState::Expires(expires_at_ms));
         Ok(())
@@ -254,9 +254,9 @@ impl Writer {
     pub(super) fn expire(&mut self, table: &Table, row: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
         self.count += 1;
         let Some(staged) = &mut self.staged else {
-            return self.attempt(|| table.expire(row, at_ms));
+            return self.attempt(|| table.expire(row, Expiry::at_unix_ms(at_ms)));
         };
-        staged.batch.set_expiry(table, row, at_ms)?;
+        staged.batch.expire(table, row, Expiry::at_unix_ms(at_ms))?;
         staged.record(table, row, PendingState::Expires(at_ms));
         Ok(true)
     }
