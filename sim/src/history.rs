@@ -23,6 +23,12 @@ pub enum Effect {
     Swap(Option<u64>, u64, bool),
     /// Wrote this value if something was there; said whether something was.
     WriteIfThere(u64, bool),
+    /// Failed in a way that leaves open whether it wrote this value, or still will.
+    MayWrite(u64),
+    /// The same of a removal.
+    MayRemove,
+    /// The same of an addition.
+    MayAdd(u64),
 }
 
 impl Effect {
@@ -37,8 +43,16 @@ impl Effect {
                 (swapped == (there == expected), if swapped { Some(value) } else { there })
             }
             Effect::WriteIfThere(value, was) => (was == there.is_some(), there.map(|_| value)),
+            Effect::MayWrite(value) => (true, Some(value)),
+            Effect::MayRemove => (true, None),
+            Effect::MayAdd(by) => (true, Some(there.unwrap_or(0).wrapping_add(by))),
         };
         answered.then_some(after)
+    }
+
+    /// Whether it need not have happened at all.
+    fn is_open(self) -> bool {
+        matches!(self, Effect::MayWrite(_) | Effect::MayRemove | Effect::MayAdd(_))
     }
 }
 
@@ -51,8 +65,15 @@ pub struct Call {
     pub effect: Effect,
     /// Moments on one clock: before it was made, and after it had returned.
     pub began: u64,
-    /// See `began`.
+    /// See `began`. Of a call of which it is open whether it happened it does not count: it may happen at any time after it began.
     pub returned: u64,
+}
+
+impl Call {
+    /// The last moment at which it can have happened.
+    fn latest(&self) -> u64 {
+        if self.effect.is_open() { u64::MAX } else { self.returned }
+    }
 }
 
 /// Calls of all threads, in any order.
@@ -109,7 +130,7 @@ impl History {
 /// Depth first through the orders; a set of calls done with the value they leave is never tried twice.
 fn check_key(key: u64, calls: &[Call]) -> Result<(), NotLinearizable> {
     let mut calls = calls.to_vec();
-    calls.sort_unstable_by_key(|call| (call.began, call.returned));
+    calls.sort_unstable_by_key(|call| (call.began, call.latest()));
     let mut search = Search {
         calls: &calls,
         done: Done::default(),
@@ -179,14 +200,19 @@ impl Search<'_> {
             if self.order.len() > self.longest.len() {
                 self.longest.clone_from(&self.order);
             }
-            if next.from == self.calls.len() {
+            if self.is_all(&next) {
                 return true;
             }
             self.done = next.clone();
             let candidates = self.candidates();
             stack.push((next, after, candidates));
         }
-        self.calls.is_empty()
+        self.is_all(&Done::default())
+    }
+
+    /// Whether the rest need not happen.
+    fn is_all(&self, done: &Done) -> bool {
+        (done.from..self.calls.len()).all(|call| self.calls[call].effect.is_open() || done.has(call))
     }
 
     /// The calls that may come next: not done, and begun before any call that is not done had returned.
@@ -198,7 +224,7 @@ impl Search<'_> {
                 break;
             }
             if !self.done.has(i) {
-                earliest_return = earliest_return.min(call.returned);
+                earliest_return = earliest_return.min(call.latest());
                 candidates.push(i);
             }
         }
@@ -262,6 +288,22 @@ mod tests {
             (Effect::Read(None), 18, 19),
         ];
         assert!(history(&calls).check().is_ok());
+    }
+
+    #[test]
+    fn a_call_of_unknown_outcome_happens_late_or_never_but_not_twice() {
+        let read = |seen, began| (Effect::Read(seen), began, began + 1);
+        let calls = |rest: &[(Effect, u64, u64)]| {
+            let first = [(Effect::Write(1), 0, 1), (Effect::MayAdd(5), 2, 3)];
+            history(&[&first[..], rest].concat()).check().is_ok()
+        };
+        assert!(calls(&[]) && calls(&[read(Some(1), 4)]) && calls(&[read(Some(6), 4)]));
+        assert!(calls(&[read(Some(1), 4), read(Some(6), 6)]));
+        assert!(!calls(&[read(Some(6), 4), read(Some(1), 6)]));
+        assert!(!calls(&[read(Some(6), 4), read(Some(11), 6)]));
+        assert!(!calls(&[read(None, 4)]));
+        assert!(history(&[(Effect::MayRemove, 0, 1), (Effect::MayWrite(3), 2, 3)]).check().is_ok());
+        assert!(history(&[(Effect::Read(Some(3)), 0, 1), (Effect::MayWrite(3), 2, 3)]).check().is_err());
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! A store and its model side by side.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::ops::Bound;
+mod answers;
+mod caller;
+mod pairs;
 
+use std::fmt;
+
+use answers::{Got, Versions, compare_schemas, same_table, unexpected};
+pub(crate) use answers::{fields_of, same_row};
+use caller::{Caller, one, rows};
 use hedgerow::{
-    Batch, CacheMode, Change, Db, Durability, Error, ErrorKind, Expiry, Options, OwnedValue, Result, Row,
-    Schema, Snapshot, Table, TableChanges, Type, Value,
+    CacheMode, Db, Durability, Error, ErrorKind, Options, Result, Snapshot, Store, StoreTable, Table,
+    TableChanges,
 };
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+pub use pairs::PairRunner;
 
-use crate::model::{Answer, Model, OPEN_TABLE, ReadRow, first_schema, kind_of, value_of};
-use crate::op::{self, Given, How, NAMES, Op, Part, PartKind, Require, SNAPSHOTS, TABLES};
+use crate::model::{Answer, Model, OPEN_TABLE, ReadRow, first_schema};
+use crate::op::{self, How, Op, SNAPSHOTS, TABLES};
 
 /// Where a store and its model went different ways.
 #[derive(Debug, Clone)]
@@ -108,23 +114,36 @@ pub(crate) const START_MS: u64 = 1_000_000;
 
 struct Open {
     db: Db,
-    tables: Vec<Table>,
+    /// The same, as operations see it.
+    store: Store,
+    tables: Vec<StoreTable>,
     snapshots: Vec<Option<Snapshot>>,
 }
 
 impl Open {
     fn new(db: Db) -> Result<Open> {
-        let tables = (0..TABLES).map(|table| match db.table(table_name(table)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                db.create_table(table_name(table), first_schema(table))
-            }
-            found => found,
-        });
-        let tables = tables.collect::<Result<_>>()?;
+        let store = Store::Tiered(db.clone());
+        let tables = open_tables(&store)?;
         // Scripts begin with tables that no crash takes away.
         db.persist()?;
-        Ok(Open { tables, db, snapshots: vec![None; SNAPSHOTS] })
+        Ok(Open { db, store, tables, snapshots: vec![None; SNAPSHOTS] })
     }
+
+    /// A table as snapshots take it.
+    fn tiered(&self, table: u8) -> Result<Table> {
+        self.db.table(self.tables[usize::from(table)].name())
+    }
+}
+
+/// The tables of operations, made where they are not there yet.
+fn open_tables(store: &Store) -> Result<Vec<StoreTable>> {
+    let table = |table| match store.table(table_name(table)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            store.create_table(table_name(table), first_schema(table))
+        }
+        found => found,
+    };
+    (0..TABLES).map(table).collect()
 }
 
 /// The name of a table.
@@ -159,8 +178,7 @@ pub struct Runner {
     open: Option<Open>,
     /// What the store must be like.
     pub model: Model,
-    /// Versions last seen: the model's and the store's.
-    versions: HashMap<(u8, Vec<u8>), (u64, u64)>,
+    versions: Versions,
     /// Operations that the store refused because it was full.
     pub refused_full: u64,
     /// Segments that collections freed.
@@ -198,7 +216,7 @@ impl Runner {
         let clock = Clock::manual(model.now_ms);
         let open = Db::open_at(FastTier::simulated(&sim), setup.options(), clock.clone()).and_then(Open::new);
         let open = open.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
-        let versions = HashMap::new();
+        let versions = Versions::default();
         Ok(Runner {
             setup,
             sim,
@@ -347,7 +365,7 @@ impl Runner {
             done => done,
         };
         let wanted = self.model.apply(op);
-        self.compare(op, &wanted, done)?;
+        self.versions.compare(op, &wanted, done)?;
         self.compare_schemas(matches!(wanted, Answer::Fails(_)))?;
         if *op == Op::Collect && self.collections.is_multiple_of(CHECKED_COLLECTIONS) {
             self.check_counts()?;
@@ -355,80 +373,9 @@ impl Runner {
         Ok(Attempted::Done)
     }
 
-    fn compare(
-        &mut self,
-        op: &Op,
-        wanted: &Answer,
-        done: Result<Got>,
-    ) -> std::result::Result<(), Divergence> {
-        let differ = |got: &dyn fmt::Debug| {
-            Err(Divergence(format!("the store answers {got:?}, the model {wanted:?}")))
-        };
-        match (wanted, done) {
-            (Answer::Fails(kinds), Err(error)) if kinds.contains(&error.kind()) => Ok(()),
-            (_, Err(error)) => differ(&(error.kind(), error.message())),
-            (Answer::Done, Ok(Got::Done)) => Ok(()),
-            (Answer::Bool(wanted), Ok(Got::Bool(got))) if *wanted == got => Ok(()),
-            (Answer::Int(wanted), Ok(Got::Int(got))) if *wanted == got => Ok(()),
-            (Answer::Rows(wanted), Ok(Got::Rows(got))) => {
-                if wanted.len() != got.len() {
-                    let got: Vec<&[u8]> = got.iter().flatten().map(Row::key).collect();
-                    let missing = wanted.iter().flatten().filter(|row| !got.contains(&row.key.as_slice()));
-                    let missing: Vec<String> = missing.map(|r| r.key.escape_ascii().to_string()).collect();
-                    return Err(Divergence(format!(
-                        "{} rows in the store, {} in the model; missing: {missing:?}",
-                        got.len(),
-                        wanted.len()
-                    )));
-                }
-                for (wanted, got) in wanted.iter().zip(&got) {
-                    same_row(wanted.as_ref(), got.as_ref())?;
-                    if let (Some(wanted), Some(got), Some(table)) = (wanted, got, table_of(op)) {
-                        self.same_version(table, wanted, got)?;
-                    }
-                }
-                Ok(())
-            }
-            (_, Ok(got)) => differ(&got),
-        }
-    }
-
-    fn same_version(
-        &mut self,
-        table: u8,
-        wanted: &ReadRow,
-        got: &Row,
-    ) -> std::result::Result<(), Divergence> {
-        let now = (wanted.version, got.version());
-        match self.versions.insert((table, wanted.key.clone()), now) {
-            Some(before) if (before.0 == now.0) != (before.1 == now.1) => Err(Divergence(format!(
-                "the row {} had version {} and has {}, though it was {}written meanwhile",
-                wanted.key.escape_ascii(),
-                before.1,
-                now.1,
-                if before.0 == now.0 { "not " } else { "" }
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Compares fields; takes over what an open table learned before it refused a write.
     fn compare_schemas(&mut self, failed: bool) -> std::result::Result<(), Divergence> {
-        for table in 0..TABLES {
-            let schema = self.parts()?.tables[table].schema();
-            let theirs = fields_of(&schema);
-            if theirs == self.model.schema(table) {
-                continue;
-            }
-            if !failed || !self.model.adopt(table, &schema) {
-                let ours = self.model.schema(table);
-                let name = table_name(table);
-                return Err(Divergence(format!(
-                    "table {name} has the fields {theirs:?}, the model {ours:?}"
-                )));
-            }
-        }
-        Ok(())
+        let tables = self.parts()?.tables.clone();
+        compare_schemas(&mut self.model, &tables, failed)
     }
 
     /// Compares everything there is.
@@ -442,11 +389,11 @@ impl Runner {
             let wanted: Vec<ReadRow> = self.model.dump(table, self.model.now_ms).collect();
             same_table(&wanted, handle)
                 .map_err(|d| Divergence(format!("table {}: {d}", table_name(table))))?;
-            if handle.len() != self.model.rows(table) {
+            let rows = handle.len().map_err(|error| unexpected("counting", &error))?;
+            if rows != self.model.rows(table) {
                 return Err(Divergence(format!(
-                    "table {} counts {} rows, the model {}",
+                    "table {} counts {rows} rows, the model {}",
                     table_name(table),
-                    handle.len(),
                     self.model.rows(table)
                 )));
             }
@@ -462,7 +409,8 @@ impl Runner {
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
         self.merged_before = self.merged();
         self.hits_before = self.cache_hits();
-        let Open { db, tables, snapshots } = self.open.take().ok_or_else(|| Divergence("not open".into()))?;
+        let Open { db, store, tables, snapshots } =
+            self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);
         let image = match how {
             How::Closed => {
@@ -477,7 +425,7 @@ impl Runner {
                 Some(walk.image(Survivors::Random, 1))
             }
         };
-        drop((tables, db));
+        drop((tables, store, db));
         if let Some(image) = image {
             self.sim = CrashSim::from_image(&image);
             self.sim.limit_log(self.setup.log_bytes);
@@ -506,7 +454,7 @@ impl Runner {
     fn run(&mut self, op: &Op) -> Result<Got> {
         let Some(open) = &mut self.open else { return Ok(Got::Done) };
         let now_ms = self.clock.now_ms();
-        let call = Caller { model: &self.model, db: &open.db, tables: &open.tables, now_ms };
+        let call = Caller { model: &self.model, store: &open.store, tables: &open.tables, now_ms };
         match op {
             Op::SnapshotTake { slot } => {
                 open.snapshots[usize::from(*slot)] = Some(open.db.snapshot());
@@ -517,12 +465,12 @@ impl Runner {
                 Ok(Got::Done)
             }
             Op::SnapshotGet { slot, table, key } => match &open.snapshots[usize::from(*slot)] {
-                Some(snapshot) => one(snapshot.get(&open.tables[usize::from(*table)], &op::key(*key))),
+                Some(snapshot) => one(snapshot.get(&open.tiered(*table)?, &op::key(*key))),
                 None => Ok(Got::Done),
             },
             Op::SnapshotScan { slot, table, reverse } => match &open.snapshots[usize::from(*slot)] {
                 Some(snapshot) => {
-                    let scan = snapshot.scan(&open.tables[usize::from(*table)]);
+                    let scan = snapshot.scan(&open.tiered(*table)?);
                     rows(if *reverse { scan.reverse() } else { scan })
                 }
                 None => Ok(Got::Done),
@@ -533,10 +481,10 @@ impl Runner {
                     let mut changes = TableChanges::new();
                     changes.drop(name).create(name, first_schema(table));
                     open.db.change_tables(&changes)?;
-                    open.tables[table] = open.db.table(name)?;
+                    open.tables[table] = open.store.table(name)?;
                 } else {
-                    open.db.drop_table(name)?;
-                    open.tables[table] = open.db.create_table(name, first_schema(table))?;
+                    open.store.drop_table(name)?;
+                    open.tables[table] = open.store.create_table(name, first_schema(table))?;
                 }
                 Ok(Got::Done)
             }
@@ -547,17 +495,7 @@ impl Runner {
             }
             Op::Persist => open.db.persist().map(|()| Got::Done),
             Op::Advance { .. } | Op::Reopen(_) => Ok(Got::Done),
-            Op::Batch { parts, require } => call.batch(parts, *require),
-            Op::AddField { .. } | Op::RenameField { .. } | Op::DropField { .. } | Op::Clear { .. } => {
-                call.change_table(op)
-            }
-            Op::Get { .. }
-            | Op::GetFields { .. }
-            | Op::MultiGet { .. }
-            | Op::Exists { .. }
-            | Op::Scan { .. }
-            | Op::Prefix { .. } => call.read(op),
-            write => call.write(write),
+            op => call.call(op),
         }
     }
 }
@@ -574,300 +512,4 @@ pub(crate) enum Stepped {
     Done(bool),
     /// The medium failed. The model has not done it.
     Refused(Error),
-}
-
-/// What the store answered.
-#[derive(Debug)]
-enum Got {
-    Done,
-    Bool(bool),
-    Int(i64),
-    Rows(Vec<Option<Row>>),
-}
-
-fn one(row: Result<Option<Row>>) -> Result<Got> {
-    Ok(Got::Rows(vec![row?]))
-}
-
-fn rows(scan: hedgerow::Scan) -> Result<Got> {
-    Ok(Got::Rows(scan.map(|row| row.map(Some)).collect::<Result<_>>()?))
-}
-
-/// The table whose rows, as they are now, an operation reads.
-fn table_of(op: &Op) -> Option<u8> {
-    match op {
-        Op::Get { table, .. } | Op::GetFields { table, .. } | Op::MultiGet { table, .. } => Some(*table),
-        Op::Scan { table, .. } | Op::Prefix { table, .. } => Some(*table),
-        _ => None,
-    }
-}
-
-fn unexpected(doing: &str, error: &Error) -> Divergence {
-    Divergence(format!("{doing}: {:?}: {error}", error.kind()))
-}
-
-/// A store as one operation sees it.
-struct Caller<'c> {
-    model: &'c Model,
-    db: &'c Db,
-    tables: &'c [Table],
-    now_ms: u64,
-}
-
-type Values = Vec<(&'static str, OwnedValue)>;
-
-fn borrowed(values: &Values) -> Vec<(&'static str, Value<'_>)> {
-    values.iter().map(|(name, value)| (*name, value.borrow())).collect()
-}
-
-fn owned(values: Values) -> Vec<(String, OwnedValue)> {
-    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-impl Caller<'_> {
-    fn table(&self, table: u8) -> &Table {
-        &self.tables[usize::from(table)]
-    }
-
-    fn given(&self, table: u8, fields: &[Given]) -> Values {
-        self.model.given(table, fields)
-    }
-
-    fn at(&self, expires_in: Option<u64>) -> Option<u64> {
-        expires_in.map(|ms| self.now_ms + ms)
-    }
-
-    fn write(&self, op: &Op) -> Result<Got> {
-        match op {
-            Op::Put { table, key, fields, expires_in } => {
-                let values = self.given(*table, fields);
-                let (table, key) = (self.table(*table), op::key(*key));
-                match self.at(*expires_in) {
-                    None => table.put(&key, &borrowed(&values))?,
-                    Some(at_ms) => table.put_expiring(&key, &borrowed(&values), Expiry::at_unix_ms(at_ms))?,
-                }
-                Ok(Got::Done)
-            }
-            Op::Update { table, key, fields, only_existing } => {
-                let values = self.given(*table, fields);
-                // `update` does not say so itself.
-                let (existing, key) = (self.model.has(*table, *key), op::key(*key));
-                if *only_existing {
-                    return self.table(*table).update_existing(&key, &borrowed(&values)).map(Got::Bool);
-                }
-                self.table(*table).update(&key, &borrowed(&values))?;
-                Ok(Got::Bool(existing))
-            }
-            Op::Delete { table, key } => self.table(*table).delete(&op::key(*key)).map(Got::Bool),
-            Op::Increment { table, key, field, by } => {
-                self.table(*table).increment(&op::key(*key), NAMES[usize::from(*field)], *by).map(Got::Int)
-            }
-            Op::CompareAndSet { table, key, field, expected, new } => {
-                let expected = self.model.expected(*table, *key, *field, *expected);
-                let new = self.model.value(*table, *field, *new);
-                let name = NAMES[usize::from(*field)];
-                let (table, key) = (self.table(*table), op::key(*key));
-                table.compare_and_set(&key, name, expected.borrow(), new.borrow()).map(Got::Bool)
-            }
-            Op::Expire { table, key, expires_in } => self
-                .table(*table)
-                .expire(&op::key(*key), Expiry::at_unix_ms(self.at(*expires_in)))
-                .map(Got::Bool),
-            Op::ExpireFields { table, key, fields, expires_in } => {
-                let names: Vec<&str> = fields.iter().map(|&field| NAMES[usize::from(field)]).collect();
-                self.table(*table)
-                    .expire_fields(&op::key(*key), &names, Expiry::at_unix_ms(self.at(*expires_in)))
-                    .map(Got::Bool)
-            }
-            modify => self.modify(modify),
-        }
-    }
-
-    fn modify(&self, op: &Op) -> Result<Got> {
-        let (table, key, change) = match op {
-            Op::ModifyPut { table, key, fields, expires_in } => {
-                let fields = owned(self.given(*table, fields));
-                (*table, *key, Change::Put { fields, expiry: Expiry::at_unix_ms(self.at(*expires_in)) })
-            }
-            Op::ModifyUpdate { table, key, fields, expires_in } => {
-                let fields = owned(self.given(*table, fields));
-                (*table, *key, Change::Update { fields, expiry: Expiry::at_unix_ms(self.at(*expires_in)) })
-            }
-            Op::ModifyDelete { table, key } => (*table, *key, Change::Delete),
-            _ => return Ok(Got::Done),
-        };
-        self.table(table).modify(&op::key(key), |_| Ok((change.clone(), ())))?;
-        Ok(Got::Done)
-    }
-
-    fn batch(&self, parts: &[Part], require: Require) -> Result<Got> {
-        let mut batch = Batch::new();
-        for part in parts {
-            let (table, key) = (self.table(part.table), op::key(part.key));
-            match &part.kind {
-                PartKind::Put(fields, expires_in) => {
-                    let values = self.given(part.table, fields);
-                    match self.at(*expires_in) {
-                        None => batch.put(table, &key, &borrowed(&values))?,
-                        Some(at_ms) => {
-                            batch.put_expiring(table, &key, &borrowed(&values), Expiry::at_unix_ms(at_ms))?
-                        }
-                    }
-                }
-                PartKind::Update(fields, expires_in) => {
-                    let values = self.given(part.table, fields);
-                    match self.at(*expires_in) {
-                        None => batch.update(table, &key, &borrowed(&values))?,
-                        Some(at_ms) => batch.update_expiring(
-                            table,
-                            &key,
-                            &borrowed(&values),
-                            Expiry::at_unix_ms(at_ms),
-                        )?,
-                    }
-                }
-                PartKind::Expire(expires_in) => {
-                    batch.expire(table, &key, Expiry::at_unix_ms(self.at(*expires_in)))?
-                }
-                PartKind::Delete => batch.delete(table, &key)?,
-            }
-        }
-        if let (Some(part), true) = (parts.first(), require != Require::Nothing) {
-            let (table, key) = (self.table(part.table), op::key(part.key));
-            let version = table.version(&key)?;
-            let version = match require {
-                Require::AnotherVersion => Some(version.map_or(1, |version| version + 1)),
-                _ => version,
-            };
-            batch.require_version(table, &key, version)?;
-        }
-        self.db.write(batch)?;
-        Ok(Got::Done)
-    }
-
-    fn change_table(&self, op: &Op) -> Result<Got> {
-        let name = |field: &u8| NAMES[usize::from(*field)];
-        match op {
-            Op::AddField { table, field, kind, with_default } => {
-                let kind = kind_of(*kind);
-                match with_default {
-                    None => self.table(*table).add_field(name(field), kind)?,
-                    Some(stamp) => {
-                        let default = value_of(kind, *stamp, 12);
-                        self.table(*table).add_field_with_default(name(field), kind, &default)?;
-                    }
-                }
-            }
-            Op::RenameField { table, from, to } => self.table(*table).rename_field(name(from), name(to))?,
-            Op::DropField { table, field } => self.table(*table).drop_field(name(field))?,
-            Op::Clear { table } => self.table(*table).clear()?,
-            _ => {}
-        }
-        Ok(Got::Done)
-    }
-
-    fn read(&self, op: &Op) -> Result<Got> {
-        let names = |fields: &[u8]| fields.iter().map(|&f| NAMES[usize::from(f)]).collect::<Vec<_>>();
-        match op {
-            Op::Get { table, key } => one(self.table(*table).get(&op::key(*key))),
-            Op::GetFields { table, key, fields } => {
-                one(self.table(*table).get_fields(&op::key(*key), &names(fields)))
-            }
-            Op::MultiGet { table, keys } => {
-                let keys: Vec<Vec<u8>> = keys.iter().map(|&key| op::key(key)).collect();
-                self.table(*table).multi_get(&keys).map(Got::Rows)
-            }
-            Op::Exists { table, key } => self.table(*table).exists(&op::key(*key)).map(Got::Bool),
-            Op::Scan { table, from, to, reverse, limit, fields } => {
-                let (from, to) = (from.map(op::key), to.map(op::key));
-                let slice = |bound: &'_ Bound<Vec<u8>>| -> Bound<Vec<u8>> { bound.clone() };
-                let (from, to) = (slice(&from), slice(&to));
-                let mut scan = self.table(*table).scan();
-                scan = scan.from(from.as_ref().map(Vec::as_slice)).to(to.as_ref().map(Vec::as_slice));
-                if *reverse {
-                    scan = scan.reverse();
-                }
-                if let Some(limit) = limit {
-                    scan = scan.limit(usize::from(*limit));
-                }
-                if let Some(fields) = fields {
-                    scan = scan.fields(&names(fields))?;
-                }
-                rows(scan)
-            }
-            Op::Prefix { table, key, bytes, reverse } => {
-                let key = op::key(*key);
-                let scan = self.table(*table).scan().prefix(&key[..usize::from(*bytes).min(key.len())]);
-                rows(if *reverse { scan.reverse() } else { scan })
-            }
-            _ => Ok(Got::Done),
-        }
-    }
-}
-
-/// A table's fields: name, type and nullability, in order.
-pub(crate) fn fields_of(schema: &Schema) -> Vec<(String, Type, bool)> {
-    schema.fields().iter().map(|f| (f.name().to_owned(), f.kind(), f.is_nullable())).collect()
-}
-
-/// Whether a row read is the row wanted, to the last field.
-pub(crate) fn same_row(wanted: Option<&ReadRow>, got: Option<&Row>) -> std::result::Result<(), Divergence> {
-    let (wanted, got) = match (wanted, got) {
-        (None, None) => return Ok(()),
-        (Some(wanted), Some(got)) => (wanted, got),
-        (wanted, got) => {
-            let key = wanted.map(|w| w.key.as_slice()).or(got.map(Row::key)).unwrap_or_default();
-            let says = |there: bool| if there { "has" } else { "has not" };
-            return Err(Divergence(format!(
-                "the store {} the row {}, the model {} it",
-                says(got.is_some()),
-                key.escape_ascii(),
-                says(wanted.is_some())
-            )));
-        }
-    };
-    let fields: Vec<(&str, Value<'_>)> = got.fields().collect();
-    let same_fields = fields.len() == wanted.fields.len()
-        && fields
-            .iter()
-            .zip(&wanted.fields)
-            .all(|(got, wanted)| got.0 == wanted.0 && got.1 == wanted.1.borrow());
-    if got.key() != wanted.key || !same_fields || got.expires_at_ms() != wanted.expires_at_ms {
-        return Err(Divergence(format!(
-            "the row {} is {} in the store (expiry {:?}), {} in the model (expiry {:?})",
-            wanted.key.escape_ascii(),
-            show(fields.into_iter()),
-            got.expires_at_ms(),
-            show(wanted.fields.iter().map(|(name, value)| (name.as_str(), value.borrow()))),
-            wanted.expires_at_ms
-        )));
-    }
-    Ok(())
-}
-
-/// Whether a table holds these rows and no other.
-pub(crate) fn same_table(wanted: &[ReadRow], table: &Table) -> std::result::Result<(), Divergence> {
-    let mut scan = table.scan();
-    let mut wanted = wanted.iter();
-    loop {
-        let got = scan.next().transpose().map_err(|error| unexpected("scanning", &error))?;
-        let want = wanted.next();
-        if got.is_none() && want.is_none() {
-            return Ok(());
-        }
-        same_row(want, got.as_ref())?;
-    }
-}
-
-fn show<'v>(fields: impl Iterator<Item = (&'v str, Value<'v>)>) -> String {
-    let short = |(name, value): (&str, Value<'_>)| {
-        let text = value.to_string();
-        let head: String = text.chars().take(24).collect();
-        if head.len() < text.len() {
-            format!("{name}: {head}.. ({})", text.len())
-        } else {
-            format!("{name}: {head}")
-        }
-    };
-    format!("{{{}}}", fields.map(short).collect::<Vec<_>>().join(", "))
 }

@@ -22,6 +22,7 @@
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
 //! | [`inspect`] | looking into a store without changing it |
+//! | `store` | the tiered store or rows over pairs, chosen when the program runs |
 //! | `options` | each option declared once |
 //! | `sync` | atomics and locks, replaceable by a scheduler in tests |
 //!
@@ -51,6 +52,7 @@ mod options;
 mod scheduler;
 mod size_class;
 mod space;
+mod store;
 mod sync;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
@@ -65,7 +67,11 @@ pub use hedgerow_row::{
     Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromValue, OwnedValue, Result,
     Row, Schema, Type, Value, limits, row,
 };
+#[doc(inline)]
+pub use hedgerow_row::{backend, pairs};
 pub use options::{CacheMode, CachePolicy, Durability, Options};
+
+pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};
 
 /// Parts for measuring from outside. Unstable: no promise is made about anything in here.
 #[doc(hidden)]

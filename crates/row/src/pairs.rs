@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `pairs/transaction.rs` | an attempt at reading and changing rows that never waits: all else is made of it |
 //! | `pairs/table.rs` | tables, for callers that wait |
+//! | `pairs/batch.rs` | several changes of one row as one |
 //! | `pairs/edit.rs` | what an edit makes of a row |
 //! | `pairs/held_row.rs` | a row as it was got |
 //! | `pairs/catalog.rs` | bytes of the catalog's pairs |
@@ -19,6 +20,7 @@
 //! that begin after it. Clearing a table gives its rows another group, at once; what an attempt that had begun before writes into the old one
 //! is as if it had been cleared. It may stay there as bytes that nobody finds.
 
+mod batch;
 mod catalog;
 mod edit;
 mod exchange;
@@ -29,6 +31,7 @@ mod transaction;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use batch::PairBatch;
 use catalog::{
     CATALOG_GROUP, CatalogEntry, SeenEntry, counter_key, decode_counter, encode_counter, entry_key,
 };

@@ -20,6 +20,7 @@ mod limit;
 mod long_rows;
 mod missing;
 mod model;
+mod pairs;
 mod reclaim;
 mod reopen;
 mod slow_medium;

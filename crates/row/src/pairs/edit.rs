@@ -13,7 +13,7 @@ use crate::schema::merge::MergePlan;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::stored_row::{StoredRow, StoredRowSpec};
-use crate::{FieldName, Result, Value};
+use crate::{FieldName, OwnedValue, Result, Value};
 
 /// A change of one row.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,11 @@ pub enum Edit<'e, F> {
     Expire(Option<u64>),
     /// Removes the row.
     Delete,
+}
+
+/// Fields that are owned, as edits take them.
+pub(super) fn borrowed<N>(fields: &[(N, OwnedValue)]) -> Vec<(&N, Value<'_>)> {
+    fields.iter().map(|(name, value)| (name, value.borrow())).collect()
 }
 
 /// Where a row is to be stored, and by what time.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::edit::Edit;
+use super::edit::{Edit, borrowed};
 use super::held_row::HeldRow;
 use super::transaction::{Transaction, WalkCursor, no_table};
 use super::{PairDb, PairStore};
@@ -14,7 +14,7 @@ use crate::increment::incremented;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
 use crate::schema::unknown_field;
-use crate::{Change, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{Change, Expiry, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
 ///
@@ -101,7 +101,7 @@ impl PairTable {
         self.edit(key, &Edit::Put(fields, None)).map(drop)
     }
 
-    /// [`PairTable::put`], with an expiry in ms since 1970.
+    /// [`PairTable::put`] of a row that expires.
     ///
     /// # Errors
     /// See [`PairTable`].
@@ -109,9 +109,9 @@ impl PairTable {
         &self,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        expires_at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        self.edit(key, &Edit::Put(fields, Some(expires_at_ms))).map(drop)
+        self.edit(key, &Edit::Put(fields, self.unix_ms(expiry))).map(drop)
     }
 
     /// Writes the named fields, and makes the row if there is none. Keeps the row's expiry, clears that of the fields it writes. `Null`
@@ -129,7 +129,7 @@ impl PairTable {
     /// See [`PairTable`].
     pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
         let edit = Edit::Update(fields, FieldExpiries::All(None));
-        self.transact(Some(key), |transaction| {
+        self.change(key, |transaction| {
             let exists = self.held(transaction, key, |row| Ok(row.is_some()))?;
             match exists {
                 true => transaction.edit(&self.name, key, &edit).map(drop)?,
@@ -139,7 +139,7 @@ impl PairTable {
         })
     }
 
-    /// [`PairTable::update`] with the time, in ms since 1970, when these fields expire.
+    /// [`PairTable::update`] of fields that expire.
     ///
     /// # Errors
     /// See [`PairTable`].
@@ -147,9 +147,9 @@ impl PairTable {
         &self,
         key: &[u8],
         fields: &[(F, Value<'_>)],
-        at_ms: u64,
+        expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        self.edit(key, &Edit::Update(fields, FieldExpiries::All(Some(at_ms)))).map(drop)
+        self.edit(key, &Edit::Update(fields, FieldExpiries::All(self.unix_ms(expiry)))).map(drop)
     }
 
     /// The whole row, copied.
@@ -225,7 +225,7 @@ impl PairTable {
     /// # Errors
     /// See [`PairTable`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
     pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
-        self.transact(Some(key), |transaction| {
+        self.change(key, |transaction| {
             let schema = self.with_schema(transaction, |schema| Ok(schema.shared()))?;
             let sum = self.held(transaction, key, |row| {
                 let old = || row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
@@ -248,7 +248,7 @@ impl PairTable {
         expected: Value<'_>,
         new: Value<'_>,
     ) -> Result<bool> {
-        self.transact(Some(key), |transaction| {
+        self.change(key, |transaction| {
             self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
             let equal = self.held(transaction, key, |row| match row {
                 Some(row) => Ok(row.get(field)? == expected),
@@ -272,11 +272,11 @@ impl PairTable {
         key: &[u8],
         mut change: impl FnMut(Option<&HeldRow<'_>>) -> Result<(Change, R)>,
     ) -> Result<R> {
-        self.transact(Some(key), |transaction| {
+        self.change(key, |transaction| {
             let (change, result) = self.held(transaction, key, &mut change)?;
             let now_ms = transaction.now_ms();
             let now = || now_ms;
-            let mut edit = |edit: Edit<'_, &str>| transaction.edit(&self.name, key, &edit).map(drop);
+            let mut edit = |edit: Edit<'_, &String>| transaction.edit(&self.name, key, &edit).map(drop);
             match &change {
                 Change::Keep => {}
                 Change::Put { fields, expiry } => edit(Edit::Put(&borrowed(fields), expiry.unix_ms(now)))?,
@@ -290,21 +290,27 @@ impl PairTable {
         })
     }
 
-    /// Sets the row's expiry (ms since 1970), or takes it away. Returns whether there is a row.
+    /// Sets when the row expires, or with [`Expiry::Never`] that it does not. Returns whether there is a row.
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn expire(&self, key: &[u8], at_ms: Option<u64>) -> Result<bool> {
-        self.edit(key, &Edit::<&str>::Expire(at_ms))
+    pub fn expire(&self, key: &[u8], expiry: impl Into<Expiry>) -> Result<bool> {
+        self.edit(key, &Edit::<&str>::Expire(self.unix_ms(expiry)))
     }
 
-    /// Sets the expiry of some fields (ms since 1970), or takes it away. Fields that are absent stay so. Returns whether
+    /// Sets when some fields expire, or with [`Expiry::Never`] that they do not. Fields that are absent stay so. Returns whether
     /// there is a row.
     ///
     /// # Errors
     /// See [`PairTable`]; `Invalid` if a field is not nullable.
-    pub fn expire_fields<F: FieldName>(&self, key: &[u8], fields: &[F], at_ms: Option<u64>) -> Result<bool> {
-        self.transact(Some(key), |transaction| {
+    pub fn expire_fields<F: FieldName>(
+        &self,
+        key: &[u8],
+        fields: &[F],
+        expiry: impl Into<Expiry>,
+    ) -> Result<bool> {
+        let at_ms = self.unix_ms(expiry);
+        self.change(key, |transaction| {
             let found = self.held(transaction, key, |row| {
                 let Some(row) = row else { return Ok(None) };
                 let values = fields.iter().map(|&field| Ok((field, row.get(field)?.to_owned())));
@@ -396,6 +402,12 @@ impl PairTable {
         })
     }
 
+    /// The same, of a key that a row can have.
+    fn change<R>(&self, key: &[u8], run: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.db.store.check_key(key)?;
+        self.transact(Some(key), run)
+    }
+
     /// Runs `look` on the schema, if the table is still this one.
     fn with_schema<R>(
         &self,
@@ -408,7 +420,16 @@ impl PairTable {
         }
     }
 
-    fn held<R>(
+    /// An expiry as pairs have it: milliseconds since 1970, by the store's clock.
+    pub(super) fn unix_ms(&self, expiry: impl Into<Expiry>) -> Option<u64> {
+        expiry.into().unix_ms(|| self.db.store.clock.now_ms())
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn held<R>(
         &self,
         transaction: &Transaction,
         key: &[u8],
@@ -420,10 +441,17 @@ impl PairTable {
 
     fn edit<F: FieldName>(&self, key: &[u8], edit: &Edit<'_, F>) -> Result<bool> {
         let wanted = edit.needs_row().then_some(key);
-        self.transact(wanted, |transaction| {
-            self.with_schema(transaction, |_| Ok(()))?;
-            transaction.edit(&self.name, key, edit)
-        })
+        self.transact(wanted, |transaction| self.edit_in(transaction, key, edit))
+    }
+
+    pub(super) fn edit_in<F: FieldName>(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        edit: &Edit<'_, F>,
+    ) -> Result<bool> {
+        self.with_schema(transaction, |_| Ok(()))?;
+        transaction.edit(&self.name, key, edit)
     }
 }
 
@@ -434,8 +462,4 @@ fn field_ids<F: FieldName>(schema: &TableSchema, fields: &[F]) -> Result<Vec<Fie
         Ok(schema.fields()[position].id())
     };
     fields.iter().map(id).collect()
-}
-
-fn borrowed(fields: &[(String, OwnedValue)]) -> Vec<(&str, Value<'_>)> {
-    fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect()
 }

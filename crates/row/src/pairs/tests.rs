@@ -1,12 +1,10 @@
 //! Rows over pairs in memory: what tables promise, attempts that fail and are made again, and many who write.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::*;
 use crate::backend::memory::MemoryBackend;
-use crate::backend::{Ticket, pair_key};
+use crate::backend::pair_key;
 use crate::schema::plan::FieldExpiries;
 use crate::{Change, Expiry, Type, Value, row};
 
@@ -80,30 +78,6 @@ fn versions_change_with_each_write_and_come_back_never() {
         assert!(seen.insert(users.version(b"k").unwrap()));
         users.delete(b"k").unwrap();
         assert_eq!(users.version(b"k").unwrap(), None);
-    }
-}
-
-/// What failed to be freed is freed with the next.
-#[test]
-fn what_was_cleared_is_freed_in_the_end() {
-    let fixture = fixture();
-    let fails = Arc::new(Mutex::new((u64::MAX, ErrorKind::Unavailable)));
-    let commands = Arc::new(AtomicU64::new(0));
-    let memory = fixture.backend.clone();
-    let failing = Failing { memory, commands: Arc::clone(&commands), fails: Arc::clone(&fails) };
-    let db = PairDb::open(Arc::new(failing));
-    let table = db.create_table("users", users()).unwrap();
-    table.put(b"k", &row! { age: 1 }).unwrap();
-    // The counter got and stored, the entry got and stored, the group cleared.
-    fails.lock().0 = commands.load(Ordering::SeqCst) + 4;
-    table.clear().unwrap();
-    assert_eq!(db.store.unfreed.lock().len(), 1);
-    assert!(!table.exists(b"k").unwrap());
-    db.drop_table("users").unwrap();
-    assert!(db.store.unfreed.lock().is_empty());
-    let mut session = db.session().unwrap();
-    for group in 1..4 {
-        assert_eq!(ask_one(&mut *session, Command::Count { group }).unwrap(), Answer::Counted(0));
     }
 }
 
@@ -207,31 +181,34 @@ fn counts_of_many_writers_are_exact() {
 fn rows_and_fields_expire() {
     let fixture = fixture();
     let users = fixture.db.create_table("users", users()).unwrap();
-    users.put_expiring(b"k", &row! { age: 1 }, 2_000).unwrap();
+    users.put_expiring(b"k", &row! { age: 1 }, Expiry::at_unix_ms(2_000)).unwrap();
     users.update(b"k", &row! { age: 2 }).unwrap();
-    users.update_expiring(b"k", &row! { mail: "m" }, 1_500).unwrap();
-    assert_eq!(kind(users.update_expiring(b"k", &row! { age: 2 }, 1_500)), ErrorKind::Invalid);
+    users.update_expiring(b"k", &row! { mail: "m" }, Expiry::at_unix_ms(1_500)).unwrap();
+    assert_eq!(
+        kind(users.update_expiring(b"k", &row! { age: 2 }, Expiry::at_unix_ms(1_500))),
+        ErrorKind::Invalid
+    );
     let expiries = || {
         users.read(b"k", |row| Ok((row.expires_at_ms(), row.field_expires_at_ms("mail")?, row.has("mail")?)))
     };
     assert_eq!(expiries().unwrap(), Some((Some(2_000), Some(1_500), true)));
     fixture.clock.advance_ms(500);
     assert_eq!(expiries().unwrap(), Some((Some(2_000), None, false)));
-    assert!(users.expire(b"k", Some(3_000)).unwrap());
+    assert!(users.expire(b"k", Expiry::at_unix_ms(3_000)).unwrap());
     fixture.clock.advance_ms(1_499);
     assert_eq!(age(&users, b"k"), Some(2));
     assert_eq!(users.len().unwrap(), 1);
     fixture.clock.advance_ms(1);
     assert!(!users.exists(b"k").unwrap());
     assert_eq!(users.len().unwrap(), 0, "who found it expired has removed it");
-    assert!(!users.expire(b"k", None).unwrap());
+    assert!(!users.expire(b"k", Expiry::Never).unwrap());
     // A write over an expired row finds none.
-    users.put_expiring(b"k", &row! { age: 1 }, 4_000).unwrap();
+    users.put_expiring(b"k", &row! { age: 1 }, Expiry::at_unix_ms(4_000)).unwrap();
     fixture.clock.advance_ms(2_000);
     assert_eq!(users.increment(b"k", "age", 1).unwrap(), 1);
-    users.expire(b"k", Some(1)).unwrap();
+    users.expire(b"k", Expiry::at_unix_ms(1)).unwrap();
     assert!(!users.exists(b"k").unwrap());
-    users.put_expiring(b"k", &row! { age: 1 }, 1).unwrap();
+    users.put_expiring(b"k", &row! { age: 1 }, Expiry::at_unix_ms(1)).unwrap();
     assert!(!users.exists(b"k").unwrap());
     assert!(users.update_existing(b"k", &row! { age: 1 }).is_ok_and(|exists| !exists));
 }
@@ -242,7 +219,7 @@ fn a_walk_comes_by_all_that_stays() {
     let users = fixture.db.create_table("users", users()).unwrap();
     for n in 0..100_i64 {
         users.put(&n.to_be_bytes(), &row! { age: n }).unwrap();
-        users.put_expiring(&(n + 1_000).to_be_bytes(), &row! { age: n }, 1_500).unwrap();
+        users.put_expiring(&(n + 1_000).to_be_bytes(), &row! { age: n }, Expiry::at_unix_ms(1_500)).unwrap();
     }
     fixture.clock.advance_ms(1_000);
     let (mut seen, mut from) = (HashSet::new(), Some(WalkCursor::START));
@@ -368,165 +345,4 @@ fn what_is_not_what_was_stored_is_corrupted() {
     assert_eq!(kind(fixture.db.table_names()), ErrorKind::Corrupted);
     put(&mut *session, &counter_key(), b"nonsense", Expect::Any).unwrap();
     assert_eq!(kind(fixture.db.create_table("items", Schema::flat())), ErrorKind::Corrupted);
-}
-
-/// Pairs in memory, of which a command in so many goes wrong.
-struct Failing {
-    memory: MemoryBackend,
-    commands: Arc<AtomicU64>,
-    /// The number of the command that fails, and how.
-    fails: Arc<Mutex<(u64, ErrorKind)>>,
-}
-
-struct FailingSession {
-    memory: Box<dyn Session>,
-    commands: Arc<AtomicU64>,
-    fails: Arc<Mutex<(u64, ErrorKind)>>,
-    answered: Vec<(Ticket, Result<Answer>)>,
-    /// Whose answers are lost.
-    lost: HashSet<Ticket>,
-    failed: u64,
-}
-
-impl Backend for Failing {
-    fn capabilities(&self) -> &Capabilities {
-        self.memory.capabilities()
-    }
-
-    fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(FailingSession {
-            memory: self.memory.session()?,
-            commands: Arc::clone(&self.commands),
-            fails: Arc::clone(&self.fails),
-            answered: Vec::new(),
-            lost: HashSet::new(),
-            failed: u64::MAX,
-        }))
-    }
-
-    fn close(&self) -> Result<()> {
-        self.memory.close()
-    }
-}
-
-impl Session for FailingSession {
-    fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
-        let number = self.commands.fetch_add(1, Ordering::SeqCst);
-        let (at, kind) = *self.fails.lock();
-        if number != at {
-            return self.memory.start(command);
-        }
-        if kind == ErrorKind::Indeterminate {
-            let ticket = self.memory.start(command)?;
-            self.lost.insert(ticket);
-            return Ok(ticket);
-        }
-        // A conflict is an answer to what was conditional; else the device is gone.
-        let conditional = matches!(
-            command,
-            Command::Put { expect: Expect::Same(_) | Expect::Absent, .. }
-                | Command::Delete { expect: Expect::Same(_), .. }
-        );
-        let kind = if kind == ErrorKind::Conflict && !conditional { ErrorKind::Unavailable } else { kind };
-        self.failed -= 1;
-        let ticket = Ticket::new(self.failed);
-        self.answered.push((ticket, Err(Error::new(kind, "as the test wants it"))));
-        Ok(ticket)
-    }
-
-    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
-        let from = answered.len();
-        self.memory.poll(answered);
-        for (ticket, answer) in &mut answered[from..] {
-            if self.lost.remove(ticket) {
-                *answer = Err(Error::new(ErrorKind::Indeterminate, "as the test wants it"));
-            }
-        }
-        answered.append(&mut self.answered);
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<()> {
-        if self.answered.is_empty() { self.memory.wait(timeout) } else { Ok(()) }
-    }
-}
-
-/// Each command of each operation fails once, in each way. The operation is done, or fails as its command did; then the store is as before it or,
-/// where nobody can know, as after it; and the same operation comes through later.
-#[test]
-fn a_backend_that_fails_leaves_all_or_nothing() {
-    type Operation = fn(&PairDb) -> Result<()>;
-    let operations: [(&str, Operation); 7] = [
-        ("create", |db| db.create_table("new", users()).map(drop)),
-        ("increment", |db| db.table("users")?.increment(b"k", "age", 1).map(drop)),
-        ("learn", |db| db.table("bag")?.update(b"k", &[("new", Value::Bytes(b"v"))])),
-        ("expire", |db| db.table("users")?.get(b"old").map(drop)),
-        ("clear", |db| db.table("users")?.clear()),
-        ("drop", |db| db.drop_table("users").map(drop)),
-        ("walk", |db| db.table("users")?.walk(&WalkCursor::START, 9, |_| Ok(())).map(drop)),
-    ];
-    for kind in [ErrorKind::Unavailable, ErrorKind::Indeterminate, ErrorKind::Conflict] {
-        for (name, operation) in operations {
-            let mut at = 0;
-            while fails_at(at, kind, name, operation) {
-                at += 1;
-            }
-            assert!(at >= 2, "{name}: of {at} commands");
-        }
-    }
-}
-
-fn shown(db: &PairDb) -> String {
-    let mut shown = String::new();
-    for name in db.table_names().unwrap() {
-        let table = db.table(&name).unwrap();
-        let rows = table.multi_get(&[b"k"]).unwrap();
-        let fields = rows[0].as_ref().map(|row| format!("{:?}", row.fields().collect::<Vec<_>>()));
-        shown += &format!("{name} {:?} {fields:?};", table.schema().unwrap().fields());
-    }
-    shown
-}
-
-/// False once the operation has fewer commands than `at`.
-fn fails_at(at: u64, kind: ErrorKind, name: &str, operation: fn(&PairDb) -> Result<()>) -> bool {
-    let (memory, clock) = (MemoryBackend::default(), Clock::manual(1_000));
-    let commands = Arc::new(AtomicU64::new(0));
-    let fails = Arc::new(Mutex::new((u64::MAX, kind)));
-    let failing =
-        Failing { memory: memory.clone(), commands: Arc::clone(&commands), fails: Arc::clone(&fails) };
-    let db = PairDb::open_at(Arc::new(failing), clock.clone());
-    let seen_by_others = PairDb::open_at(Arc::new(memory), clock.clone());
-    let table = db.create_table("users", users()).unwrap();
-    table.put(b"k", &row! { age: 1 }).unwrap();
-    table.put_expiring(b"old", &row! { age: 1 }, 1_001).unwrap();
-    db.create_table("bag", Schema::open()).unwrap();
-    clock.advance_ms(1);
-    let before = shown(&seen_by_others);
-    let first = commands.load(Ordering::SeqCst);
-    fails.lock().0 = first + at;
-    let outcome = operation(&db);
-    if commands.load(Ordering::SeqCst) <= first + at {
-        outcome.unwrap();
-        return false;
-    }
-    let after = shown(&seen_by_others);
-    let case = format!("{name}: command {at}: {kind:?}: {outcome:?}");
-    match &outcome {
-        Ok(()) => {}
-        Err(error) => {
-            assert!(error.kind() == kind || error.kind() == ErrorKind::Unavailable, "{case}");
-            // Names that were learned stay learned.
-            let may_be_half = kind == ErrorKind::Indeterminate || name == "learn";
-            assert!(before == after || may_be_half, "{case}\n{before}\n{after}");
-        }
-    }
-    operation(&db).unwrap_or_else(|error| {
-        // What nobody knew of was done.
-        assert!(error.kind() == ErrorKind::NotFound && outcome.is_err(), "{case}: then {error:?}");
-    });
-    if name == "increment" {
-        let lost = i64::from(outcome.is_err() && before != after);
-        let done = 1 + i64::from(outcome.is_ok()) + 1 + lost;
-        assert_eq!(age(&db.table("users").unwrap(), b"k"), Some(done), "{case}");
-    }
-    true
 }

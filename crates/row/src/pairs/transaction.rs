@@ -176,10 +176,13 @@ impl Transaction {
         key: &[u8],
         read: impl FnOnce(Option<&HeldRow<'_>>) -> Result<R>,
     ) -> Result<R> {
-        self.store.check_key(key)?;
         let want = || self.want(Want::Row(table.into(), key.into()));
         let Some(seen) = self.tables.get(table) else { return Err(want()) };
         let entry = &seen.as_ref().ok_or_else(|| no_table(table))?.entry;
+        if self.store.check_key(key).is_err() {
+            // There can be no such row.
+            return read(None);
+        }
         let row = self.rows.get(&pair_key(entry.group, key)).ok_or_else(want)?;
         read(self.held(entry, key, row)?.as_ref())
     }
@@ -201,7 +204,10 @@ impl Transaction {
     /// `NotInMemory`, where the row is needed, or names that an open table has not learned yet; `NotFound` if there is no such table;
     /// `Invalid`.
     pub fn edit<F: FieldName>(&mut self, table: &str, key: &[u8], edit: &Edit<'_, F>) -> Result<bool> {
-        self.store.check_key(key)?;
+        match self.store.check_key(key) {
+            Err(_) if matches!(edit, Edit::Delete) => return Ok(false),
+            checked => checked?,
+        }
         let entry = self.existing(table)?.clone();
         let pair = pair_key(entry.group, key);
         let row = self.rows.get(&pair);
@@ -429,7 +435,7 @@ impl Transaction {
         }
         let Some(group) = self.group_of(table) else { return };
         match want {
-            Want::Row(_, key) => {
+            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
                 let get = PairCommand::Row(group, pair_key(group, key));
                 if !commands.contains(&get) {
                     commands.push(get);
@@ -531,10 +537,12 @@ impl Transaction {
             row.is_ok_and(|row| row.schema_version() > version)
         };
         let is_stale = match want {
-            Want::Row(_, key) => match self.rows.get(&pair_key(group, key)) {
-                None => return false,
-                Some(row) => row.got.as_ref().is_some_and(|value| is_older(&pair_key(group, key), value)),
-            },
+            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
+                match self.rows.get(&pair_key(group, key)) {
+                    None => return false,
+                    Some(row) => row.got.as_ref().is_some_and(|value| is_older(&pair_key(group, key), value)),
+                }
+            }
             Want::Walk(_, from, _) if from.group != 0 && from.group != group => {
                 // Its table was cleared: nothing of what it walked was there throughout.
                 self.walks.push((want.clone(), (Vec::new(), None)));

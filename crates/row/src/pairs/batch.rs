@@ -1,0 +1,188 @@
+//! `PairBatch`: several changes of one row as one.
+//!
+//! Owns a list of changes that were asked for. Promises that all of them happen or none. Backends of pairs change one row at a time, so a batch of two
+//! rows is refused before anything is done. Must not know how a change is made: that is [`Edit`].
+
+use std::sync::Arc;
+
+use super::edit::{Edit, borrowed};
+use super::{PairDb, PairTable, Transaction};
+use crate::schema::body::is_past;
+use crate::schema::plan::FieldExpiries;
+use crate::schema::unknown_field;
+use crate::{Error, ErrorKind, Expiry, FieldId, FieldName, OwnedValue, Result, Value};
+
+/// Changes that happen together.
+#[derive(Clone, Default)]
+pub struct PairBatch {
+    steps: Vec<BatchStep>,
+}
+
+#[derive(Clone)]
+struct BatchStep {
+    table: PairTable,
+    key: Arc<[u8]>,
+    change: BatchChange,
+}
+
+#[derive(Clone)]
+enum BatchChange {
+    Put(OwnedFields, Option<u64>),
+    Update(OwnedFields, Option<u64>),
+    Expire(Option<u64>),
+    Delete,
+    Require(Option<u64>),
+}
+
+/// Fields as they were given: by names, or resolved.
+#[derive(Clone)]
+enum OwnedFields {
+    Named(Vec<(String, OwnedValue)>),
+    Resolved(Vec<(FieldId, OwnedValue)>),
+}
+
+impl PairBatch {
+    /// Nothing yet.
+    pub fn new() -> PairBatch {
+        PairBatch::default()
+    }
+
+    /// Adds a whole row, with when it expires, if it does.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such field.
+    pub fn put<F: FieldName>(
+        &mut self,
+        table: &PairTable,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
+        let fields = owned(table, fields)?;
+        self.push(table, key, BatchChange::Put(fields, table.unix_ms(expiry)));
+        Ok(())
+    }
+
+    /// Adds some fields, with when they expire on their own, if they do.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such field.
+    pub fn update<F: FieldName>(
+        &mut self,
+        table: &PairTable,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
+        let fields = owned(table, fields)?;
+        self.push(table, key, BatchChange::Update(fields, table.unix_ms(expiry)));
+        Ok(())
+    }
+
+    /// Adds when the row expires, or that it does not. Nothing if there is no row by then.
+    pub fn expire(&mut self, table: &PairTable, key: &[u8], expiry: impl Into<Expiry>) {
+        self.push(table, key, BatchChange::Expire(table.unix_ms(expiry)));
+    }
+
+    /// Adds the removal of a row.
+    pub fn delete(&mut self, table: &PairTable, key: &[u8]) {
+        self.push(table, key, BatchChange::Delete);
+    }
+
+    /// Has the batch fail with `Conflict` unless the row has this version before it; `None`: unless there is no row.
+    pub fn require_version(&mut self, table: &PairTable, key: &[u8], version: Option<u64>) {
+        self.push(table, key, BatchChange::Require(version));
+    }
+
+    fn push(&mut self, table: &PairTable, key: &[u8], change: BatchChange) {
+        self.steps.push(BatchStep { table: table.clone(), key: key.into(), change });
+    }
+
+    /// Of several changes of a row only what they come to counts: what stands before one that leaves nothing of it is not even looked at.
+    fn first_that_counts(&self, now_ms: u64) -> usize {
+        let is_last = |at| at + 1 == self.steps.len();
+        let replaces = |at: &usize| match self.steps[*at].change {
+            BatchChange::Put(..) | BatchChange::Delete => true,
+            BatchChange::Expire(at_ms) => is_past(at_ms, now_ms) && !is_last(*at),
+            BatchChange::Update(..) | BatchChange::Require(_) => false,
+        };
+        (0..self.steps.len()).rfind(replaces).unwrap_or(0)
+    }
+
+    /// `Unsupported` if it is about more than one row.
+    fn check_one_row(&self) -> Result<()> {
+        let row = |step: &BatchStep| (step.table.number(), Arc::clone(&step.key));
+        match self.steps.iter().map(row).reduce(|first, next| if first == next { first } else { (0, next.1) })
+        {
+            Some((0, _)) => {
+                let message = "a batch of more than one row; this store changes one row at a time";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl PairDb {
+    /// Writes all of a batch, or nothing. What it requires is looked at first.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is about more than one row; `Conflict` if what it requires is not so; those of the single changes.
+    pub fn write(&self, batch: &PairBatch) -> Result<()> {
+        batch.check_one_row()?;
+        self.transact(|transaction| {
+            for step in &batch.steps {
+                if let BatchChange::Require(version) = step.change {
+                    let found =
+                        step.table.held(transaction, &step.key, |row| Ok(row.map(|row| row.version())))?;
+                    if found != version {
+                        return Err(Error::new(ErrorKind::Conflict, "the row has another version"));
+                    }
+                }
+            }
+            let counts = batch.first_that_counts(transaction.now_ms());
+            batch.steps[counts..].iter().try_for_each(|step| step.apply(transaction))
+        })
+    }
+}
+
+impl BatchStep {
+    fn apply(&self, transaction: &mut Transaction) -> Result<()> {
+        use OwnedFields::{Named, Resolved};
+        match &self.change {
+            BatchChange::Put(Named(fields), at_ms) => {
+                self.edit(transaction, &Edit::Put(&borrowed(fields), *at_ms))
+            }
+            BatchChange::Put(Resolved(fields), at_ms) => {
+                self.edit(transaction, &Edit::Put(&borrowed(fields), *at_ms))
+            }
+            BatchChange::Update(Named(fields), at_ms) => {
+                self.edit(transaction, &Edit::Update(&borrowed(fields), FieldExpiries::All(*at_ms)))
+            }
+            BatchChange::Update(Resolved(fields), at_ms) => {
+                self.edit(transaction, &Edit::Update(&borrowed(fields), FieldExpiries::All(*at_ms)))
+            }
+            BatchChange::Expire(at_ms) => self.edit(transaction, &Edit::<&str>::Expire(*at_ms)),
+            BatchChange::Delete => self.edit(transaction, &Edit::<&str>::Delete),
+            BatchChange::Require(_) => Ok(()),
+        }
+    }
+
+    fn edit<F: FieldName>(&self, transaction: &mut Transaction, edit: &Edit<'_, F>) -> Result<()> {
+        self.table.edit_in(transaction, &self.key, edit).map(drop)
+    }
+}
+
+/// Fields that borrow nothing.
+fn owned<F: FieldName>(table: &PairTable, fields: &[(F, Value<'_>)]) -> Result<OwnedFields> {
+    let named = |(field, value): &(F, Value<'_>)| Some((field.name()?.to_owned(), value.to_owned()));
+    if let Some(named) = fields.iter().map(named).collect() {
+        return Ok(OwnedFields::Named(named));
+    }
+    let schema = table.schema()?;
+    let resolved = |(field, value): &(F, Value<'_>)| {
+        let position = field.find(&schema).ok_or_else(|| unknown_field(*field))?;
+        Ok((schema.fields()[position].id(), value.to_owned()))
+    };
+    Ok(OwnedFields::Resolved(fields.iter().map(resolved).collect::<Result<_>>()?))
+}
