@@ -63,9 +63,11 @@ pub use db::{
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;
 #[doc(inline)]
+pub use hedgerow_row::key;
+#[doc(inline)]
 pub use hedgerow_row::{
-    Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromValue, OwnedValue, Result,
-    Row, Schema, Type, Value, limits, row,
+    Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromKey, FromValue, Key,
+    OwnedValue, Result, Row, Schema, Type, Value, limits, row,
 };
 #[doc(inline)]
 pub use hedgerow_row::{backend, pairs};

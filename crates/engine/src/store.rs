@@ -18,7 +18,7 @@ use std::sync::Arc;
 use hedgerow_row::pairs::{HeldRow, PairBatch, PairDb, PairTable, WalkCursor};
 
 use crate::db::{Batch, Db, RowRef, Scan, Table};
-use crate::{Change, Error, ErrorKind, Expiry, FieldName, Result, Row, Schema, Type, Value};
+use crate::{Change, Error, ErrorKind, Expiry, FieldName, Key, Result, Row, Schema, Type, Value};
 
 /// A store of rows, of one kind or the other. Cheap to clone, `Send + Sync`.
 #[derive(Clone)]
@@ -290,7 +290,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::multi_get`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
+    pub fn multi_get<K: Key + AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
         either!(StoreTable, self, table => table.multi_get(keys))
     }
 

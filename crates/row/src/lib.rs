@@ -23,6 +23,7 @@
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
 //! | [`pairs`] | rows over such a backend: tables, attempts, edits |
 //! | [`increment`] | what adding to a field comes to |
+//! | [`key`] | the bytes of keys that are strings, integers, tuples |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `owned_row`, `change`, [`expiry`] | a row as callers keep it, what they may make of one, and when it is to be gone |
 //! | [`field_value`] | Rust's types as values of fields |
@@ -37,6 +38,7 @@ mod error;
 pub mod expiry;
 pub mod field_value;
 pub mod increment;
+pub mod key;
 pub mod le_bytes;
 pub mod limits;
 mod owned_row;
@@ -50,5 +52,6 @@ pub use change::Change;
 pub use error::{Error, ErrorKind, Result};
 pub use expiry::Expiry;
 pub use field_value::{FieldValue, FromValue};
+pub use key::{FromKey, Key};
 pub use owned_row::Row;
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use crate::expiry::time_of_unix_ms;
 use crate::field_value::{FromValue, read_as};
+use crate::key::{FromKey, read_key};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
 use crate::{Error, ErrorKind, FieldName, Result, Schema, Value};
@@ -124,6 +125,14 @@ impl Row {
     #[inline]
     pub fn key(&self) -> &[u8] {
         &self.bytes[..self.key_bytes]
+    }
+
+    /// The row's key as a Rust type: `row.key_as::<(u32, String)>()?`.
+    ///
+    /// # Errors
+    /// `Invalid` if it is the key of none.
+    pub fn key_as<T: FromKey>(&self) -> Result<T> {
+        read_key(self.key())
     }
 
     /// The table's fields, as they were when the row was read.

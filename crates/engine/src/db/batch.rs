@@ -28,7 +28,7 @@ use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::space::Claim;
-use crate::{Error, ErrorKind, Expiry, FieldName, Result, Value};
+use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, Value};
 
 use staged::{FieldWrite, Op, Staged, StagedWrite};
 
@@ -77,8 +77,14 @@ impl Batch {
     ///
     /// # Errors
     /// `Invalid` for a bad key.
-    pub fn put<F: FieldName>(&mut self, table: &Table, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        check_key(key)?;
+    pub fn put<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.staged.add_put(table, key, fields, None)?;
         self.belongs(table);
         Ok(())
@@ -91,11 +97,12 @@ impl Batch {
     pub fn put_expiring<F: FieldName>(
         &mut self,
         table: &Table,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        check_key(key)?;
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.staged.add_put(table, key, fields, table.unix_ms(expiry.into()))?;
         self.belongs(table);
         Ok(())
@@ -108,10 +115,11 @@ impl Batch {
     pub fn update<F: FieldName>(
         &mut self,
         table: &Table,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
     ) -> Result<()> {
-        check_key(key)?;
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.staged.add_update(table, key, fields, None)?;
         self.belongs(table);
         Ok(())
@@ -124,11 +132,12 @@ impl Batch {
     pub fn update_expiring<F: FieldName>(
         &mut self,
         table: &Table,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        check_key(key)?;
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.staged.add_update(table, key, fields, table.unix_ms(expiry.into()))?;
         self.belongs(table);
         Ok(())
@@ -139,8 +148,14 @@ impl Batch {
     ///
     /// # Errors
     /// `Invalid` for a bad key.
-    pub fn expire(&mut self, table: &Table, key: &[u8], expiry: impl Into<Expiry>) -> Result<()> {
-        check_key(key)?;
+    pub fn expire(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.belongs(table);
         self.staged.add(table, key, Op::Expire(table.unix_ms(expiry.into())));
         Ok(())
@@ -150,8 +165,9 @@ impl Batch {
     ///
     /// # Errors
     /// `Invalid` for a bad key.
-    pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<()> {
-        check_key(key)?;
+    pub fn delete(&mut self, table: &Table, key: &(impl Key + ?Sized)) -> Result<()> {
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.belongs(table);
         self.staged.add(table, key, Op::Delete);
         Ok(())
@@ -161,8 +177,14 @@ impl Batch {
     ///
     /// # Errors
     /// `Invalid` for a bad key.
-    pub fn require_version(&mut self, table: &Table, key: &[u8], version: Option<u64>) -> Result<()> {
-        check_key(key)?;
+    pub fn require_version(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        version: Option<u64>,
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        let key = checked(key.as_ref())?;
         self.belongs(table);
         self.required.push((Arc::clone(table.shared()), key.into(), version));
         Ok(())
@@ -177,6 +199,10 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.staged.writes.is_empty()
     }
+}
+
+fn checked(key: &[u8]) -> Result<&[u8]> {
+    check_key(key).map(|()| key)
 }
 
 /// A record of the batch.

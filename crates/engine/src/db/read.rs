@@ -21,6 +21,7 @@ use std::time::SystemTime;
 
 use hedgerow_row::expiry::time_of_unix_ms;
 use hedgerow_row::field_value::read_as;
+use hedgerow_row::key::read_key;
 use hedgerow_row::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
 use hedgerow_row::schema::merge::MergePlan;
 use hedgerow_row::schema::table::TableSchema;
@@ -39,7 +40,7 @@ use crate::index::{Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
-use crate::{Error, FieldId, FieldName, FromValue, Result, Row, Schema, Value};
+use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, Result, Row, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -194,7 +195,7 @@ impl Engine {
     }
 
     /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.
-    pub(super) fn read_many<K: AsRef<[u8]>>(
+    pub(super) fn read_many<K: Key>(
         &self,
         table: &TableShared,
         keys: &[K],
@@ -202,7 +203,8 @@ impl Engine {
     ) -> Result<()> {
         for group in keys.chunks(GROUP) {
             let mut found = [None; GROUP];
-            let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(AsRef::as_ref).collect();
+            let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
+            let keys: SmallVec<[&[u8]; GROUP]> = encoded.iter().map(AsRef::as_ref).collect();
             let view = self.read_view();
             table.levels.locate_many(&keys, view.guard(), &mut found);
             let slots = &found[..keys.len()];
@@ -337,6 +339,14 @@ impl<'a> RowRef<'a> {
     /// The row's key.
     pub fn key(&self) -> &'a [u8] {
         self.chain.newest().key()
+    }
+
+    /// The row's key as a Rust type: `row.key_as::<(u32, String)>()?`.
+    ///
+    /// # Errors
+    /// `Invalid` if it is the key of none.
+    pub fn key_as<T: FromKey>(&self) -> Result<T> {
+        read_key(self.key())
     }
 
     /// The field's value; `Null` if it is absent or has expired.

@@ -18,11 +18,12 @@ use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
-use crate::{Change, Expiry, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table. Cheap to clone, `Send + Sync`.
 ///
-/// Keys have 1 to 65,536 bytes. Fields are given as `(name, value)` pairs, where a name is a `&str`, or a [`FieldId`]
+/// Keys have 1 to 65,536 bytes: strings and bytes are keys as they are, integers and tuples are encoded so that their order is the
+/// order of rows ([`Key`]). Fields are given as `(name, value)` pairs, where a name is a `&str`, or a [`FieldId`]
 /// where the look-up should be paid once. In an open table an unknown `&str` is learned as a new field.
 ///
 /// All calls can fail with `Corrupted` (bytes at rest are not what was written); writes also with `Invalid` (a key, name,
@@ -150,8 +151,8 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     #[inline]
-    pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        self.engine.put(&self.shared, key, fields, None)
+    pub fn put<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.engine.put(&self.shared, key.key_bytes().as_ref(), fields, None)
     }
 
     /// [`Table::put`] of a row that expires: after a `Duration`, or at a `SystemTime`.
@@ -160,11 +161,11 @@ impl Table {
     /// See [`Table`].
     pub fn put_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
-        self.engine.put(&self.shared, key, fields, self.unix_ms(expiry.into()))
+        self.engine.put(&self.shared, key.key_bytes().as_ref(), fields, self.unix_ms(expiry.into()))
     }
 
     /// Writes the named fields, without reading the row; makes it if there is none. Keeps the row's expiry, clears that of
@@ -173,23 +174,31 @@ impl Table {
     /// # Errors
     /// See [`Table`].
     #[inline]
-    pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
-        self.engine.update(&self.shared, key, fields, false).map(drop)
+    pub fn update<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.engine.update(&self.shared, key.key_bytes().as_ref(), fields, false).map(drop)
     }
 
     /// [`Table::update`], but only if the row exists. Returns whether it does.
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
-        self.engine.update(&self.shared, key, fields, true)
+    pub fn update_existing<F: FieldName>(
+        &self,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<bool> {
+        self.engine.update(&self.shared, key.key_bytes().as_ref(), fields, true)
     }
 
     /// The whole row, copied.
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+    pub fn get(&self, key: &(impl Key + ?Sized)) -> Result<Option<Row>> {
+        self.get_bytes(key.key_bytes().as_ref())
+    }
+
+    fn get_bytes(&self, key: &[u8]) -> Result<Option<Row>> {
         self.engine.read(&self.shared, key, None, None, |row| row.to_row())
     }
 
@@ -197,17 +206,21 @@ impl Table {
     ///
     /// # Errors
     /// See [`Table`]; `NotFound` if there is no such field.
-    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+    pub fn get_fields<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[F]) -> Result<Option<Row>> {
         let ids = self.field_ids(fields)?;
-        self.engine.read(&self.shared, key, None, Some(&ids), |row| row.copy(Some(&ids)))
+        self.get_ids(key.key_bytes().as_ref(), &ids)
+    }
+
+    fn get_ids(&self, key: &[u8], ids: &[FieldId]) -> Result<Option<Row>> {
+        self.engine.read(&self.shared, key, None, Some(ids), |row| row.copy(Some(ids)))
     }
 
     /// One field of the row, copied; `Null` if the row is there but the field is not.
     ///
     /// # Errors
     /// See [`Table`]; `NotFound` if there is no such field.
-    pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
-        self.read_fields(key, &[field], |row| Ok(row.get(field)?.to_owned()))
+    pub fn get_field<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F) -> Result<Option<OwnedValue>> {
+        self.read_fields(key.key_bytes().as_ref(), &[field], |row| Ok(row.get(field)?.to_owned()))
     }
 
     /// Runs `read` on the row in place, without copying it. While it runs nothing that was freed is reused, so it should be
@@ -216,8 +229,12 @@ impl Table {
     /// # Errors
     /// See [`Table`], and those of `read`.
     #[inline]
-    pub fn read<R>(&self, key: &[u8], read: impl FnOnce(&RowRef<'_>) -> Result<R>) -> Result<Option<R>> {
-        self.engine.read(&self.shared, key, None, None, read)
+    pub fn read<R>(
+        &self,
+        key: &(impl Key + ?Sized),
+        read: impl FnOnce(&RowRef<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        self.engine.read(&self.shared, key.key_bytes().as_ref(), None, None, read)
     }
 
     /// [`Table::read`] for whoever will ask for these fields: only they are prefetched, which is quicker where they are a small
@@ -228,12 +245,12 @@ impl Table {
     #[inline]
     pub fn read_fields<F: FieldName, R>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[F],
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         let ids = self.field_ids(fields)?;
-        self.engine.read(&self.shared, key, None, Some(&ids), read)
+        self.engine.read(&self.shared, key.key_bytes().as_ref(), None, Some(&ids), read)
     }
 
     /// Brings the rows of these keys into the processor's caches, as far as they lie in the log: for reads and updates that
@@ -265,22 +282,22 @@ impl Table {
     #[inline]
     pub fn read_handle<R>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         row: RowHandle<'_>,
         read: impl FnOnce(&RowRef<'_>) -> Result<R>,
     ) -> Result<Option<R>> {
         // A guard of another store holds nothing here, and a handle of another table's row leads to no row of this one.
         if !row.view.is_of(&self.engine) || row.table != self.shared.id.load(Ordering::Acquire) {
-            return self.read(key, read);
+            return self.read(key.key_bytes().as_ref(), read);
         }
-        self.engine.read_handle(&self.shared, key, (row.view, row.slot), read)
+        self.engine.read_handle(&self.shared, key.key_bytes().as_ref(), (row.view, row.slot), read)
     }
 
     /// Whole rows, one answer for each key, in order. The look-ups overlap.
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
+    pub fn multi_get<K: Key>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
         let mut rows = Vec::with_capacity(keys.len());
         self.engine.read_many(&self.shared, keys, |row| {
             rows.push(row.map(RowRef::to_row).transpose()?);
@@ -293,7 +310,7 @@ impl Table {
     ///
     /// # Errors
     /// See [`Table`], and those of `read`.
-    pub fn read_many<K: AsRef<[u8]>>(
+    pub fn read_many<K: Key>(
         &self,
         keys: &[K],
         read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
@@ -328,36 +345,38 @@ impl Table {
     /// See [`Table`].
     pub fn update_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
         let at_ms = self.unix_ms(expiry.into());
-        self.with_row(key, |at| Ok(self.engine.apply(at, Edit::Update(fields, at_ms))?.then(())))
+        self.with_row(key.key_bytes().as_ref(), |at| {
+            Ok(self.engine.apply(at, Edit::Update(fields, at_ms))?.then(()))
+        })
     }
 
     /// Removes a row. Returns whether there was one.
     ///
     /// # Errors
     /// See [`Table`]. Works while the store is `Full`.
-    pub fn delete(&self, key: &[u8]) -> Result<bool> {
-        self.engine.delete(&self.shared, key)
+    pub fn delete(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
+        self.engine.delete(&self.shared, key.key_bytes().as_ref())
     }
 
     /// Whether there is a row.
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        self.engine.exists(&self.shared, key)
+    pub fn exists(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
+        self.engine.exists(&self.shared, key.key_bytes().as_ref())
     }
 
     /// Adds to an integer field and returns the sum. A missing row or field counts as 0.
     ///
     /// # Errors
     /// See [`Table`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
-    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
-        self.with_row(key, |at| {
+    pub fn increment<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F, by: i64) -> Result<i64> {
+        self.with_row(key.key_bytes().as_ref(), |at| {
             let old = || at.row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
             let sum = incremented(at.schema.fields(), field, old, by)?;
             Ok(self.engine.apply(at, Edit::Update(&[(field, Value::Int(sum))], None))?.then(sum))
@@ -370,12 +389,12 @@ impl Table {
     /// See [`Table`]; `NotFound` if there is no such field.
     pub fn compare_and_set<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         field: F,
         expected: Value<'_>,
         new: Value<'_>,
     ) -> Result<bool> {
-        self.with_row(key, |at| {
+        self.with_row(key.key_bytes().as_ref(), |at| {
             if field.find(at.schema.fields()).is_none() {
                 return Err(unknown_field(field).into());
             }
@@ -397,10 +416,10 @@ impl Table {
     /// See [`Table`], and those of `change`.
     pub fn modify<R>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         mut change: impl FnMut(Option<&RowRef<'_>>) -> Result<(Change, R)>,
     ) -> Result<R> {
-        self.with_row(key, |at| {
+        self.with_row(key.key_bytes().as_ref(), |at| {
             let (change, result) = change(at.row)?;
             let outcome = match &change {
                 Change::Keep => return Ok(Step::Done(result)),
@@ -424,9 +443,9 @@ impl Table {
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn expire(&self, key: &[u8], expiry: impl Into<Expiry>) -> Result<bool> {
+    pub fn expire(&self, key: &(impl Key + ?Sized), expiry: impl Into<Expiry>) -> Result<bool> {
         let at_ms = self.unix_ms(expiry.into());
-        self.with_row(key, |at| match at.row {
+        self.with_row(key.key_bytes().as_ref(), |at| match at.row {
             None => Ok(Step::Done(false)),
             Some(_) => Ok(self.engine.apply(at, Edit::<&str>::Expire(at_ms))?.then(true)),
         })
@@ -439,12 +458,12 @@ impl Table {
     /// See [`Table`]; `Invalid` if a field is not nullable.
     pub fn expire_fields<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[F],
         expiry: impl Into<Expiry>,
     ) -> Result<bool> {
         let at_ms = self.unix_ms(expiry.into());
-        self.with_row(key, |at| {
+        self.with_row(key.key_bytes().as_ref(), |at| {
             let Some(row) = at.row else { return Ok(Step::Done(false)) };
             let mut present = Vec::with_capacity(fields.len());
             for &field in fields {
@@ -464,8 +483,8 @@ impl Table {
     ///
     /// # Errors
     /// See [`Table`].
-    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.read(key, |row| Ok(row.version()))
+    pub fn version(&self, key: &(impl Key + ?Sized)) -> Result<Option<u64>> {
+        self.read(key.key_bytes().as_ref(), |row| Ok(row.version()))
     }
 
     /// Rows in the table, expired ones that are not yet swept included.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hedgerow::{Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, row};
+use hedgerow::{
+    Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Scan, Schema, Table, Type, Value, row,
+};
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
 fn db() -> Db {
@@ -103,4 +105,52 @@ fn a_span_is_a_span_and_a_date_a_date() {
     clock.advance_ms(30_000);
     assert!(expires_at(b"put").is_none() && expires_at(b"batch").is_none());
     assert_eq!(users.get_field(b"field", "mail").unwrap(), Some(OwnedValue::Null));
+}
+
+#[test]
+fn rows_lie_in_the_order_of_their_keys_values() {
+    let db = db();
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let numbers = [i64::MIN, -70_000, -256, -255, -1, 0, 1, 255, 256, 70_000, i64::MAX];
+    for n in numbers.iter().rev() {
+        table.put(n, &row! { n: *n }).unwrap();
+    }
+    let keys = |scan: Scan| scan.map(|row| row.unwrap().key_as::<i64>().unwrap()).collect::<Vec<_>>();
+    assert_eq!(keys(table.scan()), numbers);
+    assert_eq!(table.get(&-1).unwrap().unwrap().get_as::<i64>("n").unwrap(), -1);
+    assert_eq!(table.get(&255u8).unwrap().unwrap().get_as::<i64>("n").unwrap(), 255, "of any type");
+    let many = table.multi_get(&[256u16, 257]).unwrap();
+    assert!(many[0].is_some() && many[1].is_none());
+    let events = db.create_table("events", Schema::new().field("n", Type::U32)).unwrap();
+    let pairs = [(1, "a"), (1, "a\0"), (1, "b"), (2, ""), (300, "a")];
+    let mut batch = Batch::new();
+    for (i, pair) in pairs.iter().enumerate().rev() {
+        batch.put(&events, pair, &row! { n: i }).unwrap();
+    }
+    db.write(batch).unwrap();
+    let rows: Vec<_> = events.scan().map(|row| row.unwrap().key_as::<(u32, String)>().unwrap()).collect();
+    assert_eq!(rows, pairs.map(|(n, text)| (n, text.to_owned())));
+    assert_eq!(events.increment(&(2, ""), "n", 10).unwrap(), 13);
+    assert_eq!(events.read(&(2, ""), |row| row.key_as::<(u8, String)>()).unwrap(), Some((2, String::new())));
+    assert_eq!(
+        events.get(&(1, "a")).unwrap().unwrap().key_as::<u64>().unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
+    assert_eq!(events.put("", &row! { n: 1 }).unwrap_err().kind(), ErrorKind::Invalid, "a key has a byte");
+}
+
+#[test]
+fn strings_and_bytes_are_keys_as_they_are() {
+    let db = db();
+    let users = users(&db);
+    users.put("ada", &row! { name: "Ada" }).unwrap();
+    for found in [
+        users.get(b"ada"),
+        users.get(&b"ada"[..]),
+        users.get(&"ada".to_owned()),
+        users.get(&vec![b'a', b'd', b'a']),
+    ] {
+        assert_eq!(found.unwrap().unwrap().key(), b"ada");
+    }
+    assert_eq!(users.get("ada").unwrap().unwrap().key_as::<String>().unwrap(), "ada");
 }
