@@ -224,7 +224,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::put`].
-    pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+    pub fn put<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
         either!(StoreTable, self, table => table.put(key, fields))
     }
 
@@ -234,7 +234,7 @@ impl StoreTable {
     /// Those of [`Table::put_expiring`].
     pub fn put_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
@@ -245,7 +245,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::update`].
-    pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+    pub fn update<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
         either!(StoreTable, self, table => table.update(key, fields))
     }
 
@@ -253,7 +253,11 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::update_existing`].
-    pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
+    pub fn update_existing<F: FieldName>(
+        &self,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<bool> {
         either!(StoreTable, self, table => table.update_existing(key, fields))
     }
 
@@ -263,7 +267,7 @@ impl StoreTable {
     /// Those of [`Table::update_expiring`].
     pub fn update_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
@@ -274,7 +278,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::get`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+    pub fn get(&self, key: &(impl Key + ?Sized)) -> Result<Option<Row>> {
         either!(StoreTable, self, table => table.get(key))
     }
 
@@ -282,7 +286,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::get_fields`].
-    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+    pub fn get_fields<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[F]) -> Result<Option<Row>> {
         either!(StoreTable, self, table => table.get_fields(key, fields))
     }
 
@@ -298,7 +302,11 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::read`], and of `read`.
-    pub fn read<R>(&self, key: &[u8], read: impl Fn(RowView<'_, '_>) -> Result<R>) -> Result<Option<R>> {
+    pub fn read<R>(
+        &self,
+        key: &(impl Key + ?Sized),
+        read: impl Fn(RowView<'_, '_>) -> Result<R>,
+    ) -> Result<Option<R>> {
         match self {
             StoreTable::Tiered(table) => table.read(key, |row| read(RowView::InPlace(row))),
             StoreTable::Pairs(table) => table.read(key, |row| read(RowView::Held(row))),
@@ -311,7 +319,7 @@ impl StoreTable {
     /// Those of [`Table::modify`], and of `change`.
     pub fn modify<R>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         mut change: impl FnMut(Option<RowView<'_, '_>>) -> Result<(Change, R)>,
     ) -> Result<R> {
         match self {
@@ -324,7 +332,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::delete`].
-    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+    pub fn delete(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
         either!(StoreTable, self, table => table.delete(key))
     }
 
@@ -332,7 +340,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::exists`].
-    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+    pub fn exists(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
         either!(StoreTable, self, table => table.exists(key))
     }
 
@@ -340,7 +348,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::increment`].
-    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
+    pub fn increment<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F, by: i64) -> Result<i64> {
         either!(StoreTable, self, table => table.increment(key, field, by))
     }
 
@@ -350,7 +358,7 @@ impl StoreTable {
     /// Those of [`Table::compare_and_set`].
     pub fn compare_and_set<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         field: F,
         expected: Value<'_>,
         new: Value<'_>,
@@ -362,7 +370,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::expire`].
-    pub fn expire(&self, key: &[u8], expiry: impl Into<Expiry>) -> Result<bool> {
+    pub fn expire(&self, key: &(impl Key + ?Sized), expiry: impl Into<Expiry>) -> Result<bool> {
         either!(StoreTable, self, table => table.expire(key, expiry))
     }
 
@@ -372,7 +380,7 @@ impl StoreTable {
     /// Those of [`Table::expire_fields`].
     pub fn expire_fields<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[F],
         expiry: impl Into<Expiry>,
     ) -> Result<bool> {
@@ -383,7 +391,7 @@ impl StoreTable {
     ///
     /// # Errors
     /// Those of [`Table::version`].
-    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
+    pub fn version(&self, key: &(impl Key + ?Sized)) -> Result<Option<u64>> {
         either!(StoreTable, self, table => table.version(key))
     }
 
@@ -479,7 +487,7 @@ impl StoreBatch {
     pub fn put<F: FieldName>(
         &mut self,
         table: &StoreTable,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
@@ -499,7 +507,7 @@ impl StoreBatch {
     pub fn update<F: FieldName>(
         &mut self,
         table: &StoreTable,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
@@ -516,7 +524,12 @@ impl StoreBatch {
     ///
     /// # Errors
     /// Those of [`Batch::expire`]; `Invalid` if the table is of another kind of store.
-    pub fn expire(&mut self, table: &StoreTable, key: &[u8], expiry: impl Into<Expiry>) -> Result<()> {
+    pub fn expire(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.expire(table, key, expiry),
             (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
@@ -531,7 +544,7 @@ impl StoreBatch {
     ///
     /// # Errors
     /// Those of [`Batch::delete`]; `Invalid` if the table is of another kind of store.
-    pub fn delete(&mut self, table: &StoreTable, key: &[u8]) -> Result<()> {
+    pub fn delete(&mut self, table: &StoreTable, key: &(impl Key + ?Sized)) -> Result<()> {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.delete(table, key),
             (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
@@ -546,7 +559,12 @@ impl StoreBatch {
     ///
     /// # Errors
     /// Those of [`Batch::require_version`]; `Invalid` if the table is of another kind of store.
-    pub fn require_version(&mut self, table: &StoreTable, key: &[u8], version: Option<u64>) -> Result<()> {
+    pub fn require_version(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        version: Option<u64>,
+    ) -> Result<()> {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => {
                 batch.require_version(table, key, version)

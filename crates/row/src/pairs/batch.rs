@@ -10,7 +10,7 @@ use super::{PairDb, PairTable, Transaction};
 use crate::schema::body::is_past;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::unknown_field;
-use crate::{Error, ErrorKind, Expiry, FieldId, FieldName, OwnedValue, Result, Value};
+use crate::{Error, ErrorKind, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Value};
 
 /// Changes that happen together.
 #[derive(Clone, Default)]
@@ -54,10 +54,12 @@ impl PairBatch {
     pub fn put<F: FieldName>(
         &mut self,
         table: &PairTable,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         let fields = owned(table, fields)?;
         self.push(table, key, BatchChange::Put(fields, table.unix_ms(expiry)));
         Ok(())
@@ -70,27 +72,35 @@ impl PairBatch {
     pub fn update<F: FieldName>(
         &mut self,
         table: &PairTable,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         let fields = owned(table, fields)?;
         self.push(table, key, BatchChange::Update(fields, table.unix_ms(expiry)));
         Ok(())
     }
 
     /// Adds when the row expires, or that it does not. Nothing if there is no row by then.
-    pub fn expire(&mut self, table: &PairTable, key: &[u8], expiry: impl Into<Expiry>) {
+    pub fn expire(&mut self, table: &PairTable, key: &(impl Key + ?Sized), expiry: impl Into<Expiry>) {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.push(table, key, BatchChange::Expire(table.unix_ms(expiry)));
     }
 
     /// Adds the removal of a row.
-    pub fn delete(&mut self, table: &PairTable, key: &[u8]) {
+    pub fn delete(&mut self, table: &PairTable, key: &(impl Key + ?Sized)) {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.push(table, key, BatchChange::Delete);
     }
 
     /// Has the batch fail with `Conflict` unless the row has this version before it; `None`: unless there is no row.
-    pub fn require_version(&mut self, table: &PairTable, key: &[u8], version: Option<u64>) {
+    pub fn require_version(&mut self, table: &PairTable, key: &(impl Key + ?Sized), version: Option<u64>) {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.push(table, key, BatchChange::Require(version));
     }
 

@@ -14,7 +14,7 @@ use crate::increment::incremented;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
 use crate::schema::unknown_field;
-use crate::{Change, Expiry, FieldId, FieldName, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, Value};
 
 /// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
 ///
@@ -97,7 +97,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn put<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+    pub fn put<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::Put(fields, None)).map(drop)
     }
 
@@ -107,10 +109,12 @@ impl PairTable {
     /// See [`PairTable`].
     pub fn put_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::Put(fields, self.unix_ms(expiry))).map(drop)
     }
 
@@ -119,7 +123,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn update<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<()> {
+    pub fn update<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::Update(fields, FieldExpiries::All(None))).map(drop)
     }
 
@@ -127,7 +133,13 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn update_existing<F: FieldName>(&self, key: &[u8], fields: &[(F, Value<'_>)]) -> Result<bool> {
+    pub fn update_existing<F: FieldName>(
+        &self,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         let edit = Edit::Update(fields, FieldExpiries::All(None));
         self.change(key, |transaction| {
             let exists = self.held(transaction, key, |row| Ok(row.is_some()))?;
@@ -145,10 +157,12 @@ impl PairTable {
     /// See [`PairTable`].
     pub fn update_expiring<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[(F, Value<'_>)],
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::Update(fields, FieldExpiries::All(self.unix_ms(expiry)))).map(drop)
     }
 
@@ -156,7 +170,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<Row>> {
+    pub fn get(&self, key: &(impl Key + ?Sized)) -> Result<Option<Row>> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.read(key, |row| row.to_row(None))
     }
 
@@ -164,7 +180,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`]; `NotFound` if there is no such field.
-    pub fn get_fields<F: FieldName>(&self, key: &[u8], fields: &[F]) -> Result<Option<Row>> {
+    pub fn get_fields<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[F]) -> Result<Option<Row>> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.transact(Some(key), |transaction| {
             let ids = self.with_schema(transaction, |schema| field_ids(schema, fields))?;
             self.held(transaction, key, |row| row.map(|row| row.to_row(Some(&ids))).transpose())
@@ -175,7 +193,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`]; `NotFound` if there is no such field.
-    pub fn get_field<F: FieldName>(&self, key: &[u8], field: F) -> Result<Option<OwnedValue>> {
+    pub fn get_field<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F) -> Result<Option<OwnedValue>> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.transact(Some(key), |transaction| {
             self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
             self.held(transaction, key, |row| row.map(|row| Ok(row.get(field)?.to_owned())).transpose())
@@ -186,7 +206,13 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`], and those of `read`.
-    pub fn read<R>(&self, key: &[u8], read: impl Fn(&HeldRow<'_>) -> Result<R>) -> Result<Option<R>> {
+    pub fn read<R>(
+        &self,
+        key: &(impl Key + ?Sized),
+        read: impl Fn(&HeldRow<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.transact(Some(key), |transaction| self.held(transaction, key, |row| row.map(&read).transpose()))
     }
 
@@ -194,11 +220,12 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
+    pub fn multi_get<K: Key>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
         self.transact(None, |transaction| {
-            keys.iter().for_each(|key| transaction.prefetch(&self.name, key.as_ref()));
+            keys.iter().for_each(|key| transaction.prefetch(&self.name, key.key_bytes().as_ref()));
             let row = |key: &K| {
-                self.held(transaction, key.as_ref(), |row| row.map(|row| row.to_row(None)).transpose())
+                let bytes = key.key_bytes();
+                self.held(transaction, bytes.as_ref(), |row| row.map(|row| row.to_row(None)).transpose())
             };
             keys.iter().map(row).collect()
         })
@@ -208,7 +235,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+    pub fn delete(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::<&str>::Delete)
     }
 
@@ -216,7 +245,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+    pub fn exists(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         Ok(self.read(key, |_| Ok(()))?.is_some())
     }
 
@@ -224,7 +255,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`]; `NotFound` if there is no such field, `Invalid` if it is no integer or the sum does not fit it.
-    pub fn increment<F: FieldName>(&self, key: &[u8], field: F, by: i64) -> Result<i64> {
+    pub fn increment<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F, by: i64) -> Result<i64> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.change(key, |transaction| {
             let schema = self.with_schema(transaction, |schema| Ok(schema.shared()))?;
             let sum = self.held(transaction, key, |row| {
@@ -243,11 +276,13 @@ impl PairTable {
     /// See [`PairTable`]; `NotFound` if there is no such field.
     pub fn compare_and_set<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         field: F,
         expected: Value<'_>,
         new: Value<'_>,
     ) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.change(key, |transaction| {
             self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
             let equal = self.held(transaction, key, |row| match row {
@@ -269,9 +304,11 @@ impl PairTable {
     /// See [`PairTable`], and those of `change`.
     pub fn modify<R>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         mut change: impl FnMut(Option<&HeldRow<'_>>) -> Result<(Change, R)>,
     ) -> Result<R> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.change(key, |transaction| {
             let (change, result) = self.held(transaction, key, &mut change)?;
             let now_ms = transaction.now_ms();
@@ -294,7 +331,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn expire(&self, key: &[u8], expiry: impl Into<Expiry>) -> Result<bool> {
+    pub fn expire(&self, key: &(impl Key + ?Sized), expiry: impl Into<Expiry>) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.edit(key, &Edit::<&str>::Expire(self.unix_ms(expiry)))
     }
 
@@ -305,10 +344,12 @@ impl PairTable {
     /// See [`PairTable`]; `Invalid` if a field is not nullable.
     pub fn expire_fields<F: FieldName>(
         &self,
-        key: &[u8],
+        key: &(impl Key + ?Sized),
         fields: &[F],
         expiry: impl Into<Expiry>,
     ) -> Result<bool> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         let at_ms = self.unix_ms(expiry);
         self.change(key, |transaction| {
             let found = self.held(transaction, key, |row| {
@@ -330,7 +371,9 @@ impl PairTable {
     ///
     /// # Errors
     /// See [`PairTable`].
-    pub fn version(&self, key: &[u8]) -> Result<Option<u64>> {
+    pub fn version(&self, key: &(impl Key + ?Sized)) -> Result<Option<u64>> {
+        let bytes = key.key_bytes();
+        let key = bytes.as_ref();
         self.read(key, |row| Ok(row.version()))
     }
 

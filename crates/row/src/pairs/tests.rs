@@ -68,6 +68,18 @@ fn rows_are_written_and_read() {
 }
 
 #[test]
+fn keys_are_bytes_strings_and_values_in_order() {
+    let users = fixture().db.create_table("users", users()).unwrap();
+    users.put("ada", &row! { age: 1 }).unwrap();
+    users.put(&42, &row! { age: 2 }).unwrap();
+    users.put(&(7, "x"), &row! { age: 3 }).unwrap();
+    assert_eq!(age(&users, b"ada"), Some(1));
+    assert_eq!(users.get(&42u64).unwrap().unwrap().key_as::<u8>().unwrap(), 42);
+    assert!(users.exists(&(7u8, "x")).unwrap() && users.delete(&(7, "x")).unwrap());
+    assert_eq!(users.multi_get(&["ada", "bob"]).unwrap().iter().flatten().count(), 1);
+}
+
+#[test]
 fn versions_change_with_each_write_and_come_back_never() {
     let users = fixture().db.create_table("users", users()).unwrap();
     let mut seen = HashSet::new();
