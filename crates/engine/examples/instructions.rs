@@ -12,8 +12,6 @@ mod arguments;
 #[path = "shared/rows.rs"]
 mod rows;
 
-use std::ops::Bound;
-
 use arguments::Arguments;
 use hedgerow::{Durability, FieldId, Options, Result, RowRef, Table, Value};
 use hedgerow_device::Random;
@@ -54,7 +52,7 @@ fn operate(op: &str, table: &Table, ids: &[FieldId], key: &[u8], i: usize) -> us
             bytes
         }
         "scan" => {
-            let rows = table.scan().from(Bound::Included(key)).take(SCANNED);
+            let rows = table.scan().from(key).take(SCANNED);
             rows.map(|row| row.unwrap().key().len()).sum()
         }
         other => panic!("there is no operation {other:?}"),

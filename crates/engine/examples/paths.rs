@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::hint::black_box;
-use std::ops::Bound;
 use std::time::Instant;
 
 use hedgerow::{Db, Durability, FieldId, Options, Schema, Table, Type, Value};
@@ -95,7 +94,7 @@ fn run<'v>(
 
 fn scan(table: &Table, from: &[u8]) {
     let mut sum = 0u64;
-    let scan = table.scan().from(Bound::Included(from)).limit(100);
+    let scan = table.scan().from(from).limit(100);
     scan.for_each(|_, row| {
         row.for_each(|_, value| sum += u64::from(value.as_bytes().unwrap()[0]))?;
         Ok(true)

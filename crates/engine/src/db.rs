@@ -204,6 +204,17 @@ impl Db {
         Ok(Table::new(self, self.engine.create_table(name, &schema)?))
     }
 
+    /// Opens a table with at least these fields: makes it if there is none, and adds the fields that it does not have. What a program
+    /// calls at its start, with the schema that it knows. Fields that `schema` does not name stay, rows are not rewritten, and a field
+    /// that was added holds its default in rows that are there.
+    ///
+    /// # Errors
+    /// `Exists` if a field has another type or default there, or only one of the two is nullable: the message says all that differs. `Invalid`
+    /// for a bad name or schema.
+    pub fn ensure_table(&self, name: &str, schema: Schema) -> Result<Table> {
+        Ok(Table::new(self, self.engine.ensure_table(name, &schema)?))
+    }
+
     /// Opens a table.
     ///
     /// # Errors

@@ -470,7 +470,7 @@ fn walk_scan(
 ) -> Result<Option<StoreCursor>> {
     let rows = rows.max(1);
     let (mut walked, mut last) = (0, Vec::new());
-    table.scan().from(from).limit(rows).for_each(|key, row| {
+    table.scan().range((from, Bound::Unbounded)).limit(rows).for_each(|key, row| {
         walked += 1;
         key.clone_into(&mut last);
         look(RowView::InPlace(row))?;

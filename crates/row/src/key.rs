@@ -19,6 +19,7 @@
 //! lengths they take. In one table keys should be of one shape: a string and a tuple can have the same bytes.
 
 use std::borrow::Cow;
+use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use smallvec::SmallVec;
 
@@ -46,6 +47,64 @@ pub trait Key {
 
     /// The key's bytes.
     fn key_bytes(&self) -> Self::Bytes<'_>;
+}
+
+/// A range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair of [`Bound`]s.
+pub trait KeyRange {
+    /// The keys of its bounds.
+    #[doc(hidden)]
+    fn key_bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
+}
+
+fn owned(key: &(impl Key + ?Sized)) -> Vec<u8> {
+    key.key_bytes().as_ref().to_vec()
+}
+
+macro_rules! ranges {
+    ($($range:ty, $this:ident => $from:expr, $to:expr;)*) => {$(
+        impl<K: Key> KeyRange for $range {
+            fn key_bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+                let $this = self;
+                ($from, $to)
+            }
+        }
+    )*};
+}
+
+ranges! {
+    Range<K>, range => Bound::Included(owned(&range.start)), Bound::Excluded(owned(&range.end));
+    RangeInclusive<K>, range => Bound::Included(owned(range.start())), Bound::Included(owned(range.end()));
+    RangeFrom<K>, range => Bound::Included(owned(&range.start)), Bound::Unbounded;
+    RangeTo<K>, range => Bound::Unbounded, Bound::Excluded(owned(&range.end));
+    RangeToInclusive<K>, range => Bound::Unbounded, Bound::Included(owned(&range.end));
+    (Bound<K>, Bound<K>), range => range.0.as_ref().map(owned), range.1.as_ref().map(owned);
+}
+
+impl KeyRange for RangeFull {
+    fn key_bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Unbounded, Bound::Unbounded)
+    }
+}
+
+/// The first bytes behind all keys that begin with `prefix`. Of one in parts those are the tuples that begin with it.
+#[doc(hidden)]
+pub fn prefix_end<K: Key + ?Sized>(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    if K::IN_PARTS {
+        // No part begins so; a zero byte of the last part's contents goes on so.
+        end.push(ESCAPE);
+        return Bound::Excluded(end);
+    }
+    while end.last() == Some(&0xFF) {
+        end.pop();
+    }
+    match end.last_mut() {
+        Some(last) => {
+            *last += 1;
+            Bound::Excluded(end)
+        }
+        None => Bound::Unbounded,
+    }
 }
 
 /// A key that was encoded. It takes no memory of its own up to 32 bytes.

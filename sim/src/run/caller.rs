@@ -2,8 +2,6 @@
 //!
 //! Owns the way from an operation to calls of a store of any kind. Must not know what they should answer.
 
-use std::ops::Bound;
-
 use hedgerow::{Change, Expiry, OwnedValue, Result, Row, Store, StoreTable, Value};
 
 use super::answers::Got;
@@ -191,10 +189,7 @@ impl Caller<'_> {
             Op::Exists { table, key } => self.table(*table).exists(&op::key(*key)).map(Got::Bool),
             Op::Scan { table, from, to, reverse, limit, fields } => {
                 let (from, to) = (from.map(op::key), to.map(op::key));
-                let slice = |bound: &'_ Bound<Vec<u8>>| -> Bound<Vec<u8>> { bound.clone() };
-                let (from, to) = (slice(&from), slice(&to));
-                let mut scan = self.table(*table).scan()?;
-                scan = scan.from(from.as_ref().map(Vec::as_slice)).to(to.as_ref().map(Vec::as_slice));
+                let mut scan = self.table(*table).scan()?.range((from, to));
                 if *reverse {
                     scan = scan.reverse();
                 }

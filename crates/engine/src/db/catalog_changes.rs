@@ -63,6 +63,11 @@ impl Engine {
         self.change(|plan| plan.create(name, schema, &|| self.catalog.new_levels()))
     }
 
+    /// Creates a table, or adds the fields of `schema` that it does not have.
+    pub(super) fn ensure_table(&self, name: &str, schema: &Schema) -> Result<Arc<TableShared>> {
+        self.change(|plan| plan.ensure(name, schema, &|| self.catalog.new_levels()))
+    }
+
     /// Drops a table; false if there is none of that name.
     pub(super) fn drop_table(&self, name: &str) -> Result<bool> {
         self.change(|plan| Ok(plan.drop_table(name)))

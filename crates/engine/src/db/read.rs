@@ -194,11 +194,13 @@ impl Engine {
         row.map(|row| read(&row)).transpose()
     }
 
-    /// Runs `read` on the row of each key, in place and in order; the look-ups overlap.
+    /// Runs `read` on the row of each key, in place and in order, as it is or was when the sequence `before` was the last; the
+    /// look-ups overlap.
     pub(super) fn read_many<K: Key>(
         &self,
         table: &TableShared,
         keys: &[K],
+        before: Option<u64>,
         mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
         for group in keys.chunks(GROUP) {
@@ -214,15 +216,33 @@ impl Engine {
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
                 self.counters.add(Count::Get);
-                let row = view.row_at(&schema, slot)?;
+                let row = view.row_at(&schema, self.version_at(&view, slot, before)?)?;
                 if let Some(row) = &row {
                     self.enqueue_chain(table, row);
-                    record_read(&self.cache, &self.counters, table, key, slot);
+                    if before.is_none() {
+                        record_read(&self.cache, &self.counters, table, key, slot);
+                    }
                 }
                 read(row.as_ref())?;
             }
         }
         Ok(())
+    }
+
+    /// What `slot` stands for: now, or when the sequence `before` was the last.
+    #[inline]
+    fn version_at(
+        &self,
+        view: &ReadView<'_>,
+        slot: Option<Slot>,
+        before: Option<u64>,
+    ) -> Result<Option<Slot>> {
+        match (slot, before) {
+            (Some(slot), Some(sequence)) => {
+                Ok(version_before(view.log(), self.cache.log_slot(slot), sequence)?.map(Slot::from))
+            }
+            _ => Ok(slot),
+        }
     }
 
     /// Runs `read` on the row of `key`, in place: as it is, or as it was when the sequence `before` was the last. It will ask for
@@ -247,13 +267,7 @@ impl Engine {
             (Some(slot), ids) => self.row_prefetch(&schema, ids).newest(&self.log, &self.cache, slot, key),
             _ => {}
         }
-        let version = match (slot, before) {
-            (Some(slot), Some(sequence)) => {
-                version_before(view.log(), self.cache.log_slot(slot), sequence)?.map(Slot::from)
-            }
-            _ => slot,
-        };
-        let row = view.row_at(&schema, version)?;
+        let row = view.row_at(&schema, self.version_at(&view, slot, before)?)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             if before.is_none() {

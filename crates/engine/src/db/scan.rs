@@ -4,8 +4,11 @@
 //! their way into the cache. Each step pins the epoch anew, so a slow scan holds nothing back. Without a snapshot each row
 //! is the latest when it is visited.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
+
+use hedgerow_row::key::{KeyRange, prefix_end};
 
 use super::at_hand::check_all_at_hand;
 use super::chain::version_before;
@@ -14,7 +17,7 @@ use super::read::RowRef;
 use super::table::FieldIds;
 use super::{Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::{FieldId, FieldName, Result, Row};
+use crate::{FieldId, FieldName, Key, Result, Row};
 
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
@@ -67,7 +70,7 @@ impl Table {
 }
 
 impl Snapshot {
-    /// Rows in key order, as they were.
+    /// Rows in key order, as they were. Of a table of another store the scan fails with `Invalid`.
     pub fn scan(&self, table: &Table) -> Scan {
         Scan::new(table.clone(), Some(self.clone()))
     }
@@ -88,33 +91,54 @@ impl Scan {
         }
     }
 
-    /// Only keys from here on. Default: unbounded.
-    pub fn from(mut self, key: Bound<&[u8]>) -> Scan {
-        self.from = key.map(<[u8]>::to_vec);
+    /// Only keys in this range: `scan().range("a".."b")`. With other bounds of the scan: keys in all of them.
+    pub fn range(mut self, range: impl KeyRange) -> Scan {
+        let (from, to) = range.key_bounds();
+        self.narrow(from, to);
         self
     }
 
-    /// Only keys up to here. Default: unbounded.
-    pub fn to(mut self, key: Bound<&[u8]>) -> Scan {
-        self.to = key.map(<[u8]>::to_vec);
+    /// Only keys from this one on. With other bounds of the scan: keys in all of them.
+    pub fn from(mut self, key: &(impl Key + ?Sized)) -> Scan {
+        self.narrow(Bound::Included(key.key_bytes().as_ref().to_vec()), Bound::Unbounded);
         self
     }
 
-    /// Only keys that begin with `prefix`. Replaces `from` and `to`.
-    pub fn prefix(mut self, prefix: &[u8]) -> Scan {
-        self.from = Bound::Included(prefix.to_vec());
-        let mut end = prefix.to_vec();
-        while end.last() == Some(&0xFF) {
-            end.pop();
+    /// Only keys after this one, to go on where a scan ended. With other bounds of the scan: keys in all of them.
+    pub fn after(mut self, key: &(impl Key + ?Sized)) -> Scan {
+        self.narrow(Bound::Excluded(key.key_bytes().as_ref().to_vec()), Bound::Unbounded);
+        self
+    }
+
+    /// Only keys that begin with `prefix`: with these bytes, or of a tuple with these parts. With other bounds of the scan: keys in
+    /// all of them.
+    pub fn prefix<K: Key + ?Sized>(mut self, prefix: &K) -> Scan {
+        let prefix = prefix.key_bytes().as_ref().to_vec();
+        let end = prefix_end::<K>(&prefix);
+        self.narrow(Bound::Included(prefix), end);
+        self
+    }
+
+    /// Leaves what is in these bounds, too.
+    fn narrow(&mut self, from: Bound<Vec<u8>>, to: Bound<Vec<u8>>) {
+        let is_narrower =
+            |new: &Bound<Vec<u8>>, old: &Bound<Vec<u8>>, wanted: Ordering| match (key_of(new), key_of(old)) {
+                (None, _) => false,
+                (_, None) => true,
+                (Some(one), Some(other)) => match one.cmp(other) {
+                    Ordering::Equal => matches!(new, Bound::Excluded(_)),
+                    order => order == wanted,
+                },
+            };
+        if is_narrower(&from, &self.from, Ordering::Greater) {
+            self.from = from;
         }
-        self.to = match end.last_mut() {
-            Some(last) => {
-                *last += 1;
-                Bound::Excluded(end)
-            }
-            None => Bound::Unbounded,
-        };
-        self
+        if is_narrower(&to, &self.to, Ordering::Less) {
+            self.to = to;
+        }
+        let (Some(first), Some(last)) = (key_of(&self.from), key_of(&self.to)) else { return };
+        let holds_one = matches!((&self.from, &self.to), (Bound::Included(_), Bound::Included(_)));
+        self.state.finished |= first > last || first == last && !holds_one;
     }
 
     /// From the last key to the first.
@@ -126,7 +150,7 @@ impl Scan {
     /// At most this many rows.
     pub fn limit(mut self, rows: usize) -> Scan {
         self.limit = rows;
-        self.state.finished = rows == 0;
+        self.state.finished |= rows == 0;
         self
     }
 
@@ -158,6 +182,7 @@ impl Scan {
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let engine = table.engine();
         let shared = table.shared();
+        snapshot.as_ref().map_or(Ok(()), |snapshot| snapshot.check(table))?;
         let view = engine.read_view();
         let wanted = state.step.min(*limit);
         state.step = (state.step * 2).min(STEP_MAX);
@@ -203,6 +228,13 @@ impl Scan {
             *(if *reverse { to } else { from }) = next;
         }
         Ok(())
+    }
+}
+
+fn key_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 

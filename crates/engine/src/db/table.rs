@@ -299,7 +299,7 @@ impl Table {
     /// See [`Table`].
     pub fn multi_get<K: Key>(&self, keys: &[K]) -> Result<Vec<Option<Row>>> {
         let mut rows = Vec::with_capacity(keys.len());
-        self.engine.read_many(&self.shared, keys, |row| {
+        self.engine.read_many(&self.shared, keys, None, |row| {
             rows.push(row.map(RowRef::to_row).transpose()?);
             Ok(())
         })?;
@@ -315,7 +315,7 @@ impl Table {
         keys: &[K],
         read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
-        self.engine.read_many(&self.shared, keys, read)
+        self.engine.read_many(&self.shared, keys, None, read)
     }
 
     /// The key of a row chosen at random, every one as likely as any other. `None` if there is none, if the one chosen has

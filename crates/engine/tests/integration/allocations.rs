@@ -4,7 +4,6 @@
 //! mapped, not allocated.
 
 use std::hint::black_box;
-use std::ops::Bound;
 
 use hedgerow::{Db, FieldId, Options, Schema, Table, Type, Value};
 use hedgerow_device::{CountingAllocator, FastTier, FastTierOptions, Random, allocations};
@@ -93,7 +92,7 @@ fn a_scan_allocates_for_itself_and_not_for_its_rows() {
     let scan = |rows: usize| {
         each(|at| {
             let mut sum = 0u64;
-            let of_rows = table.scan().from(Bound::Included(&key(at))).limit(rows);
+            let of_rows = table.scan().from(&key(at)).limit(rows);
             of_rows
                 .for_each(|_, row| {
                     sum += u64::from(row.get(ids[0])?.as_bytes().unwrap()[0]);

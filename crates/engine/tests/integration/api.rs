@@ -4,7 +4,6 @@ use hedgerow::{
     Batch, CacheMode, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value, row,
 };
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
-use std::ops::Bound;
 
 fn options() -> Options {
     Options { segment_bytes: 1 << 20, background: false, ..Options::default() }
@@ -116,9 +115,9 @@ fn scans_keep_to_their_bounds() {
     };
     assert_eq!(ages(users.scan()).len(), 999);
     assert_eq!(ages(users.scan().prefix(b"05")), (501..600).collect::<Vec<_>>());
-    assert_eq!(ages(users.scan().from(Bound::Included(b"0998"))), [998, 999]);
-    assert_eq!(ages(users.scan().from(Bound::Excluded(b"0998"))), [999]);
-    assert_eq!(ages(users.scan().to(Bound::Excluded(b"0002"))), [0, 1]);
+    assert_eq!(ages(users.scan().from(b"0998")), [998, 999]);
+    assert_eq!(ages(users.scan().after(b"0998")), [999]);
+    assert_eq!(ages(users.scan().range(..b"0002")), [0, 1]);
     assert_eq!(ages(users.scan().reverse().limit(3)), [999, 998, 997]);
     assert_eq!(ages(users.scan().reverse().prefix(b"000").limit(2)), [9, 8]);
     let narrow = users.scan().limit(1).fields(&["name"]).unwrap().next().unwrap().unwrap();
@@ -246,7 +245,7 @@ fn reads_take_any_bytes_for_a_key() {
         assert!(snapshot.get(&users, key).unwrap().is_none());
         assert!(users.multi_get(&[key, b"key 000007"]).unwrap()[0].is_none());
         assert_eq!(users.version(key).unwrap(), None);
-        let rows = users.scan().from(Bound::Included(key)).count();
+        let rows = users.scan().from(key).count();
         assert_eq!(rows, if key < &b"key 1"[..] { 2_000 } else { 0 }, "{} bytes", key.len());
     }
     for key in [&b""[..], &long] {

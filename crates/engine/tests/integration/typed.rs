@@ -1,9 +1,11 @@
 //! Rows as Rust's types: what is read is what was written, or an error that says what is wrong.
 
+use std::ops::Bound;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hedgerow::{
-    Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Scan, Schema, Table, Type, Value, row,
+    Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Scan, Schema, Table, TableChanges, Type,
+    Value, row,
 };
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
@@ -153,4 +155,136 @@ fn strings_and_bytes_are_keys_as_they_are() {
         assert_eq!(found.unwrap().unwrap().key(), b"ada");
     }
     assert_eq!(users.get("ada").unwrap().unwrap().key_as::<String>().unwrap(), "ada");
+}
+
+#[test]
+fn a_table_is_brought_up_to_what_a_program_knows() {
+    let db = db();
+    let first = Schema::new().field("name", Type::String).field("age", Type::U32);
+    let users = db.ensure_table("users", first.clone()).unwrap();
+    users.put("ada", &row! { name: "Ada", age: 36 }).unwrap();
+    let second = Schema::new().field("age", Type::U32).nullable("mail", Type::String).field_with_default(
+        "level",
+        Type::U8,
+        3,
+    );
+    let users = db.ensure_table("users", second.clone()).unwrap();
+    let names =
+        |table: &Table| table.schema().fields().iter().map(|f| f.name().to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(&users), ["name", "age", "mail", "level"]);
+    let ada = users.get("ada").unwrap().unwrap();
+    assert_eq!((ada.get_as::<u8>("level").unwrap(), ada.get_as::<u32>("age").unwrap()), (3, 36));
+    let before = db.metrics();
+    for schema in [first, second] {
+        db.ensure_table("users", schema).unwrap();
+    }
+    assert_eq!(db.metrics().fast_tier_bytes, before.fast_tier_bytes, "nothing is written again");
+    let other = Schema::new()
+        .field("name", Type::Bytes)
+        .nullable("age", Type::U32)
+        .field_with_default("level", Type::U8, 4)
+        .field("new", Type::Bool);
+    let error = db.ensure_table("users", other).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+    assert_eq!(
+        error.message(),
+        "the table \"users\" differs: field \"name\" is string there and bytes here; field \"age\" is u32 there and u32 \
+         and nullable here; field \"level\" is u8 with default 3 there and u8 with default 4 here"
+    );
+    assert_eq!(names(&users).len(), 4, "nothing was added");
+    let error = db.ensure_table("users", Schema::open()).err().unwrap();
+    assert!(error.message().contains("it is not open there and open here"), "{error}");
+    let mut changes = TableChanges::new();
+    changes.ensure("users", Schema::new().field("more", Type::Bool)).ensure("others", Schema::flat());
+    db.change_tables(&changes).unwrap();
+    assert_eq!((names(&users).len(), db.table_names()), (5, vec!["others".to_owned(), "users".to_owned()]));
+}
+
+#[test]
+fn the_bounds_of_a_scan_all_hold() {
+    let db = db();
+    let table = db.create_table("t", Schema::flat()).unwrap();
+    for key in ["a", "ab", "abc", "abd", "ac", "b", "ba"] {
+        table.put(key, &row! { value: key }).unwrap();
+    }
+    let keys =
+        |scan: Scan| scan.map(|row| row.unwrap().key_as::<String>().unwrap()).collect::<Vec<_>>().join(" ");
+    let all = || table.scan();
+    assert_eq!(keys(all().range("ab".."b")), "ab abc abd ac");
+    assert_eq!(keys(all().range("ab"..="b")), "ab abc abd ac b");
+    assert_eq!((keys(all().range("b"..)), keys(all().range(..="ab"))), ("b ba".into(), "a ab".into()));
+    assert_eq!(keys(all().range((Bound::Excluded("ab"), Bound::Excluded("ac")))), "abc abd");
+    assert_eq!(keys(all().from("abd").prefix("ab")), "abd");
+    assert_eq!(keys(all().prefix("ab").from("a").after("ab")), "abc abd", "the narrower bound holds");
+    assert_eq!(keys(all().prefix("ab").range(.."abd").reverse()), "abc ab");
+    assert_eq!(keys(all().prefix("a").prefix("ab").range(..)), "ab abc abd");
+    for nothing in [
+        all().prefix("a").prefix("b"),
+        all().range("b".."a"),
+        all().range("a".."a"),
+        all().after("a").range(..="a"),
+    ] {
+        assert_eq!(keys(nothing), "");
+    }
+    assert_eq!(keys(all().range("b".."a").limit(5)), "", "a limit brings nothing back");
+    assert_eq!(keys(all().range("a"..="a").reverse()), "a");
+    assert_eq!(keys(all().prefix(&[0xFFu8][..])), "");
+    let tuples = db.create_table("tuples", Schema::flat()).unwrap();
+    for key in [("a", 1), ("a", 300), ("a\0", 1), ("b", 0)] {
+        tuples.put(&key, &row! { value: "" }).unwrap();
+    }
+    assert_eq!(tuples.scan().prefix(&("a",)).count(), 2, "not those of a longer string");
+    assert_eq!(tuples.scan().prefix(&("a",)).from(&("a", 2)).count(), 1);
+    assert_eq!(tuples.scan().range(("a", 1)..("a", 300)).count(), 1);
+}
+
+#[test]
+fn a_snapshot_reads_all_that_a_table_reads() {
+    let db = db();
+    let users = users(&db);
+    users.put("ada", &row! { name: "Ada", age: 36 }).unwrap();
+    users.put("bob", &row! { name: "Bob" }).unwrap();
+    let version = users.version("ada").unwrap();
+    let then = db.snapshot();
+    users.update("ada", &row! { age: 37, mail: "a@b" }).unwrap();
+    users.delete("bob").unwrap();
+    users.put("cyd", &row! { name: "Cyd" }).unwrap();
+    let age = |row: &hedgerow::RowRef<'_>| row.get_as::<u32>("age");
+    assert_eq!(then.get(&users, "ada").unwrap().unwrap().get_as::<u32>("age").unwrap(), 36);
+    assert_eq!(then.get_field(&users, "ada", "mail").unwrap(), Some(OwnedValue::Null));
+    assert_eq!(then.get_fields(&users, "ada", &["age"]).unwrap().unwrap().fields().count(), 1);
+    assert_eq!(
+        (then.read(&users, "ada", age).unwrap(), users.read("ada", age).unwrap()),
+        (Some(36), Some(37))
+    );
+    assert_eq!(then.read_fields(&users, "ada", &["age"], age).unwrap(), Some(36));
+    assert_eq!(then.version(&users, "ada").unwrap(), version);
+    assert_ne!(users.version("ada").unwrap(), version);
+    let exists = ["ada", "bob", "cyd"].map(|key| then.exists(&users, key).unwrap());
+    assert_eq!(exists, [true, true, false]);
+    let names: Vec<Option<String>> = then
+        .multi_get(&users, &["cyd", "bob", "ada"])
+        .unwrap()
+        .into_iter()
+        .map(|row| row.map(|row| row.get_as("name").unwrap()))
+        .collect();
+    assert_eq!(names, [None, Some("Bob".into()), Some("Ada".into())]);
+    let mut ages = Vec::new();
+    then.read_many(&users, &["ada", "bob"], |row| {
+        ages.push(row.map(age).transpose()?);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(ages, [Some(36), Some(0)]);
+    assert_eq!(then.scan(&users).count(), 2);
+    let elsewhere = self::db();
+    let other = self::users(&elsewhere);
+    other.put("ada", &row! { name: "another" }).unwrap();
+    let refused = [
+        then.get(&other, "ada").err(),
+        then.scan(&other).next().unwrap().err(),
+        then.exists(&other, "x").err(),
+    ];
+    assert!(refused.into_iter().all(|error| error.unwrap().kind() == ErrorKind::Invalid));
+    assert_eq!(then.scan(&other).for_each(|_, _| Ok(true)).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -195,6 +195,40 @@ impl TableSchema {
                     .all(|field| learned(field) || schema.field_by_name(field.name()).is_some()))
     }
 
+    /// With the fields of `schema` that are missing here, in one version. Fields that `schema` does not name stay.
+    ///
+    /// # Errors
+    /// `Exists`, with all that differs, if a field has another definition here, or one of the two learns fields and the other does not.
+    pub fn with_ensured(&self, schema: &Schema) -> Result<TableSchema> {
+        schema.validate()?;
+        let mut different = Vec::new();
+        if self.current.is_open() != schema.is_open() {
+            let kind = |open| if open { "open" } else { "not open" };
+            different.push(format!(
+                "it is {} there and {} here",
+                kind(self.current.is_open()),
+                kind(schema.is_open())
+            ));
+        }
+        let mut missing = Vec::new();
+        for field in schema.fields().iter().map(normalised) {
+            match self.current.field_by_name(&field.name) {
+                Some(there) if *there == field => {}
+                Some(there) => different.push(format!(
+                    "field {:?} is {} there and {} here",
+                    field.name,
+                    definition(there),
+                    definition(&field)
+                )),
+                None => missing.push(field),
+            }
+        }
+        match different.is_empty() {
+            true => self.with_fields(missing),
+            false => Err(Error::new(ErrorKind::Exists, different.join("; "))),
+        }
+    }
+
     /// With one more field.
     pub fn with_added(&self, name: &str, kind: Type, new: NewField<'_>) -> Result<TableSchema> {
         if self.current.field_by_name(name).is_some() {
@@ -298,6 +332,15 @@ fn normalised(field: &Field) -> Field {
         field.normalise();
     }
     field
+}
+
+/// A field but for its name, for a person.
+fn definition(field: &Field) -> String {
+    match (field.nullable, field.default.borrow()) {
+        (true, _) => format!("{} and nullable", field.kind),
+        (false, default) if default == field.kind.zero().borrow() => field.kind.to_string(),
+        (false, default) => format!("{} with default {default}", field.kind),
+    }
 }
 
 fn exists(name: &str) -> Error {

@@ -26,6 +26,7 @@ pub struct TableChanges {
 #[derive(Debug, Clone)]
 enum TableStep {
     Create(String, Schema),
+    Ensure(String, Schema),
     Drop(String),
     Clear(String),
     AddField(String, String, Type),
@@ -40,6 +41,11 @@ impl TableChanges {
     /// Adds a [`Db::create_table`](crate::Db::create_table).
     pub fn create(&mut self, name: impl Into<String>, schema: Schema) -> &mut TableChanges {
         self.add(TableStep::Create(name.into(), schema))
+    }
+
+    /// Adds a [`Db::ensure_table`](crate::Db::ensure_table).
+    pub fn ensure(&mut self, name: impl Into<String>, schema: Schema) -> &mut TableChanges {
+        self.add(TableStep::Ensure(name.into(), schema))
     }
 
     /// Adds a [`Db::drop_table`](crate::Db::drop_table).
@@ -82,6 +88,7 @@ impl TableChanges {
         for step in &self.steps {
             match step {
                 TableStep::Create(name, schema) => drop(plan.create(name, schema, new_levels)?),
+                TableStep::Ensure(name, schema) => drop(plan.ensure(name, schema, new_levels)?),
                 TableStep::Drop(name) => drop(plan.drop_table(name)),
                 TableStep::Clear(name) => plan.clear(name)?,
                 TableStep::AddField(table, name, kind) => {
@@ -190,6 +197,27 @@ impl<'c> Plan<'c> {
         planned.after = Some(TableAfter::of(Arc::clone(&shared)));
         self.next_id += 1;
         Ok(shared)
+    }
+
+    /// The table of that name: a new one, or one that is there, with the fields of `schema` that it did not have.
+    pub(in crate::db) fn ensure(
+        &mut self,
+        name: &str,
+        schema: &Schema,
+        new_levels: &dyn Fn() -> Levels,
+    ) -> Result<Arc<TableShared>> {
+        if self.planned(name).after.is_none() {
+            return self.create(name, schema, new_levels);
+        }
+        self.evolve(name, |there| {
+            there.with_ensured(schema).map_err(|error| match error.kind() {
+                ErrorKind::Exists => {
+                    Error::new(ErrorKind::Exists, format!("the table {name:?} differs: {}", error.message()))
+                }
+                _ => error,
+            })
+        })?;
+        Ok(Arc::clone(&self.existing(name)?.shared))
     }
 
     /// Whether there was one.

@@ -3,7 +3,6 @@
 //! Owns a table of one `Bytes` field, so that a key has one value and no more. Promises the engine's own paths for
 //! everything: what differs from [`super::hedgerow`] is the mapping alone. Must not know which mapping is used.
 
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use hedgerow::{Batch, Db, FieldId, Options, Schema, Table, Type, Value};
@@ -127,7 +126,7 @@ impl FlatSession for FlatHedgerowSession<'_> {
 
     fn walk(&mut self, from: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), String> {
         let value = self.store.value;
-        let scan = self.store.table.scan().from(Bound::Included(from));
+        let scan = self.store.table.scan().from(from);
         scan.for_each(|key, row| Ok(visit(key, row.get(value)?.as_bytes().unwrap_or_default()))).map_err(text)
     }
 }

@@ -3,7 +3,6 @@
 //! Owns the mapping of benchmark rows to a table: ten (or as asked) `FixedBytes` fields, resolved to ids once. Reads run in
 //! place and the sink copies each value once, as it does for every store.
 
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use hedgerow::{Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value};
@@ -236,7 +235,7 @@ impl Session for HedgerowSession<'_> {
         columns: Columns<'_>,
         sink: &mut RowSink,
     ) -> Result<(), String> {
-        let mut scan = self.table.scan().from(Bound::Included(start)).limit(rows);
+        let mut scan = self.table.scan().from(start).limit(rows);
         if let Columns::Some(fields) = columns {
             self.chosen.clear();
             self.chosen.extend(fields.iter().map(|&field| self.ids[field]));

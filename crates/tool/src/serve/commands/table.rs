@@ -1,7 +1,5 @@
 //! The commands of our own: tables with declared schemas, and ordered scans of chosen fields.
 
-use std::ops::Bound;
-
 use super::hash::reply_value;
 use super::{is_word, server};
 use crate::serve::backups::Status;
@@ -234,16 +232,14 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     let keyspace = context.server.keyspace.in_order()?;
     let (mut scan, table) = keyspace.scan_rows(db, args.at(1))?;
-    // The prefix is a range of its own: a bound given besides may only narrow it.
-    let prefix = options.prefix.unwrap_or(b"");
-    if !prefix.is_empty() {
+    if let Some(prefix) = options.prefix {
         scan = scan.prefix(prefix);
     }
-    if let Some(from) = options.from.filter(|from| *from > prefix) {
-        scan = scan.from(Bound::Included(from));
+    if let Some(from) = options.from {
+        scan = scan.from(from);
     }
-    if let Some(to) = options.to.filter(|to| *to < prefix || to.starts_with(prefix)) {
-        scan = scan.to(Bound::Excluded(to));
+    if let Some(to) = options.to {
+        scan = scan.range(..to);
     }
     if options.reverse {
         scan = scan.reverse();

@@ -1,7 +1,5 @@
 //! Keys in order: for `SCAN`, `KEYS`, `RANDOMKEY` and the sweep.
 
-use std::ops::Bound;
-
 use hedgerow::{RowRef, Table};
 use hedgerow_device::Random;
 
@@ -115,7 +113,7 @@ impl TieredKeyspace {
             scan = scan.prefix(prefix);
         }
         if let Some(after) = after.filter(|after| *after >= prefix) {
-            scan = scan.from(Bound::Excluded(after));
+            scan = scan.after(after);
         }
         Ok(scan.for_each(|row_key, row| visit(index, row_key, row))?)
     }

@@ -17,8 +17,6 @@
 //! | 8 | 0: `value` is the database (one byte) and the key of the hash; 1: `value` is the field's value |
 //! | 9.. | for a field, its name |
 
-use std::ops::Bound;
-
 use hedgerow::{FieldId, RowRef, Schema, Table, Type, Value};
 
 use crate::serve::failure::{Failure, Outcome};
@@ -172,7 +170,7 @@ impl OverflowFieldsTable {
         let start = after.map(|name| field_key(overflow_fields.generation, name));
         let mut scan = self.table.scan().prefix(&prefix);
         if let Some(start) = &start {
-            scan = scan.from(Bound::Excluded(start));
+            scan = scan.after(start);
         }
         scan.for_each(|key, row| {
             let name = key.get(prefix.len()..).unwrap_or(&[]);
@@ -214,7 +212,7 @@ impl OverflowFieldsTable {
         let mut start = after.to_be_bytes().to_vec();
         start.push(0xFF);
         let mut found = None;
-        self.table.scan().from(Bound::Excluded(&start)).limit(1).for_each(|key, row| {
+        self.table.scan().after(&start).limit(1).for_each(|key, row| {
             let value = row.get(self.value)?;
             let (space, name) = value.as_bytes().and_then(<[u8]>::split_first).unwrap_or((&0, &[]));
             found = Some((generation_of(key), usize::from(*space), name.to_vec()));
