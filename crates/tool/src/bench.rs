@@ -126,6 +126,7 @@ pub fn run(args: Args) -> Result<(), String> {
             store.close()?;
             reports
         }
+        StoreUrl::Memory => return Err("memory: is not measured".into()),
         StoreUrl::Null => {
             run_phases(&mut NullStore::new(shape, settings.records), shape, &workloads, &settings)?
         }

@@ -7,11 +7,16 @@
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hedgerow::{Db, Durability, Options};
 use hedgerow_device::Clock;
+use hedgerow_row::backend::Backend;
+use hedgerow_row::backend::memory::MemoryBackend;
+use hedgerow_row::pairs::PairDb;
 
+pub mod attempts;
 pub mod backups;
 pub mod command;
 pub mod commands;
@@ -47,7 +52,8 @@ use crate::store_url::{Medium, StoreUrl};
 /// Arguments of `hedgerow serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The store: tiered:DIRECTORY for rows in a directory, created if there is none.
+    /// The store: tiered:DIRECTORY for rows in a directory, created if there is none, or memory: for rows in memory, which end with the
+    /// server.
     #[arg(long, value_parser = StoreUrl::served, default_value = "tiered:./hedgerow-data")]
     pub store: StoreUrl,
     /// Short for --store tiered:DIR.
@@ -149,8 +155,9 @@ pub fn run(args: Args) -> Result<(), String> {
             stopper.stop();
         }
     });
+    let persists = !args.read_only && matches!(args.url(), StoreUrl::Tiered(..));
     ready.run()?;
-    println!("hedgerow: stopped{}", if args.read_only { "" } else { ", everything is persisted" });
+    println!("hedgerow: stopped{}", if persists { ", everything is persisted" } else { "" });
     Ok(())
 }
 
@@ -165,8 +172,23 @@ pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
         StoreUrl::Tiered(_, dir) => {
             prepare_with(args, clock, |options, clock| Db::open_with_clock(&dir, options, clock))
         }
-        other => Err(format!("{other} can not be served")),
+        StoreUrl::Memory => prepare_over(args, clock, Arc::new(MemoryBackend::default())),
+        StoreUrl::Null => Err("null is no store".into()),
     }
+}
+
+/// [`prepare_by`], over a backend that keeps pairs, which others may serve, too: it stays open when the server stops.
+pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Result<Ready, String> {
+    if args.read_only || args.backup_dir.is_some() || args.fast_bytes_max.is_some() {
+        return Err("--read-only, --backup-dir and --fast-bytes-max are for a tiered store".into());
+    }
+    let sockets = bind(args)?;
+    let clock = Clock::cached(clock);
+    let name = backend.capabilities().name;
+    let keyspace = Keyspace::of_pairs(PairDb::open_at(backend, clock.clone()), clock);
+    let settings = Settings { durability: "none".into(), ..settings(args, &sockets) };
+    let opened = format!("hedgerow {}: opened a store of pairs, {name}\n", env!("CARGO_PKG_VERSION"));
+    ready(args, sockets, keyspace, settings, opened)
 }
 
 /// [`prepare_by`], with another way to open the store: tests have media of their own.

@@ -34,6 +34,8 @@ impl Medium {
 pub enum StoreUrl {
     /// A tiered store in a directory.
     Tiered(Medium, PathBuf),
+    /// Pairs in memory of this process, which end with it.
+    Memory,
     /// Nothing: measures the harness.
     Null,
 }
@@ -43,6 +45,7 @@ impl fmt::Display for StoreUrl {
         match self {
             StoreUrl::Tiered(Medium::File, directory) => write!(f, "tiered:{}", directory.display()),
             StoreUrl::Tiered(Medium::Emulated, directory) => write!(f, "emulated:{}", directory.display()),
+            StoreUrl::Memory => f.write_str("memory:"),
             StoreUrl::Null => f.write_str("null"),
         }
     }
@@ -67,6 +70,12 @@ const EMULATED: Scheme = Scheme {
     form: "emulated:DIRECTORY",
     meaning: "the same at the speed of persistent memory",
     parse: |url| Some(StoreUrl::Tiered(Medium::Emulated, directory(url, "emulated")?)),
+};
+
+const MEMORY: Scheme = Scheme {
+    form: "memory:",
+    meaning: "pairs in memory, which end with the process",
+    parse: |url| (url == "memory:").then_some(StoreUrl::Memory),
 };
 
 const NULL: Scheme = Scheme {
@@ -96,7 +105,7 @@ impl StoreUrl {
 
     /// A store to be served.
     pub fn served(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED], url)
+        parse_among(&[&TIERED, &MEMORY], url)
     }
 }
 
@@ -110,11 +119,13 @@ mod tests {
         assert_eq!(StoreUrl::measured("tiered:/tmp/a:b"), tiered(Medium::File, "/tmp/a:b"));
         assert_eq!(StoreUrl::measured("emulated:/x"), tiered(Medium::Emulated, "/x"));
         assert_eq!(StoreUrl::measured("null"), Ok(StoreUrl::Null));
+        assert_eq!(StoreUrl::served("memory:"), Ok(StoreUrl::Memory));
+        assert_eq!(StoreUrl::served("memory:").unwrap().to_string(), "memory:");
         assert_eq!(StoreUrl::served("tiered:x"), tiered(Medium::File, "x"));
         for url in ["tiered:/tmp/a:b", "emulated:/x", "null"] {
             assert_eq!(StoreUrl::measured(url).unwrap().to_string(), url);
         }
-        for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x", "tieredx:y"] {
+        for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x", "tieredx:y", "memory:x"] {
             assert!(StoreUrl::measured(wrong).unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
         }
         let refused = StoreUrl::served("null").unwrap_err();

@@ -100,7 +100,7 @@ enum Want {
 }
 
 /// Where a walk through the rows of a table goes on.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WalkCursor {
     /// The group that is walked; 0 at the start.
     group: u32,
@@ -110,6 +110,11 @@ pub struct WalkCursor {
 impl WalkCursor {
     /// From the start of a table.
     pub const START: WalkCursor = WalkCursor { group: 0, at: Cursor::START };
+
+    /// Bytes of memory it takes besides its own.
+    pub fn bytes(&self) -> usize {
+        self.at.place().map_or(0, <[u8]>::len)
+    }
 }
 
 /// Fetches in which tables change under one attempt, before that is told as a conflict.

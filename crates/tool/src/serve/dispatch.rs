@@ -3,18 +3,20 @@
 //! Promises: whatever a command does, exactly one reply (or none, where the client asked for none) is appended for it, and a
 //! failed command leaves no half reply. Must not know sockets.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::command::{Command, Flag};
 use super::commands::{self, Lookup};
 use super::failure::{Failure, Outcome};
-use super::keyspace::wants::Tries;
+use super::keyspace::Keyspace;
+use super::keyspace::pairs::attempt::Step;
+use super::keyspace::wants::{Tries, Wants};
 use super::limits;
 use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
 use super::resp::Args;
 use super::server::{Context, Server};
-use super::session::{Queued, ReplyMode};
+use super::session::{HeldReply, Queued, ReplyMode};
 
 /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
 /// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
@@ -26,20 +28,31 @@ pub fn execute(
     out: &mut Vec<u8>,
     started: Instant,
 ) -> Instant {
+    if server.sessions[client].held.is_some() {
+        return tell_held(server, client, args, out);
+    }
     let start = out.len();
     let writes = server.keyspace.writes();
     let session = &mut server.sessions[client];
     session.reply_needs_sync = false;
     let resp3 = session.resp3;
-    let at_hand_only = server.keyspace.begin_command(session.tries);
+    let at_hand_only = server.keyspace.begin_command(session.tries, &mut session.attempt);
     let reply = Reply::bounded(out, resp3, server.settings.output.hard);
     let mut context = Context { server: &mut *server, client, reply, prefetched: peeked.prefetched };
     let ran = run(&mut context, peeked.command, args);
     drop(at_hand_only);
-    if let Some(wants) = context.server.keyspace.end_command() {
-        context.reply.truncate(start);
+    if let Some(wants) = context.server.keyspace.end_command(ran.is_ok()) {
+        let ended = Instant::now();
+        if matches!(wants, Wants::Step(_, Step::Commit)) {
+            let session = &mut server.sessions[client];
+            let (reply, exec) = (out.split_off(start), session.ran.take());
+            session.held =
+                Some(HeldReply { reply, command: ran.ok().flatten(), took: ended - started, exec });
+        } else {
+            context.reply.truncate(start);
+        }
         server.put_off(client, wants);
-        return Instant::now();
+        return ended;
     }
     let done = match ran {
         Ok(done) => done,
@@ -60,11 +73,44 @@ pub fn execute(
     };
     let ended = Instant::now();
     server.keyspace.commit_watched();
-    server.counters.commands += 1;
-    if let Some(command) = done {
-        server.account(client, command, args, ended - started);
-    }
     let wrote = server.keyspace.writes() != writes;
+    complete(server, client, args, Completed { command: done, took: ended - started, wrote, start }, out);
+    ended
+}
+
+/// Appends the reply that waited for the changes of its command.
+#[cold]
+fn tell_held(server: &mut Server, client: usize, args: Args<'_>, out: &mut Vec<u8>) -> Instant {
+    let start = out.len();
+    if let Some(held) = server.sessions[client].held.take() {
+        out.extend_from_slice(&held.reply);
+        if held.exec.is_some() {
+            server.unwatch(client);
+        }
+        let completed = Completed { command: held.command, took: held.took, wrote: true, start };
+        complete(server, client, args, completed, out);
+    }
+    Instant::now()
+}
+
+/// A command that has been answered.
+struct Completed {
+    /// If it was done.
+    command: Option<&'static Command>,
+    took: Duration,
+    wrote: bool,
+    /// Where its reply begins.
+    start: usize,
+}
+
+/// Accounts for a command, and sees to what becomes of its reply.
+#[inline]
+fn complete(server: &mut Server, client: usize, args: Args<'_>, completed: Completed, out: &mut Vec<u8>) {
+    let Completed { command, took, wrote, start } = completed;
+    server.counters.commands += 1;
+    if let Some(command) = command {
+        server.account(client, command, args, took);
+    }
     let session = &mut server.sessions[client];
     session.tries = Tries::default();
     let needs_sync = session.reply_needs_sync || wrote && server.settings.sync_writes;
@@ -83,7 +129,6 @@ pub fn execute(
     if needs_sync {
         session.unsynced.push(start..out.len());
     }
-    ended
 }
 
 /// Whether this command of a client waits while the server is paused.
@@ -137,6 +182,12 @@ fn run(
     if context.server.sessions[context.client].multi.is_some() && !command.is(Flag::NoQueue) {
         queue(context, command, args).map_err(failed(false))?;
         return Ok(None);
+    }
+    if let Keyspace::Pairs(keys) = &context.server.keyspace {
+        keys.prefetch(context.db(), command.keys_of(args));
+        if let Some(failure) = context.server.take_failure(context.client, command) {
+            return Err(failed(true)(failure));
+        }
     }
     commands::call(context, command, args).map_err(failed(true))?;
     Ok(Some(command))

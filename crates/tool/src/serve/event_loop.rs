@@ -18,6 +18,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use slab::Slab;
 
+use super::attempts::{Advanced, Attempts};
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
 use super::keyspace::Keyspace;
@@ -28,7 +29,7 @@ use super::reader::Reader;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
-use super::session::{Session, WaitsFor};
+use super::session::{ReplyMode, Session, WaitsFor};
 use super::waiter::Waiter;
 
 /// Listeners have the tokens below this, connections those from here on.
@@ -39,6 +40,8 @@ const WAKE: Token = Token(FIRST_CONNECTION - 1);
 const TICK: Duration = Duration::from_millis(100);
 /// How often is looked at what INFO shows and nobody tells.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the sweep of a store of pairs rests after each round.
+const SWEEP_REST: Duration = Duration::from_secs(60);
 /// How long stopping waits for clients to take their replies.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -86,6 +89,10 @@ pub struct EventLoop {
     server: Server,
     /// What a tiered store needs beside the loop.
     tiered: Option<TieredWorkers>,
+    /// And a store of pairs.
+    attempts: Option<Attempts>,
+    /// Rounds of its sweep, and when the last one ended.
+    swept: (u64, Duration),
     pool: Pool,
     /// Connections with something to do in this turn.
     turn: Vec<usize>,
@@ -122,12 +129,18 @@ impl EventLoop {
             Some(db) => Some(TieredWorkers::start(db, &waker)?),
             None => None,
         };
+        let attempts = match &server.keyspace {
+            Keyspace::Pairs(keys) => Some(Attempts::start(keys.db().clone(), waker.clone())?),
+            Keyspace::Tiered(_) => None,
+        };
         Ok(EventLoop {
             poll,
             listeners,
             connections: Slab::new(),
             server,
             tiered,
+            attempts,
+            swept: (0, Duration::ZERO),
             pool: Pool::default(),
             turn: Vec::new(),
             next: Vec::new(),
@@ -164,6 +177,7 @@ impl EventLoop {
                         self.finish_syncs();
                         self.finish_waits();
                         self.finish_reads();
+                        self.finish_steps();
                     }
                     Token(index) if index < FIRST_CONNECTION => self.accept(index),
                     Token(token) => self.record_ready(token - FIRST_CONNECTION, event),
@@ -328,6 +342,15 @@ impl EventLoop {
                     }
                     return;
                 }
+                Executed::WaitsFor(WaitsFor::Step) => {
+                    let client = (key, self.server.sessions[key].id);
+                    if let (Some((attempt, step)), Some(attempts)) =
+                        (self.server.attempt.take(), &self.attempts)
+                    {
+                        attempts.request(client, attempt, step);
+                    }
+                    return;
+                }
                 Executed::OverLimit => {
                     self.server.counters.output_limit_disconnections += 1;
                     return self.drop_connection(key);
@@ -469,6 +492,34 @@ impl EventLoop {
         }
     }
 
+    /// Has the commands given again, or answered, whose attempts have gone a step on.
+    fn finish_steps(&mut self) {
+        let Some(attempts) = &self.attempts else { return };
+        for Advanced { client: (key, id), attempt, step, ended } in attempts.ended() {
+            let waits = |s: &Session| s.id == id && s.waits_for == Some(WaitsFor::Step);
+            if !self.server.sessions.get(key).is_some_and(waits) {
+                continue;
+            }
+            self.server.take_up(key, attempt, step, ended);
+            if let Some(connection) = self.connections.get_mut(key) {
+                list(&mut self.next, connection, key);
+            }
+        }
+    }
+
+    /// Has the sweep of a store of pairs go on, which rests after each round.
+    fn sweep_pairs(&mut self) {
+        let now = self.server.keyspace.uptime();
+        let Some(attempts) = &self.attempts else { return };
+        if now.saturating_sub(self.swept.1) < SWEEP_REST && self.swept.0 > 0 {
+            return;
+        }
+        let rounds = attempts.sweep();
+        if rounds > self.swept.0 {
+            self.swept = (rounds, now);
+        }
+    }
+
     /// Sends what a connection has to say, unless it waits for a sync; enforces the limits of output and memory.
     fn answer(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -528,6 +579,7 @@ impl EventLoop {
         // In a store that is only read they stay, and hidden.
         if !self.server.settings.read_only {
             self.server.keyspace.sweep();
+            self.sweep_pairs();
         }
         if std::mem::take(&mut self.accept_again) {
             (0..self.listeners.len()).for_each(|index| self.accept(index));
@@ -554,12 +606,27 @@ impl EventLoop {
         }
     }
 
+    /// Answers, at the end, the commands whose changes were just made.
+    fn tell_held(&mut self) {
+        for (key, session) in &mut self.server.sessions {
+            let held = session.held.take().filter(|_| session.waits_for.is_none());
+            if let (Some(held), Some(connection)) = (held, self.connections.get_mut(key))
+                && session.reply_mode == ReplyMode::On
+            {
+                connection.output.extend_from_slice(&held.reply);
+            }
+        }
+    }
+
     /// Stops accepting, lets clients have the replies to what was done, persists.
     fn stop(mut self, mut events: Events) -> io::Result<Server> {
         self.listeners.clear();
         self.tiered.iter_mut().for_each(|workers| workers.persister.stop());
         self.finish_syncs();
         self.report_failed_sync();
+        self.attempts.iter_mut().for_each(Attempts::stop);
+        self.finish_steps();
+        self.tell_held();
         let deadline = Instant::now() + STOP_PATIENCE;
         loop {
             let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();

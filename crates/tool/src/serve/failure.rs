@@ -36,6 +36,18 @@ impl Failure {
     /// The store was opened for reading only. The text is what a replica of Redis says, so that clients know it.
     pub const READ_ONLY: Failure = Failure::text("READONLY You can't write against a read only replica.");
 
+    /// What it needs only a tiered store has.
+    pub const NO_ORDER: Failure = Failure::text(
+        "ERR this store keeps rows as pairs: it has no order of rows, no snapshots and no log, which the command needs",
+    );
+    /// What is asked for is that something is durable.
+    pub const NOT_DURABLE: Failure =
+        Failure::text("ERR this store is not made durable by the server: see INFO, durability");
+    /// A command, or a transaction, that depends on several keys, or changes them, where a store changes one row at a time.
+    pub const CROSS_SLOT: Failure = Failure::text(
+        "CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can have no other keys",
+    );
+
     /// Never seen by a client: the command is tried again.
     pub const NOT_YET: Failure = Failure::text("ERR what it needs is not there at this moment");
 

@@ -7,22 +7,30 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use hedgerow::{AtHandOnly, Db, SyncFailure, Type, Value};
+use hedgerow::{AtHandOnly, Db, Schema, SyncFailure, Type, Value};
 use hedgerow_device::{Clock, Random};
+use hedgerow_row::pairs::PairDb;
 
 use super::failure::{Failure, Outcome};
 
 pub mod cursor;
 pub mod naming;
+pub mod pairs;
 pub mod text;
 pub mod tiered;
 pub mod wants;
 
 use cursor::Position;
+use pairs::PairKeyspace;
+use pairs::attempt::Attempt;
+use pairs::hashes::PairHashView;
 use tiered::TieredKeyspace;
 use tiered::hashes::TieredHashView;
 use tiered::prefetch::PrefetchedKey;
 use wants::{Tries, Wants};
+
+/// How old the time that a command goes by may be at its start.
+const TIME_STEP: Duration = Duration::from_micros(100);
 
 /// Which keys a scan wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +80,16 @@ pub enum Kind {
     Hash,
 }
 
+impl Declared {
+    /// The schema of a table with these fields.
+    pub fn schema(fields: &[Declared]) -> Schema {
+        fields.iter().fold(Schema::new(), |schema, field| match field.nullable {
+            true => schema.nullable(&field.name, field.kind),
+            false => schema.field(&field.name, field.kind),
+        })
+    }
+}
+
 impl Kind {
     /// As TYPE says it.
     pub fn name(self) -> &'static str {
@@ -97,22 +115,30 @@ pub fn check_key(key: &[u8]) -> Outcome<()> {
 /// What a watched key was like when a client began to watch it.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched {
-    /// See [`Watches::add`](tiered::watch::Watches::add).
-    pub since: u64,
+    /// What tells it from later ones, by the store's own count.
+    pub since: Option<u64>,
     /// Whether it was there.
     pub existed: bool,
 }
 
 /// All databases of one store.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one, and what is quick is not to be behind a pointer"
+)]
 pub enum Keyspace {
     /// Of a tiered store, whose rows are read in place.
     Tiered(TieredKeyspace),
+    /// Of a store of pairs, which others may write, too.
+    Pairs(Box<PairKeyspace>),
 }
 
 /// A hash, as it is read.
 pub enum HashView<'a, 'v, 'r> {
     /// In place.
     Tiered(&'a TieredHashView<'v, 'r>),
+    /// As it was got.
+    Pairs(&'a PairHashView<'v, 'r>),
 }
 
 /// A table as HR.TABLES shows it.
@@ -134,11 +160,17 @@ impl Keyspace {
         Ok(Keyspace::Tiered(TieredKeyspace::new(db, clock)?))
     }
 
+    /// The keys of a store of pairs, which goes by `clock`.
+    pub fn of_pairs(db: PairDb, clock: Clock) -> Keyspace {
+        Keyspace::Pairs(Box::new(PairKeyspace::new(db, clock)))
+    }
+
     /// The tiered store under the keys, if it is one.
     #[inline]
     pub fn db(&self) -> Option<&Db> {
         match self {
             Keyspace::Tiered(keys) => Some(keys.db()),
+            Keyspace::Pairs(_) => None,
         }
     }
 
@@ -146,6 +178,7 @@ impl Keyspace {
     pub fn in_order(&self) -> Outcome<&TieredKeyspace> {
         match self {
             Keyspace::Tiered(keys) => Ok(keys),
+            Keyspace::Pairs(_) => Err(Failure::NO_ORDER),
         }
     }
 
@@ -153,6 +186,7 @@ impl Keyspace {
     pub fn durable_sequence(&self) -> u64 {
         match self {
             Keyspace::Tiered(keys) => keys.db().metrics().durable_sequence,
+            Keyspace::Pairs(_) => 0,
         }
     }
 
@@ -161,6 +195,7 @@ impl Keyspace {
     pub fn sync_failure(&self) -> Option<SyncFailure> {
         match self {
             Keyspace::Tiered(keys) => keys.db().sync_failure(),
+            Keyspace::Pairs(_) => None,
         }
     }
 
@@ -180,6 +215,7 @@ impl Keyspace {
     pub fn refresh_time(&mut self, now: Instant) {
         match self {
             Keyspace::Tiered(keys) => keys.refresh_time(now),
+            Keyspace::Pairs(keys) => keys.refresh_time(now),
         }
     }
 
@@ -188,6 +224,7 @@ impl Keyspace {
     pub fn refresh_old_time(&mut self, now: Instant) {
         match self {
             Keyspace::Tiered(keys) => keys.refresh_old_time(now),
+            Keyspace::Pairs(keys) => keys.refresh_old_time(now),
         }
     }
 
@@ -195,6 +232,7 @@ impl Keyspace {
     pub fn uptime(&self) -> Duration {
         match self {
             Keyspace::Tiered(keys) => keys.uptime(),
+            Keyspace::Pairs(keys) => keys.uptime(),
         }
     }
 
@@ -203,23 +241,40 @@ impl Keyspace {
     pub fn now_ms(&self) -> u64 {
         match self {
             Keyspace::Tiered(keys) => keys.now_ms(),
+            Keyspace::Pairs(keys) => keys.now_ms(),
         }
     }
 
     /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
-    /// the disk; before, the command waits beside the loop. What is returned is to be held until it ends.
+    /// the disk; before, the command waits beside the loop. `attempt` is what was fetched for it at a store of pairs. What is returned is to be held
+    /// until it ends.
     #[inline]
-    pub fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
+    pub fn begin_command(&mut self, tries: Tries, attempt: &mut Option<Box<Attempt>>) -> Option<AtHandOnly> {
         match self {
             Keyspace::Tiered(keys) => keys.begin_command(tries),
+            Keyspace::Pairs(keys) => {
+                keys.begin_command(attempt);
+                None
+            }
         }
     }
 
-    /// Tells that it has ended. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
+    /// Tells that it has ended, and whether well. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
     #[inline]
-    pub fn end_command(&mut self) -> Option<Wants> {
+    pub fn end_command(&mut self, is_done: bool) -> Option<Wants> {
         match self {
             Keyspace::Tiered(keys) => keys.end_command(),
+            Keyspace::Pairs(keys) => {
+                keys.end_command(is_done).map(|(attempt, step)| Wants::Step(attempt, step))
+            }
+        }
+    }
+
+    /// Whether it has changed something that waits to be made ([`Wants::Step`]).
+    pub fn will_commit(&self) -> bool {
+        match self {
+            Keyspace::Tiered(_) => false,
+            Keyspace::Pairs(keys) => keys.has_changes(),
         }
     }
 
@@ -228,6 +283,7 @@ impl Keyspace {
     pub fn wants_again(&mut self) -> bool {
         match self {
             Keyspace::Tiered(keys) => keys.wants_again(),
+            Keyspace::Pairs(keys) => keys.wants_again(),
         }
     }
 
@@ -236,6 +292,7 @@ impl Keyspace {
     pub fn commit_watched(&mut self) {
         match self {
             Keyspace::Tiered(keys) => keys.watches.commit(),
+            Keyspace::Pairs(_) => {}
         }
     }
 
@@ -243,6 +300,7 @@ impl Keyspace {
     pub fn forget_watched(&mut self) {
         match self {
             Keyspace::Tiered(keys) => keys.watches.forget(),
+            Keyspace::Pairs(_) => {}
         }
     }
 
@@ -250,6 +308,7 @@ impl Keyspace {
     pub fn watched(&self) -> usize {
         match self {
             Keyspace::Tiered(keys) => keys.watches.len(),
+            Keyspace::Pairs(keys) => keys.watched(),
         }
     }
 
@@ -257,6 +316,7 @@ impl Keyspace {
     pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
         match self {
             Keyspace::Tiered(keys) => keys.watch(space, key),
+            Keyspace::Pairs(keys) => keys.watch(space, key),
         }
     }
 
@@ -264,6 +324,7 @@ impl Keyspace {
     pub fn unwatch(&mut self, space: usize, key: &[u8]) {
         match self {
             Keyspace::Tiered(keys) => keys.watches.remove(space, key),
+            Keyspace::Pairs(keys) => keys.unwatch(),
         }
     }
 
@@ -271,6 +332,7 @@ impl Keyspace {
     pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.has_changed(space, key, watched),
+            Keyspace::Pairs(keys) => keys.has_changed(space, key, watched),
         }
     }
 
@@ -279,6 +341,7 @@ impl Keyspace {
     pub fn writes(&self) -> u64 {
         match self {
             Keyspace::Tiered(keys) => keys.writes(),
+            Keyspace::Pairs(keys) => keys.writes(),
         }
     }
 
@@ -286,6 +349,7 @@ impl Keyspace {
     pub fn begin(&mut self) -> bool {
         match self {
             Keyspace::Tiered(keys) => keys.begin(),
+            Keyspace::Pairs(_) => false,
         }
     }
 
@@ -293,6 +357,7 @@ impl Keyspace {
     pub fn end(&mut self, opened: bool) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.end(opened),
+            Keyspace::Pairs(_) => Ok(()),
         }
     }
 
@@ -300,6 +365,7 @@ impl Keyspace {
     pub fn abandon(&mut self, opened: bool) {
         match self {
             Keyspace::Tiered(keys) => keys.abandon(opened),
+            Keyspace::Pairs(_) => {}
         }
     }
 
@@ -307,6 +373,7 @@ impl Keyspace {
     pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
         match self {
             Keyspace::Tiered(keys) => keys.kind(space, key),
+            Keyspace::Pairs(keys) => keys.kind(space, key),
         }
     }
 
@@ -314,6 +381,7 @@ impl Keyspace {
     pub fn exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.exists(space, key),
+            Keyspace::Pairs(keys) => keys.exists(space, key),
         }
     }
 
@@ -321,6 +389,7 @@ impl Keyspace {
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.delete(space, key),
+            Keyspace::Pairs(keys) => keys.delete(space, key),
         }
     }
 
@@ -328,6 +397,7 @@ impl Keyspace {
     pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
         match self {
             Keyspace::Tiered(keys) => keys.expiry(space, key),
+            Keyspace::Pairs(keys) => keys.expiry(space, key),
         }
     }
 
@@ -335,6 +405,7 @@ impl Keyspace {
     pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.set_expiry(space, key, at_ms),
+            Keyspace::Pairs(keys) => keys.set_expiry(space, key, at_ms),
         }
     }
 
@@ -342,6 +413,7 @@ impl Keyspace {
     pub fn expire_now(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.expire_now(space, key),
+            Keyspace::Pairs(keys) => keys.delete(space, key),
         }
     }
 
@@ -350,6 +422,7 @@ impl Keyspace {
     pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.copy(from, to, is_move),
+            Keyspace::Pairs(keys) => keys.copy(from, to),
         }
     }
 
@@ -357,6 +430,7 @@ impl Keyspace {
     pub fn len(&self, space: usize) -> Outcome<u64> {
         match self {
             Keyspace::Tiered(keys) => Ok(keys.len(space)),
+            Keyspace::Pairs(keys) => keys.len(space),
         }
     }
 
@@ -364,6 +438,7 @@ impl Keyspace {
     pub fn expiring(&self, space: usize) -> (u64, u64) {
         match self {
             Keyspace::Tiered(keys) => keys.expiring(space),
+            Keyspace::Pairs(_) => (0, 0),
         }
     }
 
@@ -371,6 +446,7 @@ impl Keyspace {
     pub fn expired(&self) -> u64 {
         match self {
             Keyspace::Tiered(keys) => keys.expired(),
+            Keyspace::Pairs(_) => 0,
         }
     }
 
@@ -378,6 +454,7 @@ impl Keyspace {
     pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.clear(spaces),
+            Keyspace::Pairs(keys) => keys.clear(spaces),
         }
     }
 
@@ -391,6 +468,7 @@ impl Keyspace {
     ) -> Outcome<Option<R>> {
         match self {
             Keyspace::Tiered(keys) => keys.string(space, key, read),
+            Keyspace::Pairs(keys) => keys.string(space, key, read),
         }
     }
 
@@ -405,6 +483,7 @@ impl Keyspace {
     ) -> Outcome<Option<R>> {
         match self {
             Keyspace::Tiered(keys) => keys.string_prefetched(space, key, prefetched, read),
+            Keyspace::Pairs(keys) => keys.string(space, key, read),
         }
     }
 
@@ -419,6 +498,7 @@ impl Keyspace {
     ) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.string_put(space, key, value, expires_at_ms),
+            Keyspace::Pairs(keys) => keys.string_put(space, key, value, expires_at_ms),
         }
     }
 
@@ -427,6 +507,7 @@ impl Keyspace {
     pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.string_update(space, key, value),
+            Keyspace::Pairs(keys) => keys.string_update(space, key, value),
         }
     }
 
@@ -440,6 +521,7 @@ impl Keyspace {
     ) -> Outcome<Option<R>> {
         match self {
             Keyspace::Tiered(keys) => keys.hash(space, key, |view| read(&HashView::Tiered(view))),
+            Keyspace::Pairs(keys) => keys.hash(space, key, |view| read(&HashView::Pairs(view))),
         }
     }
 
@@ -456,6 +538,7 @@ impl Keyspace {
             Keyspace::Tiered(keys) => {
                 keys.hash_prefetched(space, key, prefetched, |view| read(&HashView::Tiered(view)))
             }
+            Keyspace::Pairs(keys) => keys.hash(space, key, |view| read(&HashView::Pairs(view))),
         }
     }
 
@@ -470,6 +553,7 @@ impl Keyspace {
     ) -> Outcome<usize> {
         match self {
             Keyspace::Tiered(keys) => keys.hash_set(space, key, writes),
+            Keyspace::Pairs(keys) => keys.hash_set(space, key, writes),
         }
     }
 
@@ -484,6 +568,7 @@ impl Keyspace {
     ) -> Outcome<usize> {
         match self {
             Keyspace::Tiered(keys) => keys.hash_set_prefetched(space, key, prefetched, pairs),
+            Keyspace::Pairs(keys) => keys.hash_set(space, key, pairs.map(FieldWrite::lasting)),
         }
     }
 
@@ -496,6 +581,7 @@ impl Keyspace {
     ) -> Outcome<usize> {
         match self {
             Keyspace::Tiered(keys) => keys.hash_delete(space, key, names),
+            Keyspace::Pairs(keys) => keys.hash_delete(space, key, names),
         }
     }
 
@@ -509,6 +595,7 @@ impl Keyspace {
     ) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.hash_expire_fields(space, key, names, at_ms),
+            Keyspace::Pairs(keys) => keys.hash_expire_fields(space, key, names, at_ms),
         }
     }
 
@@ -524,6 +611,7 @@ impl Keyspace {
     ) -> Outcome<Option<Position>> {
         match self {
             Keyspace::Tiered(keys) => keys.scan_keys(space, from, budget, filter, visit),
+            Keyspace::Pairs(keys) => keys.scan_keys(space, from, budget, filter, visit),
         }
     }
 
@@ -531,6 +619,7 @@ impl Keyspace {
     pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
         match self {
             Keyspace::Tiered(keys) => keys.random_key(space, random),
+            Keyspace::Pairs(keys) => keys.random_key(space, random),
         }
     }
 
@@ -538,6 +627,7 @@ impl Keyspace {
     pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.declare(space, prefix, fields),
+            Keyspace::Pairs(keys) => keys.declare(space, prefix, fields),
         }
     }
 
@@ -545,6 +635,7 @@ impl Keyspace {
     pub fn fields(&self, space: usize, prefix: &[u8]) -> Outcome<Vec<Declared>> {
         match self {
             Keyspace::Tiered(keys) => keys.fields(space, prefix),
+            Keyspace::Pairs(keys) => keys.fields(space, prefix),
         }
     }
 
@@ -552,6 +643,7 @@ impl Keyspace {
     pub fn summaries(&self, space: usize) -> Outcome<Vec<TableSummary>> {
         match self {
             Keyspace::Tiered(keys) => Ok(keys.summaries(space)),
+            Keyspace::Pairs(keys) => keys.summaries(space),
         }
     }
 
@@ -559,6 +651,7 @@ impl Keyspace {
     pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.add_field(space, prefix, name, kind),
+            Keyspace::Pairs(keys) => keys.add_field(space, prefix, name, kind),
         }
     }
 
@@ -566,6 +659,7 @@ impl Keyspace {
     pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.rename_field(space, prefix, name, to),
+            Keyspace::Pairs(keys) => keys.rename_field(space, prefix, name, to),
         }
     }
 
@@ -573,6 +667,7 @@ impl Keyspace {
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.drop_field(space, prefix, name),
+            Keyspace::Pairs(keys) => keys.drop_field(space, prefix, name),
         }
     }
 
@@ -580,6 +675,7 @@ impl Keyspace {
     pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
         match self {
             Keyspace::Tiered(keys) => keys.drop_table(space, prefix),
+            Keyspace::Pairs(keys) => keys.drop_table(space, prefix),
         }
     }
 
@@ -587,6 +683,7 @@ impl Keyspace {
     pub fn sweep(&mut self) {
         match self {
             Keyspace::Tiered(keys) => keys.sweep(),
+            Keyspace::Pairs(_) => {}
         }
     }
 
@@ -594,6 +691,7 @@ impl Keyspace {
     pub fn is_swept(&self) -> bool {
         match self {
             Keyspace::Tiered(keys) => keys.expiries.is_idle(),
+            Keyspace::Pairs(_) => true,
         }
     }
 }
@@ -604,6 +702,7 @@ impl HashView<'_, '_, '_> {
     pub fn field<R>(&self, name: &[u8], read: impl FnOnce(Value<'_>) -> R) -> hedgerow::Result<R> {
         match self {
             HashView::Tiered(view) => view.field(name, read),
+            HashView::Pairs(view) => view.field(name, read),
         }
     }
 
@@ -611,6 +710,7 @@ impl HashView<'_, '_, '_> {
     pub fn field_expiry(&self, name: &[u8]) -> hedgerow::Result<Option<Option<u64>>> {
         match self {
             HashView::Tiered(view) => view.field_expiry(name),
+            HashView::Pairs(view) => view.field_expiry(name),
         }
     }
 
@@ -619,14 +719,19 @@ impl HashView<'_, '_, '_> {
     pub fn for_each(&self, visit: impl FnMut(&[u8], Value<'_>) -> bool) -> hedgerow::Result<()> {
         match self {
             HashView::Tiered(view) => view.for_each(visit),
+            HashView::Pairs(view) => view.for_each(visit),
         }
     }
 
     /// Like [`HashView::for_each`], without the overflow fields.
     #[inline]
-    pub fn for_each_own(&self, visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
+    pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
         match self {
             HashView::Tiered(view) => view.for_each_own(visit),
+            HashView::Pairs(view) => view.for_each(|name, value| {
+                visit(name, value);
+                true
+            }),
         }
     }
 
@@ -638,6 +743,7 @@ impl HashView<'_, '_, '_> {
     ) -> hedgerow::Result<()> {
         match self {
             HashView::Tiered(view) => view.for_each_overflow(after, visit),
+            HashView::Pairs(_) => Ok(()),
         }
     }
 
@@ -645,6 +751,7 @@ impl HashView<'_, '_, '_> {
     pub fn count(&self) -> hedgerow::Result<u64> {
         match self {
             HashView::Tiered(view) => view.count(),
+            HashView::Pairs(view) => view.count(),
         }
     }
 }

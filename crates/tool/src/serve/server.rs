@@ -14,6 +14,7 @@ use super::command::{Command, Flag};
 use super::failure::{Failure, Outcome};
 use super::keyspace::Keyspace;
 use super::keyspace::cursor::Cursors;
+use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
 use super::keyspace::tiered::prefetch::PrefetchedKey;
 use super::keyspace::wants::Wants;
 use super::limits;
@@ -107,6 +108,8 @@ pub struct Server {
     pub shutdown: Option<Shutdown>,
     /// What the command just given lacks.
     pub missing: Option<Missing>,
+    /// Where it waits for a step of its attempt.
+    pub attempt: Option<(Box<Attempt>, Step)>,
     /// Clients to disconnect.
     pub kills: Vec<usize>,
     /// Commands of clients wait for its end.
@@ -192,6 +195,7 @@ impl Server {
             latency: Latency::default(),
             shutdown: None,
             missing: None,
+            attempt: None,
             kills: Vec::new(),
             paused: None,
             resumes: false,
@@ -305,6 +309,51 @@ impl Server {
                 self.counters.waits_for_rows += 1;
                 self.missing = Some(missing);
             }
+            Wants::Step(attempt, step) => {
+                session.waits_for = Some(WaitsFor::Step);
+                self.attempt = Some((attempt, step));
+            }
+        }
+    }
+
+    /// Has a client's command given again after a step of its attempt, or answered if that made its changes.
+    pub fn take_up(&mut self, client: usize, mut attempt: Box<Attempt>, step: Step, ended: Ended) {
+        let session = &mut self.sessions[client];
+        session.waits_for = None;
+        if step == Step::Commit && matches!(ended, Ended::Well) {
+            return;
+        }
+        let held = session.held.take();
+        match ended {
+            Ended::Well => {}
+            Ended::Conflict => {
+                if let Some((multi, db)) = held.and_then(|held| held.exec) {
+                    (session.multi, session.db) = (Some(multi), db);
+                }
+                attempt.restart();
+            }
+            Ended::Failed(failure) => attempt.fail(failure),
+        }
+        session.attempt = Some(attempt);
+    }
+
+    /// Why the command that is given again can not be done, if that was found out meanwhile: a transaction is over with it.
+    #[cold]
+    pub fn take_failure(&mut self, client: usize, command: &Command) -> Option<Failure> {
+        let Keyspace::Pairs(keys) = &mut self.keyspace else { return None };
+        let failure = keys.take_failure()?;
+        if command.full_name() == "exec" {
+            self.sessions[client].multi = None;
+            self.unwatch(client);
+        }
+        Some(failure)
+    }
+
+    /// Refuses what is to become durable where nothing does.
+    pub fn check_durable(&self) -> Outcome<()> {
+        match self.keyspace.db() {
+            Some(_) => Ok(()),
+            None => Err(Failure::NOT_DURABLE),
         }
     }
 

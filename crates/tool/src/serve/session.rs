@@ -4,9 +4,11 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::command::Command;
 use super::keyspace::Watched;
+use super::keyspace::pairs::attempt::Attempt;
 use super::keyspace::wants::Tries;
 use super::resp::OwnedArgs;
 
@@ -88,7 +90,6 @@ impl WatchedKeys {
 }
 
 /// A client.
-#[derive(Debug)]
 pub struct Session {
     /// Never given twice.
     pub id: u64,
@@ -118,6 +119,8 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// A transaction being queued.
     pub multi: Option<Multi>,
+    /// One that EXEC has just run, with the database it began in, if its changes are not there yet.
+    pub ran: Option<(Multi, usize)>,
     /// Keys whose change makes EXEC refuse.
     pub watched: WatchedKeys,
     /// Whether to disconnect it once its replies are sent.
@@ -134,6 +137,10 @@ pub struct Session {
     pub waits_for: Option<WaitsFor>,
     /// How often that was given already.
     pub tries: Tries,
+    /// What was fetched for it at a store of pairs.
+    pub attempt: Option<Box<Attempt>>,
+    /// What it will be answered once its changes are there.
+    pub held: Option<HeldReply>,
     /// When it came and last did something, in ms since 1970.
     pub connected_ms: u64,
     /// See above.
@@ -151,6 +158,21 @@ pub enum WaitsFor {
     Space,
     /// Its rows are in memory.
     Rows,
+    /// Its attempt at a store of pairs has gone a step on.
+    Step,
+}
+
+/// A command that is done as soon as its changes are there, and the reply to it.
+#[derive(Debug)]
+pub struct HeldReply {
+    /// The reply.
+    pub reply: Vec<u8>,
+    /// Which command it was.
+    pub command: Option<&'static Command>,
+    /// How long it took.
+    pub took: Duration,
+    /// The transaction that it is the end of, with the database it began in.
+    pub exec: Option<(Multi, usize)>,
 }
 
 /// The buffers of a client's connection, in bytes.
@@ -190,6 +212,7 @@ impl Session {
             no_touch: false,
             reply_mode: ReplyMode::On,
             multi: None,
+            ran: None,
             watched: WatchedKeys::default(),
             is_closing: false,
             reply_needs_sync: false,
@@ -198,6 +221,8 @@ impl Session {
             waits_for_sync: false,
             waits_for: None,
             tries: Tries::default(),
+            attempt: None,
+            held: None,
             connected_ms: now_ms,
             active_ms: now_ms,
             last_command: "NULL",

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use hedgerow::Db;
 use hedgerow_device::{Clock, CrashSim, FastTier};
+use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_tool::serve::{self, event_loop::Stopper};
 
 #[derive(Parser)]
@@ -84,6 +85,13 @@ impl Server {
         Server { address, stopper, thread, _dir: None }
     }
 
+    /// Over a store of pairs.
+    pub(crate) fn start_over_pairs(backend: &MemoryBackend, clock: &Clock, options: &[&str]) -> Server {
+        let line = [&["serve", "--store", "memory:", "--listen", "127.0.0.1:0"], options].concat();
+        let backend = Arc::new(backend.clone());
+        Server::run(serve::prepare_over(&Cli::parse_from(line).args, clock.clone(), backend).unwrap())
+    }
+
     /// Over a simulated medium.
     pub(crate) fn start_over(sim: &CrashSim, options: &[&str]) -> Server {
         Server::start_at(FastTier::simulated(sim).into(), options)
@@ -121,6 +129,36 @@ impl Drop for Server {
                 outcome.unwrap().unwrap();
             }
         }
+    }
+}
+
+/// A kind of store to serve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Store {
+    Tiered,
+    Pairs,
+}
+
+impl Store {
+    /// A server over an empty one.
+    pub(crate) fn start(self, options: &[&str]) -> Server {
+        self.start_by(&Clock::system(), options)
+    }
+
+    /// By a clock that the test moves.
+    pub(crate) fn start_by(self, clock: &Clock, options: &[&str]) -> Server {
+        match self {
+            Store::Tiered => Server::start_by(clock, options),
+            Store::Pairs => Server::start_over_pairs(&MemoryBackend::default(), clock, options),
+        }
+    }
+}
+
+/// Runs a test of what holds whatever the store.
+pub(crate) fn on_every_store(test: fn(Store)) {
+    for store in [Store::Tiered, Store::Pairs] {
+        println!("over {store:?}");
+        test(store);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hedgerow_device::Random;
 use hedgerow_sim::eventually;
 
-use crate::client::{Server, TempDir, clock, encode};
+use crate::client::{Server, Store, TempDir, clock, encode, on_every_store};
 
 const WRONG_TYPE: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
 
@@ -72,7 +72,11 @@ fn strings() {
 
 #[test]
 fn hashes() {
-    let server = Server::start(&[]);
+    on_every_store(hashes_on);
+}
+
+fn hashes_on(store: Store) {
+    let server = store.start(&[]);
     server.client().script(&[
         ("HSET users:1 name Ada age 36 name Bob", "2"),
         ("HGET users:1 name", "\"Bob\""),
@@ -112,7 +116,11 @@ fn hashes() {
 
 #[test]
 fn a_key_has_one_type() {
-    let server = Server::start(&[]);
+    on_every_store(a_key_has_one_type_on);
+}
+
+fn a_key_has_one_type_on(store: Store) {
+    let server = store.start(&[]);
     server.client().script(&[
         ("SET s:1 x", "OK"),
         ("HSET h:1 f v", "1"),
@@ -275,8 +283,12 @@ fn databases_are_apart() {
 
 #[test]
 fn keys_expire() {
+    on_every_store(keys_expire_on);
+}
+
+fn keys_expire_on(store: Store) {
     let clock = clock();
-    let server = Server::start_by(&clock, &[]);
+    let server = store.start_by(&clock, &[]);
     let mut client = server.client();
     client.script(&[
         ("SET k v PX 1000", "OK"),
@@ -308,8 +320,12 @@ fn keys_expire() {
 
 #[test]
 fn fields_expire() {
+    on_every_store(fields_expire_on);
+}
+
+fn fields_expire_on(store: Store) {
     let clock = clock();
-    let server = Server::start_by(&clock, &[]);
+    let server = store.start_by(&clock, &[]);
     let mut client = server.client();
     assert_eq!(client.run_words(&[b"HSET", b"h:1", b"a", b"1", b"b", b"2", b"\xff", b"3"]), "3");
     client.script(&[
@@ -389,7 +405,11 @@ fn declared_tables_are_typed() {
 
 #[test]
 fn resp3_has_types_of_its_own() {
-    let server = Server::start(&[]);
+    on_every_store(resp3_has_types_of_its_own_on);
+}
+
+fn resp3_has_types_of_its_own_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     client.run("HSET h f v");
     assert!(client.run("HELLO 3").starts_with("{\"server\": \"redis\""));
@@ -406,7 +426,11 @@ fn resp3_has_types_of_its_own() {
 
 #[test]
 fn scans_see_every_key_that_stays() {
-    let server = Server::start(&[]);
+    on_every_store(scans_see_every_key_that_stays_on);
+}
+
+fn scans_see_every_key_that_stays_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     let mut expected = BTreeSet::new();
     for index in 0..300 {
@@ -490,7 +514,11 @@ fn connections_and_introspection() {
 
 #[test]
 fn inline_commands_and_split_bytes() {
-    let server = Server::start(&[]);
+    on_every_store(inline_commands_and_split_bytes_on);
+}
+
+fn inline_commands_and_split_bytes_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     client.send_raw(b"SET key \"two words\"\r\nGET key\nPI");
     assert_eq!(client.reply(), "OK");
@@ -532,7 +560,11 @@ fn tangled_commands(count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_pipeline_answers_as_its_commands_one_by_one() {
-    let server = Server::start(&["--durability", "process"]);
+    on_every_store(a_pipeline_answers_as_its_commands_one_by_one_on);
+}
+
+fn a_pipeline_answers_as_its_commands_one_by_one_on(store: Store) {
+    let server = store.start(&["--durability", "process"]);
     let (mut alone, mut together) = (server.client(), server.client());
     assert_eq!(together.run("SELECT 1"), "OK");
     let commands = tangled_commands(6_000);
@@ -573,7 +605,11 @@ fn many_prefixes_share_a_table_in_the_end() {
 /// Which of two errors is told, and what is looked at first, is as in Redis.
 #[test]
 fn times_are_looked_at_last() {
-    let server = Server::start(&[]);
+    on_every_store(times_are_looked_at_last_on);
+}
+
+fn times_are_looked_at_last_on(store: Store) {
+    let server = store.start(&[]);
     server.client().script(&[
         ("SET s v EX 0 PX 5", "(ERR syntax error)"),
         ("SET s v EX -1 EXAT abc", "(ERR syntax error)"),

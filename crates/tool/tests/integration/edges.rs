@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow_sim::eventually;
 
-use crate::client::{Client, Server, clock, encode};
+use crate::client::{Client, Server, Store, clock, encode, on_every_store};
 
 /// Sends bytes on a connection of its own and reads until the server closes it.
 fn exchange(server: &Server, bytes: &[u8]) -> Vec<u8> {
@@ -74,7 +74,11 @@ fn a_half_closed_connection_gets_its_replies_and_ends() {
 
 #[test]
 fn a_half_closed_connection_that_reads_slowly_gets_everything() {
-    let server = Server::start(&[]);
+    on_every_store(a_half_closed_connection_that_reads_slowly_gets_everything_on);
+}
+
+fn a_half_closed_connection_that_reads_slowly_gets_everything_on(store: Store) {
+    let server = store.start(&[]);
     let value = vec![b'v'; 8 << 20];
     assert_eq!(server.client().run_words(&[b"SET", b"big", &value]), "OK");
     let mut stream = TcpStream::connect(server.address).unwrap();
@@ -89,7 +93,11 @@ fn a_half_closed_connection_that_reads_slowly_gets_everything() {
 
 #[test]
 fn a_client_that_leaves_while_it_is_paused_is_noticed() {
-    let server = Server::start(&[]);
+    on_every_store(a_client_that_leaves_while_it_is_paused_is_noticed_on);
+}
+
+fn a_client_that_leaves_while_it_is_paused_is_noticed_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     assert_eq!(client.run("CLIENT PAUSE 100000 WRITE"), "OK");
     let mut gone: Vec<_> = (0..5).map(|_| server.client()).collect();
@@ -151,8 +159,12 @@ fn unpausing_takes_effect_at_once() {
 
 #[test]
 fn a_pause_ends_at_its_time_and_later_ones_only_lengthen_it() {
+    on_every_store(a_pause_ends_at_its_time_and_later_ones_only_lengthen_it_on);
+}
+
+fn a_pause_ends_at_its_time_and_later_ones_only_lengthen_it_on(store: Store) {
     let clock = clock();
-    let server = Server::start_by(&clock, &["--idle-timeout", "300ms"]);
+    let server = store.start_by(&clock, &["--idle-timeout", "300ms"]);
     let (mut one, mut two) = (server.client(), server.client());
     // Each command is a turn of the loop, after which it is asked whether the pause has ended.
     let waits = |one: &mut Client| (0..3).all(|_| one.run("CLIENT LIST").contains("flags=b"));

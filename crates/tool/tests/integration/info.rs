@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hedgerow_sim::eventually;
 
-use crate::client::{Client, Server, TempDir, clock};
+use crate::client::{Client, Server, Store, TempDir, clock, on_every_store};
 
 /// The fields of INFO, or of some of its sections.
 fn info(client: &mut Client, sections: &str) -> HashMap<String, String> {
@@ -164,7 +164,11 @@ fn blocked_clients_are_counted() {
 
 #[test]
 fn errors_and_calls_are_counted_once_by_kind() {
-    let server = Server::start(&[]);
+    on_every_store(errors_and_calls_are_counted_once_by_kind_on);
+}
+
+fn errors_and_calls_are_counted_once_by_kind_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     client.script(&[("SET s v", "OK"), ("HSET h f v", "1")]);
     for line in ["NOSUCH", "GET", "HGET s f", "GET h", "CONFIG NOSUCH x", "MULTI x"] {

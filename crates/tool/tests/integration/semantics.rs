@@ -2,7 +2,7 @@
 
 use hedgerow_device::Clock;
 
-use crate::client::{Client, Program, Server, TempDir, clock, encode};
+use crate::client::{Client, Program, Server, Store, TempDir, clock, encode, on_every_store};
 
 fn unix_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
@@ -10,7 +10,11 @@ fn unix_ms() -> u64 {
 
 #[test]
 fn no_time_to_live_is_longer_than_was_asked_for() {
-    let server = Server::start(&[]);
+    on_every_store(no_time_to_live_is_longer_than_was_asked_for_on);
+}
+
+fn no_time_to_live_is_longer_than_was_asked_for_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     for _ in 0..300 {
         let before = unix_ms();
@@ -177,7 +181,11 @@ fn every_key_is_as_likely_as_any_other() {
 
 #[test]
 fn every_field_is_as_likely_as_any_other() {
-    let server = Server::start(&[]);
+    on_every_store(every_field_is_as_likely_as_any_other_on);
+}
+
+fn every_field_is_as_likely_as_any_other_on(store: Store) {
+    let server = store.start(&[]);
     let mut client = server.client();
     let names: Vec<String> = (0..12).map(|index| format!("f{index}")).collect();
     names.iter().for_each(|name| assert_eq!(client.run(&format!("HSET h {name} v{name}")), "1"));
@@ -294,7 +302,11 @@ fn scans_and_patterns_are_bounded() {
 
 #[test]
 fn a_long_pipeline_lets_others_have_their_turn() {
-    let server = Server::start(&[]);
+    on_every_store(a_long_pipeline_lets_others_have_their_turn_on);
+}
+
+fn a_long_pipeline_lets_others_have_their_turn_on(store: Store) {
+    let server = store.start(&[]);
     let (mut one, mut two) = (server.client(), server.client());
     // All of them in one read.
     let rounds = 1_000;

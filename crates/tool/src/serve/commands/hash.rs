@@ -420,7 +420,7 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             goes_on
         })
     })?;
-    let position = last.map(|after| Position { space: db, source, after: after.into() });
+    let position = last.map(|after| Position { space: db, source, after: after.into(), walk: None });
     let next = position.map(|position| context.server.cursors.insert(position));
     context.reply.array(2);
     context.reply.bulk_display(next.unwrap_or(0));

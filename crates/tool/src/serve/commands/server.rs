@@ -100,6 +100,7 @@ pub fn time(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 
 /// SAVE
 pub fn save(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
+    context.server.check_durable()?;
     context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.server.wants_save = true;
@@ -112,6 +113,7 @@ pub fn bgsave(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if args.len() > 2 || args.get(1).is_some_and(|word| !is_word(word, "SCHEDULE")) {
         return Err(Failure::SYNTAX);
     }
+    context.server.check_durable()?;
     context.server.check_writable()?;
     context.server.wants_background_sync = true;
     context.reply.status("Background saving started");
@@ -129,6 +131,7 @@ pub fn wait(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(1), args.at(2)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
+    context.server.check_durable()?;
     context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.reply.integer(0);
@@ -142,6 +145,7 @@ pub fn waitaof(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     for text in [args.at(2), args.at(3)] {
         number::parse_i64(text).filter(|n| *n >= 0).ok_or(Failure::NOT_AN_INTEGER)?;
     }
+    context.server.check_durable()?;
     context.server.check_writable()?;
     context.session().reply_needs_sync = true;
     context.reply.array(2);

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use hedgerow_row::pairs::WalkCursor;
+
 use crate::serve::limits;
 
 /// Where a scan goes on.
@@ -20,6 +22,8 @@ pub enum Source {
     Prefix(Box<[u8]>),
     /// In the fields of one hash: its key.
     Fields(Box<[u8]>),
+    /// In this table of a store of pairs.
+    Table(Box<str>),
 }
 
 /// A place between two entries.
@@ -31,15 +35,26 @@ pub struct Position {
     pub source: Source,
     /// The last row (or field) returned.
     pub after: Box<[u8]>,
+    /// Where a walk in no order goes on, if it is one.
+    pub walk: Option<WalkCursor>,
 }
 
 impl Position {
     fn bytes(&self) -> usize {
         let name = match &self.source {
             Source::Prefix(name) | Source::Fields(name) => name.len(),
+            Source::Table(name) => name.len(),
             _ => 0,
         };
-        size_of::<Position>() + name + self.after.len()
+        size_of::<Position>() + name + self.after.len() + self.walk.as_ref().map_or(0, WalkCursor::bytes)
+    }
+
+    /// The table and the place in it, of a walk in no order.
+    pub fn walk(&self) -> Option<(String, WalkCursor)> {
+        match (&self.source, &self.walk) {
+            (Source::Table(table), Some(cursor)) => Some((table.to_string(), cursor.clone())),
+            _ => None,
+        }
     }
 }
 
@@ -90,6 +105,7 @@ mod tests {
             space: 0,
             source: Source::Strings,
             after: n.to_string().into_bytes().into(),
+            walk: None,
         };
         let numbers: Vec<u64> = (0..limits::CURSORS_MAX + 10).map(|n| cursors.insert(at(n))).collect();
         assert!(numbers.iter().all(|&n| n > 0 && n < 1 << 53));

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::serve::failure::{Failure, Outcome};
 use crate::serve::limits;
 
 /// Bytes of a table's name.
@@ -46,6 +47,14 @@ pub fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
 pub fn fits(space: usize, prefix: &[u8]) -> bool {
     prefix.len() <= NAME_BYTES_MAX
         && TableName { space, place: Place::Prefix(prefix.into()) }.to_string().len() <= NAME_BYTES_MAX
+}
+
+/// Refuses a prefix whose table can not be declared.
+pub fn check_prefix(space: usize, prefix: &[u8]) -> Outcome<()> {
+    match !prefix.is_empty() && !prefix.contains(&b':') && fits(space, prefix) {
+        true => Ok(()),
+        false => Err(Failure::text("ERR a table's name is 1 to 128 bytes, without ':'")),
+    }
 }
 
 impl TableName {

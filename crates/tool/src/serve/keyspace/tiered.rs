@@ -23,7 +23,7 @@ use slab::Slab;
 
 use super::naming::{self, Place, TableName};
 use super::wants::{Tries, Wants};
-use super::{Kind, check_key};
+use super::{Kind, TIME_STEP, check_key};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::limits;
 
@@ -44,9 +44,6 @@ use overflow_fields::OverflowFieldsTable;
 use table::{HashTable, Seeded};
 use watch::Watches;
 use writer::Writer;
-
-/// How old the time that a command goes by may be at its start.
-const TIME_STEP: Duration = Duration::from_micros(100);
 
 /// The position of a table in `TieredKeyspace::tables`.
 pub type TableIndex = usize;

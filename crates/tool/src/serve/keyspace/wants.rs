@@ -4,12 +4,16 @@
 
 use hedgerow::Missing;
 
+use super::pairs::attempt::{Attempt, Step};
+
 /// What a command that has changed nothing needs before it is given again.
 pub enum Wants {
     /// Room, which gc may make.
     Space,
     /// Rows that are not in memory.
     Rows(Missing),
+    /// That the attempt at a store of pairs goes this step on. With [`Step::Commit`] the command is done if that ends well.
+    Step(Box<Attempt>, Step),
 }
 
 /// How often a command was given already, for want of something.

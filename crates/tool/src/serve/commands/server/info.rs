@@ -41,6 +41,8 @@ pub fn info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let is_named = |name: &str| wanted.iter().any(|word| is_word(word, name));
     let all_of_them = is_named("all") || is_named("everything");
     let defaults = wanted.is_empty() || is_named("default");
+    // What it counts may have to be got first.
+    context.server.keyspace.len(0)?;
     let mut text = String::new();
     for (name, is_default, section) in SECTIONS {
         if all_of_them || is_named(name) || defaults && *is_default {

@@ -61,7 +61,7 @@ impl TieredKeyspace {
                 },
             )?;
             if let Some(after) = last {
-                return Ok(Some(Position { space, source, after }));
+                return Ok(Some(Position { space, source, after, walk: None }));
             }
             next = None;
         }
@@ -83,7 +83,7 @@ impl TieredKeyspace {
             Source::Plain => here.plain?,
             Source::Overflow => here.overflow?,
             Source::Prefix(prefix) => *here.in_order.get(prefix)?,
-            Source::Fields(_) => return None,
+            Source::Fields(_) | Source::Table(_) => return None,
         };
         Some((Some(index), self.tables[index].table()))
     }

@@ -1,6 +1,6 @@
 //! Tables as the commands of our own see them: declared, extended, dropped, scanned.
 
-use hedgerow::{Scan, Schema, Type};
+use hedgerow::{Scan, Type};
 
 use super::table::{HashTable, is_reserved};
 use super::{TableIndex, TieredKeyspace};
@@ -11,9 +11,7 @@ use crate::serve::keyspace::{Declared, TableSummary};
 impl TieredKeyspace {
     /// Declares the table of a prefix.
     pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
-        if prefix.is_empty() || prefix.contains(&b':') || !naming::fits(space, prefix) {
-            return Err(Failure::text("ERR a table's name is 1 to 128 bytes, without ':'"));
-        }
+        naming::check_prefix(space, prefix)?;
         if self.space(space).by_prefix.contains_key(prefix) {
             return Err(Failure::new(format!("ERR table '{}' exists already", quote(prefix))));
         }
@@ -23,13 +21,7 @@ impl TieredKeyspace {
                 quote(prefix)
             )));
         }
-        let mut schema = Schema::new();
-        for field in fields {
-            schema = match field.nullable {
-                true => schema.nullable(&field.name, field.kind),
-                false => schema.field(&field.name, field.kind),
-            };
-        }
+        let schema = Declared::schema(fields);
         let name = TableName { space, place: Place::Prefix(prefix.into()) };
         let table = self.writer.prepare(|| self.db.create_table(&name.to_string(), schema.clone()))?;
         self.writer.record_change();

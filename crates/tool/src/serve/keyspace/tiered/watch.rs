@@ -104,12 +104,13 @@ impl Watches {
 impl TieredKeyspace {
     /// One more client watches a key, which is as what is returned says.
     pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
-        Ok(Watched { existed: self.exists(space, key)?, since: self.watches.add(space, key) })
+        let existed = self.exists(space, key)?;
+        Ok(Watched { existed, since: Some(self.watches.add(space, key)) })
     }
 
     /// Whether a watched key was changed, or has expired, since.
     pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
-        Ok(self.watches.has_changed(space, key, watched.since)
+        Ok(self.watches.has_changed(space, key, watched.since.unwrap_or(0))
             || watched.existed && !self.exists(space, key)?)
     }
 

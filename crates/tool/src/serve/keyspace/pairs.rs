@@ -1,0 +1,543 @@
+//! Redis keys as rows of a store of pairs, which others may write, too: which row a key is, what type it has, and every change of it.
+//!
+//! Owns: the mapping below, and the attempt of the command under way. Promises: what a key is, one row says, so that whoever writes, it has
+//! one type; a command changes one row, if that still is what the command saw, or none. Nothing waits here: what is not at hand is recorded, and the command
+//! is given again ([`Attempt`]). Must not know replies or connections.
+//!
+//! | key | table of database 0 | row |
+//! |---|---|---|
+//! | `users:42` (split at the first `:`) | `users` | `42` |
+//! | one without `:`, or with nothing before or after it | `@plain` | the whole key |
+//! | one whose prefix is too long for a table's name | `@overflow` | the whole key |
+//!
+//! A string is the field `@string` of its row, a field of a hash the field of its name, spelt as [`field_names`] says; a row with neither is no
+//! key. Database `n` above 0 has `@n/` before each name. Where a key is follows from the key alone: all who serve the store agree on it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hedgerow::{ErrorKind, FieldName, Schema, Type, Value};
+use hedgerow_device::{Clock, Random};
+use hedgerow_row::pairs::{Edit, HeldRow, PairDb};
+use hedgerow_row::schema::table::TableSchema;
+
+use super::cursor::{Position, Source};
+use super::naming::{self, Place, TableName};
+use super::{Declared, Filter, Kind, TIME_STEP, TableSummary, Watched};
+use crate::serve::failure::{Failure, Outcome, quote};
+use crate::serve::limits;
+
+pub mod attempt;
+pub mod field_names;
+pub mod hashes;
+pub mod scan;
+
+use attempt::{Attempt, Chore, Done, FieldChange, Step};
+use field_names::STRING;
+use scan::{KeyScan, ScannedKeys};
+
+/// Rows among which a random key is chosen.
+const RANDOM_ROWS: usize = 1_000;
+
+/// All databases of one store of pairs.
+pub struct PairKeyspace {
+    db: PairDb,
+    /// Shared with the store.
+    clock: Clock,
+    now_ms: u64,
+    /// When it last looked at the clock.
+    refreshed: Instant,
+    /// Of the command under way.
+    attempt: Box<Attempt>,
+    writes: u64,
+    watched: usize,
+}
+
+/// The value of a field; `Null` if the table has none of that name.
+fn value<'r>(row: &'r HeldRow<'_>, name: &str) -> hedgerow::Result<Value<'r>> {
+    match row.get(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Value::Null),
+        other => other,
+    }
+}
+
+/// Which type of key a row is, if it is one.
+fn kind_of(row: &HeldRow<'_>) -> hedgerow::Result<Option<Kind>> {
+    if !value(row, STRING)?.is_null() {
+        return Ok(Some(Kind::String));
+    }
+    let mut has_fields = false;
+    row.for_each(|name, _| has_fields |= field_names::decoded(name).is_some())?;
+    Ok(has_fields.then_some(Kind::Hash))
+}
+
+/// The table and the row of a key.
+fn locate(space: usize, key: &[u8]) -> (String, &[u8]) {
+    let (place, row) = match naming::split(key) {
+        None => (Place::Plain, key),
+        Some((prefix, row)) if naming::fits(space, prefix) => (Place::Prefix(prefix.into()), row),
+        Some(_) => (Place::Overflow, key),
+    };
+    (TableName { space, place }.to_string(), row)
+}
+
+/// What commands begin and end with.
+impl PairKeyspace {
+    /// The keys of a store, which goes by `clock`.
+    pub fn new(db: PairDb, clock: Clock) -> PairKeyspace {
+        let now_ms = clock.refresh();
+        let attempt = Box::new(Attempt::new(&db));
+        PairKeyspace { db, clock, now_ms, refreshed: Instant::now(), attempt, writes: 0, watched: 0 }
+    }
+
+    /// The store under the keys.
+    pub fn db(&self) -> &PairDb {
+        &self.db
+    }
+
+    /// See [`Keyspace::refresh_time`](super::Keyspace::refresh_time).
+    pub fn refresh_time(&mut self, now: Instant) {
+        self.now_ms = self.clock.refresh();
+        self.refreshed = now;
+    }
+
+    /// See [`Keyspace::refresh_old_time`](super::Keyspace::refresh_old_time).
+    pub fn refresh_old_time(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.refreshed) >= TIME_STEP {
+            self.refresh_time(now);
+        }
+    }
+
+    /// See [`Keyspace::uptime`](super::Keyspace::uptime).
+    pub fn uptime(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_ns())
+    }
+
+    /// See [`Keyspace::now_ms`](super::Keyspace::now_ms).
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Tells that a command begins: with what was fetched for it, if it was given before.
+    pub fn begin_command(&mut self, parked: &mut Option<Box<Attempt>>) {
+        self.attempt = parked.take().unwrap_or_else(|| Box::new(Attempt::new(&self.db)));
+        self.attempt.begin();
+    }
+
+    /// Tells that it has ended, and whether well: then its changes wait to be made.
+    pub fn end_command(&mut self, is_done: bool) -> Option<(Box<Attempt>, Step)> {
+        let step = match self.attempt.has_missed() {
+            true => Step::Fetch,
+            false if is_done && self.attempt.transaction.has_changes() => Step::Commit,
+            false => return None,
+        };
+        let next = Box::new(Attempt::new(&self.db));
+        Some((std::mem::replace(&mut self.attempt, next), step))
+    }
+
+    /// Whether the command lacks something.
+    pub fn wants_again(&self) -> bool {
+        self.attempt.has_missed()
+    }
+
+    /// Whether the command has changed something, which is not made yet.
+    pub fn has_changes(&self) -> bool {
+        self.attempt.transaction.has_changes()
+    }
+
+    /// Why the command can not be done, if that was found out since it was given before.
+    pub fn take_failure(&mut self) -> Option<Failure> {
+        self.attempt.take_failure()
+    }
+
+    /// Has the rows of keys fetched with what the command will be found to lack.
+    pub fn prefetch<'k>(&self, space: usize, keys: impl Iterator<Item = &'k [u8]>) {
+        for key in keys {
+            let (table, row) = locate(space, key);
+            self.attempt.transaction.prefetch(&table, row);
+        }
+    }
+
+    /// A number that grows with every change.
+    pub fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// How many keys are watched.
+    pub fn watched(&self) -> usize {
+        self.watched
+    }
+
+    /// See [`Keyspace::watch`](super::Keyspace::watch).
+    pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
+        let watched = Watched { existed: self.exists(space, key)?, since: self.mark(space, key)? };
+        self.watched += 1;
+        Ok(watched)
+    }
+
+    /// One client less watches a key.
+    pub fn unwatch(&mut self) {
+        self.watched = self.watched.saturating_sub(1);
+    }
+
+    /// See [`Keyspace::has_changed`](super::Keyspace::has_changed).
+    pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
+        Ok(self.mark(space, key)? != watched.since || watched.existed && !self.exists(space, key)?)
+    }
+
+    /// What tells the row of a key from all that were there before it; none if there is no row.
+    fn mark(&self, space: usize, key: &[u8]) -> Outcome<Option<u64>> {
+        let (table, row) = locate(space, key);
+        let transaction = &self.attempt.transaction;
+        let mark = match transaction.schema(&table) {
+            Ok(None) => Ok(None),
+            Ok(Some(_)) => transaction.seen(&table, row),
+            Err(error) => Err(error),
+        };
+        Ok(self.attempt.checked(mark)?.map(|mark| mark.number()))
+    }
+}
+
+/// Keys of any type, and strings.
+impl PairKeyspace {
+    /// Runs `read` on the row of a key, or on `None`.
+    fn row<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(Option<&HeldRow<'_>>) -> hedgerow::Result<R>,
+    ) -> Outcome<R> {
+        let (table, row) = locate(space, key);
+        let transaction = &self.attempt.transaction;
+        let found = match transaction.schema(&table) {
+            Ok(Some(_)) => transaction.read(&table, row, read),
+            Ok(None) => read(None),
+            Err(error) => {
+                transaction.prefetch(&table, row);
+                Err(error)
+            }
+        };
+        self.attempt.checked(found)
+    }
+
+    /// The schema of the table of a key, which is made if there is none.
+    fn schema(&self, table: &str) -> Outcome<Arc<TableSchema>> {
+        let transaction = &self.attempt.transaction;
+        match self.attempt.checked(transaction.schema(table))? {
+            Some(schema) => Ok(Arc::clone(schema)),
+            None => {
+                self.attempt.checked(transaction.ensure_table(table, &Schema::open()))?;
+                // Only if it came and went.
+                Err(Failure::text("ERR the table of this key was dropped"))
+            }
+        }
+    }
+
+    fn edit<F: FieldName>(&mut self, table: &str, row: &[u8], edit: &Edit<'_, F>) -> Outcome<bool> {
+        let edited = self.attempt.transaction.edit(table, row, edit);
+        let edited = self.attempt.checked(edited)?;
+        self.writes += 1;
+        Ok(edited)
+    }
+
+    /// See [`Keyspace::kind`](super::Keyspace::kind).
+    pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
+        self.row(space, key, |row| Ok(row.map(kind_of).transpose()?.flatten()))
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        Ok(self.kind(space, key)?.is_some())
+    }
+
+    /// Removes a key; says whether it existed.
+    pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
+        let existed = self.exists(space, key)?;
+        let (table, row) = locate(space, key);
+        if existed {
+            self.edit(&table, row, &Edit::<&str>::Delete)?;
+        }
+        Ok(existed)
+    }
+
+    /// See [`Keyspace::expiry`](super::Keyspace::expiry).
+    pub fn expiry(&self, space: usize, key: &[u8]) -> Outcome<Option<Option<u64>>> {
+        self.row(space, key, |row| {
+            let Some(row) = row else { return Ok(None) };
+            Ok(kind_of(row)?.map(|_| row.expires_at_ms()))
+        })
+    }
+
+    /// Sets or clears the expiry of a key; false if it does not exist.
+    pub fn set_expiry(&mut self, space: usize, key: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
+        let existed = self.exists(space, key)?;
+        let (table, row) = locate(space, key);
+        if existed {
+            self.edit(&table, row, &Edit::<&str>::Expire(at_ms))?;
+        }
+        Ok(existed)
+    }
+
+    /// A copy would be of another row: only one of a key onto itself can be made.
+    pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8])) -> Outcome<()> {
+        match (self.exists(from.0, from.1)?, from == to) {
+            (false, _) => Err(Failure::NO_SUCH_KEY),
+            (true, true) => Ok(()),
+            (true, false) => Err(Failure::CROSS_SLOT),
+        }
+    }
+
+    /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.
+    pub fn string<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Outcome<Option<R>> {
+        let found = self.row(space, key, |row| {
+            let Some(row) = row else { return Ok(Ok(None)) };
+            if let Some(value) = value(row, STRING)?.as_bytes() {
+                return Ok(Ok(Some(read(value, row.expires_at_ms()))));
+            }
+            Ok(match kind_of(row)? {
+                None => Ok(None),
+                Some(_) => Err(Failure::WRONG_TYPE),
+            })
+        });
+        found?
+    }
+
+    /// Writes a string over whatever the key was, with a new expiry or none.
+    pub fn string_put(
+        &mut self,
+        space: usize,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Outcome<()> {
+        let (table, row) = locate(space, key);
+        self.check_takes_strings(&table)?;
+        self.edit(&table, row, &Edit::Put(&[(STRING, Value::Bytes(value))], expires_at_ms)).map(drop)
+    }
+
+    /// Changes a string, keeping its expiry. The caller knows that the key is a string, or does not exist.
+    pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
+        let expires_at_ms = self.expiry(space, key)?.flatten();
+        self.string_put(space, key, value, expires_at_ms)
+    }
+
+    fn check_takes_strings(&self, table: &str) -> Outcome<()> {
+        let schema = self.schema(table)?;
+        match schema.fields().is_open() || schema.fields().field_by_name(STRING).is_some() {
+            true => Ok(()),
+            false => Err(Failure::new(format!(
+                "ERR the schema of table '{table}' is declared, and has no field for strings: its keys are hashes"
+            ))),
+        }
+    }
+}
+
+/// Many keys.
+impl PairKeyspace {
+    fn table_names(&self) -> Outcome<Vec<String>> {
+        let names = self.attempt.transaction.table_names().map(<[String]>::to_vec);
+        self.attempt.checked(names)
+    }
+
+    /// About how many keys a database has.
+    pub fn len(&self, space: usize) -> Outcome<u64> {
+        let names = self.table_names()?;
+        // All of them are asked for before the first that is not at hand ends it.
+        let counts = scan::tables_of(&names, space).map(|(name, _)| self.rows(name));
+        let counts: Vec<Outcome<u64>> = counts.collect();
+        counts.into_iter().sum()
+    }
+
+    /// About how many rows a table has; none if there is no such table.
+    fn rows(&self, table: &str) -> Outcome<u64> {
+        let transaction = &self.attempt.transaction;
+        match self.attempt.checked(transaction.schema(table))? {
+            None => Ok(0),
+            Some(_) => self.attempt.checked(transaction.count(table)),
+        }
+    }
+
+    /// Removes all keys of some databases, table by table. Tables with a declared schema stay; the others go.
+    pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
+        let names = self.table_names()?;
+        let tables = spaces.flat_map(|space| scan::tables_of(&names, space));
+        let cleared: Vec<Outcome<()>> = tables.map(|(name, _)| self.clear_table(name)).collect();
+        cleared.into_iter().collect::<Outcome<()>>()?;
+        self.writes += 1;
+        Ok(())
+    }
+
+    fn clear_table(&self, table: &str) -> Outcome<()> {
+        let drop_it = Chore::Drop(table.to_owned());
+        if self.attempt.has_done(&drop_it) {
+            return self.attempt.chore(drop_it).map(drop);
+        }
+        let transaction = &self.attempt.transaction;
+        match self.attempt.checked(transaction.schema(table))? {
+            None => Ok(()),
+            Some(schema) if schema.fields().is_open() => self.attempt.chore(drop_it).map(drop),
+            Some(_) => self.attempt.checked(transaction.clear(table)),
+        }
+    }
+
+    /// Runs `visit` on keys of a database from a position on, passing about `budget` rows, and gives the position where to go on. `visit`
+    /// is told all that was passed, whatever it says.
+    pub fn scan_keys(
+        &self,
+        space: usize,
+        from: Option<&Position>,
+        budget: usize,
+        filter: Filter<'_>,
+        mut visit: impl FnMut(&[u8]) -> bool,
+    ) -> Outcome<Option<Position>> {
+        let bytes = if budget == usize::MAX { limits::KEYS_BYTES_MAX } else { limits::SCAN_BYTES_MAX };
+        let scanned = self.scan(KeyScan {
+            space,
+            from: from.and_then(Position::walk),
+            rows: budget.max(1),
+            bytes,
+            pattern: filter.pattern.map(<[u8]>::to_vec),
+            kind: filter.kind,
+        })?;
+        for key in &scanned.keys {
+            visit(key);
+        }
+        let next = scanned.next.clone();
+        if budget == usize::MAX && next.is_some() {
+            return Err(Failure::new(format!(
+                "ERR the keys have more than {} bytes together: SCAN tells them by and by",
+                limits::KEYS_BYTES_MAX
+            )));
+        }
+        Ok(next.map(|(table, cursor)| Position {
+            space,
+            source: Source::Table(table.into()),
+            after: Box::default(),
+            walk: Some(cursor),
+        }))
+    }
+
+    fn scan(&self, scan: KeyScan) -> Outcome<&ScannedKeys> {
+        match self.attempt.chore(Chore::Scan(scan))? {
+            Done::Scanned(keys) => Ok(keys),
+            Done::Changed(_) => Err(Failure::NOT_YET),
+        }
+    }
+
+    /// A key chosen by `random` among the first that a walk comes by.
+    pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
+        let scan = KeyScan {
+            space,
+            from: None,
+            rows: RANDOM_ROWS,
+            bytes: limits::SCAN_BYTES_MAX,
+            pattern: None,
+            kind: None,
+        };
+        let keys = &self.scan(scan)?.keys;
+        Ok(match keys.len() {
+            0 => None,
+            len => keys.get(random.below(len as u64) as usize).cloned(),
+        })
+    }
+}
+
+/// Tables, as the commands of our own see them.
+impl PairKeyspace {
+    fn table_of(space: usize, prefix: &[u8]) -> String {
+        TableName { space, place: Place::Prefix(prefix.into()) }.to_string()
+    }
+
+    fn existing(&self, space: usize, prefix: &[u8]) -> Outcome<(String, Arc<TableSchema>)> {
+        let name = PairKeyspace::table_of(space, prefix);
+        let schema = self.attempt.checked(self.attempt.transaction.schema(&name))?.cloned();
+        let schema = schema.ok_or_else(|| Failure::new(format!("ERR no such table '{}'", quote(prefix))))?;
+        Ok((name, schema))
+    }
+
+    /// Declares the table of a prefix.
+    pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
+        naming::check_prefix(space, prefix)?;
+        let name = PairKeyspace::table_of(space, prefix);
+        let create = Chore::Create(name.clone(), Declared::schema(fields));
+        if !self.attempt.has_done(&create)
+            && self.attempt.checked(self.attempt.transaction.schema(&name))?.is_some()
+        {
+            return Err(Failure::new(format!("ERR table '{}' exists already", quote(prefix))));
+        }
+        self.attempt.chore(create).map(drop)
+    }
+
+    /// The fields of the table of a prefix.
+    pub fn fields(&self, space: usize, prefix: &[u8]) -> Outcome<Vec<Declared>> {
+        let (_, schema) = self.existing(space, prefix)?;
+        let own = schema.fields().fields().iter().filter(|field| !field.name().starts_with('@'));
+        let declared = own.map(|field| Declared {
+            name: field.name().to_owned(),
+            kind: field.kind(),
+            nullable: field.is_nullable(),
+        });
+        Ok(declared.collect())
+    }
+
+    /// The tables of a database, in the order of their prefixes.
+    pub fn summaries(&self, space: usize) -> Outcome<Vec<TableSummary>> {
+        let names = self.table_names()?;
+        let summary = |(name, table): (&String, TableName)| {
+            let Place::Prefix(prefix) = table.place else { return Ok(None) };
+            let rows = self.rows(name)?;
+            let schema = self.attempt.checked(self.attempt.transaction.schema(name))?;
+            Ok(schema.map(|schema| TableSummary {
+                prefix: prefix.to_vec(),
+                rows,
+                fields: schema
+                    .fields()
+                    .fields()
+                    .iter()
+                    .filter(|field| !field.name().starts_with('@'))
+                    .count(),
+                is_open: schema.fields().is_open(),
+            }))
+        };
+        let summaries: Vec<Outcome<Option<TableSummary>>> =
+            scan::tables_of(&names, space).map(summary).collect();
+        let mut summaries: Vec<TableSummary> =
+            summaries.into_iter().filter_map(Outcome::transpose).collect::<Outcome<_>>()?;
+        summaries.sort_unstable_by(|a, b| a.prefix.cmp(&b.prefix));
+        Ok(summaries)
+    }
+
+    /// Adds a nullable field to a table.
+    pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
+        self.evolve(space, prefix, FieldChange::Add(name.to_owned(), kind))
+    }
+
+    /// Gives a field another name.
+    pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
+        self.evolve(space, prefix, FieldChange::Rename(name.to_owned(), to.to_owned()))
+    }
+
+    /// Removes a field from a table and so from all its rows.
+    pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
+        self.evolve(space, prefix, FieldChange::Drop(name.to_owned()))
+    }
+
+    fn evolve(&mut self, space: usize, prefix: &[u8], change: FieldChange) -> Outcome<()> {
+        let (name, _) = self.existing(space, prefix)?;
+        self.attempt.chore(Chore::Evolve(name, change)).map(drop)
+    }
+
+    /// Drops the table of a prefix, its schema and its rows; says whether there was one.
+    pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+        match self.attempt.chore(Chore::Drop(PairKeyspace::table_of(space, prefix)))? {
+            Done::Changed(changed) => Ok(*changed),
+            Done::Scanned(_) => Err(Failure::NOT_YET),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! An attempt of one command at a store of pairs: what is at hand for it, and what it would change.
+//!
+//! Owns a transaction, and beside it the questions and changes that are none of rows: keys in no order, tables. Promises that nothing but
+//! [`Attempt::advance`] waits, and that a change of tables happens once an attempt, however often the command is given. Must not
+//! know commands or clients.
+
+use std::cell::{Cell, RefCell};
+
+use hedgerow::{ErrorKind, Schema, Type};
+use hedgerow_row::backend::Session;
+use hedgerow_row::pairs::{PairDb, Transaction};
+
+use super::scan::{KeyScan, ScannedKeys};
+use crate::serve::failure::{Failure, Outcome};
+
+/// What is asked for beside rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Chore {
+    /// Keys, in no order.
+    Scan(KeyScan),
+    /// A table of this name and schema.
+    Create(String, Schema),
+    /// The table of this name is to go.
+    Drop(String),
+    /// A table's schema is to change.
+    Evolve(String, FieldChange),
+}
+
+/// A change of a schema.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FieldChange {
+    /// A nullable field more.
+    Add(String, Type),
+    /// Another name for a field.
+    Rename(String, String),
+    /// A field less.
+    Drop(String),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Done {
+    /// These keys.
+    Scanned(ScannedKeys),
+    /// Whether it changed something.
+    Changed(bool),
+}
+
+/// What an attempt waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// What it lacks.
+    Fetch,
+    /// That its changes are there.
+    Commit,
+}
+
+/// How a step ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// As it should.
+    Well,
+    /// Somebody came in between: the command is to be given again, from nothing.
+    Conflict,
+    /// The command can not be done.
+    Failed(Failure),
+}
+
+/// See [the module](self).
+pub struct Attempt {
+    /// Rows.
+    pub transaction: Transaction,
+    wanted: RefCell<Vec<Chore>>,
+    done: Vec<(Chore, Outcome<Done>)>,
+    /// Something was asked for that is not at hand.
+    missed: Cell<bool>,
+    /// The command can not be done.
+    failure: Option<Failure>,
+}
+
+impl Attempt {
+    /// One that has nothing at hand.
+    pub fn new(db: &PairDb) -> Attempt {
+        Attempt {
+            transaction: db.transaction(),
+            wanted: RefCell::default(),
+            done: Vec::new(),
+            missed: Cell::new(false),
+            failure: None,
+        }
+    }
+
+    /// Whether something was asked for that is not at hand.
+    pub fn has_missed(&self) -> bool {
+        self.missed.get()
+    }
+
+    /// The same, with a look at why a call failed.
+    pub fn checked<R>(&self, result: hedgerow::Result<R>) -> Outcome<R> {
+        result.map_err(|error| match error.kind() {
+            ErrorKind::NotInMemory => self.miss(),
+            _ => error.into(),
+        })
+    }
+
+    fn miss(&self) -> Failure {
+        self.missed.set(true);
+        Failure::NOT_YET
+    }
+
+    /// What came of a chore, or that it is yet to be done.
+    pub fn chore(&self, chore: Chore) -> Outcome<&Done> {
+        if let Some((_, done)) = self.done.iter().find(|(known, _)| *known == chore) {
+            return done.as_ref().map_err(Failure::clone);
+        }
+        let mut wanted = self.wanted.borrow_mut();
+        if !wanted.contains(&chore) {
+            wanted.push(chore);
+        }
+        Err(self.miss())
+    }
+
+    /// Whether a chore is done already.
+    pub fn has_done(&self, chore: &Chore) -> bool {
+        self.done.iter().any(|(known, _)| known == chore)
+    }
+
+    /// The command begins anew, with what is at hand.
+    pub fn begin(&mut self) {
+        self.missed.set(false);
+    }
+
+    /// Why the command can not be done, once.
+    pub fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
+    }
+
+    /// The command is told this when it is given again.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    /// Forgets what is at hand of rows and keys. What was done to tables stays done.
+    pub fn restart(&mut self) {
+        self.transaction.restart();
+        self.done.retain(|(chore, _)| !matches!(chore, Chore::Scan(_)));
+        self.missed.set(false);
+    }
+
+    /// Goes a step on. Blocks.
+    pub fn advance(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Ended {
+        let advanced = match step {
+            Step::Fetch => {
+                for chore in self.wanted.take() {
+                    let done = chore.run(db);
+                    self.done.push((chore, done));
+                }
+                self.transaction.fetch(session)
+            }
+            Step::Commit => self.transaction.commit(session),
+        };
+        match advanced {
+            Ok(()) => Ended::Well,
+            Err(error) => match (error.kind(), step) {
+                // With a table that was made, or went, meanwhile the command may mean something else.
+                (ErrorKind::Conflict, _) | (ErrorKind::Exists | ErrorKind::NotFound, Step::Fetch) => {
+                    Ended::Conflict
+                }
+                (ErrorKind::Unsupported, Step::Commit) => Ended::Failed(Failure::CROSS_SLOT),
+                _ => Ended::Failed(error.into()),
+            },
+        }
+    }
+}
+
+impl Chore {
+    fn run(&self, db: &PairDb) -> Outcome<Done> {
+        match self {
+            Chore::Scan(scan) => Ok(Done::Scanned(scan.run(db)?)),
+            Chore::Create(table, schema) => {
+                db.create_table(table, schema.clone())?;
+                Ok(Done::Changed(true))
+            }
+            Chore::Drop(table) => Ok(Done::Changed(db.drop_table(table)?)),
+            Chore::Evolve(table, change) => {
+                let table = db.table(table)?;
+                match change {
+                    FieldChange::Add(name, kind) => table.add_field(name, *kind)?,
+                    FieldChange::Rename(name, to) => table.rename_field(name, to)?,
+                    FieldChange::Drop(name) => table.drop_field(name)?,
+                }
+                Ok(Done::Changed(true))
+            }
+        }
+    }
+}

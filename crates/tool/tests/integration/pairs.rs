@@ -1,0 +1,303 @@
+//! The server over a store of pairs.
+
+use std::thread;
+
+use hedgerow_row::backend::memory::MemoryBackend;
+use hedgerow_sim::eventually;
+
+use crate::client::{Server, clock};
+
+fn server() -> Server {
+    Server::start_over_pairs(&MemoryBackend::default(), &clock(), &[])
+}
+
+#[test]
+fn strings_and_hashes_are_kept() {
+    let server = server();
+    server.client().script(&[
+        ("GET a", "nil"),
+        ("SET a 1", "OK"),
+        ("GET a", "\"1\""),
+        ("INCR a", "2"),
+        ("APPEND a x", "2"),
+        ("GET a", "\"2x\""),
+        ("INCR a", "(ERR value is not an integer or out of range)"),
+        ("TYPE a", "string"),
+        ("HSET a f v", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("HSET users:1 name Ada age 36", "2"),
+        ("HSET users:1 name Ada city Paris", "1"),
+        ("HINCRBY users:1 age 1", "37"),
+        ("HGET users:1 age", "\"37\""),
+        ("HLEN users:1", "3"),
+        ("TYPE users:1", "hash"),
+        ("GET users:1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("HMGET users:1 name none age", "[\"Ada\", nil, \"37\"]"),
+        ("HDEL users:1 name none", "1"),
+        ("HDEL users:1 age city", "2"),
+        ("EXISTS users:1", "0"),
+        ("SET users:1 now-a-string", "OK"),
+        ("GET users:1", "\"now-a-string\""),
+        ("DBSIZE", "2"),
+        ("HSET h @string x % y", "2"),
+        ("TYPE h", "hash"),
+        ("HGET h @string", "\"x\""),
+        ("HGETALL h", "[\"@string\", \"x\", \"%\", \"y\"]"),
+        ("FLUSHALL", "OK"),
+        ("DBSIZE", "0"),
+        ("GET a", "nil"),
+        ("KEYS *", "[]"),
+    ]);
+}
+
+/// What servers over one backend count, all of them have counted.
+#[test]
+fn three_servers_count_one_key_exactly() {
+    const EACH: u64 = 10_000;
+    let backend = MemoryBackend::default();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+    let counted: Vec<Vec<u64>> = thread::scope(|scope| {
+        let clients = servers.iter().map(|server| {
+            scope.spawn(|| {
+                let mut client = server.client();
+                (0..EACH).map(|_| client.run("INCR counter").parse().unwrap()).collect()
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let mut all: Vec<u64> = counted.concat();
+    assert!(counted.iter().all(|one| one.is_sorted()));
+    all.sort_unstable();
+    assert!(all.iter().copied().eq(1..=3 * EACH), "each number is told once");
+    for server in &servers {
+        assert_eq!(server.client().run("GET counter"), format!("\"{}\"", 3 * EACH));
+    }
+}
+
+/// One server makes the key a string, another a hash, at once and over and over: whoever looks, at any of them, sees one or the other.
+#[test]
+fn no_key_shows_two_types() {
+    const ROUNDS: usize = 2_000;
+    const WRONG: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
+    let backend = MemoryBackend::default();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = servers[0].client();
+            for _ in 0..ROUNDS {
+                assert_eq!(client.run("SET k string"), "OK");
+                let appended = client.run("APPEND k +");
+                assert!([WRONG, "7", "1"].contains(&appended.as_str()), "{appended}");
+            }
+        });
+        scope.spawn(|| {
+            let mut client = servers[1].client();
+            for _ in 0..ROUNDS {
+                let set = client.run("HSET k field value");
+                assert!([WRONG, "0", "1"].contains(&set.as_str()), "{set}");
+                client.run("DEL k");
+            }
+        });
+        scope.spawn(|| {
+            let mut client = servers[2].client();
+            for _ in 0..ROUNDS {
+                let seen = ["MULTI", "TYPE k", "EXISTS k", "GET k", "HGETALL k", "EXEC"]
+                    .map(|line| client.run(line));
+                let whole = [
+                    format!("[string, 1, \"string\", {WRONG}]"),
+                    format!("[string, 1, \"string+\", {WRONG}]"),
+                    format!("[string, 1, \"+\", {WRONG}]"),
+                    format!("[hash, 1, {WRONG}, [\"field\", \"value\"]]"),
+                    "[none, 0, nil, []]".to_string(),
+                ];
+                assert!(whole.contains(&seen[5]), "{}", seen[5]);
+            }
+        });
+    });
+}
+
+/// Transactions of one key are whole, also against other servers.
+#[test]
+fn transactions_of_one_key_are_whole() {
+    const EACH: usize = 1_000;
+    let backend = MemoryBackend::default();
+    let servers: Vec<Server> = (0..2).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+    thread::scope(|scope| {
+        for server in &servers {
+            scope.spawn(|| {
+                let mut client = server.client();
+                for _ in 0..EACH {
+                    let replies = ["MULTI", "HINCRBY h a 1", "HINCRBY h b -1", "HMGET h a b", "EXEC"]
+                        .map(|line| client.run(line));
+                    let a: i64 = replies[4][1..].split(',').next().unwrap().parse().unwrap();
+                    assert_eq!(replies[4], format!("[{a}, {}, [\"{a}\", \"{}\"]]", -a, -a));
+                }
+            });
+        }
+    });
+    assert_eq!(servers[0].client().run("HGET h a"), format!("\"{}\"", 2 * EACH));
+    servers[0].client().script(&[
+        ("MULTI", "OK"),
+        ("SELECT 3", "QUEUED"),
+        ("SET k 1", "QUEUED"),
+        ("INCR none-such x", "(ERR wrong number of arguments for 'incr' command)"),
+        ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
+        ("MULTI", "OK"),
+        ("SELECT 3", "QUEUED"),
+        ("HSET k f 1", "QUEUED"),
+        ("GET k", "QUEUED"),
+        ("EXEC", "[OK, 1, (WRONGTYPE Operation against a key holding the wrong kind of value)]"),
+        ("HGET k f", "\"1\""),
+        ("SELECT 0", "OK"),
+        ("EXISTS k", "0"),
+        ("EXEC", "(ERR EXEC without MULTI)"),
+    ]);
+}
+
+/// WATCH, GET, MULTI, SET, EXEC at three servers lose nothing of what they count.
+#[test]
+fn watched_keys_are_compared_across_servers() {
+    const EACH: usize = 300;
+    let backend = MemoryBackend::default();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+    thread::scope(|scope| {
+        for server in &servers {
+            scope.spawn(|| {
+                let mut client = server.client();
+                let mut done = 0;
+                while done < EACH {
+                    assert_eq!(client.run("WATCH k"), "OK");
+                    let seen: u64 = client.run("GET k").trim_matches('"').parse().unwrap_or(0);
+                    assert_eq!(client.run("MULTI"), "OK");
+                    assert_eq!(client.run(&format!("SET k {}", seen + 1)), "QUEUED");
+                    match client.run("EXEC").as_str() {
+                        "[OK]" => done += 1,
+                        refused => assert_eq!(refused, "nil"),
+                    }
+                }
+            });
+        }
+    });
+    let mut client = servers[0].client();
+    assert_eq!(client.run("GET k"), format!("\"{}\"", 3 * EACH));
+    // What was watched and did not change, but is another key's, can not be a condition.
+    client.script(&[("WATCH other", "OK"), ("MULTI", "OK"), ("SET k 1", "QUEUED")]);
+    assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
+    client.script(&[("MULTI", "OK"), ("SET k 1", "QUEUED"), ("EXEC", "[OK]")]);
+}
+
+#[test]
+fn what_takes_several_keys_is_refused_and_changes_nothing() {
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("HSET h f v", "1")]);
+    for line in [
+        "MSET a 2 b 2",
+        "DEL a h",
+        "RENAME a b",
+        "COPY a b",
+        "MSETNX c 1 d 1",
+        "RENAMENX a b",
+        "COPY a a DB 1",
+    ] {
+        let reply = client.run(line);
+        assert!(reply.starts_with("(CROSSSLOT "), "{line}: {reply}");
+    }
+    client.script(&[("MULTI", "OK"), ("SET a 2", "QUEUED"), ("SET b 2", "QUEUED")]);
+    assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
+    client.script(&[
+        ("MULTI", "OK"),
+        ("GET a", "QUEUED"),
+        ("EXEC", "[\"1\"]"),
+        ("MGET a b h", "[\"1\", nil, nil]"),
+        ("EXISTS a b h", "2"),
+        ("RENAME a a", "OK"),
+        ("RENAME none b", "(ERR no such key)"),
+        ("MSET a 3", "OK"),
+        ("DEL a", "1"),
+        ("DBSIZE", "1"),
+    ]);
+}
+
+#[test]
+fn what_needs_an_order_or_the_log_is_refused() {
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("HR.CREATE typed name string n u8 NULLABLE", "OK"), ("HSET typed:1 name x n 7", "2")]);
+    for line in ["HR.SCAN typed", "HR.BACKUP START x"] {
+        assert!(client.run(line).contains("no order of rows, no snapshots and no log"), "{line}");
+    }
+    for line in ["SAVE", "BGSAVE", "WAIT 0 0", "WAITAOF 1 0 0"] {
+        assert!(client.run(line).contains("not made durable"), "{line}");
+    }
+    client.script(&[
+        ("HSET typed:1 n 256", "(ERR field 'n' of table 'typed' is u8: '256' does not fit)"),
+        ("HSET typed:2 n 1", "1"),
+        ("HGETALL typed:2", "[\"name\", \"\", \"n\", \"1\"]"),
+        ("DEL typed:2", "1"),
+        ("HDEL typed:1 name", "(ERR a field of that table's schema is not NULLABLE: it can not be removed, see HR.SCHEMA)"),
+        ("HDEL typed:1 n", "1"),
+        ("HR.CREATE typed name string", "(ERR table 'typed' exists already)"),
+        ("HR.ADDFIELD typed colour string", "OK"),
+        ("HSET typed:1 colour red", "1"),
+        ("HR.RENAMEFIELD typed colour tint", "OK"),
+        ("HGET typed:1 tint", "\"red\""),
+        ("HR.DROPFIELD typed tint", "OK"),
+        ("HGETALL typed:1", "[\"name\", \"x\"]"),
+        ("HR.TABLES", "[\"typed\", [\"rows\", 1, \"fields\", 2, \"open\", 0]]"),
+        ("FLUSHALL", "OK"),
+        ("HR.SCHEMA typed", "[[\"name\", \"name\", \"type\", \"string\", \"nullable\", 0], [\"name\", \"n\", \"type\", \"u8\", \"nullable\", 1]]"),
+        ("HR.DROP typed", "1"),
+        ("HR.DROP typed", "0"),
+        ("HR.SCHEMA typed", "(ERR no such table 'typed')"),
+    ]);
+    assert!(client.run("HR.CREATE typed n u8").starts_with("OK"));
+    assert!(client.run("SET typed:1 x").contains("has no field for strings"));
+    let info = client.run("INFO");
+    assert!(info.contains("store:memory:\\r\\n") && info.contains("durability:none\\r\\n"), "{info}");
+}
+
+/// Nobody reads them any more, and yet they go: by the clock that the test moves.
+#[test]
+fn what_has_expired_is_swept() {
+    let clock = clock();
+    let server = Server::start_over_pairs(&MemoryBackend::default(), &clock, &[]);
+    let mut client = server.client();
+    for n in 0..200 {
+        client.run(&format!("SET s{n} v PX 1000"));
+        client.run(&format!("HSET h:{n} f v"));
+        assert_eq!(client.run(&format!("HPEXPIRE h:{n} 1000 FIELDS 1 f")), "[1]");
+    }
+    client.script(&[("SET stays v", "OK"), ("HSET h:stays f v", "1"), ("DBSIZE", "402")]);
+    clock.advance_ms(2_000);
+    client.script(&[("EXISTS h:1", "0"), ("GET s1", "nil"), ("TTL h:1", "-2")]);
+    eventually("all but two are swept", || {
+        // The sweep rests by this clock.
+        clock.advance_ms(61_000);
+        client.run("DBSIZE") == "2"
+    });
+    client.script(&[("GET stays", "\"v\""), ("HGET h:stays f", "\"v\"")]);
+}
+
+/// The type of a new hash whose row was left by fields that have expired: it has nothing of the old one.
+#[test]
+fn a_hash_of_expired_fields_is_no_key() {
+    let clock = clock();
+    let server = Server::start_over_pairs(&MemoryBackend::default(), &clock, &[]);
+    let mut client = server.client();
+    client.script(&[("HSET h f v", "1"), ("HPEXPIRE h 1000 FIELDS 1 f", "[1]"), ("PEXPIRE h 100000", "1")]);
+    clock.advance_ms(2_000);
+    client.script(&[
+        ("TYPE h", "none"),
+        ("PTTL h", "-2"),
+        ("DEL h", "0"),
+        ("PERSIST h", "0"),
+        ("HSET h g w", "1"),
+        ("PTTL h", "-1"),
+        ("HGETALL h", "[\"g\", \"w\"]"),
+        ("HPEXPIRE h 1000 FIELDS 1 g", "[1]"),
+        ("PEXPIRE h 100000", "1"),
+    ]);
+    clock.advance_ms(2_000);
+    client.script(&[("INCR h", "1"), ("PTTL h", "-1"), ("TYPE h", "string")]);
+}
