@@ -391,7 +391,7 @@ impl Drop for EmulatedTier {
 }
 
 /// Waits, where `bytes` lie in an emulated tier, as long as reading them takes there. For whoever looks at bytes of
-/// [`FastTier::try_view`](crate::FastTier::try_view). One relaxed load where no emulated tier is open.
+/// [`TierBytes::try_view`](crate::TierBytes::try_view). One relaxed load where no emulated tier is open.
 #[inline(always)]
 pub fn touch(bytes: &[u8]) {
     if any_emulated() {

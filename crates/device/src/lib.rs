@@ -29,7 +29,7 @@
 //!
 //! **A full disk** is found in [`FastTier::grow`], which allocates blocks before it maps them, and is
 //! [`DeviceError::Full`]: below the grown length there is never a store without a block behind it. Of a file on disk, though, what
-//! it held when it was opened may be a sparse copy, and what was [released](FastTier::release) has no blocks: [`FastTier::allocate`]
+//! it held when it was opened may be a sparse copy, and what was [released](TierBytes::release) has no blocks: [`FastTier::allocate`]
 //! comes first there.
 //!
 //! **A new file** has its directory synced when it is made, and so have the directories that [`create_directories`] makes, so
@@ -40,16 +40,20 @@
 //! # Example
 //!
 //! ```
-//! use hedgerow_device::{FastTier, FastTierOptions};
+//! use std::sync::Arc;
+//!
+//! use hedgerow_device::{FastTier, FastTierOptions, TierBytes};
 //!
 //! let directory = std::env::temp_dir().join(format!("hedgerow-doc-{}", std::process::id()));
 //! std::fs::create_dir_all(&directory)?;
 //! let tier = FastTier::open_file(&directory.join("fast"), &FastTierOptions::default(), true)?;
 //! tier.grow(1 << 20)?;
-//! tier.write(4096, 5, |bytes| bytes.copy_from_slice(b"hedge"));
-//! tier.persist(4096, 5)?;
-//! assert_eq!(tier.read(4096, 5), b"hedge");
-//! # drop(tier);
+//! // SAFETY: this thread alone uses the tier, and holds no slice of it while it writes.
+//! let bytes = unsafe { TierBytes::new(Arc::new(tier)) }?;
+//! bytes.write(4096, 5, |place| place.copy_from_slice(b"hedge"));
+//! bytes.persist(4096, 5)?;
+//! assert_eq!(bytes.read(4096, 5), b"hedge");
+//! # drop(bytes);
 //! # std::fs::remove_dir_all(&directory)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -91,7 +95,7 @@ pub use copy::{
 };
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated, touch};
 pub use error::{DeviceError, Result, SyncFailure};
-pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium};
+pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium, TierBytes};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivors};
 pub use faults::major_faults;
 pub use file::create_directories;

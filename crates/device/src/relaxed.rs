@@ -1,7 +1,7 @@
 //! Bytes that others may store into while they are read.
 //!
 //! Owns: the loads of such bytes, and [`CopiedBlocks`], where a reader keeps what it read. Promises: nothing here is a data race with
-//! [`FastTier::patch`](crate::FastTier::patch) and [`FastTier::store_u32`](crate::FastTier::store_u32), and a copy does not change any more. Must
+//! [`TierBytes::patch`](crate::TierBytes::patch) and [`TierBytes::store_u32`](crate::TierBytes::store_u32), and a copy does not change any more. Must
 //! not know: what the bytes mean, or how a copy is found to be whole.
 //!
 //! # Why not plain loads
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn every_word_of_a_copy_is_old_or_new_and_stays() {
         const BYTES: usize = 2048;
-        let tier = FastTier::dram(&FastTierOptions::default()).unwrap();
+        let tier = FastTier::dram(&FastTierOptions::default()).unwrap().into_bytes();
         tier.grow(1 << 16).unwrap();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -40,8 +40,9 @@ mod shuttle;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_device::{FastTier, FastTierOptions, Random, TierBytes};
 use hedgerow_row::le_bytes::u32_at;
 
 use crate::epoch::Guard;
@@ -51,6 +52,7 @@ use crate::options::{CacheMode, Options};
 use crate::sync::CachePadded;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::tier::bytes_of;
 use crate::{Error, Result};
 
 use page::{Marks, PAGE_BYTES};
@@ -78,7 +80,7 @@ const SAMPLED: u32 = 4;
 pub(crate) struct Cache {
     /// The tick of the clock that rows' last accesses are told in; 0 while the cache is bypassed.
     tick: CachePadded<AtomicU32>,
-    memory: Option<FastTier>,
+    memory: Option<TierBytes>,
     ring: Ring,
     marks: Marks,
     /// Every call is sampled: a store without threads must do the same again.
@@ -150,6 +152,7 @@ impl Cache {
         let tier = FastTierOptions { bytes_max: pages * PAGE_BYTES, ..FastTierOptions::default() };
         let reserved = (pages > 0).then(|| FastTier::dram(&tier)).and_then(std::result::Result::ok);
         let memory = reserved.filter(|memory| memory.grow(pages * PAGE_BYTES).is_ok());
+        let memory = memory.and_then(|memory| bytes_of(Arc::new(memory)).ok());
         // The last page is what the fast tier is measured against.
         let pages = if memory.is_some() { pages as u32 - 1 } else { 0 };
         let seed = if options.background { Random::from_entropy().next_u64() } else { 1 };
@@ -190,7 +193,7 @@ impl Cache {
 
     /// Bytes of its budget.
     pub(crate) fn bytes_max(&self) -> u64 {
-        self.memory.as_ref().map_or(0, FastTier::bytes)
+        self.memory.as_ref().map_or(0, |memory| memory.bytes())
     }
 
     /// The tick that it is; 0 while the cache is bypassed. One load of a line that all share.
@@ -204,7 +207,7 @@ impl Cache {
         self.tick.0.store(tick, Ordering::Relaxed);
     }
 
-    fn memory(&self) -> &FastTier {
+    fn memory(&self) -> &TierBytes {
         self.memory.as_ref().expect("a cached slot was made by a cache with memory")
     }
 
@@ -365,9 +368,9 @@ impl Cache {
         self.marks.take(out);
     }
 
-    /// How many times longer reads of the fast tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
+    /// How many times longer reads of the `fast` tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
     /// on either side are as near to each other: memory answers sooner to who was close by just before.
-    pub(crate) fn probe_benefit(&self, fast: &FastTier, from: u64) -> f64 {
+    pub(crate) fn probe_benefit(&self, fast: &Probed<'_>, from: u64) -> f64 {
         let memory = self.memory();
         let places = |from: u64| {
             let stride = SAMPLED_BYTES / benefit::SAMPLES as u64;
@@ -376,11 +379,12 @@ impl Cache {
         let others = places(memory.bytes() - SAMPLED_BYTES);
         // Pages of zeros that were never written are all the same one.
         others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
-        benefit::measure(fast, &places(from), memory, &others)
+        let sum_lines = |offset, len| memory.sum_lines(offset, len);
+        benefit::measure(fast, &places(from), &Probed { tier: memory, sum_lines: &sum_lines }, &others)
     }
 }
 
-pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, is_better_than_pages};
+pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, Probed, is_better_than_pages};
 
 /// Of the fast tier, and of the cache's last page, when the one is measured against the other.
 pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;

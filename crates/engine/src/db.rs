@@ -154,7 +154,7 @@ impl Db {
         }
         let tier_options =
             FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
-        let tier = FastTier::open_file(&file, &tier_options, options.create)?;
+        let tier = Arc::new(FastTier::open_file(&file, &tier_options, options.create)?);
         witness.check(&tier)?;
         let is_new = tier.bytes() == 0;
         let db = Db::open_at(tier, options, clock)?;
@@ -168,7 +168,7 @@ impl Db {
         if !exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
-        let tier = FastTier::open_file_read_only(&file)?;
+        let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
         Db::open_at(tier, Options { create: false, background: false, ..options }, clock)
     }

@@ -54,6 +54,7 @@ mod size_class;
 mod space;
 mod store;
 mod sync;
+mod tier;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{

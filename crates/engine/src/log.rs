@@ -23,10 +23,9 @@ mod shuttle;
 mod view;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_device::{Clock, DeviceError, FastTier};
+use hedgerow_device::{Clock, DeviceError, FastTier, TierBytes};
 use smallvec::SmallVec;
 
 pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
@@ -61,7 +60,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(900);
 /// The log of one open store.
 #[derive(Debug)]
 pub(crate) struct Log {
-    tier: Arc<FastTier>,
+    tier: TierBytes,
     /// The store's: paces the upkeep of headers.
     clock: Clock,
     space: Space,
@@ -195,8 +194,24 @@ impl Log {
         self.extents.at((offset >> self.space.extent_shift()) as u32)
     }
 
+    /// The medium; its bytes are the log's.
     pub(crate) fn tier(&self) -> &FastTier {
         &self.tier
+    }
+
+    /// Writes `bytes` over those of a row that may be merged into, in whole words. One caller at a time.
+    pub(crate) fn patch_row(&self, offset: u64, bytes: &[u8]) {
+        self.tier.patch(offset, bytes);
+    }
+
+    /// Changes the checksum at `offset` of a block of such a row. It may share a word with the end of the key, which is not touched.
+    pub(crate) fn patch_checksum(&self, offset: u64, checksum: u32) {
+        self.tier.store_u32(offset, checksum);
+    }
+
+    /// Reads committed bytes for the time it takes. Under a guard: see [`FastTier`]'s emulation, and `TierBytes::sum_lines`.
+    pub(crate) fn sum_lines(&self, offset: u64, len: u64) -> u64 {
+        self.tier.sum_lines(offset, len)
     }
 
     /// The time since some fixed moment, by the store's clock. Nothing that is kept depends on it.

@@ -7,10 +7,9 @@
 mod pool;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_device::{Clock, DeviceError, FastTier};
+use hedgerow_device::{Clock, DeviceError, TierBytes};
 use pool::{NoExtent, Pool};
 
 use crate::Result;
@@ -68,7 +67,7 @@ pub(crate) struct SpaceLayout {
 /// The extents of one open store's fast tier.
 #[derive(Debug)]
 pub(crate) struct Space {
-    tier: Arc<FastTier>,
+    tier: TierBytes,
     /// The store's: paces growth and giving back.
     clock: Clock,
     extent_shift: u32,
@@ -77,18 +76,13 @@ pub(crate) struct Space {
     freed: Condvar,
     /// Writers wait for syncs: pages are made ready for small ones.
     syncs_each_write: bool,
-    /// By extent, 1: its pages are in memory one by one (see [`FastTier::populate_for_small_syncs`]).
+    /// By extent, 1: its pages are in memory one by one (see [`TierBytes::populate_for_small_syncs`]).
     has_small_pages: Box<[AtomicU64]>,
 }
 
 impl Space {
     /// Of a tier of which no extent beyond the root's is known to be free.
-    pub(crate) fn new(
-        tier: Arc<FastTier>,
-        clock: Clock,
-        layout: SpaceLayout,
-        syncs_each_write: bool,
-    ) -> Space {
+    pub(crate) fn new(tier: TierBytes, clock: Clock, layout: SpaceLayout, syncs_each_write: bool) -> Space {
         let SpaceLayout { extent_shift, root_extents, grown, extents_max, per_large } = layout;
         let now = Duration::from_nanos(clock.monotonic_ns());
         let count = if syncs_each_write { extents_max.max(grown) } else { 0 };
@@ -348,16 +342,20 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use hedgerow_device::FastTierOptions;
+    use std::sync::Arc;
+
+    use hedgerow_device::{FastTier, FastTierOptions};
 
     use super::*;
+    use crate::tier::bytes_of;
 
     #[test]
     fn who_must_not_wait_is_told_nothing_while_others_hold_the_extents() {
         let tier = FastTier::dram(&FastTierOptions { bytes_max: 16 << 20, ..FastTierOptions::default() });
         let layout =
             SpaceLayout { extent_shift: 20, root_extents: 1, grown: 1, extents_max: 16, per_large: 1 };
-        let space = Space::new(Arc::new(tier.unwrap()), Clock::manual(1_000), layout, false);
+        let space =
+            Space::new(bytes_of(Arc::new(tier.unwrap())).unwrap(), Clock::manual(1_000), layout, false);
         let pool = space.pool.lock();
         assert_eq!(space.try_bytes_used(), None);
         drop(pool);

@@ -46,7 +46,7 @@ fn a_random_read_takes_in_all_what_the_model_says_over_dram() {
     const READS: u64 = 64;
     let model = PersistentMemoryModel { read_latency_ns: 810, ..PersistentMemoryModel::optane() };
     let options = FastTierOptions { bytes_max: 4 << 20, ..FastTierOptions::default() };
-    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
+    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap().into_bytes();
     tier.grow(4 << 20).unwrap();
     tier.populate(0, 4 << 20);
     // Each place depends on the byte read before it, which is zero, so that no two reads overlap.
@@ -153,7 +153,7 @@ fn making_everything_durable_costs_a_write_back_of_what_was_stored() {
 fn who_looks_at_bytes_is_charged_for_those() {
     let model = PersistentMemoryModel { read_latency_ns: 40_000_000, ..PersistentMemoryModel::optane() };
     let options = FastTierOptions { bytes_max: 1 << 20, ..FastTierOptions::default() };
-    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap();
+    let tier = FastTier::emulated(EmulatedBase::Dram, model.clone(), &options).unwrap().into_bytes();
     tier.grow(1 << 20).unwrap();
     let timed = |f: &dyn Fn()| {
         let begun = monotonic_ns();

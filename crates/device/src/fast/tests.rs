@@ -24,8 +24,8 @@ impl Scratch {
         self.0.join("fast")
     }
 
-    fn open(&self) -> FastTier {
-        FastTier::open_file(&self.file(), &FastTierOptions::default(), true).unwrap()
+    fn open(&self) -> TierBytes {
+        FastTier::open_file(&self.file(), &FastTierOptions::default(), true).unwrap().into_bytes()
     }
 }
 
@@ -35,21 +35,38 @@ impl Drop for Scratch {
     }
 }
 
-fn put(tier: &FastTier, offset: u64, bytes: &[u8]) {
+/// Of what the one holder promised another knows nothing.
+#[test]
+fn the_bytes_of_a_tier_have_one_holder() {
+    let tier = Arc::new(FastTier::dram(&FastTierOptions::default()).unwrap());
+    let ask = || {
+        // SAFETY: nothing is loaded nor stored.
+        unsafe { TierBytes::new(Arc::clone(&tier)) }
+    };
+    let first = ask().unwrap();
+    let clone = first.clone();
+    assert!(matches!(ask(), Err(DeviceError::Locked { .. })));
+    drop(first);
+    assert!(matches!(ask(), Err(DeviceError::Locked { .. })), "a clone is left");
+    drop(clone);
+    assert!(ask().is_ok());
+}
+
+fn put(tier: &TierBytes, offset: u64, bytes: &[u8]) {
     tier.write(offset, bytes.len(), |place| place.copy_from_slice(bytes));
 }
 
-fn every_medium(scratch: &Scratch) -> Vec<FastTier> {
+fn every_medium(scratch: &Scratch) -> Vec<TierBytes> {
     let options = FastTierOptions { bytes_max: 64 * MIB, ..FastTierOptions::default() };
     let emulated_file = EmulatedBase::File(scratch.0.join("emulated"));
     let optane = PersistentMemoryModel::optane();
     vec![
-        FastTier::open_file(&scratch.file(), &options, true).unwrap(),
-        FastTier::dram(&options).unwrap(),
-        FastTier::emulated(EmulatedBase::Dram, optane.clone(), &options).unwrap(),
-        FastTier::emulated(emulated_file, optane, &options).unwrap(),
-        FastTier::simulated(&CrashSim::new(CrashModel::CacheLines, 64 * MIB)),
-        FastTier::simulated(&CrashSim::new(CrashModel::Pages, 64 * MIB)),
+        FastTier::open_file(&scratch.file(), &options, true).unwrap().into_bytes(),
+        FastTier::dram(&options).unwrap().into_bytes(),
+        FastTier::emulated(EmulatedBase::Dram, optane.clone(), &options).unwrap().into_bytes(),
+        FastTier::emulated(emulated_file, optane, &options).unwrap().into_bytes(),
+        FastTier::simulated(&CrashSim::new(CrashModel::CacheLines, 64 * MIB)).into_bytes(),
+        FastTier::simulated(&CrashSim::new(CrashModel::Pages, 64 * MIB)).into_bytes(),
     ]
 }
 
@@ -229,9 +246,11 @@ fn holes_get_their_blocks_when_they_are_asked_for() {
 fn what_is_released_is_zero_and_takes_no_room() {
     let scratch = Scratch::new();
     let sim = CrashSim::new(CrashModel::Pages, 4 * MIB);
-    for tier in
-        [scratch.open(), FastTier::dram(&FastTierOptions::default()).unwrap(), FastTier::simulated(&sim)]
-    {
+    for tier in [
+        scratch.open(),
+        FastTier::dram(&FastTierOptions::default()).unwrap().into_bytes(),
+        FastTier::simulated(&sim).into_bytes(),
+    ] {
         tier.grow(2 * MIB).unwrap();
         put(&tier, 0, &[7; 2 << 20]);
         assert!(tier.release(MIB, MIB / 2), "{}", tier.medium());
@@ -253,7 +272,7 @@ fn what_is_released_is_zero_and_takes_no_room() {
 fn a_simulated_disk_refuses_and_finds_stores_to_what_it_got_back() {
     let sim = CrashSim::new(CrashModel::Pages, 1 << 40);
     sim.limit_disk(2 * MIB);
-    let tier = FastTier::simulated(&sim);
+    let tier = FastTier::simulated(&sim).into_bytes();
     tier.grow(2 * MIB).unwrap();
     assert!(tier.release(MIB, MIB));
     assert_eq!(tier.free_bytes(), Some(MIB));
@@ -267,9 +286,10 @@ fn a_simulated_disk_refuses_and_finds_stores_to_what_it_got_back() {
 fn growth_ends_at_the_limit() {
     let scratch = Scratch::new();
     let options = FastTierOptions { bytes_max: MIB + 100, ..FastTierOptions::default() };
-    for tier in
-        [FastTier::open_file(&scratch.file(), &options, true).unwrap(), FastTier::dram(&options).unwrap()]
-    {
+    for tier in [
+        FastTier::open_file(&scratch.file(), &options, true).unwrap().into_bytes(),
+        FastTier::dram(&options).unwrap().into_bytes(),
+    ] {
         assert_eq!(tier.bytes_max(), MIB, "limits are whole pages");
         tier.grow(MIB - 5).unwrap();
         assert_eq!(tier.bytes(), MIB, "lengths are whole pages");
@@ -291,14 +311,14 @@ fn growth_ends_at_the_limit() {
 #[test]
 fn address_space_limits_growth_too() {
     let options = FastTierOptions { reserve_bytes: MIB, ..FastTierOptions::default() };
-    let tier = FastTier::dram(&options).unwrap();
+    let tier = FastTier::dram(&options).unwrap().into_bytes();
     assert_eq!(tier.bytes_max(), MIB);
     assert!(matches!(tier.grow(2 * MIB), Err(DeviceError::Full { limit: MIB, .. })));
 }
 
 #[test]
 fn reads_out_of_range_are_refused() {
-    let tier = FastTier::dram(&FastTierOptions::default()).unwrap();
+    let tier = FastTier::dram(&FastTierOptions::default()).unwrap().into_bytes();
     assert!(tier.try_read(0, 1).is_none());
     assert_eq!(tier.try_read(0, 0), Some([].as_slice()));
     tier.grow(4096).unwrap();
@@ -306,7 +326,7 @@ fn reads_out_of_range_are_refused() {
     for (offset, len) in [(4095, 2), (4097, 0), (u64::MAX, 1), (u64::MAX, usize::MAX), (0, usize::MAX)] {
         assert!(tier.try_read(offset, len).is_none(), "{len} bytes at {offset}");
     }
-    type Access = fn(&FastTier);
+    type Access = fn(&TierBytes);
     let accesses: [Access; 6] = [
         |tier| _ = tier.read(4096, 1),
         |tier| put(tier, 4090, &[0; 7]),
@@ -328,8 +348,8 @@ fn a_reader_changes_nothing_and_shares() {
     tier.grow(8192).unwrap();
     put(&tier, 100, b"seen");
     drop(tier);
-    let reader = FastTier::open_file_read_only(&scratch.file()).unwrap();
-    let second = FastTier::open_file_read_only(&scratch.file()).unwrap();
+    let reader = FastTier::open_file_read_only(&scratch.file()).unwrap().into_bytes();
+    let second = FastTier::open_file_read_only(&scratch.file()).unwrap().into_bytes();
     assert_eq!((reader.read(100, 4), second.read(100, 4)), (b"seen".as_slice(), b"seen".as_slice()));
     assert_eq!(reader.bytes(), 8192);
     for refused in [reader.grow(MIB), reader.persist(0, 1), reader.persist_all()] {
@@ -366,7 +386,7 @@ fn a_second_handle_is_told_who_holds_the_file() {
 #[test]
 fn second_process() {
     let Some(path) = std::env::var_os("HEDGEROW_DEVICE_HOLD") else { return };
-    let tier = FastTier::open_file(Path::new(&path), &FastTierOptions::default(), true).unwrap();
+    let tier = FastTier::open_file(Path::new(&path), &FastTierOptions::default(), true).unwrap().into_bytes();
     tier.grow(MIB).unwrap();
     put(&tier, 10, b"kept after kill");
     std::fs::write(Path::new(&path).with_extension("ready"), b"").unwrap();
@@ -401,7 +421,7 @@ fn limited_process() {
     let limit = libc::rlimit { rlim_cur: MIB, rlim_max: MIB };
     // SAFETY: `limit` is a valid rlimit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
-    let tier = FastTier::open_file(Path::new(&path), &FastTierOptions::default(), true).unwrap();
+    let tier = FastTier::open_file(Path::new(&path), &FastTierOptions::default(), true).unwrap().into_bytes();
     tier.grow(MIB).unwrap();
     let full = tier.grow(MIB + 1).unwrap_err();
     assert!(matches!(full, DeviceError::Full { limit: MIB, source: Some(_), .. }), "{full}");
@@ -466,7 +486,7 @@ fn a_full_disk_is_an_error_and_the_tier_goes_on() {
     // What is not there of a sparse file on a full disk is refused before any store could trap.
     let sparse = disk.0.0.join("sparse");
     std::fs::File::create(&sparse).unwrap().set_len(16 * MIB).unwrap();
-    let tier = FastTier::open_file(&sparse, &FastTierOptions::default(), false).unwrap();
+    let tier = FastTier::open_file(&sparse, &FastTierOptions::default(), false).unwrap().into_bytes();
     tier.allocate(0, 4096).unwrap();
     let refused = tier.allocate(4096, 16 * MIB).unwrap_err();
     assert!(matches!(refused, DeviceError::Full { source: Some(_), .. }), "{refused}");
@@ -507,7 +527,8 @@ fn emulated_reads_take_the_modelled_time() {
         cache_bytes: 1 << 16,
         ..PersistentMemoryModel::optane()
     };
-    let tier = FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap();
+    let tier =
+        FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap().into_bytes();
     tier.grow(4 * MIB).unwrap();
     let timed = |offset: u64, len: usize| {
         let begun = Instant::now();
@@ -534,7 +555,8 @@ fn emulated_reads_take_the_modelled_time() {
 #[test]
 fn emulated_writes_keep_to_the_bandwidth() {
     let model = PersistentMemoryModel { write_bandwidth: 100_000_000, ..PersistentMemoryModel::optane() };
-    let tier = FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap();
+    let tier =
+        FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap().into_bytes();
     tier.grow(2 * MIB).unwrap();
     tier.populate(0, 2 * MIB);
     let begun = Instant::now();
@@ -572,7 +594,8 @@ fn writing_back_lines_leaves_their_contents() {
 #[test]
 fn cooled_bytes_are_read_from_the_medium_again() {
     let model = PersistentMemoryModel { read_latency_ns: 50_000_000, ..PersistentMemoryModel::optane() };
-    let tier = FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap();
+    let tier =
+        FastTier::emulated(EmulatedBase::Dram, model, &FastTierOptions::default()).unwrap().into_bytes();
     tier.grow(1 << 20).unwrap();
     tier.write(4096, 256, |bytes| bytes.fill(7));
     let clock = Clock::system();

@@ -1,18 +1,18 @@
 use super::*;
-use crate::FastTier;
+use crate::{FastTier, TierBytes};
 use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
 
-fn medium(model: CrashModel) -> (CrashSim, FastTier) {
+fn medium(model: CrashModel) -> (CrashSim, TierBytes) {
     let sim = CrashSim::new(model, MIB);
-    let tier = FastTier::simulated(&sim);
+    let tier = FastTier::simulated(&sim).into_bytes();
     tier.grow(64 << 10).unwrap();
     tier.persist_all().unwrap();
     (sim, tier)
 }
 
-fn put(tier: &FastTier, offset: u64, bytes: &[u8]) {
+fn put(tier: &TierBytes, offset: u64, bytes: &[u8]) {
     tier.write(offset, bytes.len(), |place| place.copy_from_slice(bytes));
 }
 
@@ -146,7 +146,7 @@ fn persisting_a_page_takes_all_of_it() {
 fn growth_is_lost_until_persisted_on_pages_only() {
     let lengths = |model| {
         let sim = CrashSim::new(model, MIB);
-        let tier = FastTier::simulated(&sim);
+        let tier = FastTier::simulated(&sim).into_bytes();
         tier.grow(4096).unwrap();
         tier.persist_all().unwrap();
         tier.grow(8192).unwrap();
@@ -161,7 +161,7 @@ fn growth_is_lost_until_persisted_on_pages_only() {
     assert_eq!(lengths(CrashModel::Pages), BTreeSet::from([4096, 8192, 16384]));
 
     let sim = CrashSim::new(CrashModel::Pages, MIB);
-    let tier = FastTier::simulated(&sim);
+    let tier = FastTier::simulated(&sim).into_bytes();
     tier.grow(8192).unwrap();
     put(&tier, 4096, &[9; 10]);
     assert_eq!(crash(&sim, Survivors::None).bytes(), 0);
@@ -203,7 +203,7 @@ fn a_killed_process_loses_nothing_and_a_power_cut_changes_the_boot() {
     let boot = tier.boot_id();
     let killed = sim.process_kill();
     assert!(killed.same_boot);
-    let next = FastTier::from_image(&killed);
+    let next = FastTier::from_image(&killed).into_bytes();
     assert_eq!((next.boot_id(), next.read(100, 7)), (boot, b"pending".as_slice()));
     // It is still pending for the next process: a power cut may take it yet.
     let next_sim = next.crash_sim().unwrap();
@@ -213,7 +213,7 @@ fn a_killed_process_loses_nothing_and_a_power_cut_changes_the_boot() {
 
     let cut = crash(&sim, Survivors::All);
     assert!(!cut.same_boot);
-    let next = FastTier::from_image(&cut);
+    let next = FastTier::from_image(&cut).into_bytes();
     assert_ne!(next.boot_id(), boot);
     let next_sim = next.crash_sim().unwrap();
     assert_eq!(
@@ -221,7 +221,7 @@ fn a_killed_process_loses_nothing_and_a_power_cut_changes_the_boot() {
         b"pending",
         "what survived a power cut is durable"
     );
-    assert_eq!(FastTier::from_image(&crash(next_sim, Survivors::None)).boot_id(), boot + 2);
+    assert_eq!(FastTier::from_image(&crash(next_sim, Survivors::None)).into_bytes().boot_id(), boot + 2);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_process_kill_is_always_what_the_process_saw() {
                 1 => {
                     sim_now.fail_persist_after(0, false);
                     tier.persist(offset, 5_000).unwrap_err();
-                    tier = FastTier::simulated(&sim_now);
+                    tier = FastTier::simulated(&sim_now).into_bytes();
                 }
                 2 if step % 10 == 0 => tier.grow(tier.bytes() + 4096).unwrap(),
                 3 => sim_now.corrupt(offset, 0x10),
@@ -248,7 +248,7 @@ fn a_process_kill_is_always_what_the_process_saw() {
             }
             if step % 300 == 299 {
                 let image = sim_now.process_kill();
-                let next = FastTier::from_image(&image);
+                let next = FastTier::from_image(&image).into_bytes();
                 assert_eq!(image.bytes(), tier.bytes());
                 assert!(
                     next.read(0, next.bytes() as usize) == tier.read(0, tier.bytes() as usize),
@@ -320,7 +320,7 @@ fn a_failed_persist_may_lose_the_data_for_ever() {
     let refused = tier.persist(0, 5).unwrap_err();
     assert!(matches!(refused, DeviceError::Io { what: "msync", .. }), "{refused}");
     // Another process, which knows nothing of it: this one's tier is closed.
-    let tier = FastTier::simulated(&sim);
+    let tier = FastTier::simulated(&sim).into_bytes();
     tier.persist(0, 5).unwrap();
     tier.persist_all().unwrap();
     let legal = BTreeSet::from([vec![0; 5], b"dirty".to_vec()]);
@@ -338,7 +338,7 @@ fn what_was_forgotten_is_written_after_a_rewrite() {
     sim.fail_write_back();
     let tier = {
         assert!(tier.persist_all().is_err());
-        FastTier::simulated(&sim)
+        FastTier::simulated(&sim).into_bytes()
     };
     tier.rewrite(4000, 9000);
     assert_eq!(tier.read(4000, 9000), [7; 9000], "a rewrite changes nothing");
@@ -356,7 +356,7 @@ fn faults_come_when_told_and_stay_if_told() {
             let (sim, tier) = medium(CrashModel::CacheLines);
             sim.fail_persists(Fault { after: 2, sticky, refusal });
             // A new tier each time: a tier is closed by the first failure.
-            let got = [(); 5].map(|()| FastTier::simulated(&sim).persist(0, 1));
+            let got = [(); 5].map(|()| FastTier::simulated(&sim).into_bytes().persist(0, 1));
             assert_eq!(got.each_ref().map(Result::is_ok), wanted);
             assert!(got[2].as_ref().unwrap_err().to_string().contains(text));
             sim.clear_faults();
@@ -452,7 +452,7 @@ fn corruption_is_seen_at_once_and_by_every_crash() {
         image.corrupt(2, 0x20);
         image.corrupt(201, 0x20);
         image.corrupt(image.bytes(), 1);
-        let next = FastTier::from_image(&image);
+        let next = FastTier::from_image(&image).into_bytes();
         assert_eq!((next.read(0, 3), next.read(200, 7)), (b"aBC".as_slice(), b"PEnding".as_slice()));
         let cut = crash(next.crash_sim().unwrap(), Survivors::None);
         assert_eq!((cut.read(0, 3), cut.read(200, 2)), (b"aBC".to_vec(), b"PE".to_vec()));
@@ -494,7 +494,7 @@ fn a_medium_reopened_is_a_clean_restart() {
     let (sim, tier) = medium(CrashModel::Pages);
     put(&tier, 0, b"kept");
     drop(tier);
-    let tier = FastTier::simulated(&sim);
+    let tier = FastTier::simulated(&sim).into_bytes();
     assert_eq!((tier.bytes(), tier.read(0, 4)), (64 << 10, b"kept".as_slice()));
     assert_eq!(crash(&sim, Survivors::None).read(0, 4), [0; 4], "and still pending");
 }

@@ -78,7 +78,6 @@ impl InPlaceMerge<'_> {
             }
         }
         merges.sort_unstable_by_key(|(_, merge)| merge.row.offset());
-        let tier = self.log.tier();
         let step = |writes: &mut dyn Iterator<Item = (u64, &[u8])>, write: &dyn Fn(u64, &[u8])| {
             let mut lines = Lines { log: self.log, line_flush: self.line_flush, from: 0, to: 0 };
             for (offset, bytes) in writes {
@@ -88,9 +87,8 @@ impl InPlaceMerge<'_> {
             lines.flush();
             self.log.check_writable()
         };
-        // The first may share a word with the end of the key, which is not to be touched.
-        let write_checksum = |offset, bytes: &[u8]| tier.store_u32(offset, u32_at(bytes, 0));
-        let patch = |offset, bytes: &[u8]| tier.patch(offset, bytes);
+        let write_checksum = |offset, bytes: &[u8]| self.log.patch_checksum(offset, u32_at(bytes, 0));
+        let patch = |offset, bytes: &[u8]| self.log.patch_row(offset, bytes);
         let word = |m: &Merge<'_, '_>| m.row.merged_word(m.through).to_le_bytes();
         let words: Vec<(u64, [u8; 8])> =
             merges.iter().map(|(_, m)| (m.row.merged_word_offset(), word(m))).collect();

@@ -192,8 +192,10 @@ impl Engine {
         let apart = || self.snapshots.are_none();
         let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot)));
-            if decision != Decision::Keep {
-                replaced = now.and_then(Slot::in_cache);
+            if let Some(place) = now.and_then(Slot::in_cache)
+                && decision != Decision::Keep
+            {
+                replaced = Some(place);
             }
             (decision, result)
         })?;

@@ -10,11 +10,13 @@
 //! (made by an older build, or copied without it) is opened, and gets it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hedgerow_device::{FastTier, read_small_file, replace_small_file};
 
 use super::FAST_TIER_FILE;
 use crate::manifest::root::Root;
+use crate::tier::bytes_of;
 use crate::{Error, ErrorKind, Result};
 
 /// Its name in a store's directory.
@@ -47,8 +49,8 @@ impl Witness {
     }
 
     /// `Corrupted` if the data file is empty or zero and was not always so.
-    pub(super) fn check(&self, tier: &FastTier) -> Result<()> {
-        if self.found.is_some() && Root::load(tier)?.is_none() {
+    pub(super) fn check(&self, tier: &Arc<FastTier>) -> Result<()> {
+        if self.found.is_some() && Root::load(&bytes_of(Arc::clone(tier))?)?.is_none() {
             return self.lost("is empty, or nothing but zeros");
         }
         Ok(())

@@ -210,7 +210,7 @@ impl View {
         if !super::exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
-        let tier = FastTier::open_file_read_only(&file)?;
+        let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
         View::open_on(tier)
     }
@@ -228,12 +228,13 @@ impl View {
     ///
     /// # Errors
     /// As [`View::open`]; `Invalid` if the tier can be written.
-    pub fn open_on(tier: FastTier) -> Result<View> {
+    pub fn open_on(tier: impl Into<Arc<FastTier>>) -> Result<View> {
+        let tier = tier.into();
         if !tier.is_read_only() {
             return Err(Error::invalid("a view needs a tier that was opened for reading only"));
         }
         let options = Options { create: false, background: false, ..Options::default() };
-        let (engine, found) = Engine::load(Arc::new(tier), options, Clock::system())?;
+        let (engine, found) = Engine::load(tier, options, Clock::system())?;
         engine.recovery().catalog_only(&found, engine.options.recovery_threads.max(1));
         Ok(View { engine, found, salvage: None })
     }
@@ -250,7 +251,7 @@ impl View {
         if !super::exists(&file) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no store in {}", path.display())));
         }
-        let tier = FastTier::open_file_read_only(&file)?;
+        let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         if witness.is_there() && tier.bytes() == 0 {
             witness.check(&tier)?;
         }

@@ -17,6 +17,10 @@ mod names {
 /// What is borrowed, or given away, and used after.
 #[cfg(refused = "borrows")]
 mod borrows {
+    use std::sync::Arc;
+
+    use hedgerow_device::{FastTier, TierBytes};
+
     use super::super::engine::{Engine, TableShared};
     use super::super::read::ReadView;
     use super::super::table::ReadGuard;
@@ -78,6 +82,11 @@ mod borrows {
         log.seal(&record, 1, None);
     }
 
+    /// The bytes of a tier without the promise to keep their rules (`tier.rs` gives it once).
+    fn bytes_without_a_promise(tier: Arc<FastTier>) -> Option<TierBytes> {
+        TierBytes::new(tier).ok() //~ E0133
+    }
+
     fn a_reservation_committed_twice(appender: &mut Appender, reservation: Reservation) {
         appender.commit(reservation, 1);
         appender.commit(reservation, 2); //~ E0382
@@ -87,11 +96,13 @@ mod borrows {
 /// What one type stands for, given as another.
 #[cfg(refused = "types")]
 mod types {
+    use hedgerow_device::FastTier;
+
     use crate::Result;
     use crate::db::chain::Chain;
     use crate::index::Slot;
-    use crate::log::LogView;
     use crate::log::format::RecordRef;
+    use crate::log::{Log, LogView};
 
     /// The slot may be a cached one, and a place in DRAM would get into the log.
     fn what_a_record_replaced_by_a_slot_of_anything(slot: Slot) -> RecordRef {
@@ -101,6 +112,20 @@ mod types {
     /// The records of the log at a place in DRAM.
     fn a_chain_under_a_slot_of_anything<'l>(log: LogView<'l>, slot: Slot) -> Result<Chain<'l>> {
         Chain::of(log, slot) //~ E0308
+    }
+
+    /// Only `TierBytes` leads to them.
+    fn bytes_of_a_tier_that_were_not_asked_for(tier: &FastTier) {
+        tier.store_u64(0, 1); //~ E0599
+        tier.write(0, 8, |bytes| bytes.fill(1)); //~ E0599
+        tier.patch(0, &[1]); //~ E0599
+        tier.read(0, 8); //~ E0599
+        tier.release(0, 8); //~ E0599
+    }
+
+    /// What others want of them is a method of the log.
+    fn bytes_of_the_log_to_somebody_else(log: &Log) {
+        log.tier.store_u64(0, 1); //~ E0616
     }
 
     fn an_offset_of_a_slot_of_anything(slot: Slot) -> u64 {

@@ -161,8 +161,8 @@ struct Version {
 }
 
 /// Opens what is left of a store for reading.
-pub(super) fn open_damaged(tier: FastTier, options: Options) -> Result<(Engine, OpenState, Salvage)> {
-    let (mut engine, found, damage) = Engine::load_damaged(Arc::new(tier), options, Clock::system())?;
+pub(super) fn open_damaged(tier: Arc<FastTier>, options: Options) -> Result<(Engine, OpenState, Salvage)> {
+    let (mut engine, found, damage) = Engine::load_damaged(tier, options, Clock::system())?;
     let lacks_changes = found.lacks_segments;
     let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
     let (mut versions, mut lost) = (Vec::new(), HashMap::new());

@@ -107,7 +107,7 @@ pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, guard: &Guard<'_>, row: &R
         // PERSIST: a killed process may have left checksums in the caches; they are durable before a block that matches them is.
         tier.persist(row.offset(), row.record_bytes() as u64)?;
         for (offset, bytes) in writes {
-            tier.patch(offset, &bytes);
+            log.patch_row(offset, &bytes);
             // PERSIST: the block is whole before its deltas can be merged once more, or freed.
             tier.persist(offset, bytes.len() as u64)?;
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_device::{Clock, FastTier};
+use hedgerow_device::{Clock, FastTier, TierBytes};
 
 use super::appender::Appender;
 use super::format::{END_BYTES, Record};
@@ -23,6 +23,7 @@ use crate::space::{KEPT_BYTES, Space, SpaceLayout};
 use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
+use crate::tier::bytes_of;
 use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// A tier with fewer extents gets smaller ones.
@@ -71,6 +72,7 @@ fn check_limit(limit: u64, extent_bytes: u64, root_bytes: u64) -> Result<()> {
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
     pub(crate) fn open(tier: Arc<FastTier>, options: &Options, clock: Clock) -> Result<(Log, OpenState)> {
+        let tier = bytes_of(tier)?;
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
@@ -114,7 +116,7 @@ impl Log {
 
     /// A log over a tier of `grown` extents, before it is known which segments there are.
     pub(super) fn over(
-        tier: Arc<FastTier>,
+        tier: TierBytes,
         options: &Options,
         clock: Clock,
         root: Root,
@@ -146,7 +148,7 @@ impl Log {
             extents_max,
             per_large: extents_per_large(extent_bytes),
         };
-        let space = Space::new(Arc::clone(&tier), clock.clone(), layout, syncs_each_write);
+        let space = Space::new(tier.clone(), clock.clone(), layout, syncs_each_write);
         Ok(Log {
             clock,
             root_extents: root.root_extents,
@@ -176,7 +178,7 @@ impl Log {
         })
     }
 
-    fn create(tier: &FastTier, options: &Options) -> Result<Root> {
+    fn create(tier: &TierBytes, options: &Options) -> Result<Root> {
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
         let (extent_bytes, root_bytes) = match options.segment_bytes {
             0 => sizes_for(limit.min(tier.disk_bytes().unwrap_or(u64::MAX))),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hedgerow_device::{Clock, FastTier};
+use hedgerow_device::{Clock, FastTier, TierBytes};
 
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
@@ -15,6 +15,7 @@ use super::{Log, OpenState};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;
 use crate::sync::atomic::Ordering;
+use crate::tier::bytes_of;
 use crate::{Error, Options, Result};
 
 /// Of a record whose prefix does not verify, so many bytes are tried for one that is wrong.
@@ -78,6 +79,7 @@ impl Log {
         options: &Options,
         clock: Clock,
     ) -> Result<(Log, OpenState, Vec<Error>)> {
+        let tier = bytes_of(tier)?;
         let (root, mut damage) =
             Root::salvage(&tier, |start, placed| segment_number_at(&tier, start, placed))?;
         let grown = tier.bytes().div_ceil(root.extent_bytes.max(1)) as u32;
@@ -407,7 +409,7 @@ fn bound_gaps(found: &mut Salvaged<'_>, segment: &Segment) {
 }
 
 /// The number of the segment whose header is at `start`, if there is one.
-fn segment_number_at(tier: &FastTier, start: u64, placed: bool) -> Option<u64> {
+fn segment_number_at(tier: &TierBytes, start: u64, placed: bool) -> Option<u64> {
     let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize)?;
     Some(SegmentHeader::decode(header, start, placed).header?.segment_number)
 }

@@ -105,7 +105,7 @@ impl Written {
             };
             let bytes = (end - start) as usize;
             assert!(
-                image.read(start, bytes) == self.log.tier().read(start, bytes),
+                image.read(start, bytes) == self.log.tier.read(start, bytes),
                 "{sequence} is lost, and was durable"
             );
         }

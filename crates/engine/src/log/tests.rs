@@ -92,7 +92,7 @@ fn with_unknown() -> (Log, u64) {
     let log = open(&Clock::manual(1_000_000));
     let torn = append(&log, 0);
     let unknown = append(&log, 32);
-    log.tier().write(torn.start + 60, 8, |bytes| bytes.fill(0xEE));
+    log.tier.write(torn.start + 60, 8, |bytes| bytes.fill(0xEE));
     (log, unknown.start)
 }
 

@@ -37,7 +37,7 @@
 //!   is none.
 //! * `opens` counts openings and is the high half of every segment number of that opening (less the highest bit, `log/segment.rs`).
 
-use hedgerow_device::{FastTier, crc32c};
+use hedgerow_device::{TierBytes, crc32c};
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
 use super::segment_list::{self, ENTRY_BYTES, SegmentEntry};
@@ -235,7 +235,7 @@ impl Root {
     }
 
     /// Reads the root of a tier; `None` if the tier has never held a store.
-    pub(crate) fn load(tier: &FastTier) -> Result<Option<Root>> {
+    pub(crate) fn load(tier: &TierBytes) -> Result<Option<Root>> {
         if tier.bytes() < CATALOG_START {
             let empty = tier.read(0, tier.bytes() as usize).iter().all(|&b| b == 0);
             return if empty { Ok(None) } else { Err(cut_short(tier.bytes(), CATALOG_START)) };
@@ -269,7 +269,7 @@ impl Root {
     /// headers say: `number_at` knows the number of the segment that begins at an offset, if one does, with checksums that know their
     /// place or not.
     pub(crate) fn salvage(
-        tier: &FastTier,
+        tier: &TierBytes,
         number_at: impl Fn(u64, bool) -> Option<u64>,
     ) -> Result<(Root, Vec<Error>)> {
         let copies = COPY_OFFSETS.map(|offset| tier.try_read(offset, ROOT_BYTES).and_then(Root::decode));
@@ -311,7 +311,7 @@ impl Root {
     }
 
     /// Where a copy of the root of a store that has one is spoiled.
-    pub(crate) fn spoiled_copies(tier: &FastTier) -> Vec<u64> {
+    pub(crate) fn spoiled_copies(tier: &TierBytes) -> Vec<u64> {
         let is_bad = |offset: &u64| {
             tier.try_read(*offset, ROOT_BYTES).is_none_or(|bytes| Root::decode(bytes).is_none())
         };
@@ -319,12 +319,12 @@ impl Root {
     }
 
     /// Makes the copies durable as they are.
-    pub(crate) fn persist(&self, tier: &FastTier) -> Result<()> {
+    pub(crate) fn persist(&self, tier: &TierBytes) -> Result<()> {
         Ok(tier.persist(0, CATALOG_START)?)
     }
 
     /// Writes the root, durably.
-    pub(crate) fn store(&mut self, tier: &FastTier) -> Result<()> {
+    pub(crate) fn store(&mut self, tier: &TierBytes) -> Result<()> {
         self.generation += 1;
         let bytes = self.encode();
         for copy in [self.whole_copy ^ 1, self.whole_copy] {
@@ -396,7 +396,7 @@ impl Root {
     }
 
     /// Writes a list of segments into the area that is not in use; not durable by itself. `None` where there is no room.
-    pub(crate) fn write_list(&self, tier: &FastTier, entries: Vec<SegmentEntry>) -> Option<SegmentList> {
+    pub(crate) fn write_list(&self, tier: &TierBytes, entries: Vec<SegmentEntry>) -> Option<SegmentList> {
         if self.catalog_bytes > self.catalog_bytes_beside_lists() {
             return None;
         }
@@ -408,7 +408,7 @@ impl Root {
     }
 
     /// The list that counts; empty where none was written.
-    pub(crate) fn load_list(&self, tier: &FastTier) -> Result<Vec<SegmentEntry>> {
+    pub(crate) fn load_list(&self, tier: &TierBytes) -> Result<Vec<SegmentEntry>> {
         let Some(list) = self.list else { return Ok(Vec::new()) };
         let (offset, bytes) = (self.list_offset(list.area), list.count as usize * ENTRY_BYTES);
         let fits = bytes as u64 <= self.list_bytes_max();
@@ -422,13 +422,13 @@ impl Root {
 
     /// Makes `list`, which is durable, the one that the next [`Root::store`] names. Not one that a large catalog was
     /// written over since.
-    pub(crate) fn name_list(&mut self, tier: &FastTier, list: Option<SegmentList>) {
+    pub(crate) fn name_list(&mut self, tier: &TierBytes, list: Option<SegmentList>) {
         let named = Root { list, ..self.clone() };
         self.list = list.filter(|_| named.load_list(tier).is_ok());
     }
 
     /// Sees to it that a catalog of `bytes` can be stored whatever becomes of the disk: what is freed waits for that.
-    pub(crate) fn make_room_for_catalog(&mut self, tier: &FastTier, bytes: u64) -> Result<()> {
+    pub(crate) fn make_room_for_catalog(&mut self, tier: &TierBytes, bytes: u64) -> Result<()> {
         let most = self.catalog_bytes_max();
         check_catalog_bytes(bytes, most)?;
         if bytes > self.catalog_room {
@@ -441,14 +441,14 @@ impl Root {
     }
 
     /// The same for lists of a small store, and for the catalog that there is.
-    pub(crate) fn make_room(&mut self, tier: &FastTier) -> Result<()> {
+    pub(crate) fn make_room(&mut self, tier: &TierBytes) -> Result<()> {
         let lists = ROOM_STEP.min(self.list_bytes_max());
         (0..2).try_for_each(|area| tier.allocate(self.list_offset(area), lists))?;
         self.make_room_for_catalog(tier, self.catalog_bytes.max(1))
     }
 
     /// Writes `catalog` and makes it the one that counts, durably.
-    pub(crate) fn store_catalog(&mut self, tier: &FastTier, catalog: &[u8]) -> Result<()> {
+    pub(crate) fn store_catalog(&mut self, tier: &TierBytes, catalog: &[u8]) -> Result<()> {
         self.make_room_for_catalog(tier, catalog.len() as u64)?;
         if catalog.len() as u64 > self.catalog_bytes_beside_lists() && self.list.take().is_some() {
             // PERSIST: no root names a list that the catalog is written over.
@@ -480,7 +480,7 @@ impl Root {
 
     /// Puts a copy of the catalog into the area that is not in use, where the next catalog will be written over it. Durable
     /// with the next sync; until then, and where a large catalog leaves no room, there is one.
-    pub(crate) fn copy_catalog(&self, tier: &FastTier) {
+    pub(crate) fn copy_catalog(&self, tier: &TierBytes) {
         if self.catalog_bytes > 0
             && self.catalog_bytes <= self.catalog_bytes_beside_lists().min(self.catalog_room)
             && let Ok(catalog) = self.catalog_at(tier, self.catalog_offset)
@@ -490,13 +490,13 @@ impl Root {
     }
 
     /// The catalog that counts: where the root says that it is, or if that is spoiled its copy.
-    pub(crate) fn load_catalog<'t>(&self, tier: &'t FastTier) -> Result<&'t [u8]> {
+    pub(crate) fn load_catalog<'t>(&self, tier: &'t TierBytes) -> Result<&'t [u8]> {
         let copy = || self.catalog_at(tier, self.other_catalog_offset());
         self.catalog_at(tier, self.catalog_offset).or_else(|error| copy().map_err(|_| error))
     }
 
     /// What may be catalogs in a tier whose root is lost, or knows none that is whole.
-    pub(crate) fn catalog_areas<'t>(&self, tier: &'t FastTier) -> impl Iterator<Item = &'t [u8]> {
+    pub(crate) fn catalog_areas<'t>(&self, tier: &'t TierBytes) -> impl Iterator<Item = &'t [u8]> {
         let bytes = self.catalog_bytes_max();
         [CATALOG_START, CATALOG_START + bytes].into_iter().filter_map(move |offset| {
             let bytes = bytes.min(tier.bytes().saturating_sub(offset));
@@ -505,12 +505,12 @@ impl Root {
     }
 
     /// Where the catalog is spoiled, if its copy serves in its place.
-    pub(crate) fn spoiled_catalog(&self, tier: &FastTier) -> Option<u64> {
+    pub(crate) fn spoiled_catalog(&self, tier: &TierBytes) -> Option<u64> {
         self.catalog_at(tier, self.catalog_offset).is_err().then_some(self.catalog_offset)
     }
 
     /// Makes two whole copies of the catalog of what opening has found. Durable where one of them was spoiled.
-    pub(crate) fn mend_catalog(&mut self, tier: &FastTier) -> Result<()> {
+    pub(crate) fn mend_catalog(&mut self, tier: &TierBytes) -> Result<()> {
         if self.spoiled_catalog(tier).is_none() {
             self.copy_catalog(tier);
             return Ok(());
@@ -520,7 +520,7 @@ impl Root {
         self.store_catalog(tier, &catalog)
     }
 
-    fn catalog_at<'t>(&self, tier: &'t FastTier, offset: u64) -> Result<&'t [u8]> {
+    fn catalog_at<'t>(&self, tier: &'t TierBytes, offset: u64) -> Result<&'t [u8]> {
         let fits = self.catalog_bytes <= self.catalog_bytes_max()
             && offset + self.catalog_bytes <= self.bytes().min(tier.bytes());
         if fits {
@@ -547,7 +547,7 @@ fn check_catalog_bytes(bytes: u64, limit: u64) -> Result<()> {
 }
 
 /// Whether anything is written where the root may end and segments begin.
-fn holds_segments(tier: &FastTier) -> bool {
+fn holds_segments(tier: &TierBytes) -> bool {
     let mut starts = (ROOT_BYTES_MIN..tier.bytes()).step_by(EXTENT_BYTES_MIN as usize);
     let is_used = |start| {
         let header = tier.try_read(start, SEGMENT_HEADER_BYTES as usize);

@@ -106,7 +106,7 @@ fn a_row_is_read_at_every_step_of_a_merge() {
     let table = table_of(&db);
     let (checksums, fields) = writes_of(&table);
     assert_eq!((checksums.len(), fields.len()), (2, 2), "two blocks, two fields");
-    let tier = table.engine().log.tier();
+    let log = &table.engine().log;
     let mut steps: Vec<(u64, Vec<u8>)> =
         checksums.into_iter().map(|(at, checksum)| (at, checksum.to_vec())).collect();
     // Fields torn between words.
@@ -116,7 +116,7 @@ fn a_row_is_read_at_every_step_of_a_merge() {
         steps.push((at + middle as u64, bytes[middle..].to_vec()));
     }
     for (at, bytes) in steps {
-        tier.patch(at, &bytes);
+        log.patch_row(at, &bytes);
         check(&table);
         // And so after a kill at this moment.
         let db = open(&CrashSim::from_image(&sim.process_kill()));
@@ -134,16 +134,16 @@ fn no_merge_explains_a_byte_that_changed() {
     let db = open(&sim);
     let table = table_of(&db);
     let (checksums, _) = writes_of(&table);
-    let tier = table.engine().log.tier();
+    let log = &table.engine().log;
     let (slot, body) = {
         let guard = table.engine().epoch.pin();
         let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
         (slot, Chain::of(table.engine().log.view(&guard), slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
-    checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
+    checksums.iter().for_each(|(at, checksum)| log.patch_row(*at, checksum));
     // A byte of `m`, which no delta names.
-    tier.patch(body + 8 + 8, &[9]);
+    log.patch_row(body + 8 + 8, &[9]);
     assert_eq!(table.get_fields(KEY, &["m"]).unwrap_err().kind(), ErrorKind::Corrupted);
     assert_eq!(table.get(KEY).unwrap_err().kind(), ErrorKind::Corrupted);
     assert_eq!(
@@ -222,11 +222,11 @@ fn a_torn_row_under_a_newer_version_is_mended() {
         let db = open(&sim);
         let table = table_of(&db);
         let (checksums, fields) = writes_of(&table);
-        let tier = table.engine().log.tier();
-        checksums.iter().for_each(|(at, checksum)| tier.patch(*at, checksum));
-        tier.persist_all().unwrap();
+        let log = &table.engine().log;
+        checksums.iter().for_each(|(at, checksum)| log.patch_row(*at, checksum));
+        log.tier().persist_all().unwrap();
         let (at, bytes) = &fields[1];
-        tier.patch(*at, &bytes[..200]);
+        log.patch_row(*at, &bytes[..200]);
         match newer {
             "delta" => table.update(KEY, &[("m", Value::UInt(9))]).unwrap(),
             "row" => table.put(KEY, &[("n", Value::UInt(9))]).unwrap(),

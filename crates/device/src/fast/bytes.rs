@@ -1,0 +1,351 @@
+//! The bytes of a tier, to whoever may load and store them.
+//!
+//! Owns [`TierBytes`]: all ways to a tier's bytes but the mapping itself. Promises that a tier has one at a time, so that what its holder
+//! promised is promised for all bytes of the tier. Must not know what the bytes mean.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+use std::path::Path;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{Backing, FastTier, LINE_BYTES, Medium, PAGE_BYTES_MIN, out_of_range};
+use crate::error::{DeviceError, Result};
+use crate::fault::CrashModel;
+
+/// The bytes of a tier, to whoever may load and store them: [`FastTier`] itself has no way to them. There is one at a time, and its clones.
+///
+/// Its methods are safe, though wrong offsets would be undefined behaviour: that they are right was promised once, to [`TierBytes::new`].
+/// Whoever made it lends it to nobody who does not keep the rules.
+#[derive(Debug, Clone)]
+pub struct TierBytes {
+    tier: Arc<FastTier>,
+    /// Last: it ends when nobody can load or store any more.
+    _lease: Arc<Lease>,
+}
+
+/// That a tier's bytes are given out.
+#[derive(Debug)]
+struct Lease(Arc<FastTier>);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // What was done with the bytes comes before what the next holder does.
+        self.0.is_leased.store(false, Ordering::Release);
+    }
+}
+
+impl TierBytes {
+    /// The way to the bytes of `tier`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Locked`] while there is another, or a clone of it.
+    ///
+    /// # Safety
+    /// Plain slices of the tier are handed out, and so the holder keeps these rules, for as long as a clone or a slice is used:
+    /// 1. Whoever calls [`TierBytes::write`], [`TierBytes::write_apart`], [`TierBytes::release`] or
+    ///    [`TierBytes::populate_for_small_syncs`] owns the range: no other thread reads or writes any byte of it until the writer has
+    ///    published it by some release operation (an index slot, a queue, [`TierBytes::store_u64`] elsewhere).
+    /// 2. A slice from [`TierBytes::read`] and its like is dropped before its bytes are handed to such a call again (epochs see to that).
+    /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`], [`TierBytes::store_u64`],
+    ///    [`TierBytes::rewrite`] and [`TierBytes::sum_lines`].
+    /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that lie under slices of others, word by word. Whoever holds such
+    ///    a slice looks at those bytes by the loads of `relaxed.rs` only, and believes none of them before a checksum has been compared.
+    /// 5. A simulated medium has one tier at a time.
+    pub unsafe fn new(tier: Arc<FastTier>) -> Result<TierBytes> {
+        if tier.is_leased.swap(true, Ordering::Acquire) {
+            let path = tier.path().unwrap_or(Path::new("memory")).to_path_buf();
+            return Err(DeviceError::Locked { path, holder: "another store of this process".into() });
+        }
+        Ok(TierBytes { _lease: Arc::new(Lease(Arc::clone(&tier))), tier })
+    }
+}
+
+#[cfg(test)]
+impl FastTier {
+    /// For tests, which keep the rules each for itself.
+    pub(crate) fn into_bytes(self) -> TierBytes {
+        // SAFETY: a test uses its tier on one thread, or says what the others may touch.
+        unsafe { TierBytes::new(Arc::new(self)) }.expect("a tier that was just opened")
+    }
+}
+
+impl Deref for TierBytes {
+    type Target = FastTier;
+
+    #[inline(always)]
+    fn deref(&self) -> &FastTier {
+        &self.tier
+    }
+}
+
+impl TierBytes {
+    /// The `len` bytes at `offset`; `None` where they do not all exist.
+    #[inline]
+    pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let bytes = self.try_view(offset, len)?;
+        if self.slow_reads {
+            self.delay_read(bytes);
+        }
+        Some(bytes)
+    }
+
+    /// The same for a caller that may not look at all of them: on a slow medium it is charged for what it says it does
+    /// ([`touch`](crate::touch)).
+    #[inline]
+    pub fn try_view(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let end = offset.checked_add(len as u64)?;
+        if end > self.bytes() {
+            return None;
+        }
+        // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
+        // writes it meanwhile, by rules 1 and 2 of `TierBytes::new`.
+        Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) })
+    }
+
+    #[cold]
+    fn delay_read(&self, bytes: &[u8]) {
+        if let Some(emulation) = &self.emulation {
+            emulation.read(bytes.as_ptr() as u64, bytes.len() as u64);
+        }
+    }
+
+    /// The `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// They all exist. Where that is not sure, use [`TierBytes::try_read`].
+    #[inline]
+    pub fn read(&self, offset: u64, len: usize) -> &[u8] {
+        match self.try_read(offset, len) {
+            Some(bytes) => bytes,
+            None => out_of_range(offset, len as u64, self.bytes()),
+        }
+    }
+
+    /// The first words of the cache lines from `offset` on, a multiple of 8, added up: for measuring how long so many bytes take to
+    /// arrive. Others may patch them meanwhile. Charged as a read of them all.
+    ///
+    /// # Panics
+    /// They all exist.
+    pub fn sum_lines(&self, offset: u64, len: u64) -> u64 {
+        let bytes = self.bytes();
+        if !offset.is_multiple_of(8) || offset.checked_add(len).is_none_or(|end| end > bytes) {
+            out_of_range(offset, len, bytes);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.read(self.base.as_ptr() as u64 + offset, len);
+        }
+        let lines = (0..len / LINE_BYTES).map(|line| self.word(offset + line * LINE_BYTES));
+        lines.fold(0, |sum, word| sum.wrapping_add(u64::from_le(word.load(Ordering::Relaxed))))
+    }
+
+    /// Hands the `len` bytes at `offset` to `fill`, to be written in place; they hold whatever was there. The caller owns
+    /// the range (rule 1 of [`TierBytes::new`]) and publishes it after `write` has returned. Durable with the next `persist`.
+    ///
+    /// # Panics
+    /// They all exist, and the tier was not opened for reading only.
+    #[inline]
+    pub fn write<R>(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.check_writable(offset, len as u64);
+        // SAFETY: offset..offset + len is mapped for writing (checked above) while `self` lives; by rules 1 and 2 of
+        // `TierBytes::new` no other slice over these bytes is alive.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(offset as usize), len) };
+        let result = fill(bytes);
+        if self.watched_writes {
+            self.watch_write(offset, bytes);
+        }
+        result
+    }
+
+    /// [`TierBytes::write`] of a few bytes that lie among others which do not change, as a header does: on a file in the page cache
+    /// the next sync writes the block they lie in, and not what else of the file the kernel holds in one piece with it.
+    ///
+    /// # Panics
+    /// As [`TierBytes::write`].
+    pub fn write_apart(&self, offset: u64, bytes: &[u8]) {
+        self.check_writable(offset, bytes.len() as u64);
+        if let Backing::File(file) = &self.backing
+            && self.medium == Medium::PageCache
+            && !self.watched_writes
+            && file.store_apart(offset, bytes)
+        {
+            return;
+        }
+        self.write(offset, bytes.len(), |out| out.copy_from_slice(bytes));
+    }
+
+    #[cold]
+    fn watch_write(&self, offset: u64, bytes: &[u8]) {
+        if let Backing::Simulated(sim) = &self.backing {
+            sim.record_store(offset, bytes);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(bytes.as_ptr() as u64, bytes.len() as u64);
+        }
+    }
+
+    /// The little-endian word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// The word exists and `offset` is a multiple of 8.
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> u64 {
+        let bytes = self.bytes();
+        if !offset.is_multiple_of(8) || offset.saturating_add(8) > bytes {
+            out_of_range(offset, 8, bytes);
+        }
+        let word = self.word(offset);
+        if let Some(emulation) = &self.emulation {
+            emulation.read(word.as_ptr() as u64, 8);
+        }
+        u64::from_le(word.load(Ordering::Acquire))
+    }
+
+    /// Stores `value`, little-endian, as the word at `offset`: one store that no crash tears, with release ordering.
+    ///
+    /// # Panics
+    /// The word exists, `offset` is a multiple of 8 and the tier was not opened for reading only.
+    #[inline]
+    pub fn store_u64(&self, offset: u64, value: u64) {
+        self.check_writable(offset, 8);
+        if !offset.is_multiple_of(8) {
+            out_of_range(offset, 8, self.bytes());
+        }
+        let word = self.word(offset);
+        if self.watched_writes {
+            self.watch_store_u64(offset, word, value);
+        } else {
+            word.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// Writes `bytes` over those at `offset` in stores of whole words: whoever reads meanwhile, and whatever a crash
+    /// leaves, has every aligned word either old or new. One caller at a time for the words touched; what else is in them is stored
+    /// as it was. Durable with the next `persist`.
+    ///
+    /// # Panics
+    /// As [`TierBytes::write`].
+    pub fn patch(&self, offset: u64, bytes: &[u8]) {
+        self.check_writable(offset, bytes.len() as u64);
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let (word, skip) = (at & !7, (at & 7) as usize);
+            let (now, later) = rest.split_at(rest.len().min(8 - skip));
+            let mut merged = self.word(word).load(Ordering::Relaxed).to_ne_bytes();
+            merged[skip..skip + now.len()].copy_from_slice(now);
+            self.store_u64(word, u64::from_le_bytes(merged));
+            at += now.len() as u64;
+            rest = later;
+        }
+    }
+
+    /// Stores `value`, little-endian, in the four bytes at `offset`: one store that no crash tears, with release ordering. What else is
+    /// in their word is left alone, and may be read by plain loads meanwhile.
+    ///
+    /// # Panics
+    /// They exist, `offset` is a multiple of 4 and the tier was not opened for reading only.
+    pub fn store_u32(&self, offset: u64, value: u32) {
+        self.check_writable(offset, 4);
+        if !offset.is_multiple_of(4) {
+            out_of_range(offset, 4, self.bytes());
+        }
+        // SAFETY: mapped (checked above) while `self` lives; aligned, since the base is page-aligned and the offset a multiple of 4;
+        // others touch the bytes meanwhile by atomics of this size only (see `TierBytes::new`).
+        let half: &AtomicU32 = unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset as usize).cast()) };
+        let store = || half.store(value.to_le(), Ordering::Release);
+        match &self.backing {
+            Backing::Simulated(sim) => sim.record_atomic(offset, &value.to_le_bytes(), store),
+            _ => store(),
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(self.base.as_ptr() as u64 + offset, 4);
+        }
+    }
+
+    #[cold]
+    fn watch_store_u64(&self, offset: u64, word: &AtomicU64, value: u64) {
+        if let Backing::Simulated(sim) = &self.backing {
+            sim.record_atomic(offset, &value.to_le_bytes(), || word.store(value.to_le(), Ordering::Release));
+        } else {
+            word.store(value.to_le(), Ordering::Release);
+        }
+        if let Some(emulation) = &self.emulation {
+            emulation.write(self.base.as_ptr() as u64 + offset, 8);
+        }
+    }
+
+    /// The callers checked that the word exists and is aligned.
+    #[inline]
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        // SAFETY: mapped (checked by the callers) while `self` lives; aligned, since the base is page-aligned and the offset
+        // a multiple of 8; by rule 3 of `TierBytes::new` the word is touched only as an atomic while it is shared.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
+    }
+
+    /// Stores one word of every page of `offset..offset + len` over itself, so that the next persist writes them all. Nobody may
+    /// store there meanwhile. After a write-back that failed the kernel takes a page for clean that never reached the medium:
+    /// what an earlier process left is durable after a sync only if it was stored to again. Nothing at all where there is no
+    /// page cache.
+    ///
+    /// # Panics
+    /// The tier was not opened for reading only.
+    pub fn rewrite(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        match &self.backing {
+            _ if offset >= end => return,
+            Backing::File(file) if self.medium == Medium::PageCache => file.mapping().populate(offset, end),
+            Backing::Simulated(sim) if sim.model() == CrashModel::Pages => {}
+            _ => return,
+        }
+        self.check_writable(offset, end - offset);
+        let words = (offset - offset % PAGE_BYTES_MIN..end).step_by(PAGE_BYTES_MIN as usize);
+        for page in words.filter(|page| page + 8 <= self.bytes()) {
+            let word = self.word(page);
+            let value = u64::from_le(word.load(Ordering::Relaxed));
+            if self.watched_writes {
+                self.watch_store_u64(page, word, value);
+            } else {
+                // SAFETY: the place of an atomic that is borrowed. Volatile, or it might be left out: it changes nothing.
+                unsafe { word.as_ptr().write_volatile(value.to_le()) };
+            }
+        }
+    }
+
+    /// Gives the disk or the memory behind `offset..offset + len`, whole pages, back; the bytes read as zeros from now on,
+    /// and no one may store to them before [`FastTier::allocate`]. The caller owns the range (rule 1 of [`TierBytes::new`]). After a
+    /// crash each page may hold what it held before, or zeros. False, and nothing happens, where the medium cannot do it.
+    pub fn release(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if self.read_only || offset >= end {
+            return false;
+        }
+        match &self.backing {
+            Backing::File(file) => file.release(offset, end),
+            Backing::Dram(mapping) => mapping.release_memory(offset, end),
+            Backing::Simulated(sim) => {
+                sim.release(offset, end);
+                true
+            }
+        }
+    }
+
+    /// [`populate`](FastTier::populate) for bytes, which nobody refers to or stores to, where records will be synced one by one:
+    /// nothing becomes dirty. With `anew` their blocks are written once, so that a sync need not tell the file system that they
+    /// are, and a sync will write the pages that were stored to, and not the larger pieces in which the kernel reads a file ahead
+    /// (what is on the medium is read again). On a file in the page cache; elsewhere it is `populate`.
+    pub fn populate_for_small_syncs(&self, offset: u64, len: u64, anew: bool) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        match &self.backing {
+            Backing::File(file) if self.medium == Medium::PageCache && !self.read_only && offset < end => {
+                if anew {
+                    file.write_through(offset, end);
+                    file.make_pages_small(offset, end);
+                }
+                file.mapping().populate_clean(offset, end);
+            }
+            _ => self.populate(offset, len),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! How the engine comes by the bytes of a tier.
+//!
+//! Owns the one promise that the engine gives for all loads from a tier and all stores to it, and the reasons why it is kept. Promises that the
+//! bytes have one holder at a time. Must not know what the bytes mean.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use hedgerow_device::{FastTier, TierBytes};
+
+use crate::Result;
+
+/// The bytes of `tier`. Only the log, with the root that it stores and the space that it takes, and the cache, of its own memory, ask for them, and
+/// they lend them to nobody: what others want of the bytes is a method of theirs.
+///
+/// # Errors
+/// `Locked` while another store, or another look at one, has them.
+pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
+    // SAFETY: the rules of `TierBytes::new`, by their numbers:
+    // 1. The log writes records where a reservation, which one appender has, says (`log/appender.rs`), and headers of segments and the root under
+    //    their locks (`log/segments.rs`, `log.rs`); before anybody can find them, or while all who could are kept out. The space gives back what
+    //    its pool says is free (`space.rs`). The cache writes to places that its pages gave it, and no slot leads to (`cache.rs`).
+    // 2. Records are lent from a guard (`log/view.rs`, `Cache::raw_record`), and a segment or an entry is free only once no guard from before
+    //    is held. Who walks a segment without a guard keeps it from being freed: gc its victims, a backup what it copies.
+    // 3. The words of the cache's entries, the first words of records that are invalidated, and the words of a merge in place are the ones.
+    // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags; who reads those reads copies (`log/format/mergeable.rs`).
+    // 5. Models and tests crash a medium and open it anew only after the store on it was dropped.
+    Ok(unsafe { TierBytes::new(tier) }?)
+}
