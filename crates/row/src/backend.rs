@@ -172,7 +172,7 @@ impl Mark {
 }
 
 /// Where a walk goes on: the backend's own business.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Cursor(Option<Box<[u8]>>);
 
 impl Cursor {

@@ -28,7 +28,7 @@ mod held_row;
 mod table;
 mod transaction;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 pub use batch::PairBatch;
@@ -41,7 +41,7 @@ use hedgerow_device::Clock;
 pub use held_row::HeldRow;
 pub use table::PairTable;
 pub use transaction::{Transaction, WalkCursor};
-use transaction::{exists, no_table, seen_entry};
+use transaction::{exists, no_table};
 
 use crate::backend::{Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Pair, Session};
 use crate::limits::{KEY_BYTES_MAX, TABLE_NAME_BYTES_MAX};
@@ -176,6 +176,8 @@ fn attempt<R>(
 ) -> Result<R> {
     loop {
         let done = match run(transaction) {
+            // What it wanted it did not get, whatever it made of that.
+            Ok(_) if transaction.wants() => transaction.fetch(session).map(|()| None),
             Ok(result) => transaction.commit(session).map(|()| Some(result)),
             Err(error) if error.kind() == ErrorKind::NotInMemory && transaction.wants() => {
                 transaction.fetch(session).map(|()| None)
@@ -199,7 +201,14 @@ impl PairStore {
             None => self.backend.session()?,
         };
         let result = run(&mut *session);
-        self.sessions.lock().push(session);
+        // One whose device went away is not used again.
+        let may_be_broken = |error: &Error| {
+            use ErrorKind::{Closed, Indeterminate, Io, Unavailable};
+            matches!(error.kind(), Closed | Indeterminate | Io | Unavailable)
+        };
+        if !result.as_ref().is_err_and(may_be_broken) {
+            self.sessions.lock().push(session);
+        }
         result
     }
 
@@ -224,9 +233,23 @@ impl PairStore {
 
     /// A table as it is now.
     fn look(&self, session: &mut dyn Session, name: &str) -> Result<Option<SeenEntry>> {
-        self.check_name(name)?;
+        if self.check_name(name).is_err() {
+            // There can be no such table.
+            return Ok(None);
+        }
         let key = entry_key(name);
-        get(session, &key)?.map(|pair| seen_entry(&key, &pair)).transpose()
+        get(session, &key)?.map(|pair| self.seen_entry(name, &key, &pair)).transpose()
+    }
+
+    /// A table's entry as it was got. One that has not changed since shares what was made of it.
+    fn seen_entry(&self, name: &str, key: &[u8], pair: &Pair) -> Result<SeenEntry> {
+        let known = self.hints.lock().get(name).filter(|known| known.mark == pair.mark).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let seen = SeenEntry { entry: CatalogEntry::decode(key, &pair.value)?, mark: pair.mark };
+        self.hints.lock().insert(name.into(), seen.clone());
+        Ok(seen)
     }
 
     /// A number that no table and no group ever had.
@@ -250,17 +273,20 @@ impl PairStore {
 
     /// The table of this name, made if there is none.
     fn create(&self, session: &mut dyn Session, name: &str, schema: &Schema) -> Result<SeenEntry> {
-        let new = Arc::new(TableSchema::create(schema)?);
-        let mut number = None;
+        self.check_name(name)?;
+        let mut new = None;
         loop {
             if let Some(seen) = self.look(session, name)? {
                 return if seen.entry.schema.accepts(schema) { Ok(seen) } else { Err(exists(name)) };
             }
-            let number = match number {
-                Some(number) => number,
-                None => *number.insert(self.next_number(session)?),
+            let entry = match &new {
+                Some(entry) => CatalogEntry::clone(entry),
+                None => {
+                    let schema = Arc::new(TableSchema::create(schema)?);
+                    let number = self.next_number(session)?;
+                    new.insert(CatalogEntry { table: number, group: number, schema }).clone()
+                }
             };
-            let entry = CatalogEntry { table: number, group: number, schema: Arc::clone(&new) };
             match self.store_entry(session, name, entry, Expect::Absent) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 other => return other,
@@ -277,7 +303,9 @@ impl PairStore {
     ) -> Result<SeenEntry> {
         let key = entry_key(name);
         let mark = put(session, &key, &entry.encode(&key), expect)?;
-        Ok(SeenEntry { entry, mark })
+        let seen = SeenEntry { entry, mark };
+        self.hints.lock().insert(name.into(), seen.clone());
+        Ok(seen)
     }
 
     /// Changes the entry of a table, of the one with this number if one is given; gives the entry before and after.
@@ -292,7 +320,10 @@ impl PairStore {
             if table.is_some_and(|table| table != before.entry.table) {
                 return Err(no_table(name));
             }
-            let after = change(&before.entry)?;
+            let (key, after) = (entry_key(name), change(&before.entry)?);
+            if after.encode(&key) == before.entry.encode(&key) {
+                return Ok((before.clone(), before));
+            }
             match self.store_entry(session, name, after, Expect::Same(before.mark)) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error),
@@ -317,6 +348,7 @@ impl PairStore {
 
     /// Gives a table another group, in which there is nothing; what was in the old one goes.
     fn clear(&self, session: &mut dyn Session, name: &str, table: Option<u32>) -> Result<SeenEntry> {
+        self.look(session, name)?.ok_or_else(|| no_table(name))?;
         let group = self.next_number(session)?;
         let cleared = |entry: &CatalogEntry| Ok(CatalogEntry { group, ..entry.clone() });
         let (before, after) = self.change(session, (name, table), cleared)?;
@@ -326,14 +358,20 @@ impl PairStore {
 
     fn drop_table(&self, session: &mut dyn Session, name: &str) -> Result<bool> {
         loop {
-            let Some(seen) = self.look(session, name)? else { return Ok(false) };
-            let delete = Command::Delete { key: &entry_key(name), expect: Expect::Same(seen.mark) };
-            match ask_one(session, delete) {
+            let key = entry_key(name);
+            if self.check_name(name).is_err() {
+                return Ok(false);
+            }
+            let Some(pair) = get(session, &key)? else { return Ok(false) };
+            match ask_one(session, Command::Delete { key: &key, expect: Expect::Same(pair.mark) }) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error),
                 Ok(_) => {
                     self.hints.lock().remove(name);
-                    self.free(session, seen.entry.group);
+                    // One that is damaged does not say where its rows are.
+                    if let Ok(entry) = CatalogEntry::decode(&key, &pair.value) {
+                        self.free(session, entry.group);
+                    }
                     return Ok(true);
                 }
             }
@@ -355,14 +393,17 @@ impl PairStore {
         mut pairs: Vec<Pair>,
         mut next: Option<Cursor>,
     ) -> Result<Vec<String>> {
-        let mut names = Vec::new();
+        let (mut names, mut walked) = (Vec::new(), HashSet::new());
         loop {
             for pair in pairs.iter().filter(|pair| *pair.key != counter_key()) {
                 CatalogEntry::decode(&pair.key, &pair.value)?;
-                let name = String::from_utf8(pair.key[GROUP_BYTES..].to_vec());
+                let name = String::from_utf8(pair.key.get(GROUP_BYTES..).unwrap_or_default().to_vec());
                 names.push(name.map_err(|_| Error::corrupted("a table whose name is no text"))?);
             }
             let Some(from) = next else { break };
+            if !walked.insert(from.clone()) {
+                return Err(unexpected("where to go on"));
+            }
             (pairs, next) = match ask_one(session, walk_of_names(from))? {
                 Answer::Walked(pairs, next) => (pairs, next),
                 _ => return Err(unexpected("pairs")),

@@ -12,15 +12,15 @@ use std::time::Duration;
 use super::{
     Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket,
 };
-use crate::limits::{KEY_BYTES_MAX, ROW_BYTES_MAX};
+use crate::limits::{FIELDS_MAX, KEY_BYTES_MAX, ROW_BYTES_MAX};
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result};
 
 const CAPABILITIES: Capabilities = Capabilities {
     name: "memory",
     key_bytes_max: GROUP_BYTES + KEY_BYTES_MAX,
-    // A row's values, and what is beside them in its body and before it.
-    value_bytes_max: ROW_BYTES_MAX + (1 << 20),
+    // A row's values, room for fixed fields that are null, and what is beside them in its body and before it.
+    value_bytes_max: ROW_BYTES_MAX + FIELDS_MAX * 4096 + (1 << 20),
     depth_max: 64,
     persists: false,
 };

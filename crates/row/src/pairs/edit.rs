@@ -13,7 +13,7 @@ use crate::schema::merge::MergePlan;
 use crate::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use crate::schema::table::TableSchema;
 use crate::stored_row::{StoredRow, StoredRowSpec};
-use crate::{FieldName, OwnedValue, Result, Value};
+use crate::{Error, FieldName, OwnedValue, Result, Value};
 
 /// A change of one row.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +40,8 @@ pub(super) struct Target<'p> {
     pub(super) key: &'p [u8],
     pub(super) schema: &'p Arc<TableSchema>,
     pub(super) now_ms: u64,
+    /// Bytes in a pair's value, at most.
+    pub(super) value_bytes_max: usize,
 }
 
 impl<F: FieldName> Edit<'_, F> {
@@ -59,7 +61,7 @@ impl<F: FieldName> Edit<'_, F> {
             Edit::Put(fields, expires_at_ms) => {
                 let plan = RowPlan::new(target.schema, fields)?;
                 let shape = (plan.body_bytes(), false);
-                Ok(target.stored(shape, expires_at_ms, |body| plan.encode(body)))
+                Ok(target.stored(shape, expires_at_ms, |body| plan.encode(body))?)
             }
             Edit::Update(fields, expiries) => {
                 let plan = DeltaPlan::new(target.schema, fields, expiries)?;
@@ -89,7 +91,7 @@ impl Target<'_> {
         plan.check_length()?;
         let expires_at_ms = expiry.after(old.map(|old| OldRow { expires_at_ms: old.expires_at_ms() }));
         let shape = (plan.body_bytes(), plan.has_field_expiry());
-        Ok(self.stored(shape, expires_at_ms, |body| plan.encode(body)))
+        self.stored(shape, expires_at_ms, |body| plan.encode(body))
     }
 
     /// The value of a row; `None` if it has expired by now.
@@ -98,9 +100,9 @@ impl Target<'_> {
         (body_bytes, has_field_expiry): (usize, bool),
         expires_at_ms: Option<u64>,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Option<Vec<u8>>> {
         if is_past(expires_at_ms, self.now_ms) {
-            return None;
+            return Ok(None);
         }
         let spec = StoredRowSpec {
             table: self.group,
@@ -112,9 +114,15 @@ impl Target<'_> {
             expires_at_ms,
             body_bytes,
         };
-        let mut value = vec![0; spec.stored_bytes()];
+        let (bytes, max) = (spec.stored_bytes(), self.value_bytes_max);
+        if bytes > max {
+            return Err(Error::invalid(format!(
+                "a row that takes {bytes} bytes; this store keeps at most {max}"
+            )));
+        }
+        let mut value = vec![0; bytes];
         spec.encode(&mut value, fill);
-        Some(value)
+        Ok(Some(value))
     }
 }
 

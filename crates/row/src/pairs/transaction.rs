@@ -16,17 +16,17 @@
 //! of a table that had been cleared. What was known of the table earlier only says where its rows probably are, to get them in the
 //! same exchange.
 //!
-//! **What has expired** by the reader's clock is answered as absent only once it is removed, or somebody else has written: of two clocks
-//! that differ one might show the row again.
+//! **A row that has expired** by the reader's clock is answered as absent only once it is removed, or somebody else has written: of two clocks
+//! that differ one might show it again. A field that has expired is absent by the reader's clock alone.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::PairStore;
 use super::catalog::{CatalogEntry, SeenEntry, entry_key};
 use super::edit::{Edit, Target};
-use super::exchange::{ask, ask_one, got, put, unexpected};
+use super::exchange::{ask, ask_one, get, put, unexpected};
 use super::held_row::HeldRow;
 use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, pair_key};
 use crate::schema::body::is_past;
@@ -43,40 +43,57 @@ pub struct Transaction {
     tables: HashMap<Box<str>, Option<SeenEntry>>,
     /// Rows at hand, by the keys of their pairs.
     rows: HashMap<Vec<u8>, RowAtHand>,
-    /// Other answers at hand.
-    walks: Vec<(Want, Walked)>,
-    counts: HashMap<Box<str>, u64>,
+    /// Steps of walks at hand.
+    walks: Vec<WalkAtHand>,
+    /// Counts at hand, each with the group that was counted.
+    counts: HashMap<Box<str>, (u32, u64)>,
     names: Option<Vec<String>>,
     /// Tables that were cleared for this attempt.
     cleared: Vec<Box<str>>,
+    /// Tables that were looked at again because a row seemed newer, and the mark that they still had.
+    looked_again: HashMap<Box<str>, Mark>,
     /// What was asked for and is not at hand.
     wanted: RefCell<Vec<Want>>,
 }
 
 /// Some rows of a table, and where to go on, if there are more.
-type Walked = (Vec<Pair>, Option<WalkCursor>);
+struct WalkAtHand {
+    table: Box<str>,
+    from: WalkCursor,
+    rows: usize,
+    /// The group that was walked.
+    group: u32,
+    pairs: Vec<Pair>,
+    next: Option<Cursor>,
+}
+
+impl WalkAtHand {
+    fn is(&self, table: &str, from: &WalkCursor, rows: usize, group: u32) -> bool {
+        *self.table == *table && self.from == *from && self.rows == rows && self.group == group
+    }
+}
 
 /// A row as it was got, and as it is to be.
 struct RowAtHand {
     /// What must be there for a change of it to happen: what was read, or anything.
     seen: Expect,
     /// The value of the pair that was read.
-    got: Option<Arc<[u8]>>,
+    got: Option<Box<[u8]>>,
     change: Option<NewValue>,
 }
 
 /// The value that a pair is to have; `None` if there is to be no pair.
-type NewValue = Option<Arc<[u8]>>;
+type NewValue = Option<Box<[u8]>>;
 
 impl RowAtHand {
     fn got(pair: Option<Pair>) -> RowAtHand {
         let seen = pair.as_ref().map_or(Expect::Absent, |pair| Expect::Same(pair.mark));
-        RowAtHand { seen, got: pair.map(|pair| pair.value.into()), change: None }
+        RowAtHand { seen, got: pair.map(|pair| pair.value), change: None }
     }
 
     /// The pair's value, a change included.
-    fn value(&self) -> Option<&Arc<[u8]>> {
-        self.change.as_ref().unwrap_or(&self.got).as_ref()
+    fn value(&self) -> Option<&[u8]> {
+        self.change.as_ref().unwrap_or(&self.got).as_deref()
     }
 
     fn version(&self) -> u64 {
@@ -95,21 +112,23 @@ enum Want {
     Count(Box<str>),
     Names,
     Create(Box<str>, Schema),
-    Learn(Box<str>, Vec<String>),
+    /// Names for the table of this name and number.
+    Learn(Box<str>, u32, Vec<String>),
     Clear(Box<str>),
 }
 
 /// Where a walk through the rows of a table goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WalkCursor {
-    /// The group that is walked; 0 at the start.
+    /// The table's number, and the group that is walked; 0 at the start.
+    table: u32,
     group: u32,
     at: Cursor,
 }
 
 impl WalkCursor {
     /// From the start of a table.
-    pub const START: WalkCursor = WalkCursor { group: 0, at: Cursor::START };
+    pub const START: WalkCursor = WalkCursor { table: 0, group: 0, at: Cursor::START };
 
     /// Bytes of memory it takes besides its own.
     pub fn bytes(&self) -> usize {
@@ -119,6 +138,9 @@ impl WalkCursor {
 
 /// Fetches in which tables change under one attempt, before that is told as a conflict.
 const LOOKS_MAX: usize = 64;
+
+/// Rows in one step of a walk, at most: they are all in memory at once.
+const WALK_ROWS_MAX: usize = 1_024;
 
 impl Transaction {
     pub(super) fn new(store: Arc<PairStore>) -> Transaction {
@@ -132,6 +154,7 @@ impl Transaction {
             counts: HashMap::new(),
             names: None,
             cleared: Vec::new(),
+            looked_again: HashMap::new(),
             wanted: RefCell::default(),
         }
     }
@@ -157,6 +180,8 @@ impl Transaction {
     pub(super) fn entry(&self, table: &str) -> Result<Option<&CatalogEntry>> {
         match self.tables.get(table) {
             Some(seen) => Ok(seen.as_ref().map(|seen| &seen.entry)),
+            // There can be no such table.
+            None if self.store.check_name(table).is_err() => Ok(None),
             None => Err(self.want(Want::Table(table.into()))),
         }
     }
@@ -182,8 +207,11 @@ impl Transaction {
         read: impl FnOnce(Option<&HeldRow<'_>>) -> Result<R>,
     ) -> Result<R> {
         let want = || self.want(Want::Row(table.into(), key.into()));
-        let Some(seen) = self.tables.get(table) else { return Err(want()) };
-        let entry = &seen.as_ref().ok_or_else(|| no_table(table))?.entry;
+        let entry = match self.tables.contains_key(table) || self.store.check_name(table).is_err() {
+            true => self.existing(table)?,
+            // The table is wanted with it.
+            false => return Err(want()),
+        };
         if self.store.check_key(key).is_err() {
             // There can be no such row.
             return read(None);
@@ -219,16 +247,23 @@ impl Transaction {
         if row.is_none() && edit.needs_row() {
             return Err(self.want(Want::Row(table.into(), key.into())));
         }
-        let target = Target { group: entry.group, key, schema: &entry.schema, now_ms: self.now_ms };
-        let held = match row {
-            Some(row) => self.held(&entry, key, row)?,
-            None => None,
+        let target = Target {
+            group: entry.group,
+            key,
+            schema: &entry.schema,
+            now_ms: self.now_ms,
+            value_bytes_max: self.store.backend.capabilities().value_bytes_max,
         };
-        let existed = held.is_some();
-        let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, error))?;
+        let existed = row.is_some_and(|row| row.value().is_some());
+        let held = match row {
+            // One that is damaged can be removed, too.
+            Some(row) if !matches!(edit, Edit::Delete) => self.held(&entry, key, row)?,
+            _ => None,
+        };
+        let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, &entry, error))?;
         if existed || value.is_some() || row.is_none() {
             let blind = RowAtHand { seen: Expect::Any, got: None, change: None };
-            self.rows.entry(pair).or_insert(blind).change = Some(value.map(Arc::from));
+            self.rows.entry(pair).or_insert(blind).change = Some(value.map(Vec::into_boxed_slice));
         }
         Ok(existed)
     }
@@ -239,14 +274,20 @@ impl Transaction {
     /// As [`Transaction::edit`].
     pub fn check<F: FieldName>(&self, table: &str, edit: &Edit<'_, F>) -> Result<()> {
         let entry = self.existing(table)?;
-        let target = Target { group: entry.group, key: &[], schema: &entry.schema, now_ms: self.now_ms };
-        edit.apply(target, None).map(drop).map_err(|error| self.refused(table, error))
+        let target = Target {
+            group: entry.group,
+            key: &[],
+            schema: &entry.schema,
+            now_ms: self.now_ms,
+            value_bytes_max: self.store.backend.capabilities().value_bytes_max,
+        };
+        edit.apply(target, None).map(drop).map_err(|error| self.refused(table, &entry, error))
     }
 
-    fn refused(&self, table: &str, error: PlanError) -> Error {
+    fn refused(&self, table: &str, entry: &CatalogEntry, error: PlanError) -> Error {
         match error {
             PlanError::Invalid(error) => error,
-            PlanError::Unknown(names) => self.want(Want::Learn(table.into(), names)),
+            PlanError::Unknown(names) => self.want(Want::Learn(table.into(), entry.table, names)),
         }
     }
 
@@ -281,17 +322,23 @@ impl Transaction {
         rows: usize,
         mut look: impl FnMut(&HeldRow<'_>) -> Result<()>,
     ) -> Result<Option<WalkCursor>> {
-        let entry = self.existing(table)?;
-        let want = Want::Walk(table.into(), from.clone(), rows);
-        let Some((_, (pairs, next))) = self.walks.iter().find(|(walk, _)| *walk == want) else {
-            return Err(self.want(want));
+        let (entry, rows) = (self.existing(table)?, rows.clamp(1, WALK_ROWS_MAX));
+        if *from != WalkCursor::START && from.table != entry.table {
+            return Err(Error::invalid("a walk goes on in the table that it began in"));
+        }
+        if *from != WalkCursor::START && from.group != entry.group {
+            // Its table was cleared: nothing of what it walked was there throughout.
+            return Ok(None);
+        }
+        let Some(walked) = self.walks.iter().find(|walk| walk.is(table, from, rows, entry.group)) else {
+            return Err(self.want(Want::Walk(table.into(), from.clone(), rows)));
         };
-        for pair in pairs {
-            let key = row_key(pair);
-            let stored = StoredRow::parse(entry.group, key, &pair.value)?;
+        for pair in &walked.pairs {
+            let stored = StoredRow::parse(entry.group, row_key(pair)?, &pair.value)?;
             look(&HeldRow::new(stored, &entry.schema, pair.mark.number(), self.now_ms))?;
         }
-        Ok(next.clone())
+        let (table, group) = (entry.table, entry.group);
+        Ok(walked.next.clone().map(|at| WalkCursor { table, group, at }))
     }
 
     /// About how many rows a table has, changes of this attempt left out: expired ones that nobody has come by are counted.
@@ -299,9 +346,9 @@ impl Transaction {
     /// # Errors
     /// `NotInMemory`; `NotFound` if there is no such table.
     pub fn count(&self, table: &str) -> Result<u64> {
-        self.existing(table)?;
-        let count = self.counts.get(table).copied();
-        count.ok_or_else(|| self.want(Want::Count(table.into())))
+        let group = self.existing(table)?.group;
+        let count = self.counts.get(table).filter(|(counted, _)| *counted == group);
+        count.map(|(_, count)| *count).ok_or_else(|| self.want(Want::Count(table.into())))
     }
 
     /// The names of all tables, in order.
@@ -324,7 +371,8 @@ impl Transaction {
         }
     }
 
-    /// Has all rows of a table removed: once for this attempt, at once, and whatever becomes of it.
+    /// Has all rows of a table removed: once for this attempt, at once, and whatever becomes of it. What was read of it before is not at hand any
+    /// more.
     ///
     /// # Errors
     /// `NotInMemory`; `NotFound` if there is no such table.
@@ -344,7 +392,8 @@ impl Transaction {
     /// Records what is not at hand.
     fn want(&self, want: Want) -> Error {
         let mut wanted = self.wanted.borrow_mut();
-        if !wanted.contains(&want) {
+        // A run wants a row once, and there may be many.
+        if matches!(want, Want::Row(..)) || !wanted.contains(&want) {
             wanted.push(want);
         }
         Error::new(ErrorKind::NotInMemory, "it is not at hand: have it fetched, then try again")
@@ -360,10 +409,16 @@ impl Transaction {
     /// row could be got.
     pub fn fetch(&mut self, session: &mut dyn Session) -> Result<()> {
         let mut wanted = std::mem::take(self.wanted.get_mut());
+        if wanted.is_empty() {
+            return Ok(());
+        }
         self.rows.retain(|_, row| row.seen != Expect::Any);
         self.rows.values_mut().for_each(|row| row.change = None);
-        self.change_catalog(session, &wanted)?;
-        wanted.retain(|want| !matches!(want, Want::Create(..) | Want::Learn(..) | Want::Clear(_)));
+        if self.change_catalog(session, &wanted)? {
+            // An error of what is still to be got would say that nothing was changed: the run wants it again.
+            self.forget_other_groups();
+            return Ok(());
+        }
         for _ in 0..LOOKS_MAX {
             wanted = self.fetch_once(session, wanted)?;
             if wanted.is_empty() {
@@ -381,15 +436,15 @@ impl Transaction {
         self.rows.retain(|key, _| groups.iter().any(|group| key.starts_with(group)));
     }
 
-    /// Does what was asked for to the catalog.
-    fn change_catalog(&mut self, session: &mut dyn Session, wanted: &[Want]) -> Result<()> {
-        let store = Arc::clone(&self.store);
+    /// Does what was asked for to the catalog; says whether that was something.
+    fn change_catalog(&mut self, session: &mut dyn Session, wanted: &[Want]) -> Result<bool> {
+        let (store, mut did) = (Arc::clone(&self.store), false);
         for want in wanted {
             let (name, seen) = match want {
                 Want::Create(name, schema) => (name, store.create(session, name, schema)?),
-                Want::Learn(name, names) => {
+                Want::Learn(name, table, names) => {
                     let learned = |schema: &TableSchema| schema.with_learned(names);
-                    (name, store.evolve(session, name, None, learned)?)
+                    (name, store.evolve(session, name, Some(*table), learned)?)
                 }
                 Want::Clear(name) => {
                     let seen = store.clear(session, name, None)?;
@@ -398,22 +453,23 @@ impl Transaction {
                 }
                 _ => continue,
             };
-            self.set_table(name, Some(seen));
+            self.tables.insert(name.clone(), Some(seen));
+            did = true;
         }
-        Ok(())
+        Ok(did)
     }
 
     /// Gets what it can in one exchange; gives back what could not be got, because more had to be known first.
     fn fetch_once(&mut self, session: &mut dyn Session, wanted: Vec<Want>) -> Result<Vec<Want>> {
-        let mut commands = Vec::new();
+        let mut commands = Commands::default();
         for want in &wanted {
             self.plan(want, &mut commands);
         }
-        let borrowed: Vec<Command<'_>> = commands.iter().map(PairCommand::command).collect();
+        let borrowed: Vec<Command<'_>> = commands.all.iter().map(PairCommand::command).collect();
         let answers = ask(session, &borrowed);
         drop(borrowed);
-        for (planned, answer) in commands.into_iter().zip(answers) {
-            self.take(planned, answer?, session)?;
+        for (command, answer) in commands.all.into_iter().zip(answers) {
+            self.take(command, answer?, session)?;
         }
         Ok(wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect())
     }
@@ -426,7 +482,7 @@ impl Transaction {
         }
     }
 
-    fn plan(&self, want: &Want, commands: &mut Vec<PairCommand>) {
+    fn plan(&self, want: &Want, commands: &mut Commands) {
         let (Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table)) = want
         else {
             if *want == Want::Names {
@@ -434,17 +490,13 @@ impl Transaction {
             }
             return;
         };
-        let get_table = PairCommand::Table(table.clone(), entry_key(table));
-        if !self.tables.contains_key(table) && !commands.contains(&get_table) {
-            commands.push(get_table);
+        if !self.tables.contains_key(table) {
+            commands.push_once(entry_key(table), |key| PairCommand::Table(table.clone(), key));
         }
         let Some(group) = self.group_of(table) else { return };
         match want {
             Want::Row(_, key) if self.store.check_key(key).is_ok() => {
-                let get = PairCommand::Row(group, pair_key(group, key));
-                if !commands.contains(&get) {
-                    commands.push(get);
-                }
+                commands.push_once(pair_key(group, key), |key| PairCommand::Row(group, key));
             }
             Want::Walk(_, from, rows) if from.group == 0 || from.group == group => {
                 commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows));
@@ -454,43 +506,38 @@ impl Transaction {
         }
     }
 
-    fn take(&mut self, planned: PairCommand, answer: Answer, session: &mut dyn Session) -> Result<()> {
-        match (planned, answer) {
+    fn take(&mut self, command: PairCommand, answer: Answer, session: &mut dyn Session) -> Result<()> {
+        match (command, answer) {
             (PairCommand::Table(name, key), Answer::Got(pair)) => {
-                let seen = pair.map(|pair| seen_entry(&key, &pair)).transpose()?;
-                self.set_table(&name, seen);
+                let seen = pair.map(|pair| self.store.seen_entry(&name, &key, &pair)).transpose()?;
+                self.tables.insert(name, seen);
             }
             (PairCommand::Row(group, pair_key), Answer::Got(pair)) => {
                 let row = self.unexpired(session, group, &pair_key, pair)?;
                 self.rows.insert(pair_key, RowAtHand::got(row));
             }
-            (PairCommand::Walk(table, group, from, rows), Answer::Walked(pairs, next)) => {
-                let mut live = Vec::with_capacity(pairs.len());
-                for pair in pairs {
+            (PairCommand::Walk(table, group, from, rows), Answer::Walked(walked, next)) => {
+                let mut pairs = Vec::with_capacity(walked.len());
+                for pair in walked {
+                    check_group(&pair, group)?;
                     let key = pair.key.clone();
-                    live.extend(self.unexpired(session, group, &key, Some(pair))?);
+                    pairs.extend(self.unexpired(session, group, &key, Some(pair))?);
                 }
-                let next = next.map(|at| WalkCursor { group, at });
-                self.walks.push((Want::Walk(table, from, rows), (live, next)));
+                self.walks.push(WalkAtHand { table, from, rows, group, pairs, next });
             }
-            (PairCommand::Count(table, _), Answer::Counted(count)) => {
-                self.counts.insert(table, count);
+            (PairCommand::Count(table, group), Answer::Counted(count)) => {
+                self.counts.insert(table, (group, count));
             }
-            (PairCommand::Names, Answer::Walked(pairs, next)) => self.take_names(session, pairs, next)?,
+            (PairCommand::Names, Answer::Walked(pairs, next)) => {
+                self.names = Some(self.store.names_from(session, pairs, next)?);
+            }
             _ => return Err(unexpected("what it was asked for")),
         }
         Ok(())
     }
 
-    fn set_table(&mut self, name: &str, seen: Option<SeenEntry>) {
-        match &seen {
-            Some(seen) => self.store.hints.lock().insert(name.into(), seen.clone()),
-            None => self.store.hints.lock().remove(name),
-        };
-        self.tables.insert(name.into(), seen);
-    }
-
-    /// A pair as it was got, unless its row has expired: then it is removed, and what is there afterwards counts.
+    /// A pair as it was got, unless its row has expired: then it is removed, and what is there afterwards counts. What is no row is told to
+    /// whoever reads it.
     fn unexpired(
         &self,
         session: &mut dyn Session,
@@ -499,8 +546,9 @@ impl Transaction {
         mut pair: Option<Pair>,
     ) -> Result<Option<Pair>> {
         while let Some(found) = &pair {
-            let stored = StoredRow::parse(group, row_key(found), &found.value)?;
-            if !is_past(stored.expires_at_ms(), self.now_ms) {
+            let expires_at_ms = StoredRow::parse(group, &pair_key[GROUP_BYTES..], &found.value)
+                .map(|row| row.expires_at_ms());
+            if !is_past(expires_at_ms.unwrap_or(None), self.now_ms) {
                 break;
             }
             let expect = Expect::Same(found.mark);
@@ -509,19 +557,9 @@ impl Transaction {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error),
             }
-            pair = got(ask_one(session, Command::Get { key: pair_key })?)?;
+            pair = get(session, pair_key)?;
         }
         Ok(pair)
-    }
-
-    fn take_names(
-        &mut self,
-        session: &mut dyn Session,
-        pairs: Vec<Pair>,
-        next: Option<Cursor>,
-    ) -> Result<()> {
-        self.names = Some(self.store.names_from(session, pairs, next)?);
-        Ok(())
     }
 
     /// Whether a want is served, by a table that is at hand and not older than the rows that were got with it.
@@ -530,42 +568,42 @@ impl Transaction {
         else {
             return true;
         };
-        let entry = match self.tables.get(table) {
+        let (entry, mark) = match self.tables.get(table) {
             None => return false,
             // The call will be told.
             Some(None) => return true,
-            Some(Some(seen)) => &seen.entry,
+            Some(Some(seen)) => (&seen.entry, seen.mark),
         };
         let (group, version) = (entry.group, entry.schema.version());
-        let is_older = |pair_key: &[u8], value: &[u8]| {
+        let is_newer = |pair_key: &[u8], value: &[u8]| {
             let row = StoredRow::parse(group, &pair_key[GROUP_BYTES..], value);
             row.is_ok_and(|row| row.schema_version() > version)
         };
-        let is_stale = match want {
+        let has_newer = match want {
             Want::Row(_, key) if self.store.check_key(key).is_ok() => {
-                match self.rows.get(&pair_key(group, key)) {
+                let key = pair_key(group, key);
+                match self.rows.get(&key) {
                     None => return false,
-                    Some(row) => row.got.as_ref().is_some_and(|value| is_older(&pair_key(group, key), value)),
+                    Some(row) => row.got.as_ref().is_some_and(|value| is_newer(&key, value)),
                 }
             }
-            Want::Walk(_, from, _) if from.group != 0 && from.group != group => {
-                // Its table was cleared: nothing of what it walked was there throughout.
-                self.walks.push((want.clone(), (Vec::new(), None)));
-                false
+            Want::Walk(_, from, _) if from.group != 0 && from.group != group => false,
+            Want::Walk(_, from, rows) => {
+                match self.walks.iter().find(|walk| walk.is(table, from, *rows, group)) {
+                    None => return false,
+                    Some(walk) => walk.pairs.iter().any(|pair| is_newer(&pair.key, &pair.value)),
+                }
             }
-            Want::Walk(..) => match self.walks.iter().find(|(walk, _)| walk == want) {
-                None => return false,
-                Some((_, (pairs, _))) => pairs.iter().any(|pair| {
-                    !pair.key.starts_with(&group.to_be_bytes()) || is_older(&pair.key, &pair.value)
-                }),
-            },
+            Want::Count(_) => return self.counts.get(table).is_some_and(|(counted, _)| *counted == group),
             _ => false,
         };
-        if is_stale {
+        // A row that is still newer than what was looked at again for it is damaged, or the table is: who reads it is told.
+        if has_newer && self.looked_again.insert(table.clone(), mark) != Some(mark) {
             self.tables.remove(table);
-            self.walks.retain(|(walk, _)| walk != want);
+            self.walks.retain(|walk| walk.table != *table);
+            return false;
         }
-        !is_stale
+        true
     }
 
     /// Stores the row that was changed. Blocks; the session is this attempt's alone meanwhile. Does nothing if none was.
@@ -582,25 +620,65 @@ impl Transaction {
             let message = "a change that depends on more than one row; this store changes one row at a time";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        for (key, row) in &mut self.rows {
-            let Some(value) = row.change.take() else { continue };
-            row.seen = match &value {
-                Some(value) => Expect::Same(put(session, key, value, row.seen)?),
-                // It was not there, and is not to be.
-                None if row.seen == Expect::Absent => Expect::Absent,
-                None => match ask_one(session, Command::Delete { key, expect: row.seen })? {
-                    Answer::Deleted(_) => Expect::Absent,
-                    _ => return Err(unexpected("whether there was a pair")),
-                },
-            };
-            row.got = value;
+        let Some((key, row)) = self.rows.iter_mut().find(|(_, row)| row.change.is_some()) else {
+            return Ok(());
+        };
+        let is_new = row.seen == Expect::Absent;
+        let seen = match row.change.as_ref().and_then(Option::as_ref) {
+            Some(value) => Expect::Same(put(session, key, value, row.seen)?),
+            // It was not there, and is not to be.
+            None if is_new => Expect::Absent,
+            None => match ask_one(session, Command::Delete { key, expect: row.seen })? {
+                Answer::Deleted(_) => Expect::Absent,
+                _ => return Err(unexpected("whether there was a pair")),
+            },
+        };
+        (row.seen, row.got) = (seen, row.change.take().flatten());
+        if is_new && row.got.is_some() {
+            let key = key.clone();
+            self.check_still_there(session, &key)?;
         }
         Ok(())
+    }
+
+    /// That a row was absent may be because its table was cleared, and its group freed, since the attempt began. If so, nobody can say whether the
+    /// row was stored before that or comes after it, where others would not see it.
+    fn check_still_there(&self, session: &mut dyn Session, pair_key: &[u8]) -> Result<()> {
+        let at_hand = self.tables.iter().filter_map(|(name, seen)| Some((name, seen.as_ref()?)));
+        for (name, seen) in at_hand.filter(|(_, seen)| pair_key.starts_with(&seen.entry.group.to_be_bytes()))
+        {
+            let now = self.store.look(session, name);
+            if now.is_ok_and(|now| now.is_some_and(|now| now.entry.group == seen.entry.group)) {
+                return Ok(());
+            }
+        }
+        let message = "its table was cleared, or could not be looked at again: the row may have been stored, and may be gone";
+        Err(Error::new(ErrorKind::Indeterminate, message))
+    }
+}
+
+/// Commands of one exchange.
+#[derive(Default)]
+struct Commands {
+    all: Vec<PairCommand>,
+    /// Keys that are got.
+    keys: HashSet<Vec<u8>>,
+}
+
+impl Commands {
+    fn push(&mut self, command: PairCommand) {
+        self.all.push(command);
+    }
+
+    /// Adds the command for a key unless it is there.
+    fn push_once(&mut self, key: Vec<u8>, command: impl FnOnce(Vec<u8>) -> PairCommand) {
+        if self.keys.insert(key.clone()) {
+            self.all.push(command(key));
+        }
     }
 }
 
 /// A command for something that is wanted.
-#[derive(Debug, Clone, PartialEq)]
 enum PairCommand {
     Table(Box<str>, Vec<u8>),
     Row(u32, Vec<u8>),
@@ -622,12 +700,15 @@ impl PairCommand {
     }
 }
 
-fn row_key(pair: &Pair) -> &[u8] {
-    &pair.key[GROUP_BYTES..]
+fn check_group(pair: &Pair, group: u32) -> Result<()> {
+    match pair.key.starts_with(&group.to_be_bytes()) {
+        true => Ok(()),
+        false => Err(unexpected("pairs of the group that it was asked for")),
+    }
 }
 
-pub(super) fn seen_entry(key: &[u8], pair: &Pair) -> Result<SeenEntry> {
-    Ok(SeenEntry { entry: CatalogEntry::decode(key, &pair.value)?, mark: pair.mark })
+fn row_key(pair: &Pair) -> Result<&[u8]> {
+    pair.key.get(GROUP_BYTES..).ok_or_else(|| unexpected("a key"))
 }
 
 pub(super) fn no_table(name: &str) -> Error {
