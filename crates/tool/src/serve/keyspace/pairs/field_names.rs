@@ -50,7 +50,8 @@ pub fn decoded(name: &str) -> Option<Cow<'_, [u8]>> {
         bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
         rest = tail;
     }
-    Some(Cow::Owned(bytes))
+    // Another spelling of a name would be shown and could not be asked for.
+    (encoded(&bytes) == name).then_some(Cow::Owned(bytes))
 }
 
 #[cfg(test)]
