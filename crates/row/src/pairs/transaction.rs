@@ -281,7 +281,7 @@ impl Transaction {
             now_ms: self.now_ms,
             value_bytes_max: self.store.backend.capabilities().value_bytes_max,
         };
-        edit.apply(target, None).map(drop).map_err(|error| self.refused(table, &entry, error))
+        edit.apply(target, None).map(drop).map_err(|error| self.refused(table, entry, error))
     }
 
     fn refused(&self, table: &str, entry: &CatalogEntry, error: PlanError) -> Error {
@@ -382,6 +382,13 @@ impl Transaction {
         }
         self.existing(table)?;
         Err(self.want(Want::Clear(table.into())))
+    }
+
+    /// Bytes of the rows that are at hand, as they were got.
+    pub fn bytes_at_hand(&self) -> usize {
+        let rows = self.rows.values().filter_map(|row| row.got.as_ref()).map(|value| value.len());
+        let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| pair.value.len());
+        rows.sum::<usize>() + walked.sum::<usize>()
     }
 
     /// Whether something is to be fetched.

@@ -40,6 +40,9 @@ impl Failure {
     pub const NO_ORDER: Failure = Failure::text(
         "ERR this store keeps rows as pairs: it has no order of rows, no snapshots and no log, which the command needs",
     );
+    /// A command looks at more than may be in memory for it ([`limits::AT_HAND_BYTES_MAX`](super::limits::AT_HAND_BYTES_MAX)).
+    pub const TOO_MUCH_AT_HAND: Failure =
+        Failure::text("ERR the rows that the command looks at have more than 256 MiB together");
     /// What is asked for is that something is durable.
     pub const NOT_DURABLE: Failure =
         Failure::text("ERR this store is not made durable by the server: see INFO, durability");

@@ -270,6 +270,14 @@ impl Keyspace {
         }
     }
 
+    /// Why the command can not be done, if that was found out since it was given before.
+    pub fn take_failure(&mut self) -> Option<Failure> {
+        match self {
+            Keyspace::Tiered(_) => None,
+            Keyspace::Pairs(keys) => keys.take_failure(),
+        }
+    }
+
     /// Whether it has changed something that waits to be made ([`Wants::Step`]).
     pub fn will_commit(&self) -> bool {
         match self {

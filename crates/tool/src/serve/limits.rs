@@ -34,6 +34,10 @@ pub const FLUSH_BYTES: usize = 1 << 20;
 pub const SCAN_ROWS_MAX: usize = 16 << 10;
 /// Bytes of keys, or of fields and values, after which one SCAN or HSCAN ends; a row's own fields come together.
 pub const SCAN_BYTES_MAX: usize = 16 << 20;
+/// Bytes of rows that one command, or transaction, may have at hand of a store of pairs.
+pub const AT_HAND_BYTES_MAX: usize = 256 << 20;
+/// Keys of one command whose rows are fetched from such a store at once.
+pub const PREFETCHED_KEYS_MAX: usize = 64;
 /// Bytes of the keys of one KEYS at a store of pairs, where they are in memory together.
 pub const KEYS_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a hash that is copied or renamed, with those that each of its fields takes besides: it is read into memory, and written

@@ -337,11 +337,14 @@ impl Server {
         session.attempt = Some(attempt);
     }
 
-    /// Why the command that is given again can not be done, if that was found out meanwhile: a transaction is over with it.
+    /// Why the command that is given again can not be done, if that was found out meanwhile: a transaction is over with it. INFO looks for
+    /// itself.
     #[cold]
     pub fn take_failure(&mut self, client: usize, command: &Command) -> Option<Failure> {
-        let Keyspace::Pairs(keys) = &mut self.keyspace else { return None };
-        let failure = keys.take_failure()?;
+        if command.full_name() == "info" {
+            return None;
+        }
+        let failure = self.keyspace.take_failure()?;
         if command.full_name() == "exec" {
             self.sessions[client].multi = None;
             self.unwatch(client);

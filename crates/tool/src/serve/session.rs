@@ -242,9 +242,10 @@ impl Session {
         self.multi = None;
     }
 
-    /// Bytes of memory the transaction and watches take.
+    /// Bytes of memory the transaction, watches and a reply that waits take.
     pub fn memory_bytes(&self) -> usize {
-        self.multi.as_ref().map_or(0, |multi| multi.bytes) + self.watched.bytes()
+        let held = self.held.as_ref().map_or(0, |held| held.reply.capacity());
+        self.multi.as_ref().map_or(0, |multi| multi.bytes) + self.watched.bytes() + held
     }
 
     /// Whether it waits for something other than its own next command: a sync, space, the end of a pause.

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_sim::eventually;
 
@@ -300,4 +301,62 @@ fn a_hash_of_expired_fields_is_no_key() {
     ]);
     clock.advance_ms(2_000);
     client.script(&[("INCR h", "1"), ("PTTL h", "-1"), ("TYPE h", "string")]);
+}
+
+/// A store that fails is told, command by command, and the connection and its transactions go on.
+#[test]
+fn a_store_that_is_closed_is_told() {
+    let backend = MemoryBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &[]);
+    let mut client = server.client();
+    client.script(&[("SET k 1", "OK"), ("WATCH k", "OK"), ("MULTI", "OK"), ("INCR k", "QUEUED")]);
+    backend.close().unwrap();
+    assert!(client.run("EXEC").starts_with("(MISCONF "));
+    client.script(&[("EXEC", "(ERR EXEC without MULTI)"), ("PING", "PONG")]);
+    for line in ["GET k", "SET k 2", "KEYS *", "DBSIZE", "FLUSHALL", "SCAN 0"] {
+        let reply = client.run(line);
+        assert!(reply.starts_with("(MISCONF "), "{line}: {reply}");
+    }
+    assert!(client.run("INFO server").contains("hedgerow_version"));
+    let info = client.run("INFO");
+    assert!(info.contains("total_commands_processed") && !info.contains("# Keyspace"), "{info}");
+}
+
+/// Commands that wait for the store when the server stops are done and answered, or not done.
+#[test]
+fn who_stops_the_server_loses_no_answers() {
+    let backend = MemoryBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &[]);
+    let mut clients: Vec<_> = (0..8).map(|_| server.client()).collect();
+    for client in &mut clients {
+        (0..200).for_each(|_| client.send(&[b"INCR", b"counter"]));
+    }
+    let mut answered = 1;
+    assert!(clients[0].reply().parse::<u64>().is_ok());
+    server.stop();
+    for client in &mut clients {
+        while client.try_reply().is_some() {
+            answered += 1;
+        }
+    }
+    let other = Server::start_over_pairs(&backend, &clock(), &[]);
+    let counted: u64 = other.client().run("GET counter").trim_matches('"').parse().unwrap();
+    assert_eq!(counted, answered);
+}
+
+/// A command looks at a bounded number of bytes, whatever its keys.
+#[test]
+fn rows_at_hand_are_bounded() {
+    let server = server();
+    let mut client = server.client();
+    let value = vec![b'v'; 30 << 20];
+    for n in 0..10 {
+        assert_eq!(client.run_words(&[b"SET", format!("k{n}").as_bytes(), &value]), "OK");
+    }
+    let many: Vec<String> = (0..10).map(|n| format!("k{n}")).collect();
+    assert!(client.run(&format!("EXISTS {}", many.join(" "))).contains("more than 256 MiB"));
+    assert_eq!(client.run(&format!("EXISTS {}", many[..8].join(" "))), "8");
+    // More keys than are fetched at once.
+    let absent: Vec<String> = (0..300).map(|n| format!("none{n}")).collect();
+    assert_eq!(client.run(&format!("EXISTS {} k1", absent.join(" "))), "1");
 }

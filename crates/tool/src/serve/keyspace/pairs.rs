@@ -153,7 +153,8 @@ impl PairKeyspace {
 
     /// Has the rows of keys fetched with what the command will be found to lack.
     pub fn prefetch<'k>(&self, space: usize, keys: impl Iterator<Item = &'k [u8]>) {
-        for key in keys {
+        let range = self.attempt.next_keys();
+        for key in keys.skip(range.start).take(range.len()) {
             let (table, row) = locate(space, key);
             self.attempt.transaction.prefetch(&table, row);
         }

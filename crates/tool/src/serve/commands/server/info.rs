@@ -41,11 +41,16 @@ pub fn info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let is_named = |name: &str| wanted.iter().any(|word| is_word(word, name));
     let all_of_them = is_named("all") || is_named("everything");
     let defaults = wanted.is_empty() || is_named("default");
-    // What it counts may have to be got first.
-    context.server.keyspace.len(0)?;
+    let is_shown = |name: &str, is_default: bool| all_of_them || is_named(name) || defaults && is_default;
+    // A store that fails is looked into by INFO: all but the keys is told all the same.
+    let has_keys = context.server.keyspace.take_failure().is_none();
+    if has_keys && is_shown("keyspace", true) {
+        // What it counts may have to be got first.
+        context.server.keyspace.len(0)?;
+    }
     let mut text = String::new();
     for (name, is_default, section) in SECTIONS {
-        if all_of_them || is_named(name) || defaults && *is_default {
+        if is_shown(name, *is_default) && (has_keys || *name != "keyspace") {
             if !text.is_empty() {
                 text.push_str("\r\n");
             }

@@ -5,6 +5,7 @@
 //! know commands or clients.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use hedgerow::{ErrorKind, Schema, Type};
 use hedgerow_row::backend::Session;
@@ -12,6 +13,7 @@ use hedgerow_row::pairs::{PairDb, Transaction};
 
 use super::scan::{KeyScan, ScannedKeys};
 use crate::serve::failure::{Failure, Outcome};
+use crate::serve::limits;
 
 /// What is asked for beside rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +76,8 @@ pub struct Attempt {
     done: Vec<(Chore, Outcome<Done>)>,
     /// Something was asked for that is not at hand.
     missed: Cell<bool>,
+    /// Keys of the command that were asked for together.
+    prefetched: Cell<usize>,
     /// The command can not be done.
     failure: Option<Failure>,
 }
@@ -86,6 +90,7 @@ impl Attempt {
             wanted: RefCell::default(),
             done: Vec::new(),
             missed: Cell::new(false),
+            prefetched: Cell::new(0),
             failure: None,
         }
     }
@@ -125,6 +130,13 @@ impl Attempt {
         self.done.iter().any(|(known, _)| known == chore)
     }
 
+    /// Which of the command's keys are to be asked for together now: some more each time.
+    pub fn next_keys(&self) -> Range<usize> {
+        let first = self.prefetched.get();
+        self.prefetched.set(first.saturating_add(limits::PREFETCHED_KEYS_MAX));
+        first..self.prefetched.get()
+    }
+
     /// The command begins anew, with what is at hand.
     pub fn begin(&mut self) {
         self.missed.set(false);
@@ -145,6 +157,7 @@ impl Attempt {
         self.transaction.restart();
         self.done.retain(|(chore, _)| !matches!(chore, Chore::Scan(_)));
         self.missed.set(false);
+        self.prefetched.set(0);
     }
 
     /// Goes a step on. Blocks.
@@ -160,6 +173,9 @@ impl Attempt {
             Step::Commit => self.transaction.commit(session),
         };
         match advanced {
+            Ok(()) if step == Step::Fetch && self.transaction.bytes_at_hand() > limits::AT_HAND_BYTES_MAX => {
+                Ended::Failed(Failure::TOO_MUCH_AT_HAND)
+            }
             Ok(()) => Ended::Well,
             Err(error) => match (error.kind(), step) {
                 // With a table that was made, or went, meanwhile the command may mean something else.
