@@ -70,9 +70,9 @@ fn version_of(row: &RowRef<'_>) -> Result<u8> {
 
 fn seen(snapshot: &Snapshot, table: &Table, key: &[u8]) -> Option<u8> {
     let row = snapshot.get(table, key).expect("what a snapshot sees can be read")?;
-    let Value::Bytes(value) = row.get("value") else { panic!("a row without its value") };
+    let Ok(Value::Bytes(value)) = row.get("value") else { panic!("a row without its value") };
     assert!(value.iter().all(|&byte| byte == value[0]), "bytes that were freed");
-    let Value::UInt(version) = row.get("version") else { panic!("a row without its version") };
+    let Ok(Value::UInt(version)) = row.get("version") else { panic!("a row without its version") };
     Some(version as u8)
 }
 
