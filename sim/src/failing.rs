@@ -45,7 +45,7 @@ impl BackendFault {
 
 type Decide = dyn Fn(u64) -> Option<BackendFault> + Send + Sync;
 
-/// See [the module](self). All clones count together.
+/// A backend of pairs of which some commands go wrong, in front of one of which none do. All clones count together.
 #[derive(Clone)]
 pub struct FailingBackend {
     behind: Arc<dyn Backend>,

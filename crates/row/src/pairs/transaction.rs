@@ -35,7 +35,8 @@ use crate::schema::table::TableSchema;
 use crate::stored_row::StoredRow;
 use crate::{Error, ErrorKind, FieldName, Result, Schema};
 
-/// See [the module](self).
+/// An attempt at reading and changing rows that never waits: a run of calls over what is at hand, made again until all of it is, and committed if nobody came
+/// in between.
 pub struct Transaction {
     store: Arc<PairStore>,
     now_ms: u64,
