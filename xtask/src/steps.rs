@@ -153,9 +153,21 @@ fn with_miri(package: &[&str], modules: &[&str], provenance: &str) -> Command {
     command
 }
 
-/// Those that were seen to end there within minutes.
-const TSAN_TESTS: [&str; 4] =
-    ["concurrency::calls_on_a_key", "concurrency::readers_never_see", "--skip", "when_durable_at_once"];
+/// Those in which threads meet, and which were seen to end there within minutes.
+const TSAN_TESTS: [&str; 12] = [
+    "concurrency::calls_on_a_key",
+    "concurrency::readers_never_see",
+    "concurrency::snapshots_are_consistent",
+    "reclaim::a_table_cleared_under_writers",
+    "reclaim::all_writers_of_a_failed_group_commit",
+    "reclaim::counts_are_right_after_all_threads_met",
+    "reclaim::rows_merged_in_place_are_read_whole",
+    "reclaim::what_is_seen_of_a_batch",
+    "backup::a_backup_is_a_prefix",
+    "backup::rows_that_are_merged_in_place",
+    "--skip",
+    "when_durable_at_once",
+];
 
 /// The standard library is instrumented, too, or what it orders would not be seen. A report fails the test's process; none is suppressed.
 fn tsan(_: &Path) -> Outcome {
