@@ -20,8 +20,15 @@ use scan::Module;
 const ALIASES_MAX: usize = 16;
 
 /// The crates that are looked at, by the folders of their sources.
-const CRATES: &[&str] =
-    &["crates/device/src", "crates/row/src", "crates/engine/src", "crates/tool/src", "sim/src", "xtask/src"];
+const CRATES: &[&str] = &[
+    "crates/device/src",
+    "crates/row/src",
+    "crates/row-derive/src",
+    "crates/engine/src",
+    "crates/tool/src",
+    "sim/src",
+    "xtask/src",
+];
 
 /// Says what is wrong with the imports and the names of all crates under `root`.
 pub(crate) fn check(root: &Path, problems: &mut Vec<String>) {

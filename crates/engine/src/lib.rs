@@ -68,10 +68,36 @@ pub use hedgerow_row::key;
 #[doc(inline)]
 pub use hedgerow_row::{
     Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromKey, FromValue, Key,
-    OwnedValue, Result, Row, Schema, Type, Value, limits, row,
+    OwnedValue, ReadFields, Result, Row, Schema, Type, TypedRow, Value, limits, row,
 };
 #[doc(inline)]
 pub use hedgerow_row::{backend, pairs};
+/// ```
+/// use hedgerow::{Db, Row};
+///
+/// #[derive(Row)]
+/// struct User {
+///     name: String,
+///     mail: Option<String>, // nullable
+///     #[row(rename = "years", default = 18)]
+///     age: u32,
+/// }
+///
+/// # fn main() -> hedgerow::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("hedgerow-derive-{}", std::process::id()));
+/// let db = Db::open(&dir)?;
+/// let users = db.ensure_table("users", <User as hedgerow::TypedRow>::schema())?;
+/// users.put_row("ada", &User { name: "Ada".into(), mail: None, age: 36 })?;
+/// users.update("ada", &hedgerow::row! { years: 37 })?; // one field, as in any table
+/// let ada: User = users.get_row("ada")?.expect("it was just written");
+/// assert_eq!((ada.name.as_str(), ada.mail, ada.age), ("Ada", None, 37));
+/// # db.close()?;
+/// # std::fs::remove_dir_all(dir).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "derive")]
+pub use hedgerow_row_derive::Row;
 pub use options::{CacheMode, CachePolicy, Durability, Options};
 
 pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};

@@ -6,7 +6,7 @@
 use std::time::SystemTime;
 
 use crate::schema::time_of_micros;
-use crate::{Error, FieldName, Result, Type, Value};
+use crate::{Error, FieldName, Result, Schema, Type, Value};
 
 /// What a field's value can be read as: [`Row::get_as`](crate::Row::get_as).
 ///
@@ -25,6 +25,21 @@ pub trait FieldValue: for<'v> FromValue<'v> {
 
     /// The value to write.
     fn to_value(&self) -> Value<'_>;
+}
+
+impl Schema {
+    /// Adds a field of a Rust type: an `Option` is nullable.
+    pub fn field_of<T: FieldValue>(self, name: impl Into<String>) -> Schema {
+        match T::NULLABLE {
+            true => self.nullable(name, T::KIND),
+            false => self.field(name, T::KIND),
+        }
+    }
+
+    /// Adds a field of a Rust type: `default` in rows that are written without it.
+    pub fn field_of_with_default<T: FieldValue>(self, name: impl Into<String>, default: &T) -> Schema {
+        self.field_with_default(name, T::KIND, default.to_value())
+    }
 }
 
 /// Reads `value`, which `field` holds, as a `T`.

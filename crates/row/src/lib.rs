@@ -26,7 +26,7 @@
 //! | [`key`] | the bytes of keys that are strings, integers, tuples |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `owned_row`, `change`, [`expiry`] | a row as callers keep it, what they may make of one, and when it is to be gone |
-//! | [`field_value`] | Rust's types as values of fields |
+//! | [`field_value`], `typed_row` | Rust's types as values of fields, and structs as rows |
 //! | `error` | what the caller should do about an error |
 //! | [`le_bytes`] | numbers in bytes at rest |
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -47,6 +47,7 @@ pub mod row_expiry;
 pub mod schema;
 pub mod stored_row;
 mod sync;
+mod typed_row;
 
 pub use change::Change;
 pub use error::{Error, ErrorKind, Result};
@@ -55,3 +56,4 @@ pub use field_value::{FieldValue, FromValue};
 pub use key::{FromKey, Key};
 pub use owned_row::Row;
 pub use schema::{Field, FieldId, FieldName, OwnedValue, Schema, Type, Value};
+pub use typed_row::{ReadFields, TypedRow};

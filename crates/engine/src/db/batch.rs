@@ -28,7 +28,7 @@ use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::space::Claim;
-use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, Value};
+use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
 use staged::{FieldWrite, Op, Staged, StagedWrite};
 
@@ -88,6 +88,14 @@ impl Batch {
         self.staged.add_put(table, key, fields, None)?;
         self.belongs(table);
         Ok(())
+    }
+
+    /// Adds a [`Table::put_row`].
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn put_row<T: TypedRow>(&mut self, table: &Table, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        self.put(table, key, row.to_fields().as_ref())
     }
 
     /// Adds a [`Table::put_expiring`]. A `Duration` counts from now, not from when the batch is written.

@@ -40,7 +40,7 @@ use crate::index::{Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
 use crate::log::{self, LogView};
 use crate::sync::atomic::Ordering;
-use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, Result, Row, Schema, Value};
+use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -342,6 +342,12 @@ pub struct RowRef<'a> {
     chain: Chain<'a>,
     now_ms: u64,
     expires_at_ms: Option<u64>,
+}
+
+impl ReadFields for RowRef<'_> {
+    fn value(&self, field: &str) -> Result<Value<'_>> {
+        self.get(field)
+    }
 }
 
 impl<'a> RowRef<'a> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::engine::Engine;
 use super::read::RowRef;
-use crate::{Error, FieldId, FieldName, Key, OwnedValue, Result, Row};
+use crate::{Error, FieldId, FieldName, Key, OwnedValue, Result, Row, TypedRow};
 
 /// The store as it was at one moment: a sequence. Reads through it see every write up to then and none after, batches
 /// whole. While it lives, the versions it may need keep their place in the fast tier. Rows that have expired since are
@@ -41,6 +41,14 @@ impl Snapshot {
     /// As [`Table::get`]; `Invalid` for a table of another store.
     pub fn get(&self, table: &Table, key: &(impl Key + ?Sized)) -> Result<Option<Row>> {
         self.read(table, key, |row| row.to_row())
+    }
+
+    /// The row as a struct with `#[derive(Row)]`.
+    ///
+    /// # Errors
+    /// As [`Table::get_row`]; `Invalid` for a table of another store.
+    pub fn get_row<T: TypedRow>(&self, table: &Table, key: &(impl Key + ?Sized)) -> Result<Option<T>> {
+        self.read(table, key, |row| T::from_row(row))
     }
 
     /// Some fields of the row, copied.

@@ -18,7 +18,9 @@ use super::shared_table::expiring::Expiring;
 use super::write::{At, Edit, Step};
 use crate::index::Slot;
 use crate::sync::atomic::Ordering;
-use crate::{Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{
+    Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, TypedRow, Value,
+};
 
 /// A table. Cheap to clone, `Send + Sync`.
 ///
@@ -168,6 +170,14 @@ impl Table {
         self.engine.put(&self.shared, key.key_bytes().as_ref(), fields, self.unix_ms(expiry.into()))
     }
 
+    /// [`Table::put`] of a struct with `#[derive(Row)]`: all its fields; others of the table take their default.
+    ///
+    /// # Errors
+    /// See [`Table`].
+    pub fn put_row<T: TypedRow>(&self, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        self.put(key, row.to_fields().as_ref())
+    }
+
     /// Writes the named fields, without reading the row; makes it if there is none. Keeps the row's expiry, clears that of
     /// the fields it writes. `Null` removes a nullable field.
     ///
@@ -200,6 +210,14 @@ impl Table {
 
     fn get_bytes(&self, key: &[u8]) -> Result<Option<Row>> {
         self.engine.read(&self.shared, key, None, None, |row| row.to_row())
+    }
+
+    /// The row as a struct with `#[derive(Row)]`.
+    ///
+    /// # Errors
+    /// See [`Table`]; those of [`TypedRow::from_row`].
+    pub fn get_row<T: TypedRow>(&self, key: &(impl Key + ?Sized)) -> Result<Option<T>> {
+        self.read(key, |row| T::from_row(row))
     }
 
     /// Some fields of the row, copied. Only their bytes are read.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hedgerow::{
     Batch, Change, Db, ErrorKind, Expiry, Options, OwnedValue, Scan, Schema, Table, TableChanges, Type,
-    Value, row,
+    TypedRow, Value, row,
 };
 use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
@@ -287,4 +287,46 @@ fn a_snapshot_reads_all_that_a_table_reads() {
     ];
     assert!(refused.into_iter().all(|error| error.unwrap().kind() == ErrorKind::Invalid));
     assert_eq!(then.scan(&other).for_each(|_, _| Ok(true)).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[derive(hedgerow::Row, Debug, Clone, PartialEq)]
+struct User {
+    name: String,
+    #[row(rename = "years", default = 18)]
+    age: u32,
+    joined: SystemTime,
+    mail: Option<String>,
+    tag: [u8; 4],
+    score: f64,
+}
+
+#[test]
+fn a_struct_is_a_row() {
+    let db = db();
+    let users = db.ensure_table("users", User::schema()).unwrap();
+    let fields: Vec<_> = users.schema().fields().iter().map(|f| (f.name().to_owned(), f.kind())).collect();
+    let kinds = [Type::String, Type::U32, Type::Timestamp, Type::String, Type::FixedBytes(4), Type::F64];
+    let names = ["name", "years", "joined", "mail", "tag", "score"];
+    assert_eq!(fields, names.map(str::to_owned).into_iter().zip(kinds).collect::<Vec<_>>());
+    let joined = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let ada = User { name: "Ada".into(), age: 36, joined, mail: None, tag: *b"abcd", score: 0.5 };
+    users.put_row("ada", &ada).unwrap();
+    assert_eq!(users.get_row("ada").unwrap(), Some(ada.clone()));
+    assert_eq!(User::from_row(&users.get("ada").unwrap().unwrap()).unwrap(), ada);
+    let mut batch = Batch::new();
+    let grace = User { mail: Some("grace@navy.mil".into()), ..ada.clone() };
+    batch.put_row(&users, "grace", &grace).unwrap();
+    db.write(batch).unwrap();
+    let then = db.snapshot();
+    users.update("grace", &row! { years: 46 }).unwrap();
+    assert_eq!(users.get_row::<User>("grace").unwrap().unwrap().age, 46);
+    assert_eq!(then.get_row(&users, "grace").unwrap(), Some(grace));
+    users.put("new", &row! { name: "New" }).unwrap();
+    assert_eq!(users.get_row::<User>("new").unwrap().unwrap().age, 18, "the default of the schema");
+    assert_eq!(users.get_row::<User>("nobody").unwrap(), None);
+    let part = users.get_fields("ada", &["name"]).unwrap().unwrap();
+    assert_eq!(User::from_row(&part).unwrap_err().kind(), ErrorKind::NotFound, "not asked for");
+    users.drop_field("score").unwrap();
+    assert_eq!(users.get_row::<User>("ada").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(users.put_row("ada", &ada).unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -8,7 +8,7 @@ use crate::schema::body::{BodyBytes, FieldRead, RowBody, is_past};
 use crate::schema::table::TableSchema;
 use crate::schema::unknown_field;
 use crate::stored_row::StoredRow;
-use crate::{Error, FieldId, FieldName, Result, Row, Value};
+use crate::{Error, FieldId, FieldName, ReadFields, Result, Row, Value};
 
 /// A row, held by its reader. It shows the row as it was when it was got.
 #[derive(Debug, Clone)]
@@ -17,6 +17,12 @@ pub struct HeldRow<'a> {
     schema: &'a Arc<TableSchema>,
     version: u64,
     now_ms: u64,
+}
+
+impl ReadFields for HeldRow<'_> {
+    fn value(&self, field: &str) -> Result<Value<'_>> {
+        self.get(field)
+    }
 }
 
 impl<'a> HeldRow<'a> {
