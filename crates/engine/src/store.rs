@@ -532,10 +532,7 @@ impl StoreBatch {
     ) -> Result<()> {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.expire(table, key, expiry),
-            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
-                batch.expire(table, key, expiry);
-                Ok(())
-            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.expire(table, key, expiry),
             _ => Err(another_kind()),
         }
     }
@@ -547,10 +544,7 @@ impl StoreBatch {
     pub fn delete(&mut self, table: &StoreTable, key: &(impl Key + ?Sized)) -> Result<()> {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.delete(table, key),
-            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
-                batch.delete(table, key);
-                Ok(())
-            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.delete(table, key),
             _ => Err(another_kind()),
         }
     }
@@ -570,8 +564,7 @@ impl StoreBatch {
                 batch.require_version(table, key, version)
             }
             (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
-                batch.require_version(table, key, version);
-                Ok(())
+                batch.require_version(table, key, version)
             }
             _ => Err(another_kind()),
         }

@@ -50,7 +50,7 @@ impl PairBatch {
     /// Adds a whole row, with when it expires, if it does.
     ///
     /// # Errors
-    /// `NotFound` if there is no such field.
+    /// `Invalid` if the key cannot be; `NotFound` if there is no such field, where fields are given by their [`FieldId`]s.
     pub fn put<F: FieldName>(
         &mut self,
         table: &PairTable,
@@ -59,16 +59,14 @@ impl PairBatch {
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
         let bytes = key.key_bytes();
-        let key = bytes.as_ref();
         let fields = owned(table, fields)?;
-        self.push(table, key, BatchChange::Put(fields, table.unix_ms(expiry)));
-        Ok(())
+        self.push(table, bytes.as_ref(), BatchChange::Put(fields, table.unix_ms(expiry)))
     }
 
     /// Adds some fields, with when they expire on their own, if they do.
     ///
     /// # Errors
-    /// `NotFound` if there is no such field.
+    /// As [`PairBatch::put`].
     pub fn update<F: FieldName>(
         &mut self,
         table: &PairTable,
@@ -77,35 +75,51 @@ impl PairBatch {
         expiry: impl Into<Expiry>,
     ) -> Result<()> {
         let bytes = key.key_bytes();
-        let key = bytes.as_ref();
         let fields = owned(table, fields)?;
-        self.push(table, key, BatchChange::Update(fields, table.unix_ms(expiry)));
-        Ok(())
+        self.push(table, bytes.as_ref(), BatchChange::Update(fields, table.unix_ms(expiry)))
     }
 
     /// Adds when the row expires, or that it does not. Nothing if there is no row by then.
-    pub fn expire(&mut self, table: &PairTable, key: &(impl Key + ?Sized), expiry: impl Into<Expiry>) {
+    ///
+    /// # Errors
+    /// `Invalid` if the key cannot be.
+    pub fn expire(
+        &mut self,
+        table: &PairTable,
+        key: &(impl Key + ?Sized),
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
         let bytes = key.key_bytes();
-        let key = bytes.as_ref();
-        self.push(table, key, BatchChange::Expire(table.unix_ms(expiry)));
+        self.push(table, bytes.as_ref(), BatchChange::Expire(table.unix_ms(expiry)))
     }
 
     /// Adds the removal of a row.
-    pub fn delete(&mut self, table: &PairTable, key: &(impl Key + ?Sized)) {
+    ///
+    /// # Errors
+    /// `Invalid` if the key cannot be.
+    pub fn delete(&mut self, table: &PairTable, key: &(impl Key + ?Sized)) -> Result<()> {
         let bytes = key.key_bytes();
-        let key = bytes.as_ref();
-        self.push(table, key, BatchChange::Delete);
+        self.push(table, bytes.as_ref(), BatchChange::Delete)
     }
 
     /// Has the batch fail with `Conflict` unless the row has this version before it; `None`: unless there is no row.
-    pub fn require_version(&mut self, table: &PairTable, key: &(impl Key + ?Sized), version: Option<u64>) {
+    ///
+    /// # Errors
+    /// `Invalid` if the key cannot be.
+    pub fn require_version(
+        &mut self,
+        table: &PairTable,
+        key: &(impl Key + ?Sized),
+        version: Option<u64>,
+    ) -> Result<()> {
         let bytes = key.key_bytes();
-        let key = bytes.as_ref();
-        self.push(table, key, BatchChange::Require(version));
+        self.push(table, bytes.as_ref(), BatchChange::Require(version))
     }
 
-    fn push(&mut self, table: &PairTable, key: &[u8], change: BatchChange) {
+    fn push(&mut self, table: &PairTable, key: &[u8], change: BatchChange) -> Result<()> {
+        table.check_key(key)?;
         self.steps.push(BatchStep { table: table.clone(), key: key.into(), change });
+        Ok(())
     }
 
     /// Of several changes of a row only what they come to counts: what stands before one that leaves nothing of it is not even looked at.
@@ -137,8 +151,12 @@ impl PairDb {
     /// Writes all of a batch, or nothing. What it requires is looked at first.
     ///
     /// # Errors
-    /// `Unsupported` if it is about more than one row; `Conflict` if what it requires is not so; those of the single changes.
+    /// `Unsupported` if it is about more than one row; `Invalid` if that is of another store; `Conflict` if what it requires is not so; those of the
+    /// single changes.
     pub fn write(&self, batch: &PairBatch) -> Result<()> {
+        if batch.steps.iter().any(|step| !step.table.is_of(self)) {
+            return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
+        }
         batch.check_one_row()?;
         self.transact(|transaction| {
             for step in &batch.steps {

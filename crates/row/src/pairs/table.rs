@@ -447,7 +447,7 @@ impl PairTable {
 
     /// The same, of a key that a row can have.
     fn change<R>(&self, key: &[u8], run: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
-        self.db.store.check_key(key)?;
+        self.check_key(key)?;
         self.transact(Some(key), run)
     }
 
@@ -470,6 +470,14 @@ impl PairTable {
 
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    pub(super) fn is_of(&self, db: &PairDb) -> bool {
+        Arc::ptr_eq(&self.db.store, &db.store)
+    }
+
+    pub(super) fn check_key(&self, key: &[u8]) -> Result<()> {
+        self.db.store.check_key(key)
     }
 
     pub(super) fn held<R>(

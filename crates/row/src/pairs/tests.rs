@@ -1,5 +1,8 @@
 //! Rows over pairs in memory: what tables promise, attempts that fail and are made again, and many who write.
 
+mod answers;
+mod cleared;
+
 use std::collections::HashSet;
 
 use super::*;
@@ -357,4 +360,90 @@ fn what_is_not_what_was_stored_is_corrupted() {
     assert_eq!(kind(fixture.db.table_names()), ErrorKind::Corrupted);
     put(&mut *session, &counter_key(), b"nonsense", Expect::Any).unwrap();
     assert_eq!(kind(fixture.db.create_table("items", Schema::flat())), ErrorKind::Corrupted);
+}
+
+#[test]
+fn a_batch_is_of_one_store_and_its_keys_can_be() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    let mut batch = PairBatch::new();
+    batch.put(&users, b"k", &row! { age: 1 }, Expiry::Never).unwrap();
+    batch.expire(&users, b"k", Expiry::at_unix_ms(9_000)).unwrap();
+    batch.require_version(&users, b"k", None).unwrap();
+    // The tables of another store have the same names and numbers, and are others.
+    let other = PairDb::open_at(Arc::new(MemoryBackend::default()), fixture.clock.clone());
+    let others = other.create_table("users", self::users()).unwrap();
+    assert_eq!(kind(other.write(&batch)), ErrorKind::Invalid);
+    // So they are of another handle on the same backend, which has its own clock.
+    assert_eq!(kind(fixture.other().write(&batch)), ErrorKind::Invalid);
+    assert!(others.is_empty().unwrap() && users.is_empty().unwrap());
+    fixture.db.write(&batch).unwrap();
+    assert_eq!(age(&users, b"k"), Some(1));
+    assert_eq!(kind(fixture.db.write(&batch)), ErrorKind::Conflict, "there is a row now");
+
+    let (empty, long) = (b"".as_slice(), [0; KEY_BYTES_MAX + 1]);
+    for key in [empty, &long] {
+        let mut batch = PairBatch::new();
+        assert_eq!(kind(batch.put(&users, key, &row! { age: 1 }, Expiry::Never)), ErrorKind::Invalid);
+        assert_eq!(kind(batch.update(&users, key, &row! { age: 1 }, Expiry::Never)), ErrorKind::Invalid);
+        assert_eq!(kind(batch.expire(&users, key, Expiry::Never)), ErrorKind::Invalid);
+        assert_eq!(kind(batch.delete(&users, key)), ErrorKind::Invalid);
+        assert_eq!(kind(batch.require_version(&users, key, None)), ErrorKind::Invalid);
+        fixture.db.write(&batch).unwrap();
+    }
+    assert_eq!(age(&users, b"k"), Some(1));
+}
+
+#[test]
+fn what_is_damaged_can_be_removed() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    users.put(b"a", &row! { age: 1 }).unwrap();
+    let mut session = fixture.db.session().unwrap();
+    let group = fixture.db.store.look(&mut *session, "users").unwrap().unwrap().entry.group;
+    put(&mut *session, &pair_key(group, b"a"), b"nonsense", Expect::Any).unwrap();
+    assert_eq!(kind(users.exists(b"a")), ErrorKind::Corrupted);
+    assert_eq!(kind(users.update(b"a", &row! { age: 1 })), ErrorKind::Corrupted);
+    assert!(users.delete(b"a").unwrap());
+    assert!(!users.exists(b"a").unwrap());
+    put(&mut *session, &entry_key("users"), b"nonsense", Expect::Any).unwrap();
+    assert_eq!(kind(fixture.db.table("users")), ErrorKind::Corrupted);
+    assert!(fixture.db.drop_table("users").unwrap());
+    assert_eq!(kind(fixture.db.table("users")), ErrorKind::NotFound);
+    fixture.db.create_table("users", self::users()).unwrap();
+}
+
+#[test]
+fn a_schema_is_decoded_once() {
+    let fixture = fixture();
+    fixture.db.create_table("users", users()).unwrap();
+    let other = fixture.other();
+    let schema = || {
+        let schema =
+            |transaction: &mut Transaction| transaction.schema("users").map(|schema| schema.cloned());
+        other.transact(schema).unwrap().unwrap()
+    };
+    let first = schema();
+    assert!(Arc::ptr_eq(&first, &schema()));
+    fixture.db.table("users").unwrap().add_field("score", Type::I32).unwrap();
+    assert!(!Arc::ptr_eq(&first, &schema()));
+    assert_eq!(schema().fields().fields().len(), 4);
+}
+
+/// The entry of a table went back in time, as no backend does that keeps its promises, and its rows did not.
+#[test]
+fn a_row_newer_than_its_table_is_told_and_not_waited_for() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    let mut session = fixture.db.session().unwrap();
+    let old = get(&mut *session, &entry_key("users")).unwrap().unwrap();
+    users.add_field("score", Type::I32).unwrap();
+    users.put(b"a", &row! { age: 1, score: 2 }).unwrap();
+    put(&mut *session, &entry_key("users"), &old.value, Expect::Any).unwrap();
+    assert_eq!(kind(users.get(b"a")), ErrorKind::Corrupted);
+    assert_eq!(kind(users.increment(b"a", "age", 1)), ErrorKind::Corrupted);
+    assert_eq!(kind(users.walk(&WalkCursor::START, 9, |row| row.get("age").map(drop))), ErrorKind::Corrupted);
+    assert_eq!(users.len().unwrap(), 1);
+    users.add_field("score", Type::I32).unwrap();
+    assert_eq!(age(&users, b"a"), Some(1), "it was only early");
 }
