@@ -17,6 +17,8 @@ pub enum Effect {
     Write(u64),
     /// Removed what was there, and said whether something was.
     Remove(bool),
+    /// Removed what was there, and did not say whether something was.
+    Clear,
     /// Added to what was there (0 if nothing) and answered the sum.
     Add(u64, u64),
     /// Wrote the second value if the first was there; said whether it was.
@@ -25,6 +27,8 @@ pub enum Effect {
     WriteIfThere(u64, bool),
     /// Failed in a way that leaves open whether it wrote this value, or still will.
     MayWrite(u64),
+    /// The same, if something was there.
+    MayWriteIfThere(u64),
     /// The same of a removal.
     MayRemove,
     /// The same of an addition.
@@ -44,15 +48,17 @@ impl Effect {
             }
             Effect::WriteIfThere(value, was) => (was == there.is_some(), there.map(|_| value)),
             Effect::MayWrite(value) => (true, Some(value)),
-            Effect::MayRemove => (true, None),
+            Effect::MayWriteIfThere(value) => (true, there.map(|_| value)),
+            Effect::Clear | Effect::MayRemove => (true, None),
             Effect::MayAdd(by) => (true, Some(there.unwrap_or(0).wrapping_add(by))),
         };
         answered.then_some(after)
     }
 
     /// Whether it need not have happened at all.
-    fn is_open(self) -> bool {
-        matches!(self, Effect::MayWrite(_) | Effect::MayRemove | Effect::MayAdd(_))
+    pub fn is_open(self) -> bool {
+        use Effect::{MayAdd, MayRemove, MayWrite, MayWriteIfThere};
+        matches!(self, MayWrite(_) | MayWriteIfThere(_) | MayRemove | MayAdd(_))
     }
 }
 
@@ -304,6 +310,16 @@ mod tests {
         assert!(!calls(&[read(None, 4)]));
         assert!(history(&[(Effect::MayRemove, 0, 1), (Effect::MayWrite(3), 2, 3)]).check().is_ok());
         assert!(history(&[(Effect::Read(Some(3)), 0, 1), (Effect::MayWrite(3), 2, 3)]).check().is_err());
+    }
+
+    #[test]
+    fn clearing_removes_and_an_open_condition_makes_nothing() {
+        let read = |seen| {
+            let first = [(Effect::Write(1), 0, 1), (Effect::Clear, 2, 3), (Effect::MayWriteIfThere(2), 2, 4)];
+            history(&[&first[..], &[(Effect::Read(seen), 5, 6)]].concat()).check().is_ok()
+        };
+        assert!(read(None));
+        assert!(!read(Some(1)) && !read(Some(2)));
     }
 
     #[test]

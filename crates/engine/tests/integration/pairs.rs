@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hedgerow::backend::memory::MemoryBackend;
 use hedgerow::backend::{Answer, Backend, Command, Cursor, Session};
-use hedgerow::pairs::{PairDb, PairTable, WalkCursor};
+use hedgerow::pairs::{PairBatch, PairDb, PairTable, WalkCursor};
 use hedgerow::{Change, ErrorKind, Expiry, Schema, Type, Value, row};
 use hedgerow_device::{Clock, Random};
 use hedgerow_sim::{
@@ -98,10 +98,30 @@ impl OneFails {
 
 type Operation = fn(&PairDb) -> hedgerow::Result<()>;
 
-const OPERATIONS: [(&str, Operation); 8] = [
+const OPERATIONS: [(&str, Operation); 15] = [
     ("create", |db| db.create_table("new", users()).map(drop)),
     ("increment", |db| db.table("users")?.increment(b"k", "age", 1).map(drop)),
     ("put", |db| db.table("users")?.put(b"k", &row! { age: 7 })),
+    ("insert", |db| db.table("users")?.update(b"new", &row! { age: 7 })),
+    ("delete", |db| db.table("users")?.delete(b"k").map(drop)),
+    ("modify", |db| {
+        let fields = vec![("age".to_owned(), Value::Int(7).to_owned())];
+        let put = Change::Put { fields, expiry: Expiry::Never };
+        db.table("users")?.modify(b"k", |_| Ok((put.clone(), ())))
+    }),
+    ("compare", |db| db.table("users")?.compare_and_set(b"k", "age", Value::Int(1), Value::Int(7)).map(drop)),
+    ("expire", |db| db.table("users")?.expire(b"k", Expiry::at_unix_ms(9_000)).map(drop)),
+    ("evolve", |db| match db.table("users")?.add_field("score", Type::I32) {
+        Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
+        other => other,
+    }),
+    ("batch", |db| {
+        let users = db.table("users")?;
+        let mut batch = PairBatch::new();
+        batch.update(&users, b"k", &row! { age: 7 }, Expiry::Never)?;
+        batch.expire(&users, b"k", Expiry::at_unix_ms(9_000))?;
+        db.write(&batch)
+    }),
     ("learn", |db| db.table("bag")?.update(b"k", &[("new", Value::Bytes(b"v"))])),
     ("expired", |db| db.table("users")?.get(b"old").map(drop)),
     ("clear", |db| db.table("users")?.clear()),
@@ -228,7 +248,7 @@ fn one_call(
         }
         5 => {
             let written = table.update_existing(&key, &write);
-            (written.map(|was| Effect::WriteIfThere(stamp, was)), Some(Effect::MayWrite(stamp)))
+            (written.map(|was| Effect::WriteIfThere(stamp, was)), Some(Effect::MayWriteIfThere(stamp)))
         }
         _ => {
             let read = table.get_field(&key, "value");
@@ -243,6 +263,7 @@ fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
     const KEYS: u64 = 4;
     let (mut calls, mut open) = (0, 0);
     for round in 0..rounds(60, 1_200) {
+        let clears = round % 2 == 1;
         let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::default());
         let schema = Schema::new().field("value", Type::U64);
         PairDb::open(Arc::clone(&memory)).create_table("registers", schema).unwrap();
@@ -261,6 +282,16 @@ fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
             for stamp in 1..120 {
                 let number = random.below(KEYS);
                 let began = now();
+                if clears && random.below(12) == 0 {
+                    let cleared = table.clear().map(|()| Effect::Clear);
+                    let all = (0..KEYS).map(|key| (key, began));
+                    let returned = now();
+                    let effect = |(key, began)| {
+                        effect(cleared.clone(), Some(Effect::MayRemove), (key, began, returned))
+                    };
+                    history.extend(all.filter_map(effect));
+                    continue;
+                }
                 let (outcome, may_have) = one_call(&table, number, random.below(8), thread << 32 | stamp);
                 history.extend(effect(outcome, may_have, (number, began, now())));
             }
@@ -271,10 +302,7 @@ fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
             let threads: Vec<_> = (1..4).map(|thread| scope.spawn(move || work(thread))).collect();
             for thread in threads {
                 for call in thread.join().unwrap() {
-                    open += usize::from(matches!(
-                        call.effect,
-                        Effect::MayWrite(_) | Effect::MayRemove | Effect::MayAdd(_)
-                    ));
+                    open += usize::from(call.effect.is_open());
                     history.push(call);
                 }
             }

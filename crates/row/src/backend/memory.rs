@@ -1,13 +1,15 @@
 //! Pairs in memory of this process: the reference that other backends are held against, and a store for tests.
 //!
 //! Owns a sorted map under one lock. Promises to be unhelpful where callers would soon rely on more than the seam says: a command
-//! happens when its session polls, the last started first. Its walks are in the order of keys and its counts exact, though, which callers may not rely
-//! on. Nothing survives the process.
+//! happens when its session polls, in an order that is drawn, and a poll need not bring all answers. Its walks are in the order of keys and its
+//! counts exact, though, which callers may not rely on. Nothing survives the process.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
+
+use hedgerow_device::Random;
 
 use super::{
     Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket,
@@ -36,6 +38,8 @@ struct Pairs {
     pairs: BTreeMap<Box<[u8]>, Stored>,
     /// Of all pairs ever stored.
     stored: u64,
+    /// Ever begun.
+    sessions: u64,
     is_closed: bool,
 }
 
@@ -51,9 +55,11 @@ impl Backend for MemoryBackend {
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
-        self.shared.lock().check_open()?;
-        let shared = Arc::clone(&self.shared);
-        Ok(Box::new(MemorySession { shared, started: VecDeque::new(), tickets: 0 }))
+        let mut pairs = self.shared.lock();
+        pairs.check_open()?;
+        pairs.sessions += 1;
+        let (random, shared) = (Random::from_seed(pairs.sessions), Arc::clone(&self.shared));
+        Ok(Box::new(MemorySession { shared, started: Vec::new(), random, tickets: 0 }))
     }
 
     fn close(&self) -> Result<()> {
@@ -64,7 +70,9 @@ impl Backend for MemoryBackend {
 
 struct MemorySession {
     shared: Arc<Mutex<Pairs>>,
-    started: VecDeque<(Ticket, OwnedCommand)>,
+    started: Vec<(Ticket, OwnedCommand)>,
+    /// What happens next.
+    random: Random,
     tickets: u64,
 }
 
@@ -121,12 +129,16 @@ impl Session for MemorySession {
         }
         self.tickets += 1;
         let ticket = Ticket::new(self.tickets);
-        self.started.push_back((ticket, command));
+        self.started.push((ticket, command));
         Ok(ticket)
     }
 
     fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
-        while let Some((ticket, command)) = self.started.pop_back() {
+        let under_way = self.started.len() as u64;
+        let left = self.random.below(under_way) as usize;
+        while self.started.len() > left {
+            let next = self.random.below(self.started.len() as u64) as usize;
+            let (ticket, command) = self.started.swap_remove(next);
             // Let go of between two commands: other sessions come in between them.
             let answer = self.shared.lock().answer(command);
             answered.push((ticket, answer));
