@@ -67,8 +67,8 @@ pub use hedgerow_device::SyncFailure;
 pub use hedgerow_row::key;
 #[doc(inline)]
 pub use hedgerow_row::{
-    Change, Error, ErrorKind, Expiry, Field, FieldId, FieldName, FieldValue, FromKey, FromValue, Key,
-    OwnedValue, ReadFields, Result, Row, Schema, Type, TypedRow, Value, limits, row,
+    Change, Error, ErrorKind, Expiry, FailedWrite, Field, FieldId, FieldName, FieldValue, FromKey, FromValue,
+    Key, OwnedValue, ReadFields, Result, Row, Schema, Type, TypedRow, Value, limits, row,
 };
 #[doc(inline)]
 pub use hedgerow_row::{backend, pairs};

@@ -2,7 +2,7 @@
 //!
 //! [`Error`] carries an [`ErrorKind`] that says what to do, and a message that says what was wrong and, for a limit,
 //! what the limit is. Kinds are stable; messages are for people. What the operating system said is in the message, and for programs
-//! the [source](std::error::Error::source).
+//! the [source](std::error::Error::source); which part of a batch was refused is [`FailedWrite`].
 
 use std::fmt;
 use std::io;
@@ -63,12 +63,28 @@ struct Told {
     kind: ErrorKind,
     message: String,
     source: Option<Arc<io::Error>>,
+    failed_write: Option<FailedWrite>,
 }
+
+/// Which part of a batch was refused, and with it all of the batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailedWrite {
+    /// The table's name.
+    pub table: String,
+    /// The row's key, in bytes.
+    pub key: Vec<u8>,
+    /// How many parts were added to the batch before it, requirements included.
+    pub position: usize,
+}
+
+/// Bytes of a key that are shown in the message.
+const KEY_BYTES_SHOWN: usize = 64;
 
 impl Error {
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Told { kind, message: message.into(), source: None }))
+        Error(Box::new(Told { kind, message: message.into(), source: None, failed_write: None }))
     }
 
     #[doc(hidden)]
@@ -85,12 +101,42 @@ impl Error {
     #[doc(hidden)]
     pub fn io(message: impl fmt::Display, source: io::Error) -> Error {
         let message = format!("{message}: {source}");
-        Error(Box::new(Told { kind: ErrorKind::Io, message, source: Some(Arc::new(source)) }))
+        Error(Box::new(Told {
+            kind: ErrorKind::Io,
+            message,
+            source: Some(Arc::new(source)),
+            failed_write: None,
+        }))
     }
 
     /// For a progress function that ends what it is told about: a backup (`Db::backup_with`).
     pub fn cancelled() -> Error {
         Error::new(ErrorKind::Cancelled, "it was cancelled")
+    }
+
+    /// The error of a part of a batch: it says which. What is not about that part, as that the store is closed, stays as it is.
+    #[doc(hidden)]
+    #[cold]
+    pub fn in_batch(mut self, table: &str, key: &[u8], position: usize) -> Error {
+        use ErrorKind::{Conflict, Corrupted, Exists, Invalid, NotFound, Unsupported, Version};
+        let is_about_it =
+            matches!(self.kind(), Conflict | Corrupted | Exists | Invalid | NotFound | Unsupported | Version);
+        if !is_about_it || self.0.failed_write.is_some() {
+            return self;
+        }
+        let shown = key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii();
+        let cut = if key.len() > KEY_BYTES_SHOWN { "..." } else { "" };
+        let message = self.message();
+        self.0.message =
+            format!("part {position} of the batch, row \"{shown}\"{cut} of table {table:?}: {message}");
+        let (table, key) = (table.to_owned(), key.to_owned());
+        self.0.failed_write = Some(FailedWrite { table, key, position });
+        self
+    }
+
+    /// Which part of a batch was refused, if the error is about one.
+    pub fn failed_write(&self) -> Option<&FailedWrite> {
+        self.0.failed_write.as_ref()
     }
 
     /// What the caller should do.
@@ -139,7 +185,7 @@ impl From<hedgerow_device::DeviceError> for Error {
             E::TargetFull { source, .. } | E::Io { source, .. } => Some(source),
             _ => None,
         };
-        Error(Box::new(Told { kind, message, source: source.map(Arc::new) }))
+        Error(Box::new(Told { kind, message, source: source.map(Arc::new), failed_write: None }))
     }
 }
 
@@ -181,6 +227,23 @@ mod tests {
     fn a_tier_that_is_only_read_refuses_as_such() {
         let error: Error = DeviceError::ReadOnly { path: PathBuf::from("fast") }.into();
         assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    }
+
+    #[test]
+    fn a_part_of_a_batch_is_named_and_its_key_cut() {
+        let error = Error::invalid("it is wrong").in_batch("users", b"a\n\"", 3);
+        assert_eq!(error.message(), r#"part 3 of the batch, row "a\n\"" of table "users": it is wrong"#);
+        let long = [b'k'; 65_536];
+        let error = Error::new(ErrorKind::Conflict, "x").in_batch("t", &long, 0);
+        assert!(error.message().len() < 200, "{error}");
+        let failed = error.failed_write().expect("it is about a part");
+        assert_eq!((failed.table.as_str(), failed.key.as_slice(), failed.position), ("t", &long[..], 0));
+        // Who wraps it again knows less.
+        assert_eq!(error.clone().in_batch("u", b"other", 9).failed_write(), Some(failed));
+        for kind in [ErrorKind::Closed, ErrorKind::NotInMemory, ErrorKind::Full] {
+            let error = Error::new(kind, "not about it").in_batch("t", b"k", 0);
+            assert_eq!((error.message(), error.failed_write()), ("not about it", None));
+        }
     }
 
     /// Results of a word or two are returned in registers.

@@ -50,7 +50,7 @@ mod sync;
 mod typed_row;
 
 pub use change::Change;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, FailedWrite, Result};
 pub use expiry::Expiry;
 pub use field_value::{FieldValue, FromValue};
 pub use key::{FromKey, Key};

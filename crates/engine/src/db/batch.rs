@@ -32,6 +32,7 @@ use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
 use staged::{FieldWrite, Op, Staged, StagedWrite};
 
+mod blame;
 mod staged;
 
 /// Bytes of one batch's records, at most.
@@ -40,18 +41,14 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 /// Writes to any rows of any tables of one store, to be written together by [`Db::write`](crate::Db::write).
 ///
 /// Later writes of a batch go over earlier ones. Readers with a [`Snapshot`](crate::Snapshot), and what is left after a
-/// crash, hold all of it or nothing.
+/// crash, hold all of it or nothing. A batch that is refused says for which part of it ([`Error::failed_write`]).
 #[derive(Default, Clone)]
 pub struct Batch {
     staged: Staged,
-    required: Vec<Required>,
     engine: Option<Arc<Engine>>,
     /// It was given tables of different stores.
     mixed: bool,
 }
-
-/// A row's table and key, and the version it must have.
-type Required = (Arc<TableShared>, Box<[u8]>, Option<u64>);
 
 impl Batch {
     /// An empty batch.
@@ -62,7 +59,6 @@ impl Batch {
     /// Takes all writes and requirements out, and keeps the memory for the next.
     pub fn clear(&mut self) {
         self.staged.clear();
-        self.required.clear();
         (self.engine, self.mixed) = (None, false);
     }
 
@@ -194,7 +190,7 @@ impl Batch {
         let key = key.key_bytes();
         let key = checked(key.as_ref())?;
         self.belongs(table);
-        self.required.push((Arc::clone(table.shared()), key.into(), version));
+        self.staged.require(table, key, version);
         Ok(())
     }
 
@@ -277,7 +273,8 @@ impl Engine {
                 let fields = staged.fields(write, fields);
                 let names: SmallVec<[&str; GROUP]> = fields.iter().filter_map(FieldWrite::text).collect();
                 if names.iter().any(|name| FieldName::find(*name, schema.fields()).is_none()) {
-                    self.evolve(table, |schema| schema.with_learned(&names))?;
+                    let learned = self.evolve(table, |schema| schema.with_learned(&names));
+                    learned.map_err(|error| staged.blame(write, error))?;
                     schema = table.schema.load_full();
                 }
             }
@@ -289,15 +286,7 @@ impl Engine {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place.then(|| self.log.gc_appender());
-        for (table, key, version) in &batch.required {
-            let now = self.read(table, key, None, None, |row| Ok(row.version()))?;
-            if now != *version {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!("the row {} has changed", key.escape_ascii()),
-                ));
-            }
-        }
+        self.check_requirements(&batch.staged)?;
         // Until all is published: the index need not be searched again.
         let view = self.read_view();
         let guard = view.guard();
@@ -333,6 +322,19 @@ impl Engine {
         }
     }
 
+    /// Fails unless all rows that must have a version have it. With all appenders locked.
+    fn check_requirements(&self, staged: &Staged) -> Result<()> {
+        for (at, requirement) in staged.requirements.iter().enumerate() {
+            let (table, key) = staged.required_row(requirement);
+            let version = self.read(table, key, None, None, |row| Ok(row.version()));
+            let blame = |error| staged.blame_requirement(at, error);
+            if version.map_err(blame)? != requirement.version {
+                return Err(blame(Error::new(ErrorKind::Conflict, "the row has changed")));
+            }
+        }
+        Ok(())
+    }
+
     /// Memory of the index for all new keys, so that publishing does not stop half-way: gc takes some meanwhile. Tombstones
     /// have none of it, for they can do without.
     fn reserve_index(
@@ -359,7 +361,7 @@ impl Engine {
     ) -> Result<(Vec<Part<'b>>, Vec<u8>)> {
         let (mut parts, mut made) = (Vec::with_capacity(writes.len()), Vec::new());
         for (table, of_one) in staged.by_table(writes) {
-            let id = table.id_for_write()?;
+            let id = table.id_for_write().map_err(|error| staged.blame(&of_one[0], error))?;
             for group in of_one.chunks(GROUP) {
                 let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(|write| staged.key(write)).collect();
                 let mut found = [Located::default(); GROUP];
@@ -376,9 +378,8 @@ impl Engine {
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         check_at_hand(&self.log, &self.disk_waits, *chain)?;
                     }
-                    let Some((draft, body)) =
-                        self.part(&schema, (staged, write), (view, found.slot), &mut made)?
-                    else {
+                    let part = self.part(&schema, (staged, write), (view, found.slot), &mut made);
+                    let Some((draft, body)) = part.map_err(|error| staged.blame(write, error))? else {
                         continue;
                     };
                     let mut spec = draft.spec(id, key);

@@ -53,6 +53,32 @@ fn users() -> Schema {
     Schema::new().field("name", Type::String).field("age", Type::I64).nullable("mail", Type::String)
 }
 
+#[test]
+fn a_refused_batch_names_its_part() {
+    let db = PairDb::open(Arc::new(MemoryBackend::default()));
+    let table = db.create_table("users", users()).unwrap();
+    let part = |batch: &PairBatch, kind: ErrorKind| {
+        let error = db.write(batch).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        let failed = error.failed_write().unwrap();
+        assert_eq!(failed.table, "users");
+        (failed.key.clone(), failed.position)
+    };
+    let mut batch = PairBatch::new();
+    batch.put(&table, "ada", &row! { name: "Ada", age: 36 }, Expiry::Never).unwrap();
+    batch.update(&table, "ada", &row! { age: "old" }, Expiry::Never).unwrap();
+    assert_eq!(part(&batch, ErrorKind::Invalid), (b"ada".to_vec(), 1));
+    let mut batch = PairBatch::new();
+    batch.update(&table, "ada", &row! { age: 37 }, Expiry::Never).unwrap();
+    batch.update(&table, "ada", &row! { age: 38 }, Expiry::Never).unwrap();
+    let mut required = batch.clone();
+    let _ = required.require_version(&table, "ada", Some(7));
+    assert_eq!(part(&required, ErrorKind::Conflict), (b"ada".to_vec(), 2));
+    batch.put(&table, "grace", &row! { name: "Grace" }, Expiry::Never).unwrap();
+    assert_eq!(part(&batch, ErrorKind::Unsupported), (b"grace".to_vec(), 2));
+    assert!(table.is_empty().unwrap());
+}
+
 /// Rows over pairs in memory of which the command with this number, counted from a moment that the test sets, goes wrong.
 struct OneFails {
     db: PairDb,

@@ -12,7 +12,7 @@ use crate::schema::plan::FieldExpiries;
 use crate::schema::unknown_field;
 use crate::{Error, ErrorKind, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Value};
 
-/// Changes that happen together.
+/// Changes that happen together. A batch that is refused says for which of them ([`Error::failed_write`]).
 #[derive(Clone, Default)]
 pub struct PairBatch {
     steps: Vec<BatchStep>,
@@ -136,13 +136,13 @@ impl PairBatch {
     /// `Unsupported` if it is about more than one row.
     fn check_one_row(&self) -> Result<()> {
         let row = |step: &BatchStep| (step.table.number(), Arc::clone(&step.key));
-        match self.steps.iter().map(row).reduce(|first, next| if first == next { first } else { (0, next.1) })
-        {
-            Some((0, _)) => {
+        let is_other = |(_, step): &(usize, &BatchStep)| row(step) != row(&self.steps[0]);
+        match self.steps.iter().enumerate().find(is_other) {
+            Some((at, step)) => {
                 let message = "a batch of more than one row; this store changes one row at a time";
-                Err(Error::new(ErrorKind::Unsupported, message))
+                Err(step.blame(at, Error::new(ErrorKind::Unsupported, message)))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }
@@ -159,22 +159,31 @@ impl PairDb {
         }
         batch.check_one_row()?;
         self.transact(|transaction| {
-            for step in &batch.steps {
-                if let BatchChange::Require(version) = step.change {
-                    let found =
-                        step.table.held(transaction, &step.key, |row| Ok(row.map(|row| row.version())))?;
-                    if found != version {
-                        return Err(Error::new(ErrorKind::Conflict, "the row has another version"));
-                    }
-                }
+            for (at, step) in batch.steps.iter().enumerate() {
+                step.check(transaction).map_err(|error| step.blame(at, error))?;
             }
             let counts = batch.first_that_counts(transaction.now_ms());
-            batch.steps[counts..].iter().try_for_each(|step| step.apply(transaction))
+            let mut steps = batch.steps.iter().enumerate().skip(counts);
+            steps.try_for_each(|(at, step)| step.apply(transaction).map_err(|error| step.blame(at, error)))
         })
     }
 }
 
 impl BatchStep {
+    fn blame(&self, at: usize, error: Error) -> Error {
+        error.in_batch(self.table.name(), &self.key, at)
+    }
+
+    /// Looks whether what it requires is so.
+    fn check(&self, transaction: &Transaction) -> Result<()> {
+        let BatchChange::Require(version) = self.change else { return Ok(()) };
+        let found = self.table.held(transaction, &self.key, |row| Ok(row.map(|row| row.version())))?;
+        match found == version {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Conflict, "the row has changed")),
+        }
+    }
+
     fn apply(&self, transaction: &mut Transaction) -> Result<()> {
         use OwnedFields::{Named, Resolved};
         match &self.change {

@@ -32,9 +32,20 @@ const PROBES_MAX: usize = 64;
 #[derive(Default, Clone)]
 pub(super) struct Staged {
     pub(super) writes: Vec<StagedWrite>,
+    pub(super) requirements: Vec<Requirement>,
     runs: Vec<TableRun>,
     /// Keys, bodies and values.
     bytes: Vec<u8>,
+}
+
+/// That a row has this version when the batch is written.
+#[derive(Clone)]
+pub(super) struct Requirement {
+    run: usize,
+    key: Span,
+    /// How many writes were added before it.
+    pub(super) writes_before: usize,
+    pub(super) version: Option<u64>,
 }
 
 /// Writes one after the other to one table.
@@ -138,6 +149,7 @@ enum Name {
 impl Staged {
     pub(super) fn clear(&mut self) {
         self.writes.clear();
+        self.requirements.clear();
         self.runs.clear();
         self.bytes.clear();
     }
@@ -148,6 +160,11 @@ impl Staged {
         self.writes.push(StagedWrite { run, key, op });
     }
 
+    pub(super) fn require(&mut self, table: &Table, key: &[u8], version: Option<u64>) {
+        let (run, key, writes_before) = (self.run_of(table), self.append(key), self.writes.len());
+        self.requirements.push(Requirement { run, key, writes_before, version });
+    }
+
     pub(super) fn add_put<F: FieldName>(
         &mut self,
         table: &Table,
@@ -156,7 +173,7 @@ impl Staged {
         expires_at_ms: Option<u64>,
     ) -> Result<()> {
         let run = self.run_of(table);
-        let Staged { runs, bytes, writes } = self;
+        let Staged { runs, bytes, writes, .. } = self;
         let schema: &TableSchema = &runs[run].schema;
         let Ok(plan) = RowPlan::new(schema, fields) else {
             let fields = self.given(table, fields, None)?;
@@ -182,7 +199,7 @@ impl Staged {
         expires_at_ms: Option<u64>,
     ) -> Result<()> {
         let run = self.run_of(table);
-        let Staged { runs, bytes, writes } = self;
+        let Staged { runs, bytes, writes, .. } = self;
         let Ok(plan) = DeltaPlan::new(&runs[run].schema, fields, FieldExpiries::All(expires_at_ms)) else {
             let fields = self.given(table, fields, expires_at_ms)?;
             self.add(table, key, Op::Update(fields, RowExpiry::Keep));
@@ -267,6 +284,11 @@ fn append_positions<F: FieldName>(
 impl Staged {
     pub(super) fn key(&self, write: &StagedWrite) -> &[u8] {
         &self.bytes[write.key.range()]
+    }
+
+    /// The row that a requirement is about.
+    pub(super) fn required_row(&self, requirement: &Requirement) -> (&Arc<TableShared>, &[u8]) {
+        (&self.runs[requirement.run].table, &self.bytes[requirement.key.range()])
     }
 
     pub(super) fn table(&self, write: &StagedWrite) -> &Arc<TableShared> {

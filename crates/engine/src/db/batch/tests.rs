@@ -392,3 +392,64 @@ fn a_batch_that_deletes_in_a_full_index_is_all_or_nothing() {
     let db = Db::open_at(FastTier::simulated(&cut), options(), Clock::manual(1_000)).unwrap();
     assert_eq!(there(&db.table("t").unwrap()), [false, false, true]);
 }
+
+/// The error says which of its parts a batch was refused for, whatever it was folded into.
+#[test]
+fn a_refused_batch_names_its_part() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = open(&sim);
+    let gone = db.create_table("gone", Schema::flat()).unwrap();
+    let dynamic = db.create_table("open", Schema::open()).unwrap();
+    let good = [("n", Value::Int(1))];
+    let bad = [("n", Value::Str("no number"))];
+    let part = |add: &dyn Fn(&mut Batch), kind: ErrorKind, key: &[u8], position: usize| {
+        let mut batch = Batch::new();
+        batch.put(&table, b"first", &good).unwrap();
+        add(&mut batch);
+        batch.put(&table, b"last", &good).unwrap();
+        let error = db.write(&batch).unwrap_err();
+        let failed = error.failed_write().unwrap();
+        assert_eq!((error.kind(), failed.key.as_slice(), failed.position), (kind, key, position), "{error}");
+        assert!(table.get(b"first").unwrap().is_none() && table.get(b"last").unwrap().is_none());
+        failed.table.clone()
+    };
+    let invalid = ErrorKind::Invalid;
+    let add = |batch: &mut Batch| batch.put(&table, b"a", &bad).unwrap();
+    assert_eq!(part(&add, invalid, b"a", 1), "t");
+    // Folded with others, before it and after it; a requirement counts as a part.
+    let add = |batch: &mut Batch| {
+        batch.update(&table, b"a", &good).unwrap();
+        batch.require_version(&table, b"b", None).unwrap();
+        batch.put(&table, b"b", &good).unwrap();
+        batch.update(&table, b"a", &bad).unwrap();
+        batch.update(&table, b"a", &[("text", Value::Str("x"))]).unwrap();
+    };
+    part(&add, invalid, b"a", 4);
+    let add = |batch: &mut Batch| {
+        batch.put(&table, b"b", &good).unwrap();
+        batch.require_version(&table, b"b", None).unwrap();
+        batch.require_version(&table, b"a\n", Some(7)).unwrap();
+    };
+    part(&add, ErrorKind::Conflict, b"a\n", 3);
+    let long = "x".repeat(300);
+    let add = |batch: &mut Batch| {
+        batch.update(&dynamic, b"a", &[("fine", Value::Bytes(b"1"))]).unwrap();
+        batch.update(&dynamic, b"a", &[(&*long, Value::Bytes(b"1"))]).unwrap();
+    };
+    assert_eq!(part(&add, invalid, b"a", 2), "open");
+    // Each of them fits, and both together do not.
+    let half = vec![b'x'; crate::limits::ROW_BYTES_MAX / 2 + 1];
+    let add = |batch: &mut Batch| {
+        batch.put(&table, b"a", &[("bytes", Value::Bytes(&half))]).unwrap();
+        batch.update(&table, b"a", &[("text", Value::Str(std::str::from_utf8(&half).unwrap()))]).unwrap();
+    };
+    part(&add, invalid, b"a", 2);
+    db.drop_table("gone").unwrap();
+    let add = |batch: &mut Batch| batch.put(&gone, b"a", &[("value", Value::Bytes(b"1"))]).unwrap();
+    assert_eq!(part(&add, ErrorKind::NotFound, b"a", 1), "gone");
+    let mut batch = Batch::new();
+    batch.put(&table, b"a", &good).unwrap();
+    db.close().unwrap();
+    let error = table.engine().write_batch(&batch).unwrap_err();
+    assert_eq!((error.kind(), error.failed_write()), (ErrorKind::Closed, None), "it is about the store");
+}
