@@ -23,7 +23,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "deny", what: "licences, bans and sources of dependencies (deny.toml)", run: deny },
     Step { name: "docs", what: "the documentation builds and no link in it is broken", run: docs },
     Step { name: "test", what: "the README's test command", run: test },
-    Step { name: "shuttle", what: "index, cache, log and gc under chosen interleavings", run: shuttle },
+    Step {
+        name: "shuttle",
+        what: "index, cache, log, gc and waits for space under chosen interleavings",
+        run: shuttle,
+    },
     Step { name: "miri", what: "the index and the formats, interpreted: no undefined behaviour", run: miri },
     Step { name: "tsan", what: "the tests of concurrency under ThreadSanitizer: no data race", run: tsan },
     Step { name: "fuzz", what: "every fuzz target for a few seconds", run: fuzz },

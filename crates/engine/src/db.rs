@@ -317,10 +317,11 @@ impl Db {
         self.engine.tend_cache();
     }
 
-    /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. False if
-    /// nothing happened meanwhile: a caller for whom that is so for a second in all may take the store for full.
+    /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. It returns at once if gc has made
+    /// some since a call was last told `Busy`. False if gc looked meanwhile and made none: a caller for whom that is so for a second
+    /// in all may take the store for full.
     pub fn wait_for_space(&self, timeout: Duration) -> bool {
-        self.engine.await_gc_cycle(timeout)
+        self.engine.await_gc_cycle_since_busy(timeout)
     }
 
     /// The sync that failed, if one did: from then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.

@@ -5,6 +5,8 @@
 //! or one's: taken once, until it is freed. Must not know what an extent is taken for: segments are the log's.
 
 mod pool;
+#[cfg(all(test, shuttle))]
+mod shuttle;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -49,6 +51,14 @@ impl Claim {
     }
 }
 
+/// A claim that was refused: there was no extent for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    pub(crate) claim: Claim,
+    /// How often extents had come back by then. A wait that knows of it does not sleep over one that came back since.
+    pub(crate) returns: u64,
+}
+
 /// How a tier is parted into extents.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpaceLayout {
@@ -72,8 +82,8 @@ pub(crate) struct Space {
     clock: Clock,
     extent_shift: u32,
     pool: Mutex<Pool>,
-    /// An extent was freed.
-    freed: Condvar,
+    /// An extent came back to the pool: it was freed, touched ahead of its use, or was not given to the disk after all.
+    returned: Condvar,
     /// Writers wait for syncs: pages are made ready for small ones.
     syncs_each_write: bool,
     /// By extent, 1: its pages are in memory one by one (see [`TierBytes::populate_for_small_syncs`]).
@@ -91,7 +101,7 @@ impl Space {
             clock,
             extent_shift,
             pool: Mutex::new(Pool::new(root_extents, grown, extents_max, per_large, now)),
-            freed: Condvar::new(),
+            returned: Condvar::new(),
             syncs_each_write,
             has_small_pages: zeroed_words(count as usize),
         }
@@ -154,15 +164,15 @@ impl Space {
         Ok(())
     }
 
-    /// Takes `extents` adjoining extents, the first of which it returns; `None` if there is no room for them.
-    pub(crate) fn take(&self, extents: u32, claim: Claim) -> Result<Option<u32>> {
+    /// Takes `extents` adjoining extents, the first of which it returns, if there is room for them.
+    pub(crate) fn take(&self, extents: u32, claim: Claim) -> Result<std::result::Result<u32, NoRoom>> {
         let mut pool = self.pool.lock();
         self.look_at_disk(&mut pool);
         loop {
             match pool.take(extents, claim, self.now()) {
-                Ok(extent) => return Ok(Some(extent)),
+                Ok(extent) => return Ok(Ok(extent)),
                 Err(NoExtent::Grow(more)) => self.grow(&mut pool, more)?,
-                Err(NoExtent::Full) => return Ok(None),
+                Err(NoExtent::Full) => return Ok(Err(NoRoom { claim, returns: pool.returns() })),
             }
         }
     }
@@ -173,7 +183,7 @@ impl Space {
     pub(crate) fn free(&self, extents: Range<u32>) {
         let mut pool = self.pool.lock();
         extents.for_each(|extent| pool.add_free(extent));
-        self.freed.notify_all();
+        self.returned.notify_all();
     }
 
     /// Grows the tier by `extents`, by more while it is large, or by fewer where there is no room for so many. A disk that is
@@ -229,7 +239,9 @@ impl Space {
     fn give_back_one(&self) -> bool {
         let Some(extent) = self.pool.lock().next_to_release() else { return false };
         let released = self.release(extent);
-        self.pool.lock().has_released(extent, released);
+        let mut pool = self.pool.lock();
+        pool.has_released(extent, released);
+        self.returned.notify_all();
         released
     }
 
@@ -275,7 +287,9 @@ impl Space {
                     false => self.tier.populate(offset, bytes),
                 }
             }
-            self.pool.lock().add_ready(extent);
+            let mut pool = self.pool.lock();
+            pool.add_ready(extent);
+            self.returned.notify_all();
         }
         prefaulted
     }
@@ -300,10 +314,18 @@ impl Space {
         self.pool.lock().space()
     }
 
-    /// Waits until an extent is freed, at most `timeout`; false if none was.
-    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+    /// How often extents have come back, for who waits without having been refused himself.
+    pub(crate) fn returns(&self) -> u64 {
+        self.pool.lock().returns()
+    }
+
+    /// Waits until an extent comes back, at most `timeout`; false if none has since `returns` was the count of them.
+    pub(crate) fn wait(&self, returns: u64, timeout: Duration) -> bool {
         let mut pool = self.pool.lock();
-        !self.freed.wait_for(&mut pool, timeout).timed_out()
+        if pool.returns() == returns {
+            self.returned.wait_for(&mut pool, timeout);
+        }
+        pool.returns() != returns
     }
 
     /// Extents in use, those of the root left out.

@@ -94,6 +94,7 @@ mod scheduled {
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
+    use shuttle::rand::Rng as _;
     use shuttle::sync as imp;
 
     /// Nothing is poisoned for the product: who panics ends the model.
@@ -185,24 +186,19 @@ mod scheduled {
             guard.held = guard.held.take().map(|held| unpoisoned(self.0.wait(held)));
         }
 
-        /// Time passes as the scheduler will: somebody else runs, and the wait is over.
-        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+        /// Time passes as the scheduler will: the wait ends after a step of somebody else, or it is longer than all that the others
+        /// do. Then only a wake-up ends it, and one that was lost ends the model as a deadlock.
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
+            if shuttle::rand::thread_rng().gen_bool(0.5) {
+                return self.wait(guard);
+            }
             drop(guard.held.take());
             shuttle::thread::yield_now();
             guard.held = Some(unpoisoned(guard.lock.lock()));
-            WaitTimeoutResult(true)
         }
 
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
-        }
-    }
-
-    pub(crate) struct WaitTimeoutResult(bool);
-
-    impl WaitTimeoutResult {
-        pub(crate) fn timed_out(&self) -> bool {
-            self.0
         }
     }
 }

@@ -20,7 +20,7 @@ use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
 use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef};
-use super::write::check_key;
+use super::write::{SpaceWaits, check_key};
 use crate::epoch::Guard;
 use crate::index::{IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
@@ -248,7 +248,7 @@ impl Engine {
         }
         let writes = batch.staged.folded(self.clock.now_ms());
         self.learn_names(&batch.staged, &writes)?;
-        let mut waits = 0;
+        let mut waits = SpaceWaits::default();
         loop {
             match self.try_batch(batch, &writes)? {
                 Attempt::Done(sequence, bytes) => {

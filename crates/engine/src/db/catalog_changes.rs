@@ -13,6 +13,7 @@ use super::catalog::plan::Plan;
 use super::catalog::replay::count_change;
 use super::engine::Engine;
 use super::shared_table::TableShared;
+use super::write::SpaceWaits;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::SegmentKind;
 use crate::log::{Appender, NoSpace};
@@ -100,7 +101,7 @@ impl Engine {
 
     /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
     fn change<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>) -> Result<R> {
-        let mut waits = 0;
+        let mut waits = SpaceWaits::default();
         loop {
             match self.try_change(&steps)? {
                 Tried::Done(result, None) => return Ok(result),

@@ -39,11 +39,47 @@ use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Appender, NoSpace, Reservation, check_fits};
-use crate::space::Claim;
+use crate::space::{Claim, NoRoom};
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
-/// How long a write waits for space while gc frees none and does nothing, in tens of ms.
+/// How long one wait for space takes at most.
+const WAIT: Duration = Duration::from_millis(10);
+/// After so many in which gc came by and freed nothing, the store counts as full.
 const IDLE_WAITS_MAX: u32 = 100;
+/// So it does after so many in which gc did not come by at all: its thread has not run for a minute.
+const UNANSWERED_WAITS_MAX: u32 = 6_000;
+
+/// How one wait for space ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitOutcome {
+    /// An extent came back, or a cycle was under way that may yet free one.
+    Progress,
+    /// Gc looked, and freed nothing.
+    Idle,
+    /// Nobody has looked yet: the processors are busy with others.
+    Unanswered,
+}
+
+/// The waits of one call that were for nothing.
+#[derive(Debug, Default)]
+pub(super) struct SpaceWaits {
+    idle: u32,
+    unanswered: u32,
+}
+
+impl SpaceWaits {
+    fn record(&mut self, outcome: WaitOutcome) {
+        match outcome {
+            WaitOutcome::Progress => {}
+            WaitOutcome::Idle => self.idle += 1,
+            WaitOutcome::Unanswered => self.unanswered += 1,
+        }
+    }
+
+    fn are_enough(&self) -> bool {
+        self.idle >= IDLE_WAITS_MAX || self.unanswered >= UNANSWERED_WAITS_MAX
+    }
+}
 
 /// A delta with a body no longer than this goes over other deltas without a look at what they lie over.
 const UNSEEN_BYTES: usize = 64 << 10;
@@ -155,7 +191,9 @@ impl Engine {
         (bytes, no_space): (usize, NoSpace),
     ) -> std::result::Result<Reservation, NoSpace> {
         match no_space {
-            NoSpace::Full(Claim::Write) if is_row(table.levels.locate(key, &self.epoch.pin())) => {
+            NoSpace::Full(NoRoom { claim: Claim::Write, .. })
+                if is_row(table.levels.locate(key, &self.epoch.pin())) =>
+            {
                 appender.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
             }
             other => Err(other),
@@ -207,24 +245,30 @@ impl Engine {
     /// Waits for gc to free a segment: then try again. `Full` if it has nothing to free; `Busy` instead of
     /// waiting if the store is not to wait.
     #[cold]
-    pub(super) fn wait_for_space(&self, bytes: usize, no_space: NoSpace, waits: &mut u32) -> Result<()> {
+    pub(super) fn wait_for_space(
+        &self,
+        bytes: usize,
+        no_space: NoSpace,
+        waits: &mut SpaceWaits,
+    ) -> Result<()> {
         check_fits(&self.log, bytes)?;
-        let claim = match no_space {
+        let refused = match no_space {
             // The index is full, not the log; but perhaps of what was cleared.
             NoSpace::Failed(error) if error.kind() == ErrorKind::Full && self.free_garbage() => return Ok(()),
             NoSpace::Failed(error) => return Err(error),
-            NoSpace::Full(claim) => claim,
+            NoSpace::Full(refused) => refused,
         };
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
-        if self.is_hopeless(extents, claim) || *waits >= IDLE_WAITS_MAX || !self.options.background {
+        if self.is_hopeless(extents, refused.claim) || waits.are_enough() || !self.options.background {
             return Err(self.full(no_space));
         }
         if !self.options.wait_for_space {
             self.request_gc_cycle();
+            *self.gc.returns_at_busy.lock() = Some(refused.returns);
             let full = self.full(no_space);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
-        *waits += u32::from(!self.await_gc_cycle(Duration::from_millis(10)));
+        waits.record(self.await_gc_cycle(refused.returns, WAIT));
         Ok(())
     }
 
@@ -244,12 +288,30 @@ impl Engine {
         Error::new(ErrorKind::Full, format!("{}; besides, {}", error.message(), pins.join("; ")))
     }
 
-    /// Asks for a gc cycle and waits until a segment is freed, at most `timeout`. False if nothing
-    /// happened: none was freed, and no cycle was under way.
-    pub(super) fn await_gc_cycle(&self, timeout: Duration) -> bool {
+    /// Waits as [`Engine::await_gc_cycle`] does for whoever was told `Busy`; false if that was for nothing.
+    pub(super) fn await_gc_cycle_since_busy(&self, timeout: Duration) -> bool {
+        let returns = self.gc.returns_at_busy.lock().take();
+        let returns = returns.unwrap_or_else(|| self.log.space().returns());
+        match self.await_gc_cycle(returns, timeout) {
+            WaitOutcome::Progress => true,
+            WaitOutcome::Idle => false,
+            // A store without threads has nobody who would answer.
+            WaitOutcome::Unanswered => self.options.background,
+        }
+    }
+
+    /// Asks for a gc cycle and waits, at most `timeout`, until an extent has come back since `returns` was the count of those.
+    pub(crate) fn await_gc_cycle(&self, returns: u64, timeout: Duration) -> WaitOutcome {
+        let cycles = self.gc.cycles();
         let busy = self.gc.is_busy();
         self.request_gc_cycle();
-        self.log.space().wait(timeout) || busy
+        if self.log.space().wait(returns, timeout) || busy {
+            WaitOutcome::Progress
+        } else if self.gc.cycles() == cycles {
+            WaitOutcome::Unanswered
+        } else {
+            WaitOutcome::Idle
+        }
     }
 }
 
@@ -264,7 +326,7 @@ impl Engine {
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<LogSlot>) -> bool,
     ) -> Result<Option<Option<LogSlot>>> {
-        let mut waits = 0;
+        let mut waits = SpaceWaits::default();
         if draft.kind != RecordKind::Delta && may_lack() {
             self.check_replaced_at_hand(table, key)?;
         }
@@ -408,7 +470,7 @@ impl Engine {
         mut decide: impl for<'r, 's> FnMut(At<'r, 's>) -> Result<Step<R>, PlanError>,
     ) -> Result<R> {
         check_key(key)?;
-        let mut waits = 0;
+        let mut waits = SpaceWaits::default();
         loop {
             let step = self.planned(table, |_| {
                 let view = self.read_view();

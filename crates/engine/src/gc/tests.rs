@@ -1,11 +1,14 @@
 //! Gc met by others at awkward moments: what a test from outside cannot time.
 
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+use hedgerow_sim::eventually;
 
 use super::*;
 use crate::db::fixture::options;
+use crate::db::write::WaitOutcome;
 use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
+use crate::sync::atomic::AtomicBool;
 use crate::{Db, Expiry, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
@@ -347,6 +350,49 @@ fn rows_copied_out_of_a_victim_are_obsolete_in_it() {
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
     assert_eq!(db.collect().unwrap(), 1);
     db.check_counts().unwrap();
+}
+
+/// What a writer's wait came to. Had nobody looked meanwhile, it was taken for one in which there was nothing to free: on processors that
+/// others kept busy, a hundred of them made a store full that was not.
+#[test]
+fn a_wait_is_idle_only_if_gc_came_by_and_freed_nothing() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let (engine, brief, long) = (flat.engine(), Duration::from_millis(1), Duration::from_secs(3600));
+    let gc = &engine.gc;
+    assert_eq!(engine.await_gc_cycle(engine.log.space().returns(), brief), WaitOutcome::Unanswered);
+    assert!(gc.requested.swap(false, Ordering::SeqCst));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                if gc.requested.swap(false, Ordering::SeqCst) {
+                    drop(gc.begin_cycle());
+                }
+            }
+        });
+        let mut outcome = WaitOutcome::Unanswered;
+        while outcome == WaitOutcome::Unanswered {
+            let cycles = gc.cycles();
+            outcome = engine.await_gc_cycle(engine.log.space().returns(), brief);
+            eventually("it was answered", || gc.cycles() > cycles && !gc.is_busy());
+        }
+        stop.store(true, Ordering::SeqCst);
+        assert_eq!(outcome, WaitOutcome::Idle);
+    });
+    let cycle = gc.begin_cycle();
+    assert_eq!(engine.await_gc_cycle(engine.log.space().returns(), brief), WaitOutcome::Progress);
+    drop(cycle);
+    fill(&flat, 1);
+    fill(&flat, 2);
+    empty(&flat, 1);
+    let refused = engine.log.space().returns();
+    assert_eq!(db.collect().unwrap(), 1);
+    assert_eq!(engine.await_gc_cycle(refused, long), WaitOutcome::Progress, "freed before the wait");
+    *gc.returns_at_busy.lock() = Some(refused);
+    assert!(db.wait_for_space(long), "freed since somebody was told `Busy`");
+    assert!(!db.wait_for_space(brief), "and waited for already");
 }
 
 /// A cycle by hand was counted as two steps of the thread's, so that what it was just emptying was taken for live: a writer that came then was

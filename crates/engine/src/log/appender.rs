@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use super::Log;
 use super::format::{self, END_BYTES, RecordRef, RecordSpec, Seed};
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
-use crate::space::Claim;
+use crate::space::{Claim, NoRoom};
 use crate::{Error, Result};
 
 /// A thread's open segments, one for each kind it writes.
@@ -135,7 +135,7 @@ impl Log {
 #[derive(Debug)]
 pub(crate) enum NoSpace {
     /// No free segment now. Let go of the appender, wait for gc, try again.
-    Full(Claim),
+    Full(NoRoom),
     /// Nothing gc could help with; `Full` if what is full is not the log.
     Failed(Error),
 }

@@ -83,8 +83,7 @@ impl Log {
     ) -> std::result::Result<u32, NoSpace> {
         // Held until it is there: whoever looks at the segments in use finds each extent free, or in one of them.
         let mut segments = self.segments.lock();
-        let taken = self.space.take(extents, claim).map_err(NoSpace::Failed)?;
-        let Some(extent) = taken else { return Err(NoSpace::Full(claim)) };
+        let extent = self.space.take(extents, claim).map_err(NoSpace::Failed)?.map_err(NoSpace::Full)?;
         let segment_number = self.next_segment_number.fetch_add(1, Ordering::Relaxed);
         for u in extent..extent + extents {
             let extent = self.extents.at(u);

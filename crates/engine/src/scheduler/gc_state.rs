@@ -14,6 +14,8 @@ use crate::sync::{Mutex, RwLock};
 #[derive(Default)]
 pub(crate) struct GcState {
     pub(crate) requested: AtomicBool,
+    /// How often extents had come back when a writer was last told `Busy`, until somebody waits after that.
+    pub(crate) returns_at_busy: Mutex<Option<u64>>,
     /// Cycles that ended, of the gc thread and by hand.
     cycles: AtomicU64,
     /// Cycles under way.

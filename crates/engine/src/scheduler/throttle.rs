@@ -188,6 +188,9 @@ impl GcRates {
     }
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,6 +39,8 @@ pub(crate) struct Pool {
     disk_extents: u32,
     /// How many extents to keep ready; rises when an appender finds none.
     ready_target: usize,
+    /// How often an extent came to be there for whoever takes it.
+    returns: u64,
 }
 
 /// A growth that the medium refused.
@@ -85,6 +87,7 @@ impl Pool {
             refusal: None,
             disk_extents: u32::MAX,
             ready_target: 1,
+            returns: 0,
         }
     }
 
@@ -132,6 +135,12 @@ impl Pool {
 
     pub(crate) fn add_free(&mut self, extent: u32) {
         self.free.insert(extent);
+        self.returns += 1;
+    }
+
+    /// How often an extent came to be there for whoever takes it: if that has risen since a claim was refused, it may be served.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns
     }
 
     /// A free extent whose blocks may have been given back.
@@ -195,6 +204,7 @@ impl Pool {
     /// The extent was given back, or stays allocated.
     pub(crate) fn has_released(&mut self, extent: u32, released: bool) {
         self.releasing -= 1;
+        self.returns += 1;
         let into = if released { &mut self.bare } else { &mut self.free };
         into.insert(extent);
     }
@@ -329,6 +339,7 @@ impl Pool {
 
     pub(crate) fn add_ready(&mut self, extent: u32) {
         self.prefaulting -= 1;
+        self.returns += 1;
         self.ready.push_back(extent);
     }
 }

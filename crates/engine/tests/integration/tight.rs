@@ -255,3 +255,45 @@ fn rows_come_and_go_in_a_tight_store() {
     report("turnover", &db, begin, 60_000);
     assert_eq!(table.len(), load.rows);
 }
+
+/// Writers that together fill a store many times over, half of it live at most: gc has something to free at every moment, and
+/// whoever finds no extent, though others took what was freed for it, waits for more and is not told `Full`.
+#[test]
+fn nobody_is_told_full_while_there_is_something_to_free() {
+    const KEYS: u64 = 110;
+    let interval = Durability::Interval(std::time::Duration::from_millis(20));
+    for durability in [Durability::Process, interval, Durability::Immediate] {
+        let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+        sim.limit_log(1 << 20);
+        let options = Options {
+            durability,
+            segment_bytes: 256 << 10,
+            fast_tier_bytes_max: 8 << 20,
+            recovery_threads: 1,
+            ..Options::default()
+        };
+        let db = Db::open_on(FastTier::simulated(&sim), options).unwrap();
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..4u64 {
+                let flat = &flat;
+                scope.spawn(move || {
+                    let mut random = Random::from_seed(writer);
+                    for step in 0..1_500 {
+                        let row = random.below(KEYS);
+                        let value = vec![writer as u8; 20_000 + random.below(30_000) as usize];
+                        let done = match random.below(8) {
+                            0 => flat.delete(&key(row)).map(drop),
+                            _ => flat.put(&key(row), &[("value", Value::Bytes(&value))]),
+                        };
+                        done.unwrap_or_else(|e| panic!("{durability:?}, {writer}, step {step}: {e}"));
+                    }
+                });
+            }
+        });
+        let metrics = db.metrics();
+        assert!(metrics.segments_collected > 50, "{durability:?}: {metrics:?}");
+        drop(flat);
+        db.close().unwrap();
+    }
+}
