@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs clients and tests of other people against a server of ours; see docs/outside-tests.md. Installs what it needs.
 # Usage: .ci/outside-clients.sh [path of the hedgerow binary]
-# PORT is the first of three ports; some tests of redis-py want it to be 6379, which it is unless set.
+# PORT is the first of four ports; some tests of redis-py want it to be 6379, which it is unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -20,8 +20,8 @@ if ! command -v redis-cli >/dev/null || ! command -v redis-benchmark >/dev/null;
     apt-get update -q && apt-get install -yq redis-tools
 fi
 
-serve() { # port
-    "$binary" serve --dir "$work/data-$1" --listen "127.0.0.1:$1" >"$work/log-$1" &
+serve() { # port, store
+    "$binary" serve --store "${2:-tiered:$work/data-$1}" --listen "127.0.0.1:$1" >"$work/log-$1" &
     servers+=($!)
     for _ in $(seq 100); do
         redis-cli -p "$1" ping >/dev/null 2>&1 && break
@@ -69,32 +69,38 @@ python3 -m venv "$work/venv"
 cd "$work/redis-8.1.0"
 selection=$root/.ci/redis_py_selection.py
 export REDIS_PY_USED=$work/used
-redis_py() { # sync or asyncio, port
+redis_py() { # sync, asyncio or pairs, port
     local files
     files=$(python3 "$selection" files . "$1")
     # shellcheck disable=SC2086 -- a list of names without blanks
-    PYTHONPATH=$root/.ci timeout 600 "$work/venv/bin/python" -m pytest -q -p redis_py_selection -p no:cacheprovider \
+    REDIS_PY_KIND=$1 PYTHONPATH=$root/.ci timeout 600 "$work/venv/bin/python" -m pytest -q -p redis_py_selection -p no:cacheprovider \
         -W ignore --timeout 30 --redis-url="redis://127.0.0.1:$2/0" $files >"$work/redis-py-$1" 2>&1
 }
-# Each half has a server of its own, whose password and clients it may change; both spend most of their time asleep.
+# Each part has a server of its own, whose password and clients it may change; all spend most of their time asleep.
 serve $((port + 1))
 serve $((port + 2))
+serve $((port + 3)) memory:
 redis_py asyncio $((port + 2)) &
 asyncio=$!
+redis_py pairs $((port + 3)) &
+pairs=$!
 status=0
 redis_py sync $((port + 1)) || status=$?
 wait "$asyncio" || status=$?
-for half in sync asyncio; do
+wait "$pairs" || status=$?
+for part in sync asyncio pairs; do
     # All of it if something failed, else what was run and left out.
-    if [ "$status" = 0 ]; then echo "-- $half"; grep -E '^left out|^[0-9]+ passed' "$work/redis-py-$half"; else cat "$work/redis-py-$half"; fi
+    if [ "$status" = 0 ]; then echo "-- $part"; grep -E '^left out|^[0-9]+ passed' "$work/redis-py-$part"; else cat "$work/redis-py-$part"; fi
 done
 [ "$status" = 0 ]
 python3 "$selection" check . "$REDIS_PY_USED"
 
-for i in 0 1 2; do
+for i in 0 1 2 3; do
     redis-cli -p $((port + i)) shutdown
     wait "${servers[$i]}"
-    grep -q 'everything is persisted' "$work/log-$((port + i))"
+    # What is in memory ends with its server.
+    if [ "$i" = 3 ]; then said='hedgerow: stopped$'; else said='everything is persisted'; fi
+    grep -q "$said" "$work/log-$((port + i))"
 done
 servers=()
 echo "outside clients: ok"

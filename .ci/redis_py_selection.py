@@ -1,9 +1,10 @@
 """Which tests of redis-py are run: all of its sdist, but for the files and tests that docs/outside-tests.md names.
 
-As a pytest plugin it leaves out the tests, says so, and notes in the file $REDIS_PY_USED which rows it used. As a program:
+As a pytest plugin it leaves out the tests, says so, and notes in the file $REDIS_PY_USED which rows it used. Over a store of pairs ($REDIS_PY_KIND is
+"pairs") the tests of the page's third table are run, and must fail as their row says. As a program:
 
-    redis_py_selection.py files DIR asyncio|sync   the test files under DIR/tests to run, in the order of their names
-    redis_py_selection.py check DIR USED           fails if a row of either table leaves out nothing
+    redis_py_selection.py files DIR asyncio|sync|pairs   the test files under DIR/tests to run, in the order of their names
+    redis_py_selection.py check DIR USED                 fails if a row of a table leaves out nothing
 """
 
 import os
@@ -12,6 +13,9 @@ import re
 import sys
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "outside-tests.md"
+
+# What is run over a store of pairs.
+PAIRS_FILES = re.compile(r"tests/test_(commands|encoding|hash|pipeline)\.py")
 
 
 def rows(start):
@@ -30,6 +34,14 @@ def file_rules():
     return rows("tests/")
 
 
+def refusals():
+    """Of each test that can not pass over a store of pairs: class and name, the error that ends it, and the reason."""
+    for line in PAGE.read_text().splitlines():
+        found = re.fullmatch(r"\| `(Test\w+::test_\w+)` \| `([^`]+)` \| (.*) \|", line)
+        if found:
+            yield found[1], found[2], found[3]
+
+
 def test_files(directory):
     found = sorted(pathlib.Path(directory).glob("tests/**/test_*.py"))
     return [str(file.relative_to(directory)) for file in found]
@@ -39,7 +51,8 @@ def files(directory, kind):
     left_out = [pattern for pattern, _ in file_rules()]
     for file in test_files(directory):
         is_asyncio = file.startswith("tests/test_asyncio/")
-        if is_asyncio == (kind == "asyncio") and not any(pattern.fullmatch(file) for pattern in left_out):
+        is_wanted = PAIRS_FILES.fullmatch(file) if kind == "pairs" else is_asyncio == (kind == "asyncio")
+        if is_wanted and not any(pattern.fullmatch(file) for pattern in left_out):
             yield file
 
 
@@ -48,8 +61,37 @@ def check(directory, used):
     idle = [p.pattern for p, _ in file_rules() if not any(p.fullmatch(file) for file in all_files)]
     used = set(pathlib.Path(used).read_text().splitlines())
     idle += [p.pattern for p, _ in rules() if p.pattern not in used]
+    idle += [name for name, _, _ in refusals() if name not in used]
     if idle:
         sys.exit("rows of docs/outside-tests.md that leave out nothing: " + ", ".join(idle))
+
+
+def expect_refusal(item, error, reason):
+    """Has a test fail unless it ends in this error."""
+    import pytest
+
+    run = item.runtest
+
+    def refused():
+        try:
+            run()
+        except Exception as raised:
+            if error in str(raised):
+                pytest.xfail(reason)
+            raise
+        pytest.fail(f"it passes over a store of pairs: take its row out of {PAGE.name}", pytrace=False)
+
+    item.runtest = refused
+
+
+def expect_refusals(items, used):
+    by_name = {name: (error, reason) for name, error, reason in refusals()}
+    for item in items:
+        owner = getattr(item, "cls", None)
+        name = f"{owner.__name__}::{item.originalname}" if owner else None
+        if name in by_name:
+            expect_refusal(item, *by_name[name])
+            used.add(name)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -63,6 +105,8 @@ def pytest_collection_modifyitems(config, items):
             counts[rule[1]] = counts.get(rule[1], 0) + 1
             used.add(rule[0].pattern)
     items[:] = kept
+    if os.environ.get("REDIS_PY_KIND") == "pairs":
+        expect_refusals(kept, used)
     config.hook.pytest_deselected(items=left_out)
     config._left_out = counts
     if "REDIS_PY_USED" in os.environ:
@@ -77,7 +121,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["files", directory, ("asyncio" | "sync") as kind]:
+        case ["files", directory, ("asyncio" | "sync" | "pairs") as kind]:
             print("\n".join(files(directory, kind)))
         case ["check", directory, used]:
             check(directory, used)
