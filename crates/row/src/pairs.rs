@@ -6,6 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `pairs/transaction.rs` | an attempt at reading and changing rows that never waits: all else is made of it |
+//! | `pairs/transaction/steps.rs` | what waits, of one attempt or of many together |
 //! | `pairs/table.rs` | tables, for callers that wait |
 //! | `pairs/batch.rs` | several changes of one row as one |
 //! | `pairs/edit.rs` | what an edit makes of a row |
@@ -168,6 +169,12 @@ impl PairDb {
     }
 }
 
+/// Whether an error may say that the device of a session went away: then another session is to be used.
+pub fn may_be_of_a_broken_session(error: &Error) -> bool {
+    use ErrorKind::{Closed, Indeterminate, Io, Unavailable};
+    matches!(error.kind(), Closed | Indeterminate | Io | Unavailable)
+}
+
 /// See [`PairDb::transact`].
 fn attempt<R>(
     transaction: &mut Transaction,
@@ -201,12 +208,7 @@ impl PairStore {
             None => self.backend.session()?,
         };
         let result = run(&mut *session);
-        // One whose device went away is not used again.
-        let may_be_broken = |error: &Error| {
-            use ErrorKind::{Closed, Indeterminate, Io, Unavailable};
-            matches!(error.kind(), Closed | Indeterminate | Io | Unavailable)
-        };
-        if !result.as_ref().is_err_and(may_be_broken) {
+        if !result.as_ref().is_err_and(may_be_of_a_broken_session) {
             self.sessions.lock().push(session);
         }
         result

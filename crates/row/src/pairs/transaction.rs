@@ -9,8 +9,8 @@
 //! In the end [`Transaction::commit`] stores the row that was changed, if it still is what was read. `Conflict` says that it is not: then
 //! [`Transaction::restart`], and everything again.
 //!
-//! So nothing but `fetch` and `commit` waits, and a thread that must not wait leaves these two to another. [`PairTable`](super::PairTable) is the same with
-//! everything in one thread.
+//! So nothing but `fetch` and `commit` waits, and a thread that must not wait leaves these two to another, which can do them for many attempts together
+//! (`transaction/steps.rs`). [`PairTable`](super::PairTable) is the same with everything in one thread.
 //!
 //! **The catalog first.** A table's pair is got in each attempt, not before it began, so a row is never read by a schema older than itself, nor in the group
 //! of a table that had been cleared. What was known of the table earlier only says where its rows probably are, to get them in the
@@ -20,20 +20,23 @@
 //! that differ one might show it again. A field that has expired is absent by the reader's clock alone.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::PairStore;
-use super::catalog::{CatalogEntry, SeenEntry, entry_key};
+use super::catalog::{CatalogEntry, SeenEntry};
 use super::edit::{Edit, Target};
-use super::exchange::{ask, ask_one, get, put, unexpected};
+use super::exchange::unexpected;
 use super::held_row::HeldRow;
-use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, pair_key};
-use crate::schema::body::is_past;
+use crate::backend::{Cursor, Expect, GROUP_BYTES, Mark, Pair, pair_key};
 use crate::schema::plan::PlanError;
 use crate::schema::table::TableSchema;
 use crate::stored_row::StoredRow;
 use crate::{Error, ErrorKind, FieldName, Result, Schema};
+
+mod steps;
+
+use steps::Step;
 
 /// An attempt at reading and changing rows that never waits: a run of calls over what is at hand, made again until all of it is, and committed if nobody came
 /// in between.
@@ -55,6 +58,8 @@ pub struct Transaction {
     looked_again: HashMap<Box<str>, Mark>,
     /// What was asked for and is not at hand.
     wanted: RefCell<Vec<Want>>,
+    /// What it waits for.
+    step: Option<Step>,
 }
 
 /// Some rows of a table, and where to go on, if there are more.
@@ -137,9 +142,6 @@ impl WalkCursor {
     }
 }
 
-/// Fetches in which tables change under one attempt, before that is told as a conflict.
-const LOOKS_MAX: usize = 64;
-
 /// Rows in one step of a walk, at most: they are all in memory at once.
 const WALK_ROWS_MAX: usize = 1_024;
 
@@ -157,6 +159,7 @@ impl Transaction {
             cleared: Vec::new(),
             looked_again: HashMap::new(),
             wanted: RefCell::default(),
+            step: None,
         }
     }
 
@@ -408,321 +411,14 @@ impl Transaction {
     }
 }
 
-/// What waits.
-impl Transaction {
-    /// Brings what was wanted, and forgets what was changed: the run begins again. Blocks; the session is this attempt's alone meanwhile.
-    ///
-    /// # Errors
-    /// Those of the backend; of what was to be done to the catalog: `Exists`, `Invalid`, `NotFound`. `Conflict` if tables change so quickly that no
-    /// row could be got.
-    pub fn fetch(&mut self, session: &mut dyn Session) -> Result<()> {
-        let mut wanted = std::mem::take(self.wanted.get_mut());
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        self.rows.retain(|_, row| row.seen != Expect::Any);
-        self.rows.values_mut().for_each(|row| row.change = None);
-        if self.change_catalog(session, &wanted)? {
-            // An error of what is still to be got would say that nothing was changed: the run wants it again.
-            self.forget_other_groups();
-            return Ok(());
-        }
-        for _ in 0..LOOKS_MAX {
-            wanted = self.fetch_once(session, wanted)?;
-            if wanted.is_empty() {
-                self.forget_other_groups();
-                return Ok(());
-            }
-        }
-        Err(Error::new(ErrorKind::Conflict, "the tables change all the while"))
-    }
-
-    /// Rows that were got where a table had been before it was cleared are none of its.
-    fn forget_other_groups(&mut self) {
-        let groups = self.tables.values().flatten().map(|seen| seen.entry.group.to_be_bytes());
-        let groups: Vec<[u8; GROUP_BYTES]> = groups.collect();
-        self.rows.retain(|key, _| groups.iter().any(|group| key.starts_with(group)));
-    }
-
-    /// Does what was asked for to the catalog; says whether that was something.
-    fn change_catalog(&mut self, session: &mut dyn Session, wanted: &[Want]) -> Result<bool> {
-        let (store, mut did) = (Arc::clone(&self.store), false);
-        for want in wanted {
-            let (name, seen) = match want {
-                Want::Create(name, schema) => (name, store.create(session, name, schema)?),
-                Want::Learn(name, table, names) => {
-                    let learned = |schema: &TableSchema| schema.with_learned(names);
-                    (name, store.evolve(session, name, Some(*table), learned)?)
-                }
-                Want::Clear(name) => {
-                    let seen = store.clear(session, name, None)?;
-                    self.cleared.push(name.clone());
-                    (name, seen)
-                }
-                _ => continue,
-            };
-            self.tables.insert(name.clone(), Some(seen));
-            did = true;
-        }
-        Ok(did)
-    }
-
-    /// Gets what it can in one exchange; gives back what could not be got, because more had to be known first.
-    fn fetch_once(&mut self, session: &mut dyn Session, wanted: Vec<Want>) -> Result<Vec<Want>> {
-        let mut commands = Commands::default();
-        for want in &wanted {
-            self.plan(want, &mut commands);
-        }
-        let borrowed: Vec<Command<'_>> = commands.all.iter().map(PairCommand::command).collect();
-        let answers = ask(session, &borrowed);
-        drop(borrowed);
-        for (command, answer) in commands.all.into_iter().zip(answers) {
-            self.take(command, answer?, session)?;
-        }
-        Ok(wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect())
-    }
-
-    /// Where the rows of a table are, as far as is known.
-    fn group_of(&self, table: &str) -> Option<u32> {
-        match self.tables.get(table) {
-            Some(seen) => seen.as_ref().map(|seen| seen.entry.group),
-            None => self.store.hints.lock().get(table).map(|seen| seen.entry.group),
-        }
-    }
-
-    fn plan(&self, want: &Want, commands: &mut Commands) {
-        let (Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table)) = want
-        else {
-            if *want == Want::Names {
-                commands.push(PairCommand::Names);
-            }
-            return;
-        };
-        if !self.tables.contains_key(table) {
-            commands.push_once(entry_key(table), |key| PairCommand::Table(table.clone(), key));
-        }
-        let Some(group) = self.group_of(table) else { return };
-        match want {
-            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
-                commands.push_once(pair_key(group, key), |key| PairCommand::Row(group, key));
-            }
-            Want::Walk(_, from, rows) if from.group == 0 || from.group == group => {
-                commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows));
-            }
-            Want::Count(_) => commands.push(PairCommand::Count(table.clone(), group)),
-            _ => {}
-        }
-    }
-
-    fn take(&mut self, command: PairCommand, answer: Answer, session: &mut dyn Session) -> Result<()> {
-        match (command, answer) {
-            (PairCommand::Table(name, key), Answer::Got(pair)) => {
-                let seen = pair.map(|pair| self.store.seen_entry(&name, &key, &pair)).transpose()?;
-                self.tables.insert(name, seen);
-            }
-            (PairCommand::Row(group, pair_key), Answer::Got(pair)) => {
-                let row = self.unexpired(session, group, &pair_key, pair)?;
-                self.rows.insert(pair_key, RowAtHand::got(row));
-            }
-            (PairCommand::Walk(table, group, from, rows), Answer::Walked(walked, next)) => {
-                let mut pairs = Vec::with_capacity(walked.len());
-                for pair in walked {
-                    check_group(&pair, group)?;
-                    let key = pair.key.clone();
-                    pairs.extend(self.unexpired(session, group, &key, Some(pair))?);
-                }
-                self.walks.push(WalkAtHand { table, from, rows, group, pairs, next });
-            }
-            (PairCommand::Count(table, group), Answer::Counted(count)) => {
-                self.counts.insert(table, (group, count));
-            }
-            (PairCommand::Names, Answer::Walked(pairs, next)) => {
-                self.names = Some(self.store.names_from(session, pairs, next)?);
-            }
-            _ => return Err(unexpected("what it was asked for")),
-        }
-        Ok(())
-    }
-
-    /// A pair as it was got, unless its row has expired: then it is removed, and what is there afterwards counts. What is no row is told to
-    /// whoever reads it.
-    fn unexpired(
-        &self,
-        session: &mut dyn Session,
-        group: u32,
-        pair_key: &[u8],
-        mut pair: Option<Pair>,
-    ) -> Result<Option<Pair>> {
-        while let Some(found) = &pair {
-            let expires_at_ms = StoredRow::parse(group, &pair_key[GROUP_BYTES..], &found.value)
-                .map(|row| row.expires_at_ms());
-            if !is_past(expires_at_ms.unwrap_or(None), self.now_ms) {
-                break;
-            }
-            let expect = Expect::Same(found.mark);
-            match ask_one(session, Command::Delete { key: pair_key, expect }) {
-                Ok(_) => return Ok(None),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error),
-            }
-            pair = get(session, pair_key)?;
-        }
-        Ok(pair)
-    }
-
-    /// Whether a want is served, by a table that is at hand and not older than the rows that were got with it.
-    fn is_at_hand(&mut self, want: &Want) -> bool {
-        let (Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table)) = want
-        else {
-            return true;
-        };
-        let (entry, mark) = match self.tables.get(table) {
-            None => return false,
-            // The call will be told.
-            Some(None) => return true,
-            Some(Some(seen)) => (&seen.entry, seen.mark),
-        };
-        let (group, version) = (entry.group, entry.schema.version());
-        let is_newer = |pair_key: &[u8], value: &[u8]| {
-            let row = StoredRow::parse(group, &pair_key[GROUP_BYTES..], value);
-            row.is_ok_and(|row| row.schema_version() > version)
-        };
-        let has_newer = match want {
-            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
-                let key = pair_key(group, key);
-                match self.rows.get(&key) {
-                    None => return false,
-                    Some(row) => row.got.as_ref().is_some_and(|value| is_newer(&key, value)),
-                }
-            }
-            Want::Walk(_, from, _) if from.group != 0 && from.group != group => false,
-            Want::Walk(_, from, rows) => {
-                match self.walks.iter().find(|walk| walk.is(table, from, *rows, group)) {
-                    None => return false,
-                    Some(walk) => walk.pairs.iter().any(|pair| is_newer(&pair.key, &pair.value)),
-                }
-            }
-            Want::Count(_) => return self.counts.get(table).is_some_and(|(counted, _)| *counted == group),
-            _ => false,
-        };
-        // A row that is still newer than what was looked at again for it is damaged, or the table is: who reads it is told.
-        if has_newer && self.looked_again.insert(table.clone(), mark) != Some(mark) {
-            self.tables.remove(table);
-            self.walks.retain(|walk| walk.table != *table);
-            return false;
-        }
-        true
-    }
-
-    /// Stores the row that was changed. Blocks; the session is this attempt's alone meanwhile. Does nothing if none was.
-    ///
-    /// # Errors
-    /// `Conflict` if the row is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if more than one row was
-    /// changed, or rows were read beside the one that was: these backends change one row at a time. Those of the backend; after
-    /// `Indeterminate` the change may have happened.
-    pub fn commit(&mut self, session: &mut dyn Session) -> Result<()> {
-        if !self.has_changes() {
-            return Ok(());
-        }
-        if self.rows.len() > 1 || !self.walks.is_empty() {
-            let message = "a change that depends on more than one row; this store changes one row at a time";
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-        let Some((key, row)) = self.rows.iter_mut().find(|(_, row)| row.change.is_some()) else {
-            return Ok(());
-        };
-        let is_new = row.seen == Expect::Absent;
-        let seen = match row.change.as_ref().and_then(Option::as_ref) {
-            Some(value) => Expect::Same(put(session, key, value, row.seen)?),
-            // It was not there, and is not to be.
-            None if is_new => Expect::Absent,
-            None => match ask_one(session, Command::Delete { key, expect: row.seen })? {
-                Answer::Deleted(_) => Expect::Absent,
-                _ => return Err(unexpected("whether there was a pair")),
-            },
-        };
-        (row.seen, row.got) = (seen, row.change.take().flatten());
-        if is_new && row.got.is_some() {
-            let key = key.clone();
-            self.check_still_there(session, &key)?;
-        }
-        Ok(())
-    }
-
-    /// That a row was absent may be because its table was cleared, and its group freed, since the attempt began. If so, nobody can say whether the
-    /// row was stored before that or comes after it, where others would not see it.
-    fn check_still_there(&self, session: &mut dyn Session, pair_key: &[u8]) -> Result<()> {
-        let at_hand = self.tables.iter().filter_map(|(name, seen)| Some((name, seen.as_ref()?)));
-        for (name, seen) in at_hand.filter(|(_, seen)| pair_key.starts_with(&seen.entry.group.to_be_bytes()))
-        {
-            let now = self.store.look(session, name);
-            if now.is_ok_and(|now| now.is_some_and(|now| now.entry.group == seen.entry.group)) {
-                return Ok(());
-            }
-        }
-        let message = "its table was cleared, or could not be looked at again: the row may have been stored, and may be gone";
-        Err(Error::new(ErrorKind::Indeterminate, message))
-    }
-}
-
-/// Commands of one exchange.
-#[derive(Default)]
-struct Commands {
-    all: Vec<PairCommand>,
-    /// Keys that are got.
-    keys: HashSet<Vec<u8>>,
-}
-
-impl Commands {
-    fn push(&mut self, command: PairCommand) {
-        self.all.push(command);
-    }
-
-    /// Adds the command for a key unless it is there.
-    fn push_once(&mut self, key: Vec<u8>, command: impl FnOnce(Vec<u8>) -> PairCommand) {
-        if self.keys.insert(key.clone()) {
-            self.all.push(command(key));
-        }
-    }
-}
-
-/// A command for something that is wanted.
-enum PairCommand {
-    Table(Box<str>, Vec<u8>),
-    Row(u32, Vec<u8>),
-    Walk(Box<str>, u32, WalkCursor, usize),
-    Count(Box<str>, u32),
-    Names,
-}
-
-impl PairCommand {
-    fn command(&self) -> Command<'_> {
-        match self {
-            PairCommand::Table(_, key) | PairCommand::Row(_, key) => Command::Get { key },
-            PairCommand::Walk(_, group, from, pairs) => {
-                Command::Walk { group: *group, from: from.at.clone(), pairs: *pairs }
-            }
-            PairCommand::Count(_, group) => Command::Count { group: *group },
-            PairCommand::Names => super::walk_of_names(Cursor::START),
-        }
-    }
-}
-
-fn check_group(pair: &Pair, group: u32) -> Result<()> {
-    match pair.key.starts_with(&group.to_be_bytes()) {
-        true => Ok(()),
-        false => Err(unexpected("pairs of the group that it was asked for")),
-    }
-}
-
-fn row_key(pair: &Pair) -> Result<&[u8]> {
-    pair.key.get(GROUP_BYTES..).ok_or_else(|| unexpected("a key"))
-}
-
 pub(super) fn no_table(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no table {name:?}"))
 }
 
 pub(super) fn exists(name: &str) -> Error {
     Error::new(ErrorKind::Exists, format!("the table {name:?} exists with another schema"))
+}
+
+fn row_key(pair: &Pair) -> Result<&[u8]> {
+    pair.key.get(GROUP_BYTES..).ok_or_else(|| unexpected("a key"))
 }

@@ -1,23 +1,32 @@
 //! Waiting for a store of pairs away from the event loop.
 //!
 //! Owns: the thread that goes on with the attempts of commands, with a session of its own, and with the sweep when it is asked to. Promises: it tells how each
-//! step ended and wakes the loop for it; what a client waits for goes before the sweep. Must not know clients: only their numbers.
+//! step ended and wakes the loop for it; what all of them need of the store is asked together, so that many clients wait no longer than one; whoever
+//! comes meanwhile joins with the next exchange, the first to come first; what takes many exchanges holds the others up by one of its kind at a time; what a client
+//! waits for goes before the sweep. Must not know clients: only their numbers.
 
+use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
-use hedgerow_row::pairs::PairDb;
+use hedgerow_row::backend::Session;
+use hedgerow_row::pairs::{PairDb, Transaction, may_be_of_a_broken_session};
 use mio::Waker;
 
 use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
 use super::keyspace::pairs::scan::PairSweep;
+use super::limits;
 use super::reader::Client;
-use super::worker::Worker;
+use super::worker::{Answers, Worker};
 
 /// A step that is asked for.
-struct Job {
-    client: Client,
-    attempt: Box<Attempt>,
-    step: Step,
+pub struct Job {
+    /// Whose command it is.
+    pub client: Client,
+    /// Its attempt.
+    pub attempt: Box<Attempt>,
+    /// Which step it is.
+    pub step: Step,
 }
 
 /// A step that has ended.
@@ -32,10 +41,17 @@ pub struct Advanced {
     pub ended: Ended,
 }
 
+impl Job {
+    fn ended(self, ended: Ended) -> Advanced {
+        let Job { client, attempt, step } = self;
+        Advanced { client, attempt, step, ended }
+    }
+}
+
 /// What is asked for, and what has ended.
 #[derive(Default)]
 struct Queue {
-    wanted: Vec<Job>,
+    wanted: VecDeque<Job>,
     ended: Vec<Advanced>,
     wants_sweep: bool,
     is_sweeping: bool,
@@ -51,10 +67,89 @@ enum Task {
 impl Queue {
     fn take(&mut self) -> Option<Task> {
         if !self.wanted.is_empty() {
-            return Some(Task::Jobs(std::mem::take(&mut self.wanted)));
+            return Some(Task::Jobs(self.take_jobs(limits::EXCHANGED_ATTEMPTS_MAX)));
         }
         self.is_sweeping = std::mem::take(&mut self.wants_sweep);
         self.is_sweeping.then_some(Task::Sweep)
+    }
+
+    /// The first that came, so many at most.
+    fn take_jobs(&mut self, most: usize) -> Vec<Job> {
+        self.wanted.drain(..most.min(self.wanted.len())).collect()
+    }
+}
+
+/// The steps that are under way.
+struct Steps {
+    db: PairDb,
+    session: Box<dyn Session>,
+    /// They go on with the next exchange.
+    begun: Vec<Job>,
+    /// They have chores, which are done one at a time.
+    slow: VecDeque<Job>,
+}
+
+impl Steps {
+    /// Goes on with these steps, and with those that are asked for meanwhile, until all have ended.
+    fn run(&mut self, mut jobs: Vec<Job>, answers: &Answers<'_, Queue>) -> io::Result<()> {
+        loop {
+            let mut ended = Vec::new();
+            for job in jobs {
+                match job.step == Step::Fetch && job.attempt.has_chores() {
+                    true => self.slow.push_back(job),
+                    false => self.start(job, &mut ended),
+                }
+            }
+            self.exchange(&mut ended);
+            if let Some(job) = self.slow.pop_front() {
+                self.start(job, &mut ended);
+            }
+            let room = limits::EXCHANGED_ATTEMPTS_MAX.saturating_sub(self.begun.len());
+            jobs = Vec::new();
+            answers.put(|queue| {
+                let wakes = queue.ended.is_empty() && !ended.is_empty();
+                queue.ended.append(&mut ended);
+                jobs = queue.take_jobs(room);
+                wakes
+            })?;
+            if jobs.is_empty() && self.begun.is_empty() && self.slow.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn start(&mut self, mut job: Job, ended: &mut Vec<Advanced>) {
+        match job.attempt.start(job.step, &self.db, &mut *self.session) {
+            Some(how) => ended.push(job.ended(how)),
+            None => self.begun.push(job),
+        }
+    }
+
+    /// Goes on with all that have begun.
+    fn exchange(&mut self, ended: &mut Vec<Advanced>) {
+        if self.begun.is_empty() {
+            return;
+        }
+        let mut attempts: Vec<&mut Transaction> =
+            self.begun.iter_mut().map(|job| &mut job.attempt.transaction).collect();
+        let results = Transaction::advance(&mut *self.session, &mut attempts);
+        let mut failures = results.iter().flatten().filter_map(|result| result.as_ref().err());
+        let is_broken = failures.any(may_be_of_a_broken_session);
+        for (job, result) in std::mem::take(&mut self.begun).into_iter().zip(results) {
+            match result {
+                None => self.begun.push(job),
+                Some(result) => {
+                    let how = job.attempt.ended(job.step, result);
+                    ended.push(job.ended(how));
+                }
+            }
+        }
+        // Of changes of one row the first is made. So who came too late goes before who did not, whose next command may change the row again.
+        ended.sort_by_key(|advanced| !matches!(advanced.ended, Ended::Conflict));
+        // Where there is none to be had, this one may be good still.
+        if is_broken && let Ok(session) = self.db.session() {
+            self.session = session;
+        }
     }
 }
 
@@ -63,17 +158,12 @@ pub struct Attempts(Worker<Queue>);
 
 impl Attempts {
     /// Starts the thread; it wakes `waker` when a step has ended.
-    pub fn start(db: PairDb, waker: Arc<Waker>) -> std::io::Result<Attempts> {
-        let mut session = db.session().map_err(std::io::Error::other)?;
+    pub fn start(db: PairDb, waker: Arc<Waker>) -> io::Result<Attempts> {
+        let session = db.session().map_err(io::Error::other)?;
+        let mut steps = Steps { db: db.clone(), session, begun: Vec::new(), slow: VecDeque::new() };
         let mut sweep = PairSweep::default();
         let worker = Worker::start("attempts", waker, Queue::take, move |task, answers| match task {
-            Task::Jobs(jobs) => jobs.into_iter().try_for_each(|Job { client, mut attempt, step }| {
-                let ended = attempt.advance(step, &db, &mut *session);
-                answers.put(|queue: &mut Queue| {
-                    queue.ended.push(Advanced { client, attempt, step, ended });
-                    queue.ended.len() == 1
-                })
-            }),
+            Task::Jobs(jobs) => steps.run(jobs, answers),
             Task::Sweep => {
                 // What the store refuses now it may do in the next round; what has expired is hidden until then.
                 let goes_on = sweep.step(&db).unwrap_or(false);
@@ -87,9 +177,9 @@ impl Attempts {
         Ok(Attempts(worker))
     }
 
-    /// Has an attempt go a step on.
-    pub fn request(&self, client: Client, attempt: Box<Attempt>, step: Step) {
-        self.0.request(|queue| queue.wanted.push(Job { client, attempt, step }));
+    /// Has attempts go a step on, in this order where it matters; leaves the list empty.
+    pub fn request(&self, jobs: &mut Vec<Job>) {
+        self.0.request(|queue| queue.wanted.extend(jobs.drain(..)));
     }
 
     /// The steps that have ended since the last call.

@@ -18,7 +18,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use slab::Slab;
 
-use super::attempts::{Advanced, Attempts};
+use super::attempts::{Advanced, Attempts, Job};
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
 use super::keyspace::Keyspace;
@@ -91,6 +91,8 @@ pub struct EventLoop {
     tiered: Option<TieredWorkers>,
     /// And a store of pairs.
     attempts: Option<Attempts>,
+    /// Steps of attempts that the commands of this turn wait for: they are asked for together.
+    steps: Vec<Job>,
     /// Rounds of its sweep, and when the last one ended.
     swept: (u64, Duration),
     pool: Pool,
@@ -140,6 +142,7 @@ impl EventLoop {
             server,
             tiered,
             attempts,
+            steps: Vec::new(),
             swept: (0, Duration::ZERO),
             pool: Pool::default(),
             turn: Vec::new(),
@@ -296,6 +299,11 @@ impl EventLoop {
                 self.serve(key);
             }
         }
+        if !self.steps.is_empty()
+            && let Some(attempts) = &self.attempts
+        {
+            attempts.request(&mut self.steps);
+        }
         self.request_sync(&turn);
         for &key in &turn {
             self.answer(key);
@@ -344,10 +352,8 @@ impl EventLoop {
                 }
                 Executed::WaitsFor(WaitsFor::Step) => {
                     let client = (key, self.server.sessions[key].id);
-                    if let (Some((attempt, step)), Some(attempts)) =
-                        (self.server.attempt.take(), &self.attempts)
-                    {
-                        attempts.request(client, attempt, step);
+                    if let Some((attempt, step)) = self.server.attempt.take() {
+                        self.steps.push(Job { client, attempt, step });
                     }
                     return;
                 }

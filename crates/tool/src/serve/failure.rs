@@ -83,6 +83,8 @@ impl From<Error> for Failure {
         let code = match error.kind() {
             ErrorKind::Full | ErrorKind::Busy => "OOM",
             ErrorKind::Io | ErrorKind::Closed => "MISCONF",
+            // Of all others nothing was done.
+            ErrorKind::Indeterminate => "ERR it may have been done, or not:",
             _ => "ERR",
         };
         Failure::new(format!("{code} {error}"))

@@ -38,6 +38,8 @@ pub const SCAN_BYTES_MAX: usize = 16 << 20;
 pub const AT_HAND_BYTES_MAX: usize = 256 << 20;
 /// Keys of one command whose rows are fetched from such a store at once.
 pub const PREFETCHED_KEYS_MAX: usize = 64;
+/// Commands of clients whose steps go on in one exchange with such a store.
+pub const EXCHANGED_ATTEMPTS_MAX: usize = 256;
 /// Bytes of the keys of one KEYS at a store of pairs, where they are in memory together.
 pub const KEYS_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a hash that is copied or renamed, with those that each of its fields takes besides: it is read into memory, and written

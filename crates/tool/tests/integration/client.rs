@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use hedgerow::Db;
 use hedgerow_device::{Clock, CrashSim, FastTier};
+use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_tool::serve::{self, event_loop::Stopper};
 
@@ -86,7 +87,11 @@ impl Server {
     }
 
     /// Over a store of pairs.
-    pub(crate) fn start_over_pairs(backend: &MemoryBackend, clock: &Clock, options: &[&str]) -> Server {
+    pub(crate) fn start_over_pairs(
+        backend: &(impl Backend + Clone + 'static),
+        clock: &Clock,
+        options: &[&str],
+    ) -> Server {
         let line = [&["serve", "--store", "memory:", "--listen", "127.0.0.1:0"], options].concat();
         let backend = Arc::new(backend.clone());
         Server::run(serve::prepare_over(&Cli::parse_from(line).args, clock.clone(), backend).unwrap())

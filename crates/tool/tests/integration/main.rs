@@ -18,5 +18,6 @@ mod little_memory;
 mod pairs;
 mod read_only;
 mod semantics;
+mod slow_pairs;
 mod transactions;
 mod transfer;

@@ -1,12 +1,14 @@
 //! The server over a store of pairs.
 
+use std::sync::Arc;
 use std::thread;
 
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
-use hedgerow_sim::eventually;
+use hedgerow_sim::{BackendFault, FailingBackend, eventually};
 
 use crate::client::{Server, clock};
+use crate::slow_pairs::SlowBackend;
 
 fn server() -> Server {
     Server::start_over_pairs(&MemoryBackend::default(), &clock(), &[])
@@ -359,4 +361,119 @@ fn rows_at_hand_are_bounded() {
     // More keys than are fetched at once.
     let absent: Vec<String> = (0..300).map(|n| format!("none{n}")).collect();
     assert_eq!(client.run(&format!("EXISTS {} k1", absent.join(" "))), "1");
+}
+
+/// What came of an `INCR`.
+fn number(reply: &str) -> Option<u64> {
+    reply.parse().ok()
+}
+
+/// Fifty clients, each with a pipeline: each has its replies in order, and all count together.
+#[test]
+fn pipelines_of_many_clients_are_answered_in_order() {
+    const CLIENTS: usize = 50;
+    const EACH: u64 = 40;
+    let server = server();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
+    // They begin together.
+    let mut starter = server.client();
+    assert_eq!(starter.run("CLIENT PAUSE 1000000"), "OK");
+    for (at, client) in clients.iter_mut().enumerate() {
+        for _ in 0..EACH {
+            client.send(&[b"INCR", format!("own{at}").as_bytes()]);
+            client.send(&[b"INCR", b"shared"]);
+        }
+    }
+    assert_eq!(starter.run("CLIENT UNPAUSE"), "OK");
+    let mut shared: Vec<Vec<u64>> = Vec::new();
+    for client in &mut clients {
+        let (mut own, mut seen) = (Vec::new(), Vec::new());
+        for _ in 0..EACH {
+            own.push(number(&client.reply()).unwrap());
+            seen.push(number(&client.reply()).unwrap());
+        }
+        assert!(own.iter().copied().eq(1..=EACH), "{own:?}");
+        assert!(seen.is_sorted(), "{seen:?}");
+        shared.push(seen);
+    }
+    // Nobody is done long before the others: of those who change one key all get on.
+    let total = CLIENTS as u64 * EACH;
+    let first_done = shared.iter().filter_map(|seen| seen.last()).min().unwrap();
+    assert!(*first_done > total / 2, "one had counted to its end at {first_done} of {total}");
+    let mut all = shared.concat();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(1..=total));
+}
+
+/// Where an exchange takes its time, many clients take as many exchanges as one, about, and not as many times more.
+#[test]
+fn many_clients_share_exchanges() {
+    const EACH: usize = 50;
+    let exchanges_of = |clients: usize| {
+        let backend = SlowBackend::default();
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut clients: Vec<_> = (0..clients).map(|_| server.client()).collect();
+        assert_eq!(clients[0].run("SET k 0"), "OK");
+        let before = backend.exchanges();
+        for (at, client) in clients.iter_mut().enumerate() {
+            let key = format!("k{at}");
+            (0..EACH).for_each(|_| client.send(&[b"SET", key.as_bytes(), b"v"]));
+            (0..EACH).for_each(|_| client.send(&[b"GET", key.as_bytes()]));
+        }
+        for client in &mut clients {
+            (0..EACH).for_each(|_| assert_eq!(client.reply(), "OK"));
+            (0..EACH).for_each(|_| assert_eq!(client.reply(), "\"v\""));
+        }
+        backend.exchanges() - before
+    };
+    let (one, fifty) = (exchanges_of(1), exchanges_of(50));
+    assert!(one >= 3 * EACH as u64, "a SET is two exchanges, a GET one: {one}");
+    assert!(fifty < 6 * one, "{fifty} exchanges for fifty clients, {one} for one");
+}
+
+/// Commands go wrong one by one: each client is told what became of its own, and what it is told is so.
+#[test]
+fn who_is_told_of_a_failure_is_told_the_truth() {
+    const CLIENTS: usize = 20;
+    const EACH: usize = 100;
+    const MAY_HAVE: &str = "(ERR it may have been done, or not: ";
+    let memory = MemoryBackend::default();
+    let clean = Server::start_over_pairs(&memory, &clock(), &[]);
+    assert_eq!(clean.client().run("SET k 0"), "OK");
+    for at in 0..CLIENTS {
+        assert_eq!(clean.client().run(&format!("SET k{at} 0")), "OK");
+    }
+    let decide = |command: u64| {
+        // One in sixteen, without a rhythm that commands of an exchange could have, too.
+        let mixed = (command + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        mixed.is_multiple_of(16).then(|| BackendFault::ALL[mixed as usize / 16 % BackendFault::ALL.len()])
+    };
+    let failing = FailingBackend::new(Arc::new(memory), decide);
+    let server = Server::start_over_pairs(&failing, &clock(), &[]);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        (0..EACH).for_each(|_| client.send(&[b"INCR", format!("k{at}").as_bytes()]));
+    }
+    let (mut done, mut open, mut refused) = (0, 0, 0);
+    for (at, client) in clients.iter_mut().enumerate() {
+        let (mut least, mut most) = (0, 0);
+        for _ in 0..EACH {
+            let reply = client.reply();
+            match number(&reply) {
+                Some(counted) => {
+                    assert!((least + 1..=most + 1).contains(&counted), "{counted}, and {least} to {most}");
+                    (least, most) = (counted, counted);
+                    done += 1;
+                }
+                None if reply.starts_with(MAY_HAVE) => (most, open) = (most + 1, open + 1),
+                None => {
+                    assert!(reply.starts_with("(ERR it went wrong"), "{reply}");
+                    refused += 1;
+                }
+            }
+        }
+        let kept: u64 = clean.client().run(&format!("GET k{at}")).trim_matches('"').parse().unwrap();
+        assert!((least..=most).contains(&kept), "{kept} of {least} to {most}");
+    }
+    assert!(done > 1_000 && open > 20 && refused > 20, "{done} done, {open} perhaps, {refused} not");
 }

@@ -1,7 +1,7 @@
 //! An attempt of one command at a store of pairs: what is at hand for it, and what it would change.
 //!
 //! Owns a transaction, and beside it the questions and changes that are none of rows: keys in no order, tables. Promises that nothing but
-//! [`Attempt::advance`] waits, and that a change of tables happens once an attempt, however often the command is given. Must not
+//! [`Attempt::start`] waits, and that a change of tables happens once an attempt, however often the command is given. Must not
 //! know commands or clients.
 
 use std::cell::{Cell, RefCell};
@@ -160,19 +160,29 @@ impl Attempt {
         self.prefetched.set(0);
     }
 
-    /// Goes a step on. Blocks.
-    pub fn advance(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Ended {
-        let advanced = match step {
+    /// Whether chores are to be done: each may take many exchanges.
+    pub fn has_chores(&self) -> bool {
+        !self.wanted.borrow().is_empty()
+    }
+
+    /// Begins a step; says how it ended, if it has. Else it goes on with [`Transaction::advance`]. Blocks for what is none of rows: chores, tables.
+    pub fn start(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Option<Ended> {
+        let begun = match step {
             Step::Fetch => {
                 for chore in self.wanted.take() {
                     let done = chore.run(db);
                     self.done.push((chore, done));
                 }
-                self.transaction.fetch(session)
+                self.transaction.begin_fetch(session)
             }
-            Step::Commit => self.transaction.commit(session),
+            Step::Commit => self.transaction.begin_commit(),
         };
-        match advanced {
+        begun.map(|result| self.ended(step, result))
+    }
+
+    /// What it means for the command how a step ended.
+    pub fn ended(&self, step: Step, result: hedgerow::Result<()>) -> Ended {
+        match result {
             Ok(()) if step == Step::Fetch && self.transaction.bytes_at_hand() > limits::AT_HAND_BYTES_MAX => {
                 Ended::Failed(Failure::TOO_MUCH_AT_HAND)
             }

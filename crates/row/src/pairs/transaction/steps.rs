@@ -1,0 +1,519 @@
+//! The steps of an attempt that wait: what it lacks is fetched, what it changed is stored.
+//!
+//! Owns the commands of a step, the order of its exchanges with the backend, and what becomes of the answers. Promises that attempts whose steps go
+//! on in one exchange do not matter to each other: each step ends as it could have ended alone, and what goes wrong with a command is told to those who asked
+//! it, and to no others. Must not know who makes attempts.
+//!
+//! A step is begun, then goes on by an exchange until it has ended: most fetches and changes take one, the first of a row that was absent two. Others may
+//! join in between two exchanges, so nobody waits for the steps of others to end. What several attempts get is got once: each began before the
+//! exchange, so the answer is as new as any of them may ask. Of several changes of one row that depend on what was read, one is tried, the one that came
+//! first; the others could only fail, and are told so.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
+use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Pair, Session, pair_key};
+use crate::pairs::catalog::entry_key;
+use crate::pairs::exchange::{ask, ask_one, get, unexpected};
+use crate::schema::body::is_past;
+use crate::schema::table::TableSchema;
+use crate::stored_row::StoredRow;
+use crate::{Error, ErrorKind, Result};
+
+/// Exchanges in which tables change under one fetch, before that is told as a conflict.
+const LOOKS_MAX: usize = 64;
+
+/// What an attempt waits for.
+pub(super) enum Step {
+    /// What is wanted, by these commands.
+    Fetch { wanted: Vec<Want>, commands: Vec<PairCommand>, looks: usize },
+    /// That the row under this key is as it is to be.
+    Store { pair_key: Vec<u8>, row: RowAtHand },
+    /// Whether the table of a row that was stored where none had been still has this group.
+    LookAgain { table: Box<str>, entry_key: Vec<u8>, group: u32 },
+}
+
+/// How a step has ended, if it has.
+type Ended = Option<Result<()>>;
+
+/// What callers call.
+impl Transaction {
+    /// Brings what was wanted, and forgets what was changed: the run begins again. Blocks; the session is this attempt's alone meanwhile.
+    ///
+    /// # Errors
+    /// Those of the backend; of what was to be done to the catalog: `Exists`, `Invalid`, `NotFound`. `Conflict` if tables change so quickly that no
+    /// row could be got.
+    pub fn fetch(&mut self, session: &mut dyn Session) -> Result<()> {
+        let begun = self.begin_fetch(session);
+        self.finish(begun, session)
+    }
+
+    /// Stores the row that was changed, if it is what was read. Blocks; the session is this attempt's alone meanwhile. Does nothing if none was.
+    ///
+    /// # Errors
+    /// `Conflict` if the row is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if more than one row was
+    /// changed, or rows were read beside the one that was: these backends change one row at a time. Those of the backend; after
+    /// `Indeterminate` the change may have happened.
+    pub fn commit(&mut self, session: &mut dyn Session) -> Result<()> {
+        let begun = self.begin_commit();
+        self.finish(begun, session)
+    }
+
+    fn finish(&mut self, mut ended: Ended, session: &mut dyn Session) -> Result<()> {
+        loop {
+            if let Some(ended) = ended {
+                return ended;
+            }
+            ended = Transaction::advance(session, &mut [self]).pop().flatten();
+        }
+    }
+
+    /// [`Transaction::fetch`] that goes on by [`Transaction::advance`], together with others; says how it ended, if it has. Blocks only if tables are to be
+    /// made, cleared or taught names.
+    pub fn begin_fetch(&mut self, session: &mut dyn Session) -> Option<Result<()>> {
+        let wanted = std::mem::take(self.wanted.get_mut());
+        if wanted.is_empty() {
+            return Some(Ok(()));
+        }
+        self.rows.retain(|_, row| row.seen != Expect::Any);
+        self.rows.values_mut().for_each(|row| row.change = None);
+        match self.change_catalog(session, &wanted) {
+            Err(error) => Some(Err(error)),
+            Ok(true) => {
+                // An error of what is still to be got would say that nothing was changed: the run wants it again.
+                self.forget_other_groups();
+                Some(Ok(()))
+            }
+            Ok(false) => self.fetch_on(wanted, 0),
+        }
+    }
+
+    /// [`Transaction::commit`] that goes on by [`Transaction::advance`], together with others; says how it ended, if it has. Never blocks.
+    pub fn begin_commit(&mut self) -> Option<Result<()>> {
+        let Some(pair_key) =
+            self.rows.iter().find(|(_, row)| row.change.is_some()).map(|(key, _)| key.clone())
+        else {
+            return Some(Ok(()));
+        };
+        if self.rows.len() > 1 || !self.walks.is_empty() {
+            let message = "a change that depends on more than one row; this store changes one row at a time";
+            return Some(Err(Error::new(ErrorKind::Unsupported, message)));
+        }
+        let mut row = self.rows.remove(&pair_key)?;
+        if row.seen == Expect::Absent && row.change == Some(None) {
+            // It was not there, and is not to be.
+            row.change = None;
+            self.rows.insert(pair_key, row);
+            return Some(Ok(()));
+        }
+        self.step = Some(Step::Store { pair_key, row });
+        None
+    }
+
+    /// Has the steps that were begun of these attempts go on by one exchange, all together. Says of each how its step has ended, if it has; else
+    /// it goes on by the next. Blocks; the session is theirs alone meanwhile.
+    pub fn advance(session: &mut dyn Session, attempts: &mut [&mut Transaction]) -> Vec<Option<Result<()>>> {
+        let mut union = Union::default();
+        let asked: Vec<CommandNumbers> =
+            attempts.iter().map(|attempt| union.ask(attempt.step.as_ref())).collect();
+        let mut answers = Answers::new(ask(session, &union.commands), union.askers);
+        let take = |(attempt, asked): (&mut &mut Transaction, CommandNumbers)| {
+            attempt.go_on(session, asked.into_iter().map(|command| answers.take(command)))
+        };
+        attempts.iter_mut().zip(asked).map(take).collect()
+    }
+
+    fn go_on(
+        &mut self,
+        session: &mut dyn Session,
+        mut answers: impl Iterator<Item = Result<Answer>>,
+    ) -> Ended {
+        match self.step.take() {
+            None => Some(Ok(())),
+            Some(Step::Fetch { wanted, commands, looks }) => {
+                let mut taken = commands.into_iter().zip(answers);
+                match taken.try_for_each(|(command, answer)| self.take(command, answer?, session)) {
+                    Ok(()) => {
+                        let wanted = wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect();
+                        self.fetch_on(wanted, looks + 1)
+                    }
+                    // What was asked changes nothing that anybody sees.
+                    Err(error) if error.kind() == ErrorKind::Indeterminate => {
+                        Some(Err(Error::new(ErrorKind::Unavailable, error.to_string())))
+                    }
+                    Err(error) => Some(Err(error)),
+                }
+            }
+            Some(Step::Store { pair_key, row }) => {
+                self.stored(pair_key, row, answers.next().unwrap_or_else(no_answer))
+            }
+            Some(Step::LookAgain { table, entry_key, group }) => {
+                Some(self.looked_again(&table, &entry_key, group, answers.next().unwrap_or_else(no_answer)))
+            }
+        }
+    }
+}
+
+/// What is fetched.
+impl Transaction {
+    /// Goes on with what is wanted and not at hand, until that is nothing.
+    fn fetch_on(&mut self, wanted: Vec<Want>, looks: usize) -> Ended {
+        if wanted.is_empty() {
+            self.forget_other_groups();
+            return Some(Ok(()));
+        }
+        if looks == LOOKS_MAX {
+            return Some(Err(Error::new(ErrorKind::Conflict, "the tables change all the while")));
+        }
+        let mut commands = Commands::default();
+        wanted.iter().for_each(|want| self.plan(want, &mut commands));
+        self.step = Some(Step::Fetch { wanted, commands: commands.all, looks });
+        None
+    }
+
+    /// Rows that were got where a table had been before it was cleared are none of its.
+    fn forget_other_groups(&mut self) {
+        let groups = self.tables.values().flatten().map(|seen| seen.entry.group.to_be_bytes());
+        let groups: Vec<[u8; GROUP_BYTES]> = groups.collect();
+        self.rows.retain(|key, _| groups.iter().any(|group| key.starts_with(group)));
+    }
+
+    /// Does what was asked for to the catalog; says whether that was something.
+    fn change_catalog(&mut self, session: &mut dyn Session, wanted: &[Want]) -> Result<bool> {
+        let (store, mut did) = (Arc::clone(&self.store), false);
+        for want in wanted {
+            let (name, seen) = match want {
+                Want::Create(name, schema) => (name, store.create(session, name, schema)?),
+                Want::Learn(name, table, names) => {
+                    let learned = |schema: &TableSchema| schema.with_learned(names);
+                    (name, store.evolve(session, name, Some(*table), learned)?)
+                }
+                Want::Clear(name) => {
+                    let seen = store.clear(session, name, None)?;
+                    self.cleared.push(name.clone());
+                    (name, seen)
+                }
+                _ => continue,
+            };
+            self.tables.insert(name.clone(), Some(seen));
+            did = true;
+        }
+        Ok(did)
+    }
+
+    /// Where the rows of a table are, as far as is known.
+    fn group_of(&self, table: &str) -> Option<u32> {
+        match self.tables.get(table) {
+            Some(seen) => seen.as_ref().map(|seen| seen.entry.group),
+            None => self.store.hints.lock().get(table).map(|seen| seen.entry.group),
+        }
+    }
+
+    fn plan(&self, want: &Want, commands: &mut Commands) {
+        let (Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table)) = want
+        else {
+            if *want == Want::Names {
+                commands.push(PairCommand::Names);
+            }
+            return;
+        };
+        if !self.tables.contains_key(table) {
+            commands.push_once(entry_key(table), |key| PairCommand::Table(table.clone(), key));
+        }
+        let Some(group) = self.group_of(table) else { return };
+        match want {
+            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
+                commands.push_once(pair_key(group, key), |key| PairCommand::Row(group, key));
+            }
+            Want::Walk(_, from, rows) if from.group == 0 || from.group == group => {
+                commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows));
+            }
+            Want::Count(_) => commands.push(PairCommand::Count(table.clone(), group)),
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, command: PairCommand, answer: Answer, session: &mut dyn Session) -> Result<()> {
+        match (command, answer) {
+            (PairCommand::Table(name, key), Answer::Got(pair)) => {
+                let seen = pair.map(|pair| self.store.seen_entry(&name, &key, &pair)).transpose()?;
+                self.tables.insert(name, seen);
+            }
+            (PairCommand::Row(group, pair_key), Answer::Got(pair)) => {
+                let row = self.unexpired(session, group, &pair_key, pair)?;
+                self.rows.insert(pair_key, RowAtHand::got(row));
+            }
+            (PairCommand::Walk(table, group, from, rows), Answer::Walked(walked, next)) => {
+                let mut pairs = Vec::with_capacity(walked.len());
+                for pair in walked {
+                    check_group(&pair, group)?;
+                    let key = pair.key.clone();
+                    pairs.extend(self.unexpired(session, group, &key, Some(pair))?);
+                }
+                self.walks.push(WalkAtHand { table, from, rows, group, pairs, next });
+            }
+            (PairCommand::Count(table, group), Answer::Counted(count)) => {
+                self.counts.insert(table, (group, count));
+            }
+            (PairCommand::Names, Answer::Walked(pairs, next)) => {
+                self.names = Some(self.store.names_from(session, pairs, next)?);
+            }
+            _ => return Err(unexpected("what it was asked for")),
+        }
+        Ok(())
+    }
+
+    /// A pair as it was got, unless its row has expired: then it is removed, and what is there afterwards counts. What is no row is told to
+    /// whoever reads it.
+    fn unexpired(
+        &self,
+        session: &mut dyn Session,
+        group: u32,
+        pair_key: &[u8],
+        mut pair: Option<Pair>,
+    ) -> Result<Option<Pair>> {
+        while let Some(found) = &pair {
+            let expires_at_ms = StoredRow::parse(group, &pair_key[GROUP_BYTES..], &found.value)
+                .map(|row| row.expires_at_ms());
+            if !is_past(expires_at_ms.unwrap_or(None), self.now_ms) {
+                break;
+            }
+            let expect = Expect::Same(found.mark);
+            match ask_one(session, Command::Delete { key: pair_key, expect }) {
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+            }
+            pair = get(session, pair_key)?;
+        }
+        Ok(pair)
+    }
+
+    /// Whether a want is served, by a table that is at hand and not older than the rows that were got with it.
+    fn is_at_hand(&mut self, want: &Want) -> bool {
+        let (Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table)) = want
+        else {
+            return true;
+        };
+        let (entry, mark) = match self.tables.get(table) {
+            None => return false,
+            // The call will be told.
+            Some(None) => return true,
+            Some(Some(seen)) => (&seen.entry, seen.mark),
+        };
+        let (group, version) = (entry.group, entry.schema.version());
+        let is_newer = |pair_key: &[u8], value: &[u8]| {
+            let row = StoredRow::parse(group, &pair_key[GROUP_BYTES..], value);
+            row.is_ok_and(|row| row.schema_version() > version)
+        };
+        let has_newer = match want {
+            Want::Row(_, key) if self.store.check_key(key).is_ok() => {
+                let key = pair_key(group, key);
+                match self.rows.get(&key) {
+                    None => return false,
+                    Some(row) => row.got.as_ref().is_some_and(|value| is_newer(&key, value)),
+                }
+            }
+            Want::Walk(_, from, _) if from.group != 0 && from.group != group => false,
+            Want::Walk(_, from, rows) => {
+                match self.walks.iter().find(|walk| walk.is(table, from, *rows, group)) {
+                    None => return false,
+                    Some(walk) => walk.pairs.iter().any(|pair| is_newer(&pair.key, &pair.value)),
+                }
+            }
+            Want::Count(_) => return self.counts.get(table).is_some_and(|(counted, _)| *counted == group),
+            _ => false,
+        };
+        // A row that is still newer than what was looked at again for it is damaged, or the table is: who reads it is told.
+        if has_newer && self.looked_again.insert(table.clone(), mark) != Some(mark) {
+            self.tables.remove(table);
+            self.walks.retain(|walk| walk.table != *table);
+            return false;
+        }
+        true
+    }
+}
+
+/// What is stored.
+impl Transaction {
+    /// Goes on after a row was stored, or was not.
+    fn stored(&mut self, pair_key: Vec<u8>, mut row: RowAtHand, answer: Result<Answer>) -> Ended {
+        let is_put = matches!(row.change, Some(Some(_)));
+        let seen = match answer {
+            Ok(Answer::Stored(mark)) if is_put => Ok(Expect::Same(mark)),
+            Ok(Answer::Deleted(_)) if !is_put => Ok(Expect::Absent),
+            Ok(_) => Err(unexpected("whether it was stored")),
+            Err(error) => Err(error),
+        };
+        let was_absent = row.seen == Expect::Absent;
+        let ended = match seen {
+            Ok(seen) => {
+                (row.seen, row.got) = (seen, row.change.take().flatten());
+                match was_absent && is_put {
+                    true => self.look_again(&pair_key),
+                    false => Some(Ok(())),
+                }
+            }
+            Err(error) => Some(Err(error)),
+        };
+        self.rows.insert(pair_key, row);
+        ended
+    }
+
+    /// That a row was absent may be because its table was cleared, and its group freed, since the attempt began. If so, nobody can say whether the
+    /// row was stored before that or comes after it, where others would not see it.
+    fn look_again(&mut self, pair_key: &[u8]) -> Ended {
+        let mut groups =
+            self.tables.iter().filter_map(|(name, seen)| Some((name, seen.as_ref()?.entry.group)));
+        let Some((table, group)) = groups.find(|(_, group)| pair_key.starts_with(&group.to_be_bytes()))
+        else {
+            return Some(Err(may_be_gone()));
+        };
+        self.step = Some(Step::LookAgain { table: table.clone(), entry_key: entry_key(table), group });
+        None
+    }
+
+    fn looked_again(&self, table: &str, key: &[u8], group: u32, answer: Result<Answer>) -> Result<()> {
+        let Ok(Answer::Got(Some(pair))) = answer else { return Err(may_be_gone()) };
+        match self.store.seen_entry(table, key, &pair) {
+            Ok(now) if now.entry.group == group => Ok(()),
+            _ => Err(may_be_gone()),
+        }
+    }
+}
+
+fn may_be_gone() -> Error {
+    let message = "its table was cleared, or could not be looked at again: the row may have been stored, and may be gone";
+    Error::new(ErrorKind::Indeterminate, message)
+}
+
+fn no_answer() -> Result<Answer> {
+    Err(unexpected("nothing"))
+}
+
+/// Of each command of one attempt, which of the exchange's it is; `None` where one of another attempt is tried instead.
+type CommandNumbers = Vec<Option<usize>>;
+
+/// The commands of an exchange, and how many attempts ask each.
+#[derive(Default)]
+struct Union<'a> {
+    commands: Vec<Command<'a>>,
+    askers: Vec<usize>,
+    /// Pairs that are got, with the commands that do.
+    gets: HashMap<&'a [u8], usize>,
+    /// Pairs that are changed if they are what was read.
+    changes: HashSet<&'a [u8]>,
+}
+
+impl<'a> Union<'a> {
+    fn ask(&mut self, step: Option<&'a Step>) -> CommandNumbers {
+        match step {
+            None => CommandNumbers::new(),
+            Some(Step::Fetch { commands, .. }) => {
+                commands.iter().map(|command| Some(self.push(command.command()))).collect()
+            }
+            Some(Step::Store { pair_key, row }) => {
+                if row.seen != Expect::Any && !self.changes.insert(pair_key) {
+                    return vec![None];
+                }
+                let (key, expect) = (pair_key, row.seen);
+                vec![Some(self.push(match row.change.as_ref().and_then(Option::as_ref) {
+                    Some(value) => Command::Put { key, value, expect },
+                    None => Command::Delete { key, expect },
+                }))]
+            }
+            Some(Step::LookAgain { entry_key, .. }) => vec![Some(self.push(Command::Get { key: entry_key }))],
+        }
+    }
+
+    /// Adds a command, unless it is one that gets what another does; says which it is.
+    fn push(&mut self, command: Command<'a>) -> usize {
+        let next = self.commands.len();
+        if let Command::Get { key } = command {
+            let known = *self.gets.entry(key).or_insert(next);
+            if known < next {
+                self.askers[known] += 1;
+                return known;
+            }
+        }
+        self.commands.push(command);
+        self.askers.push(1);
+        next
+    }
+}
+
+/// The answers of an exchange, each for as many as asked.
+struct Answers(Vec<(Option<Result<Answer>>, usize)>);
+
+impl Answers {
+    fn new(answers: Vec<Result<Answer>>, askers: Vec<usize>) -> Answers {
+        Answers(answers.into_iter().map(Some).zip(askers).collect())
+    }
+
+    fn take(&mut self, command: Option<usize>) -> Result<Answer> {
+        let Some(command) = command else {
+            let message = "another change of the row came first";
+            return Err(Error::new(ErrorKind::Conflict, message));
+        };
+        let answer = self.0.get_mut(command).and_then(|(answer, askers)| {
+            *askers -= 1;
+            if *askers == 0 { answer.take() } else { answer.clone() }
+        });
+        answer.unwrap_or_else(no_answer)
+    }
+}
+
+/// Commands of one exchange.
+#[derive(Default)]
+struct Commands {
+    all: Vec<PairCommand>,
+    /// Keys that are got.
+    keys: HashSet<Vec<u8>>,
+}
+
+impl Commands {
+    fn push(&mut self, command: PairCommand) {
+        self.all.push(command);
+    }
+
+    /// Adds the command for a key unless it is there.
+    fn push_once(&mut self, key: Vec<u8>, command: impl FnOnce(Vec<u8>) -> PairCommand) {
+        if self.keys.insert(key.clone()) {
+            self.all.push(command(key));
+        }
+    }
+}
+
+/// A command for something that is wanted.
+pub(super) enum PairCommand {
+    Table(Box<str>, Vec<u8>),
+    Row(u32, Vec<u8>),
+    Walk(Box<str>, u32, WalkCursor, usize),
+    Count(Box<str>, u32),
+    Names,
+}
+
+impl PairCommand {
+    fn command(&self) -> Command<'_> {
+        match self {
+            PairCommand::Table(_, key) | PairCommand::Row(_, key) => Command::Get { key },
+            PairCommand::Walk(_, group, from, pairs) => {
+                Command::Walk { group: *group, from: from.at.clone(), pairs: *pairs }
+            }
+            PairCommand::Count(_, group) => Command::Count { group: *group },
+            PairCommand::Names => crate::pairs::walk_of_names(Cursor::START),
+        }
+    }
+}
+
+fn check_group(pair: &Pair, group: u32) -> Result<()> {
+    match pair.key.starts_with(&group.to_be_bytes()) {
+        true => Ok(()),
+        false => Err(unexpected("pairs of the group that it was asked for")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Many attempts in one exchange: what is asked, who wins, and whom an error befalls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::backend::memory::MemoryBackend;
+use crate::backend::{Backend, Ticket};
+use crate::pairs::{Edit, PairDb, PairTable};
+use crate::schema::plan::FieldExpiries;
+use crate::{Schema, Type, Value, row};
+
+type Decide = Box<dyn FnMut(&Command<'_>) -> Option<(ErrorKind, bool)> + Send>;
+
+/// A session that counts commands and exchanges, and of which some commands go wrong: with this error, and whether they are done all the same.
+struct Watched {
+    behind: Box<dyn Session>,
+    gets: usize,
+    changes: usize,
+    decide: Decide,
+    failed: Vec<(Ticket, Result<Answer>)>,
+    lost: HashMap<Ticket, ErrorKind>,
+    tickets: u64,
+}
+
+impl Watched {
+    fn of(db: &PairDb) -> Watched {
+        Watched::failing(db, |_| None)
+    }
+
+    fn failing(
+        db: &PairDb,
+        decide: impl FnMut(&Command<'_>) -> Option<(ErrorKind, bool)> + Send + 'static,
+    ) -> Watched {
+        let (behind, decide) = (db.session().unwrap(), Box::new(decide));
+        let (failed, lost) = (Vec::new(), HashMap::new());
+        Watched { behind, gets: 0, changes: 0, decide, failed, lost, tickets: u64::MAX }
+    }
+}
+
+impl Session for Watched {
+    fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        match command {
+            Command::Get { .. } => self.gets += 1,
+            _ => self.changes += 1,
+        }
+        match (self.decide)(&command) {
+            Some((kind, false)) => {
+                self.tickets -= 1;
+                self.failed.push((Ticket::new(self.tickets), Err(Error::new(kind, "as the test wants it"))));
+                Ok(Ticket::new(self.tickets))
+            }
+            fault => {
+                let ticket = self.behind.start(command)?;
+                self.lost.extend(fault.map(|(kind, _)| (ticket, kind)));
+                Ok(ticket)
+            }
+        }
+    }
+
+    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
+        let from = answered.len();
+        self.behind.poll(answered);
+        for (ticket, answer) in &mut answered[from..] {
+            if let Some(kind) = self.lost.remove(ticket) {
+                *answer = Err(Error::new(kind, "as the test wants it"));
+            }
+        }
+        answered.append(&mut self.failed);
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<()> {
+        if self.failed.is_empty() { self.behind.wait(timeout) } else { Ok(()) }
+    }
+}
+
+fn counters() -> (PairDb, PairTable) {
+    let db = PairDb::open(Arc::new(MemoryBackend::default()) as Arc<dyn Backend>);
+    let table = db.create_table("counters", Schema::new().field("n", Type::I64)).unwrap();
+    (db, table)
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key{number}").into_bytes()
+}
+
+/// The row's number.
+fn read(attempt: &Transaction, key: &[u8]) -> Result<i64> {
+    attempt.read("counters", key, |row| match row {
+        Some(row) => Ok(row.get("n")?.as_i64().unwrap()),
+        None => Ok(0),
+    })
+}
+
+fn add_one(attempt: &mut Transaction, key: &[u8]) {
+    let fields = [("n", Value::Int(read(attempt, key).unwrap() + 1))];
+    attempt.edit("counters", key, &Edit::Update(&fields, FieldExpiries::All(None))).unwrap();
+}
+
+/// Has steps that were begun end, together; of each how.
+fn end(session: &mut Watched, attempts: &mut [Transaction], begun: Vec<Ended>) -> Vec<Result<()>> {
+    let mut ended = begun;
+    while ended.iter().any(Option::is_none) {
+        let waiting: Vec<usize> = (0..ended.len()).filter(|&at| ended[at].is_none()).collect();
+        let going = attempts.iter_mut().zip(&ended).filter(|(_, ended)| ended.is_none());
+        let mut going: Vec<&mut Transaction> = going.map(|(attempt, _)| attempt).collect();
+        let now = Transaction::advance(session, &mut going);
+        waiting.into_iter().zip(now).for_each(|(at, now)| ended[at] = now);
+    }
+    ended.into_iter().flatten().collect()
+}
+
+/// Attempts that have read what `keys` says, together.
+fn fetched(db: &PairDb, session: &mut Watched, keys: &[Vec<u8>]) -> (Vec<Transaction>, Vec<Result<()>>) {
+    let mut attempts: Vec<Transaction> = keys.iter().map(|_| db.transaction()).collect();
+    attempts.iter().zip(keys).for_each(|(attempt, key)| attempt.prefetch("counters", key));
+    let begun = attempts.iter_mut().map(|attempt| attempt.begin_fetch(session)).collect();
+    let ended = end(session, &mut attempts, begun);
+    (attempts, ended)
+}
+
+fn committed(session: &mut Watched, attempts: &mut [Transaction]) -> Vec<Result<()>> {
+    let begun = attempts.iter_mut().map(Transaction::begin_commit).collect();
+    end(session, attempts, begun)
+}
+
+#[test]
+fn what_many_attempts_get_is_got_once() {
+    let (db, table) = counters();
+    (0..50).for_each(|at| table.put(&key(at), &row! { n: at as i64 }).unwrap());
+    let mut session = Watched::of(&db);
+    let keys: Vec<Vec<u8>> = (0..100).map(|at| key(at % 50)).collect();
+    let (attempts, ended) = fetched(&db, &mut session, &keys);
+    assert!(ended.iter().all(Result::is_ok));
+    assert_eq!((session.gets, session.changes), (51, 0), "the table once, and each of the rows");
+    for (at, attempt) in attempts.iter().enumerate() {
+        assert_eq!(read(attempt, &keys[at]).unwrap(), at as i64 % 50);
+    }
+}
+
+#[test]
+fn of_changes_of_one_row_the_first_is_made() {
+    let (db, table) = counters();
+    let mut session = Watched::of(&db);
+    let mut waiting: Vec<usize> = (0..20).collect();
+    for round in 0..20 {
+        let (mut attempts, _) = fetched(&db, &mut session, &vec![key(0); waiting.len()]);
+        attempts.iter_mut().for_each(|attempt| add_one(attempt, &key(0)));
+        session.changes = 0;
+        let ended = committed(&mut session, &mut attempts);
+        assert_eq!(session.changes, 1, "the others could only fail");
+        assert!(ended[0].is_ok());
+        assert!(ended[1..].iter().all(|ended| ended.as_ref().unwrap_err().kind() == ErrorKind::Conflict));
+        assert_eq!(waiting.remove(0), round, "in the order in which they came");
+    }
+    assert_eq!(table.get_field(&key(0), "n").unwrap().unwrap().borrow().as_i64(), Some(20));
+    // Those that depend on nothing are all made.
+    let mut attempts = [db.transaction(), db.transaction()];
+    assert!(attempts.iter().all(|attempt| attempt.schema("counters").is_err()));
+    let begun = attempts.iter_mut().map(|attempt| attempt.begin_fetch(&mut session)).collect();
+    assert!(end(&mut session, &mut attempts, begun).iter().all(Result::is_ok));
+    for attempt in &mut attempts {
+        attempt.edit("counters", &key(0), &Edit::Put(&[("n", Value::Int(7))], None)).unwrap();
+    }
+    assert!(committed(&mut session, &mut attempts).iter().all(Result::is_ok));
+}
+
+#[test]
+fn an_error_befalls_those_who_asked() {
+    let (db, table) = counters();
+    (0..9).for_each(|at| table.put(&key(at), &row! { n: 1 }).unwrap());
+    let keys: Vec<Vec<u8>> = (0..9).map(key).collect();
+    let is = |command: &Command<'_>, wanted: &[u8]| match command {
+        Command::Get { key } | Command::Put { key, .. } => key.ends_with(wanted),
+        _ => false,
+    };
+    let mut session = Watched::failing(&db, move |command| {
+        let kinds = [(&b"key3"[..], ErrorKind::Corrupted), (&b"key6"[..], ErrorKind::Indeterminate)];
+        kinds.into_iter().find(|(key, _)| is(command, key)).map(|(_, kind)| (kind, true))
+    });
+    let (_, ended) = fetched(&db, &mut session, &keys);
+    let kinds = |ended: &[Result<()>]| -> Vec<Option<ErrorKind>> {
+        ended.iter().map(|ended| ended.as_ref().err().map(Error::kind)).collect()
+    };
+    let mut expected = vec![None; 9];
+    // To read is to change nothing, whatever becomes of the answer.
+    (expected[3], expected[6]) = (Some(ErrorKind::Corrupted), Some(ErrorKind::Unavailable));
+    assert_eq!(kinds(&ended), expected);
+    // A change whose answer is lost, one that is not made, one that is not made and nobody knows.
+    let mut session = Watched::failing(&db, move |command| match command {
+        Command::Put { .. } if is(command, b"key2") => Some((ErrorKind::Indeterminate, true)),
+        Command::Put { .. } if is(command, b"key4") => Some((ErrorKind::Unavailable, false)),
+        Command::Put { .. } if is(command, b"key5") => Some((ErrorKind::Indeterminate, false)),
+        _ => None,
+    });
+    let (mut attempts, _) = fetched(&db, &mut session, &keys);
+    attempts.iter_mut().zip(&keys).for_each(|(attempt, key)| add_one(attempt, key));
+    let ended = committed(&mut session, &mut attempts);
+    let mut expected = vec![None; 9];
+    (expected[2], expected[5]) = (Some(ErrorKind::Indeterminate), Some(ErrorKind::Indeterminate));
+    expected[4] = Some(ErrorKind::Unavailable);
+    assert_eq!(kinds(&ended), expected);
+    for (at, key) in keys.iter().enumerate() {
+        let n = table.get_field(key, "n").unwrap().unwrap().borrow().as_i64().unwrap();
+        assert_eq!(n, if matches!(at, 4 | 5) { 1 } else { 2 }, "{at}");
+    }
+}
+
+#[test]
+fn rows_that_are_new_look_again_together() {
+    let (db, table) = counters();
+    table.put(&key(0), &row! { n: 1 }).unwrap();
+    let mut session = Watched::of(&db);
+    let keys: Vec<Vec<u8>> = (0..10).map(key).collect();
+    let (mut attempts, _) = fetched(&db, &mut session, &keys);
+    attempts.iter_mut().zip(&keys).for_each(|(attempt, key)| add_one(attempt, key));
+    (session.gets, session.changes) = (0, 0);
+    assert!(committed(&mut session, &mut attempts).iter().all(Result::is_ok));
+    assert_eq!((session.gets, session.changes), (1, 10), "one look for the nine that were new");
+    // Where the table was cleared meanwhile it is only known of those that went over a row that they did not come too late.
+    let keys: Vec<Vec<u8>> = (9..12).map(key).collect();
+    let (mut attempts, _) = fetched(&db, &mut session, &keys);
+    attempts.iter_mut().zip(&keys).for_each(|(attempt, key)| add_one(attempt, key));
+    table.clear().unwrap();
+    let ended = committed(&mut session, &mut attempts);
+    let kinds: Vec<ErrorKind> = ended.iter().map(|ended| ended.as_ref().unwrap_err().kind()).collect();
+    use ErrorKind::{Conflict, Indeterminate};
+    assert_eq!(kinds, [Conflict, Indeterminate, Indeterminate]);
+}
+
+#[test]
+fn who_comes_later_joins_what_is_under_way() {
+    let (db, table) = counters();
+    table.put(&key(0), &row! { n: 1 }).unwrap();
+    // One that does not know where the table is takes two exchanges.
+    let other = PairDb::open(db.store.backend.clone());
+    let mut session = Watched::of(&other);
+    let mut early = other.transaction();
+    early.prefetch("counters", &key(0));
+    assert!(early.begin_fetch(&mut session).is_none());
+    assert!(Transaction::advance(&mut session, &mut [&mut early])[0].is_none());
+    let mut late = other.transaction();
+    late.prefetch("counters", &key(0));
+    assert!(late.begin_fetch(&mut session).is_none());
+    let ended = Transaction::advance(&mut session, &mut [&mut early, &mut late]);
+    assert!(ended.iter().all(|ended| ended.as_ref().is_some_and(Result::is_ok)));
+    assert_eq!((session.gets, read(&early, &key(0)).unwrap(), read(&late, &key(0)).unwrap()), (3, 1, 1));
+    let nothing = Transaction::advance(&mut session, &mut [&mut early]);
+    assert!(nothing[0].as_ref().is_some_and(Result::is_ok), "nothing was begun");
+}
