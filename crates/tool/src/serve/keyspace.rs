@@ -259,13 +259,13 @@ impl Keyspace {
         }
     }
 
-    /// Tells that it has ended, and whether well. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
+    /// Tells that it has ended; `is_done` says whether well. If it failed for want of something, having changed nothing, that is what it needs before it is given again.
     #[inline]
-    pub fn end_command(&mut self, is_done: bool) -> Option<Wants> {
+    pub fn end_command(&mut self, is_done: impl FnOnce() -> bool) -> Option<Wants> {
         match self {
             Keyspace::Tiered(keys) => keys.end_command(),
             Keyspace::Pairs(keys) => {
-                keys.end_command(is_done).map(|(attempt, step)| Wants::Step(attempt, step))
+                keys.end_command(is_done()).map(|(attempt, step)| Wants::Step(attempt, step))
             }
         }
     }
@@ -295,12 +295,12 @@ impl Keyspace {
         }
     }
 
-    /// The command just done counts: what it changed is seen by those who watch it.
+    /// The command just done counts: what it changed is seen by those who watch it. Says whether it changed anything that a sync could make durable.
     #[inline]
-    pub fn commit_watched(&mut self) {
+    pub fn finish_command(&mut self) -> bool {
         match self {
-            Keyspace::Tiered(keys) => keys.watches.commit(),
-            Keyspace::Pairs(_) => {}
+            Keyspace::Tiered(keys) => keys.finish_command(),
+            Keyspace::Pairs(_) => false,
         }
     }
 
@@ -341,15 +341,6 @@ impl Keyspace {
         match self {
             Keyspace::Tiered(keys) => keys.has_changed(space, key, watched),
             Keyspace::Pairs(keys) => keys.has_changed(space, key, watched),
-        }
-    }
-
-    /// A number that grows with every change.
-    #[inline]
-    pub fn writes(&self) -> u64 {
-        match self {
-            Keyspace::Tiered(keys) => keys.writes(),
-            Keyspace::Pairs(keys) => keys.writes(),
         }
     }
 

@@ -50,7 +50,6 @@ pub struct PairKeyspace {
     refreshed: Instant,
     /// Of the command under way.
     attempt: Box<Attempt>,
-    writes: u64,
     watched: usize,
 }
 
@@ -88,7 +87,7 @@ impl PairKeyspace {
     pub fn new(db: PairDb, clock: Clock) -> PairKeyspace {
         let now_ms = clock.refresh();
         let attempt = Box::new(Attempt::new(&db));
-        PairKeyspace { db, clock, now_ms, refreshed: Instant::now(), attempt, writes: 0, watched: 0 }
+        PairKeyspace { db, clock, now_ms, refreshed: Instant::now(), attempt, watched: 0 }
     }
 
     /// The store under the keys.
@@ -120,12 +119,14 @@ impl PairKeyspace {
     }
 
     /// Tells that a command begins: with what was fetched for it, if it was given before.
+    #[cold]
     pub fn begin_command(&mut self, parked: &mut Option<Box<Attempt>>) {
         self.attempt = parked.take().unwrap_or_else(|| Box::new(Attempt::new(&self.db)));
         self.attempt.begin();
     }
 
     /// Tells that it has ended, and whether well: then its changes wait to be made.
+    #[cold]
     pub fn end_command(&mut self, is_done: bool) -> Option<(Box<Attempt>, Step)> {
         let step = match self.attempt.has_missed() {
             true => Step::Fetch,
@@ -158,11 +159,6 @@ impl PairKeyspace {
             let (table, row) = locate(space, key);
             self.attempt.transaction.prefetch(&table, row);
         }
-    }
-
-    /// A number that grows with every change.
-    pub fn writes(&self) -> u64 {
-        self.writes
     }
 
     /// How many keys are watched.
@@ -237,9 +233,7 @@ impl PairKeyspace {
 
     fn edit<F: FieldName>(&mut self, table: &str, row: &[u8], edit: &Edit<'_, F>) -> Outcome<bool> {
         let edited = self.attempt.transaction.edit(table, row, edit);
-        let edited = self.attempt.checked(edited)?;
-        self.writes += 1;
-        Ok(edited)
+        self.attempt.checked(edited)
     }
 
     /// See [`Keyspace::kind`](super::Keyspace::kind).
@@ -370,7 +364,6 @@ impl PairKeyspace {
         let tables = spaces.flat_map(|space| scan::tables_of(&names, space));
         let cleared: Vec<Outcome<()>> = tables.map(|(name, _)| self.clear_table(name)).collect();
         cleared.into_iter().collect::<Outcome<()>>()?;
-        self.writes += 1;
         Ok(())
     }
 

@@ -158,14 +158,16 @@ impl TieredKeyspace {
         self.writer.end_command()
     }
 
+    /// See [`Keyspace::finish_command`](super::Keyspace::finish_command).
+    #[inline]
+    pub fn finish_command(&mut self) -> bool {
+        self.watches.commit();
+        self.writer.has_changed()
+    }
+
     /// Whether it has failed so.
     pub fn wants_again(&mut self) -> bool {
         self.writer.wants_again()
-    }
-
-    /// A number that grows with every change.
-    pub fn writes(&self) -> u64 {
-        self.writer.count()
     }
 
     fn attach(&mut self, name: TableName, table: Table) -> Outcome<()> {

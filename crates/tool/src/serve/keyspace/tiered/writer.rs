@@ -16,8 +16,6 @@ use crate::serve::waiter;
 pub(super) struct Writer {
     db: Db,
     staged: Option<Staged>,
-    /// Changes made so far.
-    count: u64,
     /// The command under way has changed something: it can not be tried again from its start.
     has_changed: bool,
     is_last_try: bool,
@@ -47,15 +45,7 @@ enum PendingState {
 
 impl Writer {
     pub(super) fn new(db: Db) -> Writer {
-        Writer {
-            db,
-            staged: None,
-            count: 0,
-            has_changed: false,
-            is_last_try: false,
-            wants: None,
-            at_hand_only: false,
-        }
+        Writer { db, staged: None, has_changed: false, is_last_try: false, wants: None, at_hand_only: false }
     }
 
     /// See [`TieredKeyspace::begin_command`](super::TieredKeyspace::begin_command).
@@ -72,7 +62,14 @@ impl Writer {
     pub(super) fn end_command(&mut self) -> Option<Wants> {
         self.look_for_missing();
         self.at_hand_only = false;
-        self.wants.take()
+        // What most commands want is nothing, which is not to be moved.
+        if self.wants.is_none() { None } else { self.wants.take() }
+    }
+
+    /// Whether the command has changed something.
+    #[inline]
+    pub(super) fn has_changed(&self) -> bool {
+        self.has_changed
     }
 
     /// See [`TieredKeyspace::wants_again`](super::TieredKeyspace::wants_again).
@@ -160,7 +157,6 @@ impl Writer {
         if batch.is_empty() {
             return Ok(());
         }
-        self.count += 1;
         let db = self.db.clone();
         self.attempt(|| db.write(&batch))
     }
@@ -170,14 +166,8 @@ impl Writer {
         self.staged = None;
     }
 
-    /// A number that grows with every change.
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Counts a change that was made without the writer.
+    /// Tells of a change that was made without the writer.
     pub(super) fn record_change(&mut self) {
-        self.count += 1;
         self.record_changed();
     }
 
@@ -188,7 +178,6 @@ impl Writer {
         row: &[u8],
         fields: &[(FieldId, Value<'_>)],
     ) -> Outcome<()> {
-        self.count += 1;
         match &mut self.staged {
             None => self.attempt(|| table.update(row, fields)),
             Some(staged) => {
@@ -207,7 +196,6 @@ impl Writer {
         fields: &[(FieldId, Value<'_>)],
         at_ms: u64,
     ) -> Outcome<()> {
-        self.count += 1;
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.update_expiring(row, fields, Expiry::at_unix_ms(at_ms)));
         };
@@ -223,7 +211,6 @@ impl Writer {
         fields: &[(FieldId, Value<'_>)],
         expires_at_ms: Option<u64>,
     ) -> Outcome<()> {
-        self.count += 1;
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| match expires_at_ms {
                 None => table.put(row, fields),
@@ -240,7 +227,6 @@ impl Writer {
 
     /// Whether there was a row.
     pub(super) fn delete(&mut self, table: &Table, row: &[u8]) -> Outcome<bool> {
-        self.count += 1;
         let Some(staged) = &mut self.staged else { return self.attempt(|| table.delete(row)) };
         let existed = table.exists(row)?;
         if existed {
@@ -252,7 +238,6 @@ impl Writer {
 
     /// Sets or clears the expiry of a row that is there, or will be.
     pub(super) fn expire(&mut self, table: &Table, row: &[u8], at_ms: Option<u64>) -> Outcome<bool> {
-        self.count += 1;
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.expire(row, Expiry::at_unix_ms(at_ms)));
         };
