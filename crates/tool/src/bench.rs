@@ -20,7 +20,9 @@ pub mod store;
 pub mod workload;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use hedgerow_row::backend::memory::MemoryBackend;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -34,6 +36,7 @@ use setting::EngineArgs;
 use store::BenchStore;
 use store::hedgerow::HedgerowStore;
 use store::null::NullStore;
+use store::pairs::PairsStore;
 use workload::Workload;
 
 /// Arguments of `hedgerow bench`.
@@ -72,7 +75,8 @@ enum Suite {
 /// What a measurement is made with; the same for all suites.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
-    /// The store: tiered:DIRECTORY; emulated:DIRECTORY for the same slowed to persistent memory; or null to measure the harness alone.
+    /// The store: tiered:DIRECTORY; emulated:DIRECTORY for the same slowed to persistent memory; memory: for rows as pairs in memory, which have no
+    /// order to scan; or null to measure the harness alone.
     #[arg(long, value_parser = StoreUrl::measured)]
     store: StoreUrl,
     /// Rows of the data set.
@@ -126,7 +130,10 @@ pub fn run(args: Args) -> Result<(), String> {
             store.close()?;
             reports
         }
-        StoreUrl::Memory => return Err("memory: is not measured".into()),
+        StoreUrl::Memory => {
+            let mut store = PairsStore::open(Arc::new(MemoryBackend::default()), shape)?;
+            run_phases(&mut store, shape, &workloads, &settings)?
+        }
         StoreUrl::Null => {
             run_phases(&mut NullStore::new(shape, settings.records), shape, &workloads, &settings)?
         }
@@ -177,6 +184,13 @@ fn run_phases(
     workloads: &[&'static Workload],
     settings: &Settings,
 ) -> Result<Vec<PhaseReport>, String> {
+    // Before anything is loaded.
+    if let Some(scan) = workloads.iter().find(|workload| workload.scans() && !store.has_order()) {
+        let (store, workload) = (&settings.store, scan.name);
+        return Err(format!(
+            "{store} has no order of rows, and {workload} scans: leave it out of --workloads"
+        ));
+    }
     let population = Population::new(store.rows()?);
     let mut reports = Vec::new();
     for (phase, workload) in workloads.iter().enumerate() {

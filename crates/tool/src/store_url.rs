@@ -100,7 +100,7 @@ fn parse_among(schemes: &[&Scheme], url: &str) -> Result<StoreUrl, String> {
 impl StoreUrl {
     /// A store to be measured.
     pub fn measured(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED, &EMULATED, &NULL], url)
+        parse_among(&[&TIERED, &EMULATED, &MEMORY, &NULL], url)
     }
 
     /// A store to be served.
@@ -119,6 +119,7 @@ mod tests {
         assert_eq!(StoreUrl::measured("tiered:/tmp/a:b"), tiered(Medium::File, "/tmp/a:b"));
         assert_eq!(StoreUrl::measured("emulated:/x"), tiered(Medium::Emulated, "/x"));
         assert_eq!(StoreUrl::measured("null"), Ok(StoreUrl::Null));
+        assert_eq!(StoreUrl::measured("memory:"), Ok(StoreUrl::Memory));
         assert_eq!(StoreUrl::served("memory:"), Ok(StoreUrl::Memory));
         assert_eq!(StoreUrl::served("memory:").unwrap().to_string(), "memory:");
         assert_eq!(StoreUrl::served("tiered:x"), tiered(Medium::File, "x"));

@@ -7,6 +7,7 @@ pub mod flat;
 pub mod hedgerow;
 pub mod mapping;
 pub mod null;
+pub mod pairs;
 
 use std::path::Path;
 
@@ -40,6 +41,11 @@ pub trait BenchStore: Sync {
 
     /// Where it keeps its files, if it does.
     fn directory(&self) -> Option<&Path>;
+
+    /// Whether its rows have an order, in which they can be scanned.
+    fn has_order(&self) -> bool {
+        true
+    }
 
     /// Bytes it has put into its log since it was opened, by its own account and to a segment; none where it has no such
     /// account.

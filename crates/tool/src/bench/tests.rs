@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hedgerow::Durability;
+
 use super::driver::{PhaseOutcome, run_phase, run_phase_by_window};
 use super::row::{Key, RowSink};
 use super::store::{Columns, Session};
@@ -46,6 +48,48 @@ fn every_workload_runs_on_the_null_store() {
     for name in ["scan-partial", "update", "insert", "fill"] {
         outcome(&mut store, &population, &plan(name, 2)).unwrap();
     }
+}
+
+#[test]
+fn rows_over_pairs_are_measured_but_in_no_order() {
+    let backend = Arc::new(MemoryBackend::default());
+    let mut store = PairsStore::open(backend.clone(), SHAPE).unwrap();
+    let population = Population::new(0);
+    for name in ["load", "a", "b", "c", "d", "f", "read-partial", "update", "insert"] {
+        let operations = outcome(&mut store, &population, &plan(name, 2)).unwrap().operations;
+        assert_eq!(operations, if name == "load" { 2000 } else { 5000 }, "{name}");
+    }
+    assert_eq!(store.rows().unwrap(), population.existing(2), "each row is one pair");
+    assert_eq!(PairsStore::open(backend, SHAPE).unwrap().rows().unwrap(), store.rows().unwrap());
+    let refused = outcome(&mut store, &population, &plan("e", 1)).unwrap_err();
+    assert!(refused.contains("no order of rows"), "{refused}");
+    store.clear().unwrap();
+    assert_eq!(store.rows().unwrap(), 0);
+}
+
+#[test]
+fn a_scan_of_what_has_no_order_is_refused_before_anything_is_loaded() {
+    let ycsb = |workloads: &[&str]| {
+        let workloads = workloads.iter().map(|name| name.to_string()).collect();
+        let settings = Settings {
+            store: StoreUrl::Memory,
+            records: 100,
+            operations: None,
+            seconds: 1.0,
+            threads: 1,
+            fields: 2,
+            field_bytes: 16,
+            distribution: None,
+            rate: None,
+            engine: EngineArgs { durability: Durability::Process, set: Vec::new() },
+            seed: 1,
+            json: None,
+        };
+        run(Args { suite: Suite::Ycsb { workloads, settings } })
+    };
+    let refused = ycsb(&["load", "a", "e"]).unwrap_err();
+    assert!(refused.contains("memory: has no order of rows, and e scans"), "{refused}");
+    ycsb(&[]).unwrap();
 }
 
 #[test]

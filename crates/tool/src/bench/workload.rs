@@ -164,6 +164,11 @@ impl Workload {
         })
     }
 
+    /// Whether it asks for rows in key order.
+    pub fn scans(&self) -> bool {
+        self.mix.iter().any(|(operation, _)| matches!(operation, ScanFull | ScanPartial))
+    }
+
     /// Draws the next operation.
     #[inline]
     pub fn next(&self, random: &mut Random) -> Operation {

@@ -13,7 +13,7 @@ use crate::bench::row::{FIELDS_MAX, Key, RowShape, RowSink};
 use crate::store_url::Medium;
 
 /// YCSB's name for its table.
-const TABLE: &str = "usertable";
+pub(super) const TABLE: &str = "usertable";
 /// Rows of up to this many fields are put together on the stack.
 const STACK_FIELDS: usize = 16;
 const _: () = assert!(STACK_FIELDS <= FIELDS_MAX);
@@ -83,15 +83,19 @@ pub(super) fn log_bytes(db: &Db) -> u64 {
         + metrics.segments_collected * metrics.segment_bytes
 }
 
-fn field_name(field: usize) -> String {
+pub(super) fn field_name(field: usize) -> String {
     format!("field{field}")
 }
 
-fn create(db: &Db, shape: RowShape) -> Result<Table, String> {
+/// The schema of the benchmark's table.
+pub(super) fn schema_of(shape: RowShape) -> Schema {
     let width = shape.field_bytes as u16;
-    let schema = (0..shape.fields)
-        .fold(Schema::new(), |schema, field| schema.field(field_name(field), Type::FixedBytes(width)));
-    db.create_table(TABLE, schema).map_err(|error| {
+    (0..shape.fields)
+        .fold(Schema::new(), |schema, field| schema.field(field_name(field), Type::FixedBytes(width)))
+}
+
+fn create(db: &Db, shape: RowShape) -> Result<Table, String> {
+    db.create_table(TABLE, schema_of(shape)).map_err(|error| {
         format!("table {TABLE}: {error} (another --fields or --field-bytes needs another directory)")
     })
 }
