@@ -549,6 +549,66 @@ impl StoreBatch {
         }
     }
 
+    /// See [`Batch::update_existing`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::update_existing`]; `Invalid` if the table is of another kind of store.
+    pub fn update_existing<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => {
+                batch.update_existing(table, key, fields)
+            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.update_existing(table, key, fields),
+            _ => Err(another_kind()),
+        }
+    }
+
+    /// See [`Batch::increment`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::increment`]; `Invalid` if the table is of another kind of store.
+    pub fn increment<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        by: i64,
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.increment(table, key, field, by),
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.increment(table, key, field, by),
+            _ => Err(another_kind()),
+        }
+    }
+
+    /// See [`Batch::compare_and_set`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::compare_and_set`]; `Invalid` if the table is of another kind of store.
+    pub fn compare_and_set<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => {
+                batch.compare_and_set(table, key, field, expected, new)
+            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
+                batch.compare_and_set(table, key, field, expected, new)
+            }
+            _ => Err(another_kind()),
+        }
+    }
+
     /// See [`Batch::require_version`].
     ///
     /// # Errors
