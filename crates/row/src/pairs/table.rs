@@ -14,7 +14,9 @@ use crate::increment::incremented;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
 use crate::schema::unknown_field;
-use crate::{Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{
+    Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, TypedRow, Value,
+};
 
 /// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
 ///
@@ -101,6 +103,22 @@ impl PairTable {
         let bytes = key.key_bytes();
         let key = bytes.as_ref();
         self.edit(key, &Edit::Put(fields, None)).map(drop)
+    }
+
+    /// [`PairTable::put`] of a struct with `#[derive(Row)]`: all its fields; others of the table take their default.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn put_row<T: TypedRow>(&self, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        self.put(key, row.to_fields().as_ref())
+    }
+
+    /// The row as a struct with `#[derive(Row)]`.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; those of [`TypedRow::from_row`].
+    pub fn get_row<T: TypedRow>(&self, key: &(impl Key + ?Sized)) -> Result<Option<T>> {
+        self.read(key, |row| T::from_row(row))
     }
 
     /// [`PairTable::put`] of a row that expires.
