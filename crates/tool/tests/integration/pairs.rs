@@ -363,6 +363,32 @@ fn rows_at_hand_are_bounded() {
     assert_eq!(client.run(&format!("EXISTS {} k1", absent.join(" "))), "1");
 }
 
+/// Tables go as a transaction runs: one that is refused is refused before.
+#[test]
+fn a_transaction_that_is_refused_has_cleared_nothing() {
+    const REFUSED: &str = "(CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can \
+        have no other keys)";
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
+    for queued in [
+        &["FLUSHALL", "SET a 2", "SET b 2"][..],
+        &["SET a 2", "GET b", "FLUSHDB"],
+        &["FLUSHALL", "SET a 2", "SELECT 1", "GET a"],
+    ] {
+        assert_eq!(client.run("MULTI"), "OK");
+        queued.iter().for_each(|line| assert_eq!(client.run(line), "QUEUED"));
+        client.script(&[
+            ("EXEC", REFUSED),
+            ("GET a", "\"1\""),
+            ("HGET users:1 name", "\"Ada\""),
+            ("GET b", "nil"),
+        ]);
+    }
+    client.script(&[("WATCH b", "OK"), ("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 2", "QUEUED")]);
+    client.script(&[("EXEC", REFUSED), ("GET a", "\"1\""), ("DBSIZE", "2")]);
+}
+
 /// What came of an `INCR`.
 fn number(reply: &str) -> Option<u64> {
     reply.parse().ok()

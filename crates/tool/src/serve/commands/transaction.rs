@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::call;
 use crate::serve::command::{Command, Flag};
 use crate::serve::failure::{Failure, Outcome};
+use crate::serve::keyspace::Keyspace;
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::Context;
@@ -76,6 +77,10 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
         context.server.unwatch(context.client);
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
+    if would_be_refused_late(context, &multi) {
+        context.server.unwatch(context.client);
+        return Err(Failure::CROSS_SLOT);
+    }
     match has_watched_change(context) {
         Ok(false) => {}
         Err(failure) if context.server.keyspace.wants_again() => {
@@ -107,6 +112,27 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
         context.server.unwatch(context.client);
     }
     done
+}
+
+/// Whether a transaction at a store of pairs changes tables, which happens as it runs, and would then be refused for its keys: so it is refused before.
+fn would_be_refused_late(context: &Context<'_>, multi: &Multi) -> bool {
+    let changes_tables = |queued: &Queued| queued.command.is(Flag::Write) && queued.command.keys.0 == 0;
+    if !matches!(context.server.keyspace, Keyspace::Pairs(_)) || !multi.queue.iter().any(changes_tables) {
+        return false;
+    }
+    let session = &context.server.sessions[context.client];
+    let watched = session.watched.iter().map(|(space, key, _)| (space, key));
+    let mut keys: HashSet<(usize, &[u8])> = watched.collect();
+    let (mut space, mut changes_rows) = (session.db, false);
+    for (position, Queued { command, args }) in multi.queue.iter().enumerate() {
+        if command.full_name() == "select" {
+            // One that nobody has: which it will be is not looked at.
+            space = usize::MAX - position;
+        }
+        changes_rows |= command.is(Flag::Write) && command.keys.0 != 0;
+        keys.extend(command.keys_of(args.borrow()).map(|key| (space, key)));
+    }
+    changes_rows && keys.len() > 1
 }
 
 /// Whether a key that the client watches was changed, or has expired, since.
