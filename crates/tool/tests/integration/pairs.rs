@@ -389,6 +389,18 @@ fn a_transaction_that_is_refused_has_cleared_nothing() {
     client.script(&[("EXEC", REFUSED), ("GET a", "\"1\""), ("DBSIZE", "2")]);
 }
 
+/// What changes one key, or none, is done; what it writes after tables went is there.
+#[test]
+fn a_transaction_that_clears_keeps_what_it_writes_then() {
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
+    client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 3", "QUEUED"), ("GET a", "QUEUED")]);
+    client.script(&[("EXEC", "[OK, OK, \"3\"]"), ("HGET users:1 name", "nil"), ("DBSIZE", "1")]);
+    client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
+    client.script(&[("EXEC", "[OK, nil, nil]"), ("DBSIZE", "0")]);
+}
+
 /// What came of an `INCR`.
 fn number(reply: &str) -> Option<u64> {
     reply.parse().ok()

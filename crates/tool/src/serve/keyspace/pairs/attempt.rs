@@ -169,15 +169,24 @@ impl Attempt {
     pub fn start(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Option<Ended> {
         let begun = match step {
             Step::Fetch => {
-                for chore in self.wanted.take() {
-                    let done = chore.run(db);
-                    self.done.push((chore, done));
-                }
+                self.do_chores(db);
                 self.transaction.begin_fetch(session)
             }
             Step::Commit => self.transaction.begin_commit(),
         };
         begun.map(|result| self.ended(step, result))
+    }
+
+    /// What is at hand of tables, and of their rows, is of before: with a table that went, a row that the command writes would go, too.
+    fn do_chores(&mut self, db: &PairDb) {
+        let chores = self.wanted.take();
+        if chores.iter().any(|chore| !matches!(chore, Chore::Scan(_))) {
+            self.transaction.restart();
+        }
+        for chore in chores {
+            let done = chore.run(db);
+            self.done.push((chore, done));
+        }
     }
 
     /// What it means for the command how a step ended.
