@@ -368,6 +368,7 @@ impl Model {
     pub fn expected(&self, table: u8, key: u16, field: u8, expected: Expected) -> OwnedValue {
         match expected {
             Expected::Null => OwnedValue::Null,
+            Expected::Given(content) => self.value(table, field, content),
             Expected::Other { stamp } => self.value(table, field, Content::Fit { stamp: !stamp, size: 9 }),
             Expected::Current => {
                 self.current(table, key, field).map_or(OwnedValue::Null, |value| (*value).clone())
@@ -481,6 +482,10 @@ impl Model {
             return Answer::Fails(vec![ErrorKind::Invalid]);
         }
         let wanted = self.expected(table, key, field, expected);
+        self.compare_with(table, key, field, &wanted, new)
+    }
+
+    fn compare_with(&mut self, table: u8, key: u16, field: u8, wanted: &OwnedValue, new: Content) -> Answer {
         let current = self.current(table, key, field);
         if current.map_or(!wanted.borrow().is_null(), |value| value.borrow() != wanted.borrow()) {
             return Answer::Bool(false);

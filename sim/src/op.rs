@@ -217,7 +217,11 @@ pub enum Content {
 pub enum Expected {
     Current,
     Null,
-    Other { stamp: u32 },
+    Other {
+        stamp: u32,
+    },
+    /// What an earlier part of the batch gives.
+    Given(Content),
 }
 
 /// One write of a batch.
@@ -239,6 +243,33 @@ pub enum PartKind {
     Update(Vec<Given>, Option<u64>),
     Expire(Option<u64>),
     Delete,
+    /// Depends on the row, as the next two do.
+    UpdateExisting(Vec<Given>),
+    Increment {
+        field: u8,
+        by: i64,
+    },
+    CompareAndSet {
+        field: u8,
+        expected: Expected,
+        new: Content,
+    },
+}
+
+impl PartKind {
+    /// The fields that it gives, if it does whatever the row is.
+    pub(crate) fn given(&self) -> Option<&[Given]> {
+        match self {
+            PartKind::Put(fields, _) | PartKind::Update(fields, _) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Whether what it comes to depends on its row.
+    pub(crate) fn depends(&self) -> bool {
+        use PartKind::{CompareAndSet, Increment, UpdateExisting};
+        matches!(self, UpdateExisting(_) | Increment { .. } | CompareAndSet { .. })
+    }
 }
 
 /// What a batch requires of the row of its first part.
@@ -453,11 +484,13 @@ impl Draw<'_, '_> {
         let place = |part: &Part| (part.table, part.key);
         if (1..parts.len()).any(|i| parts[..i].iter().any(|p| place(p) == place(&parts[i]))) {
             for part in &mut parts {
-                if let PartKind::Put(fields, _) | PartKind::Update(fields, _) = &mut part.kind {
+                use PartKind::{Put, Update, UpdateExisting};
+                if let Put(fields, _) | Update(fields, _) | UpdateExisting(fields) = &mut part.kind {
                     self.make_fit(fields);
                 }
             }
         }
+        self.expect_given(&mut parts);
         let require = match self.source.below(8) {
             0 => Require::CurrentVersion,
             1 => Require::AnotherVersion,
@@ -466,7 +499,45 @@ impl Draw<'_, '_> {
         Op::Batch { parts, require }
     }
 
+    /// Has some comparisons expect what an earlier part gives their row.
+    fn expect_given(&mut self, parts: &mut [Part]) {
+        for i in 1..parts.len() {
+            let (earlier, later) = parts.split_at_mut(i);
+            let later = &mut later[0];
+            let PartKind::CompareAndSet { field, expected, .. } = &mut later.kind else { continue };
+            let is_same = |part: &&Part| (part.table, part.key) == (later.table, later.key);
+            let last = earlier.iter().filter(is_same).filter_map(|part| part.kind.given()).next_back();
+            if let Some(given) = last.and_then(<[Given]>::last) {
+                (*field, *expected) = (given.field, Expected::Given(given.content));
+            }
+        }
+    }
+
+    /// No comparison in the open table: it may not have learned the field.
+    fn dependent_part(&mut self) -> Part {
+        let (table, key) = (self.table(), self.key().max(1));
+        let kind = match self.source.below(4) {
+            0 => PartKind::UpdateExisting(self.fields(table, 3)),
+            1 if table != 1 => {
+                let expected = match self.source.one_in(3) {
+                    true => Expected::Null,
+                    false => Expected::Current,
+                };
+                PartKind::CompareAndSet { field: self.field(table), expected, new: self.content() }
+            }
+            _ => {
+                let by = [1, 7, 1000, -1, i64::MAX][self.source.below(5) as usize];
+                let field = [1, 2, 2, 8][self.source.below(4) as usize];
+                return Part { table: 0, key, kind: PartKind::Increment { field, by } };
+            }
+        };
+        Part { table, key, kind }
+    }
+
     fn part(&mut self) -> Part {
+        if self.source.one_in(5) {
+            return self.dependent_part();
+        }
         let (table, key) = (self.table(), self.key().max(1));
         let kind = match self.source.below(8) {
             0 | 1 => PartKind::Delete,

@@ -41,10 +41,21 @@ pub enum CachePolicy {
     Lru,
 }
 
-/// How to open a store. All have defaults; see each setter.
-#[derive(Debug, Clone)]
+/// How to open a store. All have defaults; each has a setter.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use hedgerow::{Durability, Options};
+///
+/// let options = Options::new()
+///     .durability(Durability::Interval(Duration::from_millis(200)))
+///     .fast_tier_bytes_max(8 << 30)
+///     .cache_bytes(256 << 20);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Default `Interval(1 s)`.
+    /// When a write is safe, and from what. Default `Interval(1 s)`.
     pub durability: Durability,
     /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. Less than the store
     /// takes already is worked towards: new rows are refused until it takes less, and what is freed goes back to the disk. The
@@ -67,32 +78,37 @@ pub struct Options {
     pub merge: bool,
     /// Whether deltas of fixed fields are merged into their rows in place, where the medium's lines are cheap to flush
     /// (persistent memory, emulated or not, and DRAM). Needs `merge`. Default true.
+    #[doc(hidden)]
     pub swim: bool,
     /// Whether merging in place flushes each line once for all that changed in it, not once for each field. Default true.
+    #[doc(hidden)]
     pub line_flush: bool,
     /// Whether ranges that are scanned repeatedly, and whose rows were not written in the order of their keys, are copied into
     /// that order while reads prevail. Needs `merge`. Default true.
     pub reorder: bool,
     /// Whether a read of single fields goes down a chain of deltas no farther than to the newest that names them (FOCUS section
     /// V-B). Default true; else it goes to the end of every chain: for experiments.
+    #[doc(hidden)]
     pub early_stop: bool,
     /// Whether fixed fields are read at the constant offsets that their schema gives them (FOCUS section V-A). Default true; else by
     /// walking the fields before them, as rows without a schema would have to be: for experiments. No byte that is stored
     /// depends on it.
+    #[doc(hidden)]
     pub schema_layout: bool,
     /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. Below
     /// 1 MiB there is no cache. On a file in the page cache it is bypassed unless the store uses more than there is of memory, and
     /// this is at least half of memory and with the index at most seven eighths.
     pub cache_bytes: u64,
-    /// Default `Auto`.
+    /// Whether rows are cached in DRAM. Default `Auto`.
     pub cache_mode: CacheMode,
-    /// Default `Focus`.
+    /// Which rows the cache takes in and lets go. Default `Focus`.
     pub cache_policy: CachePolicy,
     /// Hit ratio of a table from which on every row read is cached; below, the fewer the lower it is (FOCUS section V-C).
     /// 0 to 1, default 0.5.
     pub cache_hit_threshold: f64,
     /// Seconds that a row of a table with a hit ratio of 1 outlives its last read in a cache that is nearly empty: the
     /// paper's RW. More than 0, up to 3600. Default: none, found at run time for each hit ratio.
+    #[doc(hidden)]
     pub cache_rw: Option<f64>,
     /// Whether to create the store if there is none. Default true.
     pub create: bool,
@@ -149,28 +165,116 @@ impl Options {
     pub fn new() -> Options {
         Options::default()
     }
+}
 
-    /// Sets [`Options::durability`].
-    pub fn durability(mut self, durability: Durability) -> Options {
-        self.durability = durability;
-        self
-    }
+/// A setter for each option but the experimental ones.
+macro_rules! setters {
+    ($($(#[$says:meta])* $name:ident: $kind:ty,)*) => {
+        impl Options {
+            $(
+                $(#[$says])*
+                #[doc = concat!("\n\nSets [`Options::", stringify!($name), "`].")]
+                #[must_use]
+                pub fn $name(mut self, $name: $kind) -> Options {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
 
-    /// Sets [`Options::fast_tier_bytes_max`].
-    pub fn fast_tier_bytes_max(mut self, bytes: u64) -> Options {
-        self.fast_tier_bytes_max = bytes;
-        self
-    }
+setters! {
+    /// When a write is safe. Default `Interval(1 s)`.
+    durability: Durability,
+    /// The most bytes that the fast tier may take, at least the root and seven segments. Default: what the disk has.
+    fast_tier_bytes_max: u64,
+    /// Bytes in a segment of a store that is created: a power of two from 256 KiB to 1 GiB, or 0, the default, for as many as suit its size.
+    segment_bytes: u64,
+    /// The version of the format of a store that is created: 2, or 3, the default.
+    format_version: u32,
+    /// Whether reads verify checksums. Default true.
+    verify_reads: bool,
+    /// The most deltas over a row: 1 to 7, default 5.
+    delta_chain_max: u8,
+    /// Whether deltas are merged into rows in the background. Default true.
+    merge: bool,
+    /// Whether rows that are scanned together are brought together. Default true.
+    reorder: bool,
+    /// The most bytes of DRAM that cached rows may take. Default 64 MiB.
+    cache_bytes: u64,
+    /// Whether rows are cached in DRAM. Default `Auto`: where it is quicker.
+    cache_mode: CacheMode,
+    /// Which rows the cache takes in and lets go. Default `Focus`: by hit ratio and lifetime.
+    cache_policy: CachePolicy,
+    /// The hit ratio of a table from which on all its rows that are read are cached: 0 to 1, default 0.5.
+    cache_hit_threshold: f64,
+    /// Whether to create the store if there is none. Default true.
+    create: bool,
+    /// Whether to open the store for reading only. Default false.
+    read_only: bool,
+    /// The most bytes of DRAM that the indexes may take. Default: no limit but 64 GiB of addresses.
+    index_bytes_max: u64,
+    /// Whether to run the background threads. Default true.
+    background: bool,
+    /// Whether a write that finds no room waits while gc may make some, about a second. Default true.
+    wait_for_space: bool,
+    /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
+    recovery_threads: usize,
+}
 
-    /// Sets [`Options::read_only`].
-    pub fn read_only(mut self, read_only: bool) -> Options {
-        self.read_only = read_only;
-        self
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Sets [`Options::segment_bytes`].
-    pub fn segment_bytes(mut self, bytes: u64) -> Options {
-        self.segment_bytes = bytes;
-        self
+    /// Each setter sets its own option, to what it was given.
+    #[test]
+    fn all_options_have_setters() {
+        let set = Options::new()
+            .durability(Durability::Process)
+            .fast_tier_bytes_max(1 << 30)
+            .segment_bytes(1 << 20)
+            .format_version(2)
+            .verify_reads(false)
+            .delta_chain_max(3)
+            .merge(false)
+            .reorder(false)
+            .cache_bytes(7 << 20)
+            .cache_mode(CacheMode::On)
+            .cache_policy(CachePolicy::Lru)
+            .cache_hit_threshold(0.25)
+            .create(false)
+            .read_only(true)
+            .index_bytes_max(1 << 25)
+            .background(false)
+            .wait_for_space(false)
+            .recovery_threads(99);
+        let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
+        let expected = Options {
+            durability: Durability::Process,
+            fast_tier_bytes_max: 1 << 30,
+            segment_bytes: 1 << 20,
+            format_version: 2,
+            verify_reads: false,
+            delta_chain_max: 3,
+            merge: false,
+            swim,
+            line_flush,
+            reorder: false,
+            early_stop,
+            schema_layout,
+            cache_bytes: 7 << 20,
+            cache_mode: CacheMode::On,
+            cache_policy: CachePolicy::Lru,
+            cache_hit_threshold: 0.25,
+            cache_rw,
+            create: false,
+            read_only: true,
+            index_bytes_max: 1 << 25,
+            background: false,
+            wait_for_space: false,
+            recovery_threads: 99,
+        };
+        assert_eq!(set, expected);
     }
 }

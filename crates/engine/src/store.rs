@@ -18,7 +18,7 @@ use std::sync::Arc;
 use hedgerow_row::pairs::{HeldRow, PairBatch, PairDb, PairTable, WalkCursor};
 
 use crate::db::{Batch, Db, RowRef, Scan, Table};
-use crate::{Change, Error, ErrorKind, Expiry, FieldName, Key, Result, Row, Schema, Type, Value};
+use crate::{Change, Error, ErrorKind, Expiry, FieldName, Key, Result, Row, Schema, Type, TypedRow, Value};
 
 /// A store of rows, of one kind or the other. Cheap to clone, `Send + Sync`.
 #[derive(Clone)]
@@ -95,6 +95,17 @@ impl Store {
         Ok(match self {
             Store::Tiered(db) => StoreTable::Tiered(db.create_table(name, schema)?),
             Store::Pairs(db) => StoreTable::Pairs(db.create_table(name, schema)?),
+        })
+    }
+
+    /// See [`Db::ensure_table`].
+    ///
+    /// # Errors
+    /// Those of [`Db::ensure_table`].
+    pub fn ensure_table(&self, name: &str, schema: Schema) -> Result<StoreTable> {
+        Ok(match self {
+            Store::Tiered(db) => StoreTable::Tiered(db.ensure_table(name, schema)?),
+            Store::Pairs(db) => StoreTable::Pairs(db.ensure_table(name, schema)?),
         })
     }
 
@@ -226,6 +237,22 @@ impl StoreTable {
     /// Those of [`Table::put`].
     pub fn put<F: FieldName>(&self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
         either!(StoreTable, self, table => table.put(key, fields))
+    }
+
+    /// See [`Table::put_row`].
+    ///
+    /// # Errors
+    /// Those of [`Table::put_row`].
+    pub fn put_row<T: TypedRow>(&self, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        either!(StoreTable, self, table => table.put_row(key, row))
+    }
+
+    /// See [`Table::get_row`].
+    ///
+    /// # Errors
+    /// Those of [`Table::get_row`].
+    pub fn get_row<T: TypedRow>(&self, key: &(impl Key + ?Sized)) -> Result<Option<T>> {
+        either!(StoreTable, self, table => table.get_row(key))
     }
 
     /// See [`Table::put_expiring`].
@@ -545,6 +572,66 @@ impl StoreBatch {
         match (self, table) {
             (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.delete(table, key),
             (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.delete(table, key),
+            _ => Err(another_kind()),
+        }
+    }
+
+    /// See [`Batch::update_existing`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::update_existing`]; `Invalid` if the table is of another kind of store.
+    pub fn update_existing<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => {
+                batch.update_existing(table, key, fields)
+            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.update_existing(table, key, fields),
+            _ => Err(another_kind()),
+        }
+    }
+
+    /// See [`Batch::increment`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::increment`]; `Invalid` if the table is of another kind of store.
+    pub fn increment<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        by: i64,
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => batch.increment(table, key, field, by),
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => batch.increment(table, key, field, by),
+            _ => Err(another_kind()),
+        }
+    }
+
+    /// See [`Batch::compare_and_set`].
+    ///
+    /// # Errors
+    /// Those of [`Batch::compare_and_set`]; `Invalid` if the table is of another kind of store.
+    pub fn compare_and_set<F: FieldName>(
+        &mut self,
+        table: &StoreTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<()> {
+        match (self, table) {
+            (StoreBatch::Tiered(batch), StoreTable::Tiered(table)) => {
+                batch.compare_and_set(table, key, field, expected, new)
+            }
+            (StoreBatch::Pairs(batch), StoreTable::Pairs(table)) => {
+                batch.compare_and_set(table, key, field, expected, new)
+            }
             _ => Err(another_kind()),
         }
     }

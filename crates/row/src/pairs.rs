@@ -123,6 +123,17 @@ impl PairDb {
         Ok(PairTable::new(self, name, seen.entry.table))
     }
 
+    /// Opens a table with at least these fields: makes it if there is none, and adds the fields that it does not have, for everybody. Fields
+    /// that `schema` does not name stay, rows are not rewritten, and a field that was added holds its default in rows that are there.
+    ///
+    /// # Errors
+    /// `Exists` if a field has another type or default there, or only one of the two is nullable: the message says all that differs; `Invalid`
+    /// if the name or the schema cannot be.
+    pub fn ensure_table(&self, name: &str, schema: Schema) -> Result<PairTable> {
+        let seen = self.store.with_session(|session| self.store.ensure(session, name, &schema))?;
+        Ok(PairTable::new(self, name, seen.entry.table))
+    }
+
     /// Opens a table.
     ///
     /// # Errors
@@ -292,6 +303,21 @@ impl PairStore {
             match self.store_entry(session, name, entry, Expect::Absent) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 other => return other,
+            }
+        }
+    }
+
+    /// The table of this name, with at least these fields.
+    fn ensure(&self, session: &mut dyn Session, name: &str, schema: &Schema) -> Result<SeenEntry> {
+        loop {
+            match self.create(session, name, schema) {
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                done => return done,
+            }
+            match self.evolve(session, name, None, |there| there.with_ensured(name, schema)) {
+                // It was dropped in between.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                done => return done,
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Batches: what several writes of one batch to one row come to, and what that does.
 //!
-//! Owns: folding them into one part for each row. Promises: of several writes to a row only what they come to counts, as for the store.
+//! Owns: folding them into one part for each row, or where parts depend on their rows, doing them one by one. Promises: of several writes to a row only what
+//! they come to counts, as for the store.
 
-use hedgerow::ErrorKind;
+use hedgerow::{ErrorKind, OwnedValue};
 
 use super::{Answer, Model};
-use crate::op::{self, Part, PartKind, Require};
+use crate::op::{self, Given, Part, PartKind, Require};
 
 /// The parts of a batch that are of one row, as one.
 struct Folded {
@@ -59,7 +60,7 @@ impl Folded {
         let expires_in = match &self.part.kind {
             PartKind::Put(_, expires_in) | PartKind::Expire(expires_in) => *expires_in,
             PartKind::Update(..) => self.expiry.and_then(|expiry| expiry.expires_in),
-            PartKind::Delete => None,
+            _ => None,
         };
         expires_in == Some(0)
     }
@@ -69,7 +70,7 @@ fn fields_expire_in(kind: &PartKind) -> Vec<Option<u64>> {
     match kind {
         PartKind::Put(fields, _) => vec![None; fields.len()],
         PartKind::Update(fields, expires_in) => vec![*expires_in; fields.len()],
-        PartKind::Expire(_) | PartKind::Delete => Vec::new(),
+        _ => Vec::new(),
     }
 }
 
@@ -88,8 +89,15 @@ fn folded(parts: &[Part]) -> Vec<Folded> {
     folded
 }
 
+fn same_row(one: &Part, other: &Part) -> bool {
+    (one.table, one.key) == (other.table, other.key)
+}
+
 impl Model {
     pub(super) fn batch(&mut self, parts: &[Part], require: Require) -> Answer {
+        if parts.iter().any(|part| part.kind.depends()) {
+            return self.batch_in_steps(parts, require);
+        }
         let folded = folded(parts);
         let mut errors = Vec::new();
         if require == Require::AnotherVersion {
@@ -112,6 +120,100 @@ impl Model {
         Answer::Done
     }
 
+    /// A batch of which parts depend on their rows: one part after the other, or none.
+    fn batch_in_steps(&mut self, parts: &[Part], require: Require) -> Answer {
+        let before = self.tables.clone();
+        // As the caller knows the rows, who makes the batch before any of it happens.
+        let expected: Vec<OwnedValue> = parts.iter().map(|part| self.expected_of(part)).collect();
+        // Names are learned before anything is looked at.
+        for Part { table, key, kind } in parts {
+            use PartKind::{Put, Update, UpdateExisting};
+            let (Put(fields, _) | Update(fields, _) | UpdateExisting(fields)) = kind else { continue };
+            let given = self.given(*table, fields);
+            let (update, expiries) = (!matches!(kind, Put(..)), fields_expire_in(kind));
+            self.table_mut(*table).check(&op::key(*key), &given, update, &expiries);
+        }
+        let mut errors = Vec::new();
+        if require == Require::AnotherVersion {
+            errors.push(ErrorKind::Conflict);
+        }
+        for (at, part) in parts.iter().enumerate() {
+            if errors.is_empty() {
+                let is_last = !parts[at + 1..].iter().any(|later| same_row(later, part));
+                errors.extend(self.step(part, &expected[at], is_last));
+            }
+        }
+        match errors.is_empty() {
+            true => Answer::Done,
+            false => {
+                self.tables = before;
+                Answer::Fails(errors)
+            }
+        }
+    }
+
+    fn expected_of(&self, part: &Part) -> OwnedValue {
+        match part.kind {
+            PartKind::CompareAndSet { field, expected, .. } => {
+                self.expected(part.table, part.key, field, expected)
+            }
+            _ => OwnedValue::Null,
+        }
+    }
+
+    /// Does one part, or says what is wrong with it.
+    fn step(&mut self, part: &Part, expected: &OwnedValue, is_last: bool) -> Vec<ErrorKind> {
+        let (table, key, now_ms) = (part.table, part.key, self.now_ms);
+        let at = |expires_in: &Option<u64>| expires_in.map(|ms| now_ms + ms);
+        let answer = match &part.kind {
+            PartKind::Put(fields, expires_in) => self.put(table, key, fields, at(expires_in)),
+            PartKind::Update(fields, expires_in) => {
+                match self.update(table, key, fields, false, at(expires_in)) {
+                    Answer::Bool(_) => Answer::Done,
+                    fails => fails,
+                }
+            }
+            PartKind::Expire(expires_in) => {
+                self.expire(table, key, at(expires_in));
+                Answer::Done
+            }
+            PartKind::Delete => {
+                self.table_mut(table).rows.remove(&op::key(key));
+                Answer::Done
+            }
+            PartKind::UpdateExisting(fields) => self.update_existing(table, key, fields),
+            PartKind::Increment { field, by } => self.increment(table, key, *field, *by),
+            PartKind::CompareAndSet { field, new, .. } => {
+                match self.table(table).by_name(op::NAMES[usize::from(*field)]) {
+                    Some(_) => self.compare_with(table, key, *field, expected, *new),
+                    None => Answer::Fails(vec![ErrorKind::NotFound]),
+                }
+            }
+        };
+        let lapses = matches!(part.kind, PartKind::Put(_, Some(0)) | PartKind::Expire(Some(0)));
+        if lapses && !is_last {
+            // Nothing of it is left to the parts after it.
+            self.table_mut(table).rows.remove(&op::key(key));
+        }
+        match answer {
+            Answer::Fails(errors) => errors,
+            Answer::Bool(false) => vec![ErrorKind::Conflict],
+            _ => Vec::new(),
+        }
+    }
+
+    /// What is wrong with the fields may be told, or that there is no row.
+    fn update_existing(&mut self, table: u8, key: u16, fields: &[Given]) -> Answer {
+        let exists = self.live(table, key).is_some();
+        match self.update(table, key, fields, true, None) {
+            Answer::Fails(mut errors) if !exists => {
+                errors.push(ErrorKind::Conflict);
+                Answer::Fails(errors)
+            }
+            answer => answer,
+        }
+    }
+
     fn apply_folded(&mut self, Folded { part, fields_expire_in, expiry }: &Folded) {
         let (version, now_ms, key) = (self.writes, self.now_ms, op::key(part.key));
         let existed = self.live(part.table, part.key).is_some();
@@ -119,7 +221,7 @@ impl Model {
         let expiries: Vec<Option<u64>> = fields_expire_in.iter().copied().map(expires_at).collect();
         let given = match &part.kind {
             PartKind::Put(fields, _) | PartKind::Update(fields, _) => self.given(part.table, fields),
-            PartKind::Expire(_) | PartKind::Delete => Vec::new(),
+            _ => Vec::new(),
         };
         let table = self.table_mut(part.table);
         match &part.kind {
@@ -134,7 +236,7 @@ impl Model {
             }
             PartKind::Expire(expires_in) if existed => table.expire(&key, expires_at(*expires_in), version),
             PartKind::Expire(_) => {}
-            PartKind::Delete => drop(table.rows.remove(&key)),
+            _ => drop(table.rows.remove(&key)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the way from an operation to calls of a store of any kind. Must not know what they should answer.
 
-use hedgerow::{Change, Expiry, OwnedValue, Result, Row, Store, StoreTable, Value};
+use hedgerow::{Change, Expiry, OwnedValue, Result, Row, Store, StoreBatch, StoreTable, Value};
 
 use super::answers::Got;
 use crate::model::{Model, kind_of, value_of};
@@ -124,22 +124,39 @@ impl Caller<'_> {
         Ok(Got::Done)
     }
 
+    fn add_part(&self, batch: &mut StoreBatch, part: &Part) -> Result<()> {
+        let (table, key) = (self.table(part.table), op::key(part.key));
+        match &part.kind {
+            PartKind::Put(fields, expires_in) => {
+                let values = self.given(part.table, fields);
+                batch.put(table, &key, &borrowed(&values), self.at(*expires_in))
+            }
+            PartKind::Update(fields, expires_in) => {
+                let values = self.given(part.table, fields);
+                batch.update(table, &key, &borrowed(&values), self.at(*expires_in))
+            }
+            PartKind::UpdateExisting(fields) => {
+                let values = self.given(part.table, fields);
+                batch.update_existing(table, &key, &borrowed(&values))
+            }
+            PartKind::Increment { field, by } => {
+                batch.increment(table, &key, NAMES[usize::from(*field)], *by)
+            }
+            PartKind::CompareAndSet { field, expected, new } => {
+                let expected = self.model.expected(part.table, part.key, *field, *expected);
+                let new = self.model.value(part.table, *field, *new);
+                let name = NAMES[usize::from(*field)];
+                batch.compare_and_set(table, &key, name, expected.borrow(), new.borrow())
+            }
+            PartKind::Expire(expires_in) => batch.expire(table, &key, self.at(*expires_in)),
+            PartKind::Delete => batch.delete(table, &key),
+        }
+    }
+
     fn batch(&self, parts: &[Part], require: Require) -> Result<Got> {
         let mut batch = self.store.batch();
         for part in parts {
-            let (table, key) = (self.table(part.table), op::key(part.key));
-            match &part.kind {
-                PartKind::Put(fields, expires_in) => {
-                    let values = self.given(part.table, fields);
-                    batch.put(table, &key, &borrowed(&values), self.at(*expires_in))?;
-                }
-                PartKind::Update(fields, expires_in) => {
-                    let values = self.given(part.table, fields);
-                    batch.update(table, &key, &borrowed(&values), self.at(*expires_in))?;
-                }
-                PartKind::Expire(expires_in) => batch.expire(table, &key, self.at(*expires_in))?,
-                PartKind::Delete => batch.delete(table, &key)?,
-            }
+            self.add_part(&mut batch, part)?;
         }
         if let (Some(part), true) = (parts.first(), require != Require::Nothing) {
             let (table, key) = (self.table(part.table), op::key(part.key));

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hedgerow_row::row_expiry::{OldRow, RowExpiry};
+use hedgerow_row::schema::body::is_past;
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
@@ -30,9 +31,10 @@ use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
 use crate::space::Claim;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
-use staged::{FieldWrite, Op, Staged, StagedWrite};
+use staged::{Dependence, FieldWrite, Op, Staged, StagedWrite};
 
 mod blame;
+mod dependent;
 mod staged;
 
 /// Bytes of one batch's records, at most.
@@ -177,6 +179,69 @@ impl Batch {
         Ok(())
     }
 
+    /// Adds a [`Table::update_existing`]: without a row by then the batch fails with `Conflict`.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn update_existing<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        self.staged.add_update_existing(table, checked(key.as_ref())?, fields)?;
+        self.belongs(table);
+        Ok(())
+    }
+
+    /// Adds a [`Table::increment`]: to what the field holds when the batch is written, earlier writes of the batch included.
+    ///
+    /// ```
+    /// # use hedgerow::{Batch, Db, Result, Table};
+    /// /// Moves points from one player to another: both counts change, or none.
+    /// fn give(db: &Db, players: &Table, from: &str, to: &str, points: i64) -> Result<()> {
+    ///     let mut batch = Batch::new();
+    ///     batch.increment(players, from, "points", -points)?; // an unsigned field goes below 0 for nobody
+    ///     batch.increment(players, to, "points", points)?;
+    ///     db.write(batch)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn increment<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        field: F,
+        by: i64,
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        self.staged.add_increment(table, checked(key.as_ref())?, field, by)?;
+        self.belongs(table);
+        Ok(())
+    }
+
+    /// Adds a [`Table::compare_and_set`]: unless the field then equals `expected`, earlier writes of the batch included, the batch fails with
+    /// `Conflict`.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad key.
+    pub fn compare_and_set<F: FieldName>(
+        &mut self,
+        table: &Table,
+        key: &(impl Key + ?Sized),
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<()> {
+        let key = key.key_bytes();
+        self.staged.add_compare_and_set(table, checked(key.as_ref())?, field, [expected, new])?;
+        self.belongs(table);
+        Ok(())
+    }
+
     /// Lets the batch fail with `Conflict`, nothing written, unless the row's [`version`](Table::version) is still this one.
     ///
     /// # Errors
@@ -190,18 +255,19 @@ impl Batch {
         let key = key.key_bytes();
         let key = checked(key.as_ref())?;
         self.belongs(table);
-        self.staged.require(table, key, version);
+        self.staged.add_version(table, key, version);
         Ok(())
     }
 
     /// Writes in the batch.
     pub fn len(&self) -> usize {
-        self.staged.writes.len()
+        let dependents = self.staged.dependents.iter().filter(|dependent| dependent.what.writes());
+        self.staged.writes.len() + dependents.count()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.staged.writes.is_empty()
+        self.len() == 0
     }
 }
 
@@ -246,11 +312,16 @@ impl Engine {
         if batch.mixed || batch.engine.as_ref().is_some_and(|engine| !Arc::ptr_eq(engine, self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
-        let writes = batch.staged.folded(self.clock.now_ms());
-        self.learn_names(&batch.staged, &writes)?;
+        // What depends on rows is folded when they can not change.
+        let folded = (!batch.staged.depends()).then(|| batch.staged.folded(self.clock.now_ms()));
+        match &folded {
+            Some(writes) => self.learn_names(&batch.staged, writes)?,
+            None => self.prepare_dependents(&batch.staged)?,
+        }
         let mut waits = SpaceWaits::default();
         loop {
-            match self.try_batch(batch, &writes)? {
+            match self.try_batch(batch, folded.as_deref())? {
+                Attempt::Again => {}
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
                     self.throttle(bytes);
@@ -270,27 +341,58 @@ impl Engine {
                 if !schema.fields().is_open() || staged.body(write, fields, &schema).is_some() {
                     continue;
                 }
-                let fields = staged.fields(write, fields);
-                let names: SmallVec<[&str; GROUP]> = fields.iter().filter_map(FieldWrite::text).collect();
-                if names.iter().any(|name| FieldName::find(*name, schema.fields()).is_none()) {
-                    let learned = self.evolve(table, |schema| schema.with_learned(&names));
-                    learned.map_err(|error| staged.blame(write, error))?;
-                    schema = table.schema.load_full();
-                }
+                let learned = self.learn(table, &staged.fields(write, fields));
+                learned.map_err(|error| staged.blame(write, error))?;
+                schema = table.schema.load_full();
             }
         }
         Ok(())
     }
 
-    fn try_batch(&self, batch: &Batch, writes: &[StagedWrite]) -> Result<Attempt> {
+    /// Learns those of the names that an open table does not have.
+    fn learn(&self, table: &TableShared, fields: &[FieldWrite]) -> Result<()> {
+        let schema = table.schema.load_full();
+        let names: SmallVec<[&str; GROUP]> = fields.iter().filter_map(FieldWrite::text).collect();
+        let is_new = |name: &&str| FieldName::find(*name, schema.fields()).is_none();
+        match schema.fields().is_open() && names.iter().any(is_new) {
+            true => self.evolve(table, |schema| schema.with_learned(&names)),
+            false => Ok(()),
+        }
+    }
+
+    /// What parts that depend on rows need before all writers wait for them: names that are known, and rows that are at hand.
+    fn prepare_dependents(&self, staged: &Staged) -> Result<()> {
+        staged.for_each_given(|table, fields| self.learn(table, fields))?;
+        for (table, keys) in staged.dependent_rows() {
+            self.prefetch_rows(table, &keys);
+        }
+        Ok(())
+    }
+
+    /// `folded`: the writes of the batch, if they do not depend on rows.
+    fn try_batch(&self, batch: &Batch, folded: Option<&[StagedWrite]>) -> Result<Attempt> {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place.then(|| self.log.gc_appender());
-        self.check_requirements(&batch.staged)?;
+        self.check_versions(&batch.staged)?;
+        let (worked_out, valid_until_ms);
+        let writes = match folded {
+            Some(writes) => {
+                valid_until_ms = None;
+                writes
+            }
+            None => {
+                (worked_out, valid_until_ms) = self.work_out(&batch.staged)?;
+                &worked_out
+            }
+        };
         // Until all is published: the index need not be searched again.
         let view = self.read_view();
         let guard = view.guard();
         let (parts, made) = self.parts(&batch.staged, writes, &view)?;
+        if is_past(valid_until_ms, self.clock.now_ms()) {
+            return Ok(Attempt::Again);
+        }
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
@@ -323,16 +425,34 @@ impl Engine {
     }
 
     /// Fails unless all rows that must have a version have it. With all appenders locked.
-    fn check_requirements(&self, staged: &Staged) -> Result<()> {
-        for (at, requirement) in staged.requirements.iter().enumerate() {
-            let (table, key) = staged.required_row(requirement);
-            let version = self.read(table, key, None, None, |row| Ok(row.version()));
-            let blame = |error| staged.blame_requirement(at, error);
-            if version.map_err(blame)? != requirement.version {
+    fn check_versions(&self, staged: &Staged) -> Result<()> {
+        for (at, dependent) in staged.dependents.iter().enumerate() {
+            let Dependence::Version(version) = dependent.what else { continue };
+            let (table, key) = staged.row_of(dependent);
+            let now = self.read(table, key, None, None, |row| Ok(row.version()));
+            let blame = |error| staged.blame_dependent(at, error);
+            if now.map_err(blame)? != version {
                 return Err(blame(Error::new(ErrorKind::Conflict, "the row has changed")));
             }
         }
         Ok(())
+    }
+
+    /// What a batch comes to that depends on rows, and until when: then a row or field that was looked at expires. With all appenders locked.
+    fn work_out(&self, staged: &Staged) -> Result<(Vec<StagedWrite>, Option<u64>)> {
+        let mut until_ms = None;
+        let writes = staged.worked_out(self.clock.now_ms(), |asked| {
+            let view = self.read_view();
+            let slot = asked.table.levels.locate_version(asked.key, view.guard());
+            let schema = asked.table.schema.load();
+            let Some(row) = view.row_at(&schema, slot)? else { return Ok(None) };
+            let field_expires_at_ms = asked.field.map_or(Ok(None), |field| row.field_expires_at_ms(field))?;
+            let expiries = [until_ms, row.expires_at_ms(), field_expires_at_ms];
+            until_ms = expiries.into_iter().flatten().min();
+            let value = asked.field.map_or(Ok(Value::Null), |field| row.get(field))?;
+            Ok(Some(value.to_owned()))
+        })?;
+        Ok((writes, until_ms))
     }
 
     /// Memory of the index for all new keys, so that publishing does not stop half-way: gc takes some meanwhile. Tombstones
@@ -583,6 +703,8 @@ enum Attempt {
     /// Its sequence, and the bytes it wrote.
     Done(u64, usize),
     NoSpace(usize, NoSpace),
+    /// A row expired while the batch was worked out by it.
+    Again,
 }
 
 /// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.

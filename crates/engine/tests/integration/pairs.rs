@@ -8,7 +8,7 @@ use std::time::Duration;
 use hedgerow::backend::memory::MemoryBackend;
 use hedgerow::backend::{Answer, Backend, Command, Cursor, Session};
 use hedgerow::pairs::{PairBatch, PairDb, PairTable, WalkCursor};
-use hedgerow::{Change, ErrorKind, Expiry, Schema, Type, Value, row};
+use hedgerow::{Change, ErrorKind, Expiry, Schema, Store, Type, TypedRow, Value, row};
 use hedgerow_device::{Clock, Random};
 use hedgerow_sim::{
     BackendFault, Call, Effect, FailingBackend, History, Op, PairRunner, Source, Taste, generate, rounds,
@@ -51,6 +51,45 @@ fn rows_over_pairs_answer_like_their_model() {
 
 fn users() -> Schema {
     Schema::new().field("name", Type::String).field("age", Type::I64).nullable("mail", Type::String)
+}
+
+#[derive(hedgerow::Row, Debug, PartialEq)]
+struct User {
+    name: String,
+    #[row(default = 18)]
+    age: u32,
+    mail: Option<String>,
+}
+
+/// As in the tiered store (`typed.rs`), and for all processes.
+#[test]
+fn a_table_is_brought_up_to_what_a_program_knows() {
+    let backend = Arc::new(MemoryBackend::default());
+    let stores = [0, 1].map(|_| Store::Pairs(PairDb::open(backend.clone())));
+    let older = Schema::new().field("name", Type::String);
+    let users = stores[0].ensure_table("users", older.clone()).unwrap();
+    users.put("ada", &row! { name: "Ada" }).unwrap();
+    let version = users.version("ada").unwrap();
+    let newer = stores[1].ensure_table("users", User::schema()).unwrap();
+    let ada = User { name: "Ada".into(), age: 18, mail: None };
+    assert_eq!(newer.get_row::<User>("ada").unwrap(), Some(ada));
+    assert_eq!(users.version("ada").unwrap(), version, "no row is rewritten");
+    let grace = User { name: "Grace".into(), age: 45, mail: Some("g".into()) };
+    users.put_row("grace", &grace).unwrap();
+    assert_eq!(newer.get_row::<User>("grace").unwrap(), Some(grace));
+    for schema in [older, User::schema()] {
+        stores[0].ensure_table("users", schema).unwrap();
+    }
+    assert_eq!(users.schema().unwrap().fields().len(), 3);
+    let other = Schema::new().nullable("name", Type::String).field("new", Type::Bool);
+    let error = stores[0].ensure_table("users", other).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+    assert_eq!(
+        error.message(),
+        "the table \"users\" differs: field \"name\" is string there and string and nullable here"
+    );
+    assert_eq!(users.schema().unwrap().fields().len(), 3, "nothing was added");
+    assert_eq!(stores[0].ensure_table("", Schema::new()).err().unwrap().kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -32,6 +32,17 @@ enum BatchChange {
     Expire(Option<u64>),
     Delete,
     Require(Option<u64>),
+    UpdateExisting(OwnedFields),
+    Increment(OwnedName, i64),
+    /// What it must hold, and what then.
+    CompareAndSet(OwnedName, OwnedValue, OwnedValue),
+}
+
+/// A field as it was given.
+#[derive(Clone)]
+enum OwnedName {
+    Text(String),
+    Id(FieldId),
 }
 
 /// Fields as they were given: by names, or resolved.
@@ -102,6 +113,53 @@ impl PairBatch {
         self.push(table, bytes.as_ref(), BatchChange::Delete)
     }
 
+    /// Adds a [`PairTable::update_existing`]: without a row by then the batch fails with `Conflict`.
+    ///
+    /// # Errors
+    /// As [`PairBatch::put`].
+    pub fn update_existing<F: FieldName>(
+        &mut self,
+        table: &PairTable,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+    ) -> Result<()> {
+        let fields = owned(table, fields)?;
+        self.push(table, key.key_bytes().as_ref(), BatchChange::UpdateExisting(fields))
+    }
+
+    /// Adds a [`PairTable::increment`]: to what the field holds then, earlier changes of the batch included.
+    ///
+    /// # Errors
+    /// As [`PairBatch::put`].
+    pub fn increment<F: FieldName>(
+        &mut self,
+        table: &PairTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        by: i64,
+    ) -> Result<()> {
+        let field = owned_name(table, field)?;
+        self.push(table, key.key_bytes().as_ref(), BatchChange::Increment(field, by))
+    }
+
+    /// Adds a [`PairTable::compare_and_set`]: unless the field then equals `expected`, earlier changes of the batch included, the batch fails
+    /// with `Conflict`.
+    ///
+    /// # Errors
+    /// As [`PairBatch::put`].
+    pub fn compare_and_set<F: FieldName>(
+        &mut self,
+        table: &PairTable,
+        key: &(impl Key + ?Sized),
+        field: F,
+        expected: Value<'_>,
+        new: Value<'_>,
+    ) -> Result<()> {
+        let field = owned_name(table, field)?;
+        let change = BatchChange::CompareAndSet(field, expected.to_owned(), new.to_owned());
+        self.push(table, key.key_bytes().as_ref(), change)
+    }
+
     /// Has the batch fail with `Conflict` unless the row has this version before it; `None`: unless there is no row.
     ///
     /// # Errors
@@ -124,11 +182,17 @@ impl PairBatch {
 
     /// Of several changes of a row only what they come to counts: what stands before one that leaves nothing of it is not even looked at.
     fn first_that_counts(&self, now_ms: u64) -> usize {
+        use BatchChange::{CompareAndSet, Increment, UpdateExisting};
+        let looks =
+            |step: &BatchStep| matches!(step.change, CompareAndSet(..) | Increment(..) | UpdateExisting(..));
+        if self.steps.iter().any(looks) {
+            return 0;
+        }
         let is_last = |at| at + 1 == self.steps.len();
         let replaces = |at: &usize| match self.steps[*at].change {
             BatchChange::Put(..) | BatchChange::Delete => true,
             BatchChange::Expire(at_ms) => is_past(at_ms, now_ms) && !is_last(*at),
-            BatchChange::Update(..) | BatchChange::Require(_) => false,
+            _ => false,
         };
         (0..self.steps.len()).rfind(replaces).unwrap_or(0)
     }
@@ -202,12 +266,58 @@ impl BatchStep {
             BatchChange::Expire(at_ms) => self.edit(transaction, &Edit::<&str>::Expire(*at_ms)),
             BatchChange::Delete => self.edit(transaction, &Edit::<&str>::Delete),
             BatchChange::Require(_) => Ok(()),
+            BatchChange::UpdateExisting(Named(fields)) => self.update_existing(transaction, fields),
+            BatchChange::UpdateExisting(Resolved(fields)) => self.update_existing(transaction, fields),
+            BatchChange::Increment(OwnedName::Text(field), by) => self.increment(transaction, field, *by),
+            BatchChange::Increment(OwnedName::Id(field), by) => self.increment(transaction, field, *by),
+            BatchChange::CompareAndSet(OwnedName::Text(field), expected, new) => {
+                self.compare_and_set(transaction, field, [expected.borrow(), new.borrow()])
+            }
+            BatchChange::CompareAndSet(OwnedName::Id(field), expected, new) => {
+                self.compare_and_set(transaction, field, [expected.borrow(), new.borrow()])
+            }
+        }
+    }
+
+    fn update_existing<N>(&self, transaction: &mut Transaction, fields: &[(N, OwnedValue)]) -> Result<()>
+    where
+        for<'n> &'n N: FieldName,
+    {
+        let edit = Edit::Update(&borrowed(fields), FieldExpiries::All(None));
+        match self.table.update_existing_in(transaction, &self.key, &edit)? {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Conflict, "there is no such row")),
+        }
+    }
+
+    fn increment(&self, transaction: &mut Transaction, field: impl FieldName, by: i64) -> Result<()> {
+        self.table.increment_in(transaction, &self.key, field, by).map(drop)
+    }
+
+    fn compare_and_set(
+        &self,
+        transaction: &mut Transaction,
+        field: impl FieldName,
+        values: [Value<'_>; 2],
+    ) -> Result<()> {
+        match self.table.compare_and_set_in(transaction, &self.key, field, values)? {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Conflict, "the field holds another value")),
         }
     }
 
     fn edit<F: FieldName>(&self, transaction: &mut Transaction, edit: &Edit<'_, F>) -> Result<()> {
         self.table.edit_in(transaction, &self.key, edit).map(drop)
     }
+}
+
+fn owned_name<F: FieldName>(table: &PairTable, field: F) -> Result<OwnedName> {
+    if let Some(name) = field.name() {
+        return Ok(OwnedName::Text(name.to_owned()));
+    }
+    let schema = table.schema()?;
+    let position = field.find(&schema).ok_or_else(|| unknown_field(field))?;
+    Ok(OwnedName::Id(schema.fields()[position].id()))
 }
 
 /// Fields that borrow nothing.

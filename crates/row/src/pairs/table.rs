@@ -14,7 +14,9 @@ use crate::increment::incremented;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
 use crate::schema::unknown_field;
-use crate::{Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, Value};
+use crate::{
+    Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, TypedRow, Value,
+};
 
 /// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
 ///
@@ -103,6 +105,22 @@ impl PairTable {
         self.edit(key, &Edit::Put(fields, None)).map(drop)
     }
 
+    /// [`PairTable::put`] of a struct with `#[derive(Row)]`: all its fields; others of the table take their default.
+    ///
+    /// # Errors
+    /// See [`PairTable`].
+    pub fn put_row<T: TypedRow>(&self, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        self.put(key, row.to_fields().as_ref())
+    }
+
+    /// The row as a struct with `#[derive(Row)]`.
+    ///
+    /// # Errors
+    /// See [`PairTable`]; those of [`TypedRow::from_row`].
+    pub fn get_row<T: TypedRow>(&self, key: &(impl Key + ?Sized)) -> Result<Option<T>> {
+        self.read(key, |row| T::from_row(row))
+    }
+
     /// [`PairTable::put`] of a row that expires.
     ///
     /// # Errors
@@ -141,14 +159,7 @@ impl PairTable {
         let bytes = key.key_bytes();
         let key = bytes.as_ref();
         let edit = Edit::Update(fields, FieldExpiries::All(None));
-        self.change(key, |transaction| {
-            let exists = self.held(transaction, key, |row| Ok(row.is_some()))?;
-            match exists {
-                true => transaction.edit(&self.name, key, &edit).map(drop)?,
-                false => transaction.check(&self.name, &edit)?,
-            }
-            Ok(exists)
-        })
+        self.change(key, |transaction| self.update_existing_in(transaction, key, &edit))
     }
 
     /// [`PairTable::update`] of fields that expire.
@@ -258,16 +269,7 @@ impl PairTable {
     pub fn increment<F: FieldName>(&self, key: &(impl Key + ?Sized), field: F, by: i64) -> Result<i64> {
         let bytes = key.key_bytes();
         let key = bytes.as_ref();
-        self.change(key, |transaction| {
-            let schema = self.with_schema(transaction, |schema| Ok(schema.shared()))?;
-            let sum = self.held(transaction, key, |row| {
-                let old = || row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
-                incremented(&schema, field, old, by)
-            })?;
-            let fields = [(field, Value::Int(sum))];
-            transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
-            Ok(sum)
-        })
+        self.change(key, |transaction| self.increment_in(transaction, key, field, by))
     }
 
     /// Writes `new` if the field now equals `expected` (`Null`: absent). Returns whether it did.
@@ -283,18 +285,7 @@ impl PairTable {
     ) -> Result<bool> {
         let bytes = key.key_bytes();
         let key = bytes.as_ref();
-        self.change(key, |transaction| {
-            self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
-            let equal = self.held(transaction, key, |row| match row {
-                Some(row) => Ok(row.get(field)? == expected),
-                None => Ok(expected.is_null()),
-            })?;
-            if equal {
-                let fields = [(field, new)];
-                transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
-            }
-            Ok(equal)
-        })
+        self.change(key, |transaction| self.compare_and_set_in(transaction, key, field, [expected, new]))
     }
 
     /// Reads and writes one row as one step: `change` sees the row, or `None`, and says what to write. It is asked again
@@ -503,6 +494,56 @@ impl PairTable {
     ) -> Result<bool> {
         self.with_schema(transaction, |_| Ok(()))?;
         transaction.edit(&self.name, key, edit)
+    }
+
+    pub(super) fn update_existing_in<F: FieldName>(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        edit: &Edit<'_, F>,
+    ) -> Result<bool> {
+        let exists = self.held(transaction, key, |row| Ok(row.is_some()))?;
+        match exists {
+            true => transaction.edit(&self.name, key, edit).map(drop)?,
+            false => transaction.check(&self.name, edit)?,
+        }
+        Ok(exists)
+    }
+
+    pub(super) fn increment_in<F: FieldName>(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        field: F,
+        by: i64,
+    ) -> Result<i64> {
+        let schema = self.with_schema(transaction, |schema| Ok(schema.shared()))?;
+        let sum = self.held(transaction, key, |row| {
+            let old = || row.map_or(Ok(OwnedValue::Null), |row| Ok(row.get(field)?.to_owned()));
+            incremented(&schema, field, old, by)
+        })?;
+        let fields = [(field, Value::Int(sum))];
+        transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
+        Ok(sum)
+    }
+
+    pub(super) fn compare_and_set_in<F: FieldName>(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        field: F,
+        [expected, new]: [Value<'_>; 2],
+    ) -> Result<bool> {
+        self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
+        let equal = self.held(transaction, key, |row| match row {
+            Some(row) => Ok(row.get(field)? == expected),
+            None => Ok(expected.is_null()),
+        })?;
+        if equal {
+            let fields = [(field, new)];
+            transaction.edit(&self.name, key, &Edit::Update(&fields, FieldExpiries::All(None)))?;
+        }
+        Ok(equal)
     }
 }
 

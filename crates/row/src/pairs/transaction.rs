@@ -367,7 +367,7 @@ impl Transaction {
     ///
     /// # Errors
     /// `NotInMemory`; `Exists` if there is one with another schema; `Invalid`.
-    pub fn ensure_table(&self, table: &str, schema: &Schema) -> Result<()> {
+    pub fn create_table(&self, table: &str, schema: &Schema) -> Result<()> {
         match self.entry(table)? {
             Some(entry) if entry.schema.accepts(schema) => Ok(()),
             Some(_) => Err(exists(table)),

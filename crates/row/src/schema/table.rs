@@ -199,7 +199,7 @@ impl TableSchema {
     ///
     /// # Errors
     /// `Exists`, with all that differs, if a field has another definition here, or one of the two learns fields and the other does not.
-    pub fn with_ensured(&self, schema: &Schema) -> Result<TableSchema> {
+    pub fn with_ensured(&self, table: &str, schema: &Schema) -> Result<TableSchema> {
         schema.validate()?;
         let mut different = Vec::new();
         if self.current.is_open() != schema.is_open() {
@@ -225,7 +225,10 @@ impl TableSchema {
         }
         match different.is_empty() {
             true => self.with_fields(missing),
-            false => Err(Error::new(ErrorKind::Exists, different.join("; "))),
+            false => {
+                let message = format!("the table {table:?} differs: {}", different.join("; "));
+                Err(Error::new(ErrorKind::Exists, message))
+            }
         }
     }
 

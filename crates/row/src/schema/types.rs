@@ -152,6 +152,26 @@ impl Type {
         }
     }
 
+    /// The value that reading gives where `value` was written, or why it is none of the type. `Null` stays.
+    #[doc(hidden)]
+    pub fn as_stored<'v>(self, value: Value<'v>) -> std::result::Result<Value<'v>, Misfit> {
+        if value.is_null() {
+            return Ok(value);
+        }
+        self.check(&value)?;
+        match (self, value) {
+            (Type::Bytes | Type::FixedBytes(_), Value::Str(text)) => Ok(Value::Bytes(text.as_bytes())),
+            (Type::String, Value::Bytes(bytes)) => {
+                std::str::from_utf8(bytes).map(Value::Str).map_err(|_| Misfit::Utf8)
+            }
+            (_, Value::Bytes(_) | Value::Str(_)) => Ok(value),
+            (_, number) => {
+                let bits = self.bits(&number).to_le_bytes();
+                self.decode_number(&bits[..self.width().unwrap_or(0).min(8)]).map_err(|_| Misfit::Kind)
+            }
+        }
+    }
+
     fn check_rest(self, value: &Value<'_>) -> std::result::Result<usize, Misfit> {
         let width = self.width().unwrap_or(0);
         let fits = |fits: bool| if fits { Ok(width) } else { Err(Misfit::Range) };

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 
-use super::staged::{FieldWrite, Op, Requirement, Staged, StagedWrite};
-use crate::{Error, Result};
+use super::staged::{FieldWrite, Op, Staged, StagedWrite};
+use crate::db::engine::TableShared;
+use crate::{Error, FieldName, Result};
 
 impl Staged {
     /// `error`, which a write to a row has met, with the part of the batch that is at fault.
@@ -17,36 +18,62 @@ impl Staged {
     pub(super) fn blame(&self, write: &StagedWrite, error: Error) -> Error {
         let (table, key) = (self.table(write), self.key(write));
         let schema = table.schema.load();
-        let is_same = |other: &StagedWrite| Arc::ptr_eq(self.table(other), table) && self.key(other) == key;
-        let mut of_row = self.writes.iter().enumerate().filter(|(_, other)| is_same(other));
+        let is_it = |of: &Arc<TableShared>, other: &[u8]| Arc::ptr_eq(of, table) && other == key;
+        let writes = self.writes.iter().enumerate();
+        let mut of_row = writes.filter(|(_, other)| is_it(self.table(other), self.key(other)));
         let wrong = of_row.clone().find(|(_, other)| self.check(other, &schema).is_err());
-        match wrong.or(of_row.next_back()) {
-            Some((at, _)) => {
-                let before = self.requirements.iter().filter(|requirement| requirement.writes_before <= at);
-                error.in_batch(&table.name, key, at + before.count())
-            }
+        let place = |(at, _)| self.place_of_write(at);
+        // Those that depend on the row were looked at one by one when they were worked out.
+        let dependents = self.dependents.iter().enumerate();
+        let mut of_row_too = dependents.filter(|(_, one)| {
+            let (of, other) = self.row_of(one);
+            one.what.writes() && is_it(of, other)
+        });
+        let last_too = of_row_too.next_back().map(|(at, _)| self.place_of_dependent(at));
+        let last = of_row.next_back().map(place).max(last_too);
+        match wrong.map(place).or(last) {
+            Some(place) => error.in_batch(&table.name, key, place),
             None => error,
         }
     }
 
-    /// `error`, which a requirement has met, with its place in the batch.
+    /// `error`, which a part that depends on its row has met, with its place in the batch.
     #[cold]
-    pub(super) fn blame_requirement(&self, at: usize, error: Error) -> Error {
-        let requirement: &Requirement = &self.requirements[at];
-        let (table, key) = self.required_row(requirement);
-        error.in_batch(&table.name, key, at + requirement.writes_before)
+    pub(super) fn blame_dependent(&self, at: usize, error: Error) -> Error {
+        let (table, key) = self.row_of(&self.dependents[at]);
+        error.in_batch(&table.name, key, self.place_of_dependent(at))
+    }
+
+    /// Fails if the write at this place cannot be made of any row, whatever comes after it.
+    pub(super) fn check_at(&self, at: usize) -> Result<()> {
+        let write = &self.writes[at];
+        let table = self.table(write);
+        let checked = self.check(write, &table.schema.load_full());
+        checked.map_err(|error| error.in_batch(&table.name, self.key(write), self.place_of_write(at)))
+    }
+
+    fn place_of_write(&self, at: usize) -> usize {
+        at + self.dependents.iter().filter(|dependent| dependent.writes_before <= at).count()
+    }
+
+    fn place_of_dependent(&self, at: usize) -> usize {
+        at + self.dependents[at].writes_before
     }
 
     /// Whether a write could be made of some row, on its own.
-    fn check(&self, write: &StagedWrite, schema: &TableSchema) -> Result<()> {
+    fn check(&self, write: &StagedWrite, schema: &Arc<TableSchema>) -> Result<()> {
         let (Op::Put(fields, _) | Op::Update(fields, _)) = &write.op else { return Ok(()) };
+        if self.body(write, fields, schema).is_some() {
+            return Ok(());
+        }
         let fields = self.fields(write, fields);
         let names: Vec<&str> = fields.iter().filter_map(FieldWrite::text).collect();
-        let learned = match schema.fields().is_open() {
+        let is_new = |name: &&str| FieldName::find(*name, schema.fields()).is_none();
+        let learned = match schema.fields().is_open() && names.iter().any(is_new) {
             true => Some(schema.with_learned(&names)?),
             false => None,
         };
-        let schema = learned.as_ref().unwrap_or(schema);
+        let schema: &TableSchema = learned.as_ref().unwrap_or(schema);
         let resolved = self.resolved(schema, &fields)?;
         match write.op {
             Op::Put(..) => RowPlan::new(schema, &resolved).map(drop)?,

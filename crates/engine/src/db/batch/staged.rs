@@ -32,20 +32,41 @@ const PROBES_MAX: usize = 64;
 #[derive(Default, Clone)]
 pub(super) struct Staged {
     pub(super) writes: Vec<StagedWrite>,
-    pub(super) requirements: Vec<Requirement>,
+    /// Parts that depend on their rows, in the order they were added.
+    pub(super) dependents: Vec<Dependent>,
     runs: Vec<TableRun>,
     /// Keys, bodies and values.
     bytes: Vec<u8>,
 }
 
-/// That a row has this version when the batch is written.
+/// A part that depends on its row.
 #[derive(Clone)]
-pub(super) struct Requirement {
-    run: usize,
-    key: Span,
+pub(super) struct Dependent {
+    pub(super) run: usize,
+    pub(super) key: Span,
     /// How many writes were added before it.
     pub(super) writes_before: usize,
-    pub(super) version: Option<u64>,
+    pub(super) what: Dependence,
+}
+
+/// What it depends on, and what it comes to.
+#[derive(Clone)]
+pub(super) enum Dependence {
+    /// The row has this version before the batch.
+    Version(Option<u64>),
+    /// There is a row; then these fields are written.
+    Existing(Vec<FieldWrite>),
+    /// The field holds a number; then it holds so much more.
+    Sum(Name, i64),
+    /// The field holds the first value; then it holds the second.
+    Value(Name, StagedValue, StagedValue),
+}
+
+impl Dependence {
+    /// Whether it writes something, and does not only require.
+    pub(super) fn writes(&self) -> bool {
+        !matches!(self, Dependence::Version(_))
+    }
 }
 
 /// Writes one after the other to one table.
@@ -63,9 +84,15 @@ pub(super) struct StagedWrite {
     pub(super) op: Op,
 }
 
+impl StagedWrite {
+    pub(super) fn new(run: usize, key: Span, op: Op) -> StagedWrite {
+        StagedWrite { run, key, op }
+    }
+}
+
 /// A part of what [`Staged`] holds in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+pub(super) struct Span {
     start: usize,
     len: usize,
 }
@@ -106,12 +133,17 @@ pub(super) struct Encoded {
 #[derive(Clone)]
 pub(super) struct FieldWrite {
     name: Name,
-    value: StagedValue,
+    pub(super) value: StagedValue,
     /// When the field expires on its own, if it does.
     pub(super) expires_at_ms: Option<u64>,
 }
 
 impl FieldWrite {
+    /// Of a field that does not expire on its own.
+    pub(super) fn new(name: &Name, value: StagedValue) -> FieldWrite {
+        FieldWrite { name: name.clone(), value, expires_at_ms: None }
+    }
+
     /// The field's name, if it was given by name.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.name {
@@ -121,7 +153,7 @@ impl FieldWrite {
     }
 
     /// Where the schema has the field; or its name, if it does not.
-    fn identity(&self, schema: &TableSchema) -> std::result::Result<usize, &Name> {
+    pub(super) fn identity(&self, schema: &TableSchema) -> std::result::Result<usize, &Name> {
         let found = match &self.name {
             Name::Id(id) => schema.fields().position_of(*id),
             Name::Text(text) => FieldName::find(&**text, schema.fields()),
@@ -132,7 +164,7 @@ impl FieldWrite {
 
 /// A field's value; what it has of bytes is among those of [`Staged`].
 #[derive(Debug, Clone)]
-enum StagedValue {
+pub(super) enum StagedValue {
     Plain(Value<'static>),
     Bytes(Span),
     Str(Span),
@@ -140,16 +172,25 @@ enum StagedValue {
 
 /// A field's name, owned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Name {
+pub(super) enum Name {
     Id(FieldId),
     Text(Box<str>),
+}
+
+impl Name {
+    pub(super) fn of<F: FieldName>(table: &Table, field: F) -> Result<Name> {
+        Ok(match field.name() {
+            Some(name) => Name::Text(name.into()),
+            None => Name::Id(table.field_id(field)?),
+        })
+    }
 }
 
 /// Adding writes.
 impl Staged {
     pub(super) fn clear(&mut self) {
         self.writes.clear();
-        self.requirements.clear();
+        self.dependents.clear();
         self.runs.clear();
         self.bytes.clear();
     }
@@ -158,11 +199,6 @@ impl Staged {
     pub(super) fn add(&mut self, table: &Table, key: &[u8], op: Op) {
         let (run, key) = (self.run_of(table), self.append(key));
         self.writes.push(StagedWrite { run, key, op });
-    }
-
-    pub(super) fn require(&mut self, table: &Table, key: &[u8], version: Option<u64>) {
-        let (run, key, writes_before) = (self.run_of(table), self.append(key), self.writes.len());
-        self.requirements.push(Requirement { run, key, writes_before, version });
     }
 
     pub(super) fn add_put<F: FieldName>(
@@ -213,7 +249,7 @@ impl Staged {
     }
 
     /// The run that a write to `table` belongs to.
-    fn run_of(&mut self, table: &Table) -> usize {
+    pub(super) fn run_of(&mut self, table: &Table) -> usize {
         let shared = table.shared();
         if !self.runs.last().is_some_and(|run| Arc::ptr_eq(&run.table, shared)) {
             self.runs.push(TableRun { table: Arc::clone(shared), schema: shared.schema.load_full() });
@@ -221,7 +257,7 @@ impl Staged {
         self.runs.len() - 1
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Span {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Span {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         Span { start, len: bytes.len() }
@@ -235,20 +271,29 @@ impl Staged {
         fields: &[(F, Value<'_>)],
         expires_at_ms: Option<u64>,
     ) -> Result<Fields> {
+        Ok(Fields::Given(self.given_fields(table, fields, expires_at_ms)?))
+    }
+
+    pub(super) fn given_fields<F: FieldName>(
+        &mut self,
+        table: &Table,
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Vec<FieldWrite>> {
         let mut given = Vec::with_capacity(fields.len());
         for &(field, value) in fields {
-            let name = match field.name() {
-                Some(name) => Name::Text(name.into()),
-                None => Name::Id(table.field_id(field)?),
-            };
-            let value = match value {
-                Value::Bytes(bytes) => StagedValue::Bytes(self.append(bytes)),
-                Value::Str(text) => StagedValue::Str(self.append(text.as_bytes())),
-                plain => StagedValue::plain(plain),
-            };
+            let (name, value) = (Name::of(table, field)?, self.staged_value(value));
             given.push(FieldWrite { name, value, expires_at_ms });
         }
-        Ok(Fields::Given(given))
+        Ok(given)
+    }
+
+    pub(super) fn staged_value(&mut self, value: Value<'_>) -> StagedValue {
+        match value {
+            Value::Bytes(bytes) => StagedValue::Bytes(self.append(bytes)),
+            Value::Str(text) => StagedValue::Str(self.append(text.as_bytes())),
+            plain => StagedValue::plain(plain),
+        }
     }
 }
 
@@ -283,12 +328,19 @@ fn append_positions<F: FieldName>(
 /// Reading writes.
 impl Staged {
     pub(super) fn key(&self, write: &StagedWrite) -> &[u8] {
-        &self.bytes[write.key.range()]
+        self.bytes_of(write.key)
     }
 
-    /// The row that a requirement is about.
-    pub(super) fn required_row(&self, requirement: &Requirement) -> (&Arc<TableShared>, &[u8]) {
-        (&self.runs[requirement.run].table, &self.bytes[requirement.key.range()])
+    pub(super) fn bytes_of(&self, span: Span) -> &[u8] {
+        &self.bytes[span.range()]
+    }
+
+    pub(super) fn value_of(&self, value: &StagedValue) -> Value<'_> {
+        value.value(&self.bytes)
+    }
+
+    pub(super) fn table_of_run(&self, run: usize) -> &Arc<TableShared> {
+        &self.runs[run].table
     }
 
     pub(super) fn table(&self, write: &StagedWrite) -> &Arc<TableShared> {
@@ -410,7 +462,7 @@ impl Staged {
 
 impl StagedValue {
     /// A value that has no bytes elsewhere.
-    fn plain(value: Value<'_>) -> StagedValue {
+    pub(super) fn plain(value: Value<'_>) -> StagedValue {
         StagedValue::Plain(match value {
             Value::Bool(b) => Value::Bool(b),
             Value::Int(n) => Value::Int(n),
@@ -439,32 +491,9 @@ impl Staged {
         if self.are_distinct() {
             return Cow::Borrowed(&self.writes);
         }
-        let mut at: HashMap<(usize, &[u8]), usize> = HashMap::with_capacity(self.writes.len());
-        let mut folded: Vec<StagedWrite> = Vec::with_capacity(self.writes.len());
-        for write in &self.writes {
-            let row = (Arc::as_ptr(self.table(write)).addr(), self.key(write));
-            match at.get(&row) {
-                None => {
-                    at.insert(row, folded.len());
-                    folded.push(write.clone());
-                }
-                Some(&i) => {
-                    let (earlier, mut later) = (&mut folded[i], write.clone());
-                    earlier.op.lapse(now_ms);
-                    self.give_fields(earlier);
-                    self.give_fields(&mut later);
-                    let schema = self.table(write).schema.load();
-                    earlier.op.then(later.op, |fields, more| self.extend(&schema, fields, more));
-                }
-            }
-        }
-        for write in &mut folded {
-            let schema = self.table(write).schema.load();
-            if let Op::Put(Fields::Given(fields), _) | Op::Update(Fields::Given(fields), _) = &mut write.op {
-                self.drop_replaced(&schema, fields);
-            }
-        }
-        Cow::Owned(folded)
+        let mut fold = Fold::new(self, now_ms);
+        self.writes.iter().for_each(|write| fold.add(write.clone()));
+        Cow::Owned(fold.finish())
     }
 
     /// Adds later fields to earlier ones. Before that takes memory, those that others go over make room: so any number of updates
@@ -543,6 +572,57 @@ impl Staged {
             }
         };
         self.writes.len() < 2 || self.writes.iter().all(&mut is_new)
+    }
+}
+
+/// Writes folded into one for each row.
+pub(super) struct Fold<'s> {
+    staged: &'s Staged,
+    now_ms: u64,
+    /// Where the write to a row is: rows by their tables' addresses and their keys.
+    at: HashMap<(usize, &'s [u8]), usize>,
+    writes: Vec<StagedWrite>,
+}
+
+impl<'s> Fold<'s> {
+    pub(super) fn new(staged: &'s Staged, now_ms: u64) -> Fold<'s> {
+        let most = staged.writes.len();
+        Fold { staged, now_ms, at: HashMap::with_capacity(most), writes: Vec::with_capacity(most) }
+    }
+
+    pub(super) fn add(&mut self, mut write: StagedWrite) {
+        let (staged, now_ms) = (self.staged, self.now_ms);
+        let row = (Arc::as_ptr(staged.table(&write)).addr(), staged.key(&write));
+        let Some(&i) = self.at.get(&row) else {
+            self.at.insert(row, self.writes.len());
+            self.writes.push(write);
+            return;
+        };
+        let earlier = &mut self.writes[i];
+        earlier.op.lapse(now_ms);
+        staged.give_fields(earlier);
+        staged.give_fields(&mut write);
+        let schema = staged.table(&write).schema.load();
+        earlier.op.then(write.op, |fields, more| staged.extend(&schema, fields, more));
+    }
+
+    /// What was added for a row so far, if anything was.
+    pub(super) fn earlier(&mut self, table: &Arc<TableShared>, key: &[u8]) -> Option<&StagedWrite> {
+        let &i = self.at.get(&(Arc::as_ptr(table).addr(), key))?;
+        self.writes[i].op.lapse(self.now_ms);
+        // Else they would be read out of the body for each part that looks at them.
+        self.staged.give_fields(&mut self.writes[i]);
+        Some(&self.writes[i])
+    }
+
+    pub(super) fn finish(mut self) -> Vec<StagedWrite> {
+        for write in &mut self.writes {
+            let schema = self.staged.table(write).schema.load();
+            if let Op::Put(Fields::Given(fields), _) | Op::Update(Fields::Given(fields), _) = &mut write.op {
+                self.staged.drop_replaced(&schema, fields);
+            }
+        }
+        self.writes
     }
 }
 

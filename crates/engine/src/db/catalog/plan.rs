@@ -209,14 +209,7 @@ impl<'c> Plan<'c> {
         if self.planned(name).after.is_none() {
             return self.create(name, schema, new_levels);
         }
-        self.evolve(name, |there| {
-            there.with_ensured(schema).map_err(|error| match error.kind() {
-                ErrorKind::Exists => {
-                    Error::new(ErrorKind::Exists, format!("the table {name:?} differs: {}", error.message()))
-                }
-                _ => error,
-            })
-        })?;
+        self.evolve(name, |there| there.with_ensured(name, schema))?;
         Ok(Arc::clone(&self.existing(name)?.shared))
     }
 

@@ -224,7 +224,7 @@ impl PairKeyspace {
         match self.attempt.checked(transaction.schema(table))? {
             Some(schema) => Ok(Arc::clone(schema)),
             None => {
-                self.attempt.checked(transaction.ensure_table(table, &Schema::open()))?;
+                self.attempt.checked(transaction.create_table(table, &Schema::open()))?;
                 // Only if it came and went.
                 Err(Failure::text("ERR the table of this key was dropped"))
             }
