@@ -5,6 +5,41 @@
 //! [`scan`](Table::scan), [`delete`](Table::delete). Several writes at once: [`Batch`]. A fixed view: [`Snapshot`].
 //! When a write is safe, and from what: [`Durability`]. Everything is synchronous, `Send + Sync` and cheap to clone.
 //!
+//! ```
+//! use hedgerow::{Batch, Db, Row, TypedRow, row};
+//!
+//! #[derive(Row)] // or a `Schema`, field by field
+//! struct User {
+//!     name: String,
+//!     age: u32,
+//!     mail: Option<String>,
+//! }
+//!
+//! # fn main() -> hedgerow::Result<()> {
+//! # let dir = std::env::temp_dir().join(format!("hedgerow-front-{}", std::process::id()));
+//! let db = Db::open(&dir)?;
+//! let users = db.ensure_table("users", User::schema())?;
+//! users.put_row("ada", &User { name: "Ada".into(), age: 36, mail: None })?;
+//! users.update("ada", &row! { age: 37 })?; // writes one field: the row is not read and not rewritten
+//! let age: u32 = users.get_fields("ada", &["age"])?.expect("it was just written").get_as("age")?;
+//! assert_eq!(age, 37);
+//!
+//! let mut batch = Batch::new(); // all of it or nothing
+//! batch.put(&users, "grace", &row! { name: "Grace", age: 45 })?;
+//! batch.increment(&users, "ada", "age", 1)?;
+//! db.write(batch)?;
+//!
+//! for row in users.scan().range("a".."b") {
+//!     assert_eq!(User::from_row(&row?)?.age, 38);
+//! }
+//! db.close()?;
+//! # std::fs::remove_dir_all(dir).ok();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/users.rs` is a whole program; `docs/library.md` says what is where.
+//!
 //! # The tour
 //!
 //! Of the source, for its readers: all modules but two are private, and what callers need of them is re-exported here.

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub enum Expiry {
     /// Not at all.
     Never,
-    /// At this moment, to the millisecond; at once if it is in the past.
+    /// At this moment, to the millisecond, by the store's clock, which may be 4 ms late; at once if it is in the past.
     At(SystemTime),
     /// So long after the call, by the store's clock.
     After(Duration),
