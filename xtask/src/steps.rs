@@ -25,7 +25,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "test", what: "the README's test command", run: test },
     Step {
         name: "shuttle",
-        what: "index, cache, log, gc and waits for space under chosen interleavings",
+        what: "index, cache, log, gc, catalog and waits under chosen interleavings",
         run: shuttle,
     },
     Step { name: "miri", what: "the index and the formats, interpreted: no undefined behaviour", run: miri },

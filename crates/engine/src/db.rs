@@ -52,6 +52,8 @@ pub(crate) mod repair;
 mod salvage;
 pub(crate) mod scan;
 pub(crate) mod shared_table;
+#[cfg(all(test, shuttle))]
+mod shuttle;
 mod snapshot;
 mod table;
 pub(crate) mod torn_blocks;

@@ -114,6 +114,9 @@ impl Scheduler {
     }
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle;
+
 #[cfg(test)]
 mod tests {
     use super::*;
