@@ -9,7 +9,7 @@ use crate::db::write::WaitOutcome;
 use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::sync::atomic::AtomicBool;
-use crate::{Db, Expiry, Schema, Table, Type, Value};
+use crate::{Batch, Db, Expiry, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
     Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap()
@@ -350,6 +350,37 @@ fn rows_copied_out_of_a_victim_are_obsolete_in_it() {
     assert_eq!(now.2, segment.end - SEGMENT_HEADER_BYTES, "nothing is live in it");
     assert_eq!(db.collect().unwrap(), 1);
     db.check_counts().unwrap();
+}
+
+/// Segments of batches hold rows and deltas. Once the last chain had been merged, what was live in them was still taken for deltas in
+/// part, and their bytes for those of one chain: too long for gc to merge, so that a store with little live in it was full.
+#[test]
+fn segments_of_batches_are_worth_emptying_when_no_chain_is_left() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let schema = Schema::new().field("n", Type::U64).nullable("value", Type::Bytes);
+    let table = db.create_table("rows", schema).unwrap();
+    let hot = |n: u8| [b'h', n];
+    let whole = || (0..20).try_for_each(|n| table.put(&hot(n), &[("n", Value::UInt(1))]));
+    whole().unwrap();
+    let value = [7; 1000];
+    let batch_of = |number: u64| {
+        let mut batch = Batch::new();
+        let row = [("n", Value::UInt(number)), ("value", Value::Bytes(&[7; 1500]))];
+        batch.put(&table, &number.to_be_bytes(), &row).unwrap();
+        for n in 0..20 {
+            batch.update(&table, &hot(n), &[("value", Value::Bytes(&value))]).unwrap();
+        }
+        db.write(&batch)
+    };
+    let full = (0..).map(batch_of).find_map(Result::err).unwrap();
+    assert_eq!(full.kind(), ErrorKind::Full);
+    whole().unwrap();
+    let segments = table.engine().log.candidates();
+    let chains: u64 = segments.iter().map(|(extent, s, _)| table.engine().log.chains(*extent, s)).sum();
+    assert_eq!(chains, 0, "all were replaced");
+    assert!(db.collect().unwrap() > 0, "most of it is obsolete");
+    batch_of(0).unwrap();
 }
 
 /// What a writer's wait came to. Had nobody looked meanwhile, it was taken for one in which there was nothing to free: on processors that

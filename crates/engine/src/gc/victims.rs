@@ -109,6 +109,17 @@ struct Candidate {
     certain: bool,
 }
 
+/// Bytes of all deltas over a row that has any. A chain has so many deltas at most, and that bounds the mean: how many bytes of deltas are
+/// live is taken from what of a segment is, and where all chains have been merged, or lie over rows of open segments, that is rows alone.
+/// Over next to no chain those bytes made each look too long to be merged, and nothing was worth emptying.
+fn mean_chain(live_deltas: u64, chains: u64, segments: &[(u32, Segment, u64)], depth_max: u64) -> u64 {
+    let (count, bytes) = segments.iter().fold((0, 0), |(count, bytes), (_, segment, _)| {
+        (count + u64::from(segment.deltas.count), bytes + segment.deltas.bytes)
+    });
+    let longest = (bytes * depth_max.max(1)).div_ceil(count.max(1));
+    (live_deltas / chains.max(1)).min(longest)
+}
+
 impl Facts {
     fn live(&self) -> u64 {
         self.filled - self.obsolete
@@ -252,7 +263,7 @@ impl Engine {
         let rows: u64 = self.catalog.all().iter().map(|table| table.rows()).sum();
         let means = Means {
             row: live_in_all.saturating_sub(live_deltas) / rows.max(1),
-            chain: live_deltas / chains.max(1),
+            chain: mean_chain(live_deltas, chains, &segments, self.options.delta_chain_max.into()),
         };
         let cycle = self.gc.cycles();
         let oldest = self.snapshots.oldest().filter(|oldest| self.has_spent_enough_for(*oldest, &[]));
