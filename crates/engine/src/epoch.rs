@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::{Arc, Mutex};
 
 /// Threads that get a place of their own; more share counters, correct but slower.
 const PLACES: usize = if cfg!(shuttle) {
@@ -33,6 +33,8 @@ const COLLECT_EVERY: usize = if cfg!(shuttle) { 1 } else { 64 };
 const COLLECT_MOST: usize = 256;
 /// A place holds `epoch << DEPTH_BITS | guards alive`, or 0 when its thread holds no guard.
 const DEPTH_BITS: u32 = 16;
+/// The most guards that a place counts.
+const DEPTH_MAX: u64 = (1 << DEPTH_BITS) - 1;
 
 /// What waits for its readers to leave.
 pub trait Garbage: Send {
@@ -54,7 +56,8 @@ struct Announcement(AtomicU64);
 /// A reclamation domain. One serves a whole store.
 pub struct Epoch {
     global: AtomicU64,
-    announcements: Box<[Announcement]>,
+    /// Shared with the threads' claims, which look for guards that outlive their thread.
+    announcements: Arc<[Announcement]>,
     /// Guards of threads without a place, by the low bits of the epoch they are pinned at.
     shared: [AtomicU64; 4],
     garbage: Mutex<VecDeque<(u64, Box<dyn Garbage>)>>,
@@ -63,22 +66,27 @@ pub struct Epoch {
 impl Epoch {
     /// A new domain with nothing pinned.
     pub fn new() -> Epoch {
+        let announcements = (0..PLACES).map(|_| Announcement(AtomicU64::new(0))).collect();
+        claim::add_domain(&announcements);
         Epoch {
             // Starts high enough that "the epoch before" exists.
             global: AtomicU64::new(4),
-            announcements: (0..PLACES).map(|_| Announcement(AtomicU64::new(0))).collect(),
+            announcements,
             shared: [const { AtomicU64::new(0) }; 4],
             garbage: Mutex::new(VecDeque::new()),
         }
     }
 
-    /// Keeps everything that can be reached now from being freed until the guard is dropped. Guards nest. They belong
-    /// on the stack: one kept in a thread-local that outlives this module's would lose its place.
+    /// Keeps everything that can be reached now from being freed until the guard is dropped. Guards nest, as
+    /// deep as anybody likes: those that the place cannot count, forgotten ones included, count as those of threads without a place.
     pub fn pin(&self) -> Guard<'_> {
         let place = claim::place();
         let Some(Announcement(word)) = self.announcements.get(place) else { return self.pin_shared() };
         let held = word.load(Ordering::Relaxed);
         if held != 0 {
+            if held & DEPTH_MAX == DEPTH_MAX {
+                return self.pin_shared();
+            }
             word.store(held + 1, Ordering::Relaxed);
         } else {
             announce(word, self.global.load(Ordering::Relaxed) << DEPTH_BITS | 1);
@@ -235,7 +243,7 @@ impl Drop for Guard<'_> {
             // Release: all this guard's reads come before a freer sees it gone.
             Some(Announcement(word)) => {
                 let held = word.load(Ordering::Relaxed);
-                let left = if held & ((1 << DEPTH_BITS) - 1) == 1 { 0 } else { held - 1 };
+                let left = if held & DEPTH_MAX == 1 { 0 } else { held - 1 };
                 word.store(left, Ordering::Release);
             }
             None => {
@@ -245,15 +253,32 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Which place a thread has: one number for all domains, claimed at its first pin, given back when it ends.
+/// Which place a thread has: one number for all domains, claimed at its first pin, given back when it ends. A thread that
+/// leaves a guard, forgotten or in a thread-local that is dropped later, leaves its place with it: two threads would count in one word.
 #[cfg(not(shuttle))]
 mod claim {
+    use std::sync::Weak;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    use super::{PLACES, SHARED};
+    use super::{Announcement, Arc, Mutex, PLACES, SHARED};
 
     static TAKEN: [AtomicU64; PLACES / 64] = [const { AtomicU64::new(0) }; PLACES / 64];
     static USED: AtomicUsize = AtomicUsize::new(0);
+    /// The announcements of each domain that is alive.
+    static DOMAINS: Mutex<Vec<Weak<[Announcement]>>> = Mutex::new(Vec::new());
+
+    pub(super) fn add_domain(announcements: &Arc<[Announcement]>) {
+        let mut domains = DOMAINS.lock();
+        // Those of domains that are gone leave here, so that no more are kept than there ever were at one time.
+        domains.retain(|domain| domain.strong_count() > 0);
+        domains.push(Arc::downgrade(announcements));
+    }
+
+    /// Whether the place of the calling thread counts a guard in any domain.
+    fn holds_guard(place: usize) -> bool {
+        let is_held = |domain: Arc<[Announcement]>| domain[place].0.load(Ordering::Relaxed) != 0;
+        DOMAINS.lock().iter().filter_map(Weak::upgrade).any(is_held)
+    }
 
     struct PlaceClaim(usize);
 
@@ -286,7 +311,7 @@ mod claim {
 
     impl Drop for PlaceClaim {
         fn drop(&mut self) {
-            if self.0 != SHARED {
+            if self.0 != SHARED && !holds_guard(self.0) {
                 TAKEN[self.0 / 64].fetch_and(!(1 << (self.0 % 64)), Ordering::Release);
             }
         }
@@ -303,7 +328,10 @@ mod claim {
 
 #[cfg(shuttle)]
 mod claim {
-    use super::{PLACES, SHARED};
+    use super::{Announcement, Arc, PLACES, SHARED};
+
+    /// Places are those of tasks here, and never given back.
+    pub(super) fn add_domain(_: &Arc<[Announcement]>) {}
 
     pub(super) fn place() -> usize {
         let task = usize::from(shuttle::current::me());
@@ -347,6 +375,47 @@ mod tests {
         assert!(epoch.is_quiescent_since(then));
         epoch.collect();
         assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    /// A place counts so many guards and no more: what comes on top must neither be lost nor let go of the others.
+    #[test]
+    fn guards_beyond_what_a_place_counts_pin_all_the_same() {
+        let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
+        let counted: Vec<_> = (0..DEPTH_MAX).map(|_| epoch.pin()).collect();
+        let beyond = epoch.pin();
+        drop(epoch.pin());
+        epoch.defer(Box::new(counting(&freed)));
+        let collect = || (0..4).for_each(|_| _ = epoch.collect());
+        collect();
+        assert_eq!(freed.load(Ordering::SeqCst), 0, "all but one are alive");
+        drop(counted);
+        collect();
+        assert_eq!(freed.load(Ordering::SeqCst), 0, "the last one is alive");
+        drop(beyond);
+        collect();
+        assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    /// A guard that outlives its thread keeps the place: another thread there would count in the same word.
+    #[test]
+    fn a_place_with_a_guard_goes_to_nobody_else() {
+        let epoch = Arc::new(Epoch::new());
+        let place_of = |forget: bool| {
+            let epoch = epoch.clone();
+            let thread = std::thread::spawn(move || {
+                let guard = epoch.pin();
+                let place = guard.place;
+                if forget {
+                    std::mem::forget(guard);
+                }
+                place
+            });
+            thread.join().unwrap()
+        };
+        let kept = place_of(true);
+        assert!(kept < PLACES, "all places are taken");
+        assert!((0..20).all(|_| place_of(false) != kept));
+        assert!(!epoch.is_quiescent_since(epoch.current()), "what was forgotten pins for ever");
     }
 
     #[test]
