@@ -5,7 +5,7 @@
 //! ([`Missing::bring`]), all of them at once; then the call is made again. A row under deltas may take that twice: where the row is
 //! stands in the newest delta.
 //!
-//! Owns: these lists. Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
+//! Owns: these lists, one a thread, whose entries say of which store they are. Promises: they are of bounded length; nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
 //! that is found out by waiting (`disk_waits.rs`). Must not know who serves whom.
 
 use std::cell::{Cell, RefCell};
@@ -21,29 +21,58 @@ use crate::log::format::RecordRef;
 use crate::{Error, ErrorKind, Result};
 
 thread_local! {
-    static ONLY: Cell<bool> = const { Cell::new(false) };
-    /// Offset and length of what reads of this thread lacked.
-    static LACKED: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+    /// How many [`AtHandOnly`] live that have not been ended early.
+    static ONLY: Cell<u32> = const { Cell::new(0) };
+    /// How often [`AtHandOnly::end_early`] was called: those from before count no more.
+    static ENDS: Cell<u64> = const { Cell::new(0) };
+    /// What reads of this thread lacked, of whatever store; the oldest first.
+    static LACKED: RefCell<Vec<Lack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// So many are recorded at most. Who never takes them loses the older half; a call that is made again says anew what it lacks.
+const LACKED_MAX: usize = 4096;
+
+/// Bytes that a read lacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lack {
+    /// [`DiskWaits::store_id`].
+    store: u64,
+    offset: u64,
+    bytes: u64,
+}
+
+fn record_lack(lack: Lack) {
+    LACKED.with_borrow_mut(|lacked| {
+        if lacked.len() == LACKED_MAX {
+            lacked.drain(..LACKED_MAX / 2);
+        }
+        lacked.push(lack);
+    });
 }
 
 /// While it lives, the reads of its thread do not wait for the disk: see [`Db::at_hand_only`].
 #[derive(Debug)]
 #[must_use = "dropped at once it does nothing"]
 pub struct AtHandOnly {
+    /// [`ENDS`] when it was made.
+    ends: u64,
     /// It is of the thread it was made by.
     stays: PhantomData<*const ()>,
 }
 
 impl AtHandOnly {
-    /// Has the calling thread wait for the disk again, though one of these lives: its caller has begun what it cannot begin anew.
+    /// Has the calling thread wait for the disk again, though some of these live: its caller has begun what it cannot begin anew.
     pub fn end_early() {
-        ONLY.set(false);
+        ONLY.set(0);
+        ENDS.set(ENDS.get() + 1);
     }
 }
 
 impl Drop for AtHandOnly {
     fn drop(&mut self) {
-        ONLY.set(false);
+        if self.ends == ENDS.get() {
+            ONLY.set(ONLY.get() - 1);
+        }
     }
 }
 
@@ -69,17 +98,27 @@ impl Missing {
 impl Db {
     /// Has the reads of the calling thread, those of writes that look at their row included, fail with
     /// [`NotInMemory`](ErrorKind::NotInMemory) instead of waiting for the disk, until what is returned is dropped. For a thread that serves many: it lets another
-    /// bring [what was missing](Db::take_missing), does something else, and makes the call again.
+    /// bring [what was missing](Db::take_missing), does something else, and makes the call again. It goes for reads of all stores; where
+    /// several of these live, until the last is dropped.
     ///
     /// Best effort: where memory always sufficed so far nobody looks, and memory may be taken away between the look and the read.
     pub fn at_hand_only(&self) -> AtHandOnly {
-        ONLY.set(true);
-        AtHandOnly { stays: PhantomData }
+        ONLY.set(ONLY.get() + 1);
+        AtHandOnly { ends: ENDS.get(), stays: PhantomData }
     }
 
-    /// What the calling thread's reads have lacked since it last asked; `None` if nothing. They were reads of this store.
+    /// What the calling thread's reads of this store have lacked since it last asked; `None` if nothing. Of very many only the latest.
     pub fn take_missing(&self) -> Option<Missing> {
-        let places = LACKED.take();
+        let store = self.engine.disk_waits.store_id();
+        let mut places = Vec::new();
+        LACKED.with_borrow_mut(|lacked| {
+            lacked.retain(|lack| {
+                if lack.store == store {
+                    places.push((lack.offset, lack.bytes));
+                }
+                lack.store != store
+            });
+        });
         (!places.is_empty()).then(|| Missing { engine: Arc::clone(&self.engine), places })
     }
 }
@@ -87,7 +126,7 @@ impl Db {
 /// Whether the calling thread reads only what is at hand, where that may not be all.
 #[inline]
 pub(super) fn may_lack() -> bool {
-    ONLY.get() && has_waited_lately()
+    ONLY.get() != 0 && has_waited_lately()
 }
 
 /// Fails if the thread reads only what is at hand and the row at `slot` is not.
@@ -109,7 +148,7 @@ pub(super) fn check_all_at_hand(
 #[cold]
 fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>) -> Result<()> {
     let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone).filter_map(Slot::in_log);
-    let lacking = in_log.filter(|&slot| lacks(log, slot)).count();
+    let lacking = in_log.filter(|&slot| lacks(log, waits, slot)).count();
     if lacking == 0 {
         return Ok(());
     }
@@ -121,13 +160,13 @@ fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>)
 }
 
 /// Records what is missing of the records that `slot` leads to, as far down as they can be followed.
-fn lacks(log: &Log, slot: LogSlot) -> bool {
+fn lacks(log: &Log, waits: &DiskWaits, slot: LogSlot) -> bool {
     let tier = log.tier();
     let mut record = RecordRef::from(slot);
     for _ in 0..=Slot::DEPTH_MAX {
         let bytes = bytes_to_ask_for(record);
         if !tier.is_in_memory(record.offset(), bytes) {
-            LACKED.with_borrow_mut(|lacked| lacked.push((record.offset(), bytes)));
+            record_lack(Lack { store: waits.store_id(), offset: record.offset(), bytes });
             return true;
         }
         let below = record.is_delta().then(|| log.peek_previous(record.offset()));
@@ -285,6 +324,51 @@ mod tests {
         }
         assert!(put_off.iter().all(|&times| times > 0), "{put_off:?}");
         db.check_counts().unwrap();
+    }
+
+    /// Each store gets what was lacked of it, and no more of it is kept than so much.
+    #[test]
+    fn what_is_missing_is_of_one_store() {
+        let dir = Scratch::new("at-hand-stores");
+        let open = |name: &str| {
+            let tier = FastTier::open_file(&dir.at(name), &FastTierOptions::default(), true).unwrap();
+            Db::open_at(tier, options(), Clock::manual(1_000)).unwrap()
+        };
+        let (a, b) = (open("a"), open("b"));
+        let lack = |db: &Db, offset| {
+            record_lack(Lack { store: db.engine.disk_waits.store_id(), offset, bytes: 64 });
+        };
+        lack(&a, 1);
+        lack(&b, 2);
+        lack(&a, 3);
+        let taken = |db: &Db| db.take_missing().map(|missing| missing.places);
+        assert_eq!(taken(&a), Some(vec![(1, 64), (3, 64)]));
+        assert_eq!(taken(&a), None);
+        assert_eq!(taken(&b), Some(vec![(2, 64)]));
+        (0..3 * LACKED_MAX as u64).for_each(|offset| lack(&a, offset));
+        lack(&b, 7);
+        assert!(LACKED.with_borrow(Vec::len) <= LACKED_MAX);
+        assert_eq!(taken(&b), Some(vec![(7, 64)]), "the latest is kept");
+        assert_eq!(taken(&a).unwrap().last(), Some(&(3 * LACKED_MAX as u64 - 1, 64)));
+    }
+
+    /// The inner of two does not end the outer, and one that was ended early ends nothing when it is dropped.
+    #[test]
+    fn the_last_one_dropped_ends_it() {
+        let dir = Scratch::new("at-hand-nested");
+        let tier = FastTier::open_file(&dir.at("fast"), &FastTierOptions::default(), true).unwrap();
+        let db = Db::open_at(tier, options(), Clock::manual(1_000)).unwrap();
+        db.engine.disk_waits.count_refused(&db.engine.log, 1);
+        let outer = db.at_hand_only();
+        drop(db.at_hand_only());
+        assert!(may_lack(), "the outer one lives");
+        AtHandOnly::end_early();
+        assert!(!may_lack());
+        let later = db.at_hand_only();
+        drop(outer);
+        assert!(may_lack(), "it was ended before this one");
+        drop(later);
+        assert!(!may_lack());
     }
 
     /// What one thread said is nothing to another, and nothing once it is dropped.

@@ -62,8 +62,16 @@ pub(super) fn has_waited_lately() -> bool {
     LATELY.get().looks_asking > 0
 }
 
+/// A number for each store that is opened. Not one of [`crate::sync`]'s atomics: no schedule depends on it.
+fn next_store_id() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
 /// What all threads of a store know of waiting for the disk.
 pub(crate) struct DiskWaits {
+    /// Of no other store of this process, not even of one that is gone.
+    store_id: u64,
     /// How often readers found what they touched not in memory, as far as they looked.
     pub(super) counted: AtomicU64,
     /// The tier reads ahead of who waits: until memory turns out to be less than the data.
@@ -72,11 +80,20 @@ pub(crate) struct DiskWaits {
 
 impl Default for DiskWaits {
     fn default() -> DiskWaits {
-        DiskWaits { counted: AtomicU64::new(0), reads_ahead: AtomicBool::new(true) }
+        DiskWaits {
+            store_id: next_store_id(),
+            counted: AtomicU64::new(0),
+            reads_ahead: AtomicBool::new(true),
+        }
     }
 }
 
 impl DiskWaits {
+    /// Tells the stores of a process apart, for what threads keep of several.
+    pub(super) fn store_id(&self) -> u64 {
+        self.store_id
+    }
+
     /// Whether any thread had to wait.
     pub(super) fn are_any(&self) -> bool {
         self.counted.load(Ordering::Relaxed) > 0
