@@ -1,8 +1,9 @@
 //! Scans: rows in key order, a leaf's worth of slots at a time.
 //!
 //! A step copies the next slots out of the index, then visits their rows with the records some places ahead already on
-//! their way into the cache. Each step pins the epoch anew, so a slow scan holds nothing back. Without a snapshot each row
-//! is the latest when it is visited.
+//! their way into the cache. Each step pins the epoch anew, and one that lasts too long ends early: what callers do with the rows of
+//! a slow scan keeps freed memory from reuse for about [`STEP_NS_MAX`] only, or for one look at the clock if they take longer.
+//! Without a snapshot the rows of a step are those of its beginning.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -13,11 +14,12 @@ use hedgerow_row::key::{KeyRange, prefix_end};
 use super::at_hand::check_all_at_hand;
 use super::chain::version_before;
 use super::counters::Count;
+use super::disk_waits::has_waited_lately;
 use super::read::RowRef;
 use super::table::FieldIds;
 use super::{Snapshot, Table};
 use crate::index::{ScanBatch, ScanEnd, Slot, Tag};
-use crate::{FieldId, FieldName, Key, Result, Row};
+use crate::{Error, FieldId, FieldName, Key, Result, Row};
 
 /// Slots copied in the first step, and the most in later ones.
 const STEP_FIRST: usize = 32;
@@ -25,8 +27,16 @@ const STEP_MAX: usize = 256;
 /// How many rows ahead the newest record is prefetched, and under a delta what it was written over.
 const NEWEST_AHEAD: usize = 8;
 const BELOW_AHEAD: usize = 4;
+/// How long the callbacks of a step may take, and how many rows are visited between two looks at the clock.
+const STEP_NS_MAX: u64 = 1_000_000;
+/// The same of a thread that has to wait for the disk: what a step asks for comes together, and a short one asks for little.
+const COLD_STEP_NS_MAX: u64 = 32 * STEP_NS_MAX;
+const ROWS_A_LOOK: usize = 8;
 
 /// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
+///
+/// It goes by steps of up to 256 rows, each of them as of when its step began: a row that is written meanwhile may come as it was.
+/// The rows of a [snapshot](Snapshot::scan) are all as of one moment.
 ///
 /// ```
 /// # fn main() -> hedgerow::Result<()> {
@@ -60,6 +70,8 @@ struct State {
     step: usize,
     finished: bool,
     rows: VecDeque<Row>,
+    /// What ended the scan, for after the rows before it.
+    failed: Option<Error>,
 }
 
 impl Table {
@@ -165,19 +177,29 @@ impl Scan {
 
     /// Calls `visit` with each row in place, until it answers false.
     ///
+    /// While it runs nothing that was freed is reused: it should be short. Where space is short, others' writes wait for it, and
+    /// one that it makes itself waits in vain, and may fail with `Full`.
+    ///
     /// # Errors
     /// Those of `visit`, and `Corrupted`.
     pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
+        let clock = self.table.engine().clock.clone();
         while !self.state.finished {
-            self.step(|key, row, _, _| visit(key, row))?;
+            let ns_max = if has_waited_lately() { COLD_STEP_NS_MAX } else { STEP_NS_MAX };
+            let began = clock.monotonic_ns();
+            let lasts_too_long = |rows: usize| {
+                rows.is_multiple_of(ROWS_A_LOOK) && clock.monotonic_ns().saturating_sub(began) > ns_max
+            };
+            self.step(|key, row, _, _| visit(key, row), lasts_too_long)?;
         }
         Ok(())
     }
 
-    /// Visits the rows of the next step.
+    /// Visits the rows of the next step, as far as `ends_early` lets it, which is asked after each of so many.
     fn step(
         &mut self,
         mut visit: impl FnMut(&[u8], &RowRef<'_>, Option<&[FieldId]>, &mut VecDeque<Row>) -> Result<bool>,
+        ends_early: impl Fn(usize) -> bool,
     ) -> Result<()> {
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let engine = table.engine();
@@ -198,6 +220,7 @@ impl Scan {
         check_all_at_hand(&engine.log, &engine.disk_waits, slots.iter().copied())?;
         let newest = |i: usize| prefetch.newest(&engine.log, &engine.cache, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
+        let mut visited = slots.len();
         for (i, &slot) in slots.iter().enumerate() {
             if i + NEWEST_AHEAD < slots.len() {
                 newest(i + NEWEST_AHEAD);
@@ -222,8 +245,13 @@ impl Scan {
                 state.finished = true;
                 return Ok(());
             }
+            if ends_early(i + 1) && i + 1 < slots.len() {
+                // The rest is looked up anew: as many as can be expected to be visited in time.
+                (visited, state.step, state.finished) = (i + 1, i + 1, false);
+                break;
+            }
         }
-        if let Some(last) = state.batch.len().checked_sub(1) {
+        if let Some(last) = visited.checked_sub(1) {
             let next = Bound::Excluded(state.batch.key(last).to_vec());
             *(if *reverse { to } else { from }) = next;
         }
@@ -248,17 +276,94 @@ impl Iterator for Scan {
     fn next(&mut self) -> Option<Result<Row>> {
         while self.state.rows.is_empty() {
             if self.state.finished {
-                return None;
+                return self.state.failed.take().map(Err);
             }
-            let stepped = self.step(|_, row, ids, rows| {
+            let copy = |_: &[u8], row: &RowRef<'_>, ids: Option<&[FieldId]>, rows: &mut VecDeque<Row>| {
                 rows.push_back(row.copy(ids)?);
                 Ok(true)
-            });
-            if let Err(error) = stepped {
-                self.state.finished = true;
-                return Some(Err(error));
+            };
+            if let Err(error) = self.step(copy, |_| false) {
+                (self.state.finished, self.state.failed) = (true, Some(error));
             }
         }
         self.state.rows.pop_front().map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+    use crate::db::Db;
+    use crate::db::fixture::options;
+    use crate::epoch::Epoch;
+    use crate::{ErrorKind, Result, Schema, Table, Type, row};
+
+    fn of_rows(rows: u8, clock: &Clock) -> (CrashSim, Db, Table) {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let db = Db::open_at(FastTier::simulated(&sim), options(), clock.clone()).unwrap();
+        let table = db.create_table("t", Schema::new().field("n", Type::Bytes)).unwrap();
+        (0..rows).for_each(|n| table.put(&[n], &row! { n: &[n; 100][..] }).unwrap());
+        (sim, db, table)
+    }
+
+    /// A damaged row ends the scan where it is, not some rows before.
+    #[test]
+    fn the_rows_before_a_damaged_one_come_before_its_error() {
+        let (sim, db, table) = of_rows(20, &Clock::manual(1_000));
+        let slot = table.shared().levels.locate(&[5], &db.engine.epoch.pin()).and_then(|slot| slot.in_log());
+        // The key is under the checksum of the prefix, which is looked at with every row.
+        sim.corrupt(slot.unwrap().offset() + 8, 0x10);
+        let mut scan = table.scan();
+        let before: Vec<u8> = scan
+            .by_ref()
+            .map_while(|row| {
+                row.as_ref()
+                    .map(|row| row.key()[0])
+                    .map_err(|e| {
+                        assert_eq!(e.kind(), ErrorKind::Corrupted);
+                    })
+                    .ok()
+            })
+            .collect();
+        assert_eq!(before, [0, 1, 2, 3, 4]);
+        assert!(scan.next().is_none(), "it is over");
+        let all: Vec<Result<_>> = table.scan().reverse().collect();
+        assert_eq!((all.len(), all.iter().filter(|row| row.is_err()).count()), (15, 1));
+        assert!(all[14].is_err());
+    }
+
+    fn is_free_of_guards_since(epoch: &Epoch, then: u64) -> bool {
+        std::thread::scope(|scope| scope.spawn(|| epoch.is_quiescent_since(then)).join().unwrap())
+    }
+
+    /// What was freed since the first row of a slow scan may be reused before its last: and each row comes once.
+    #[test]
+    fn a_slow_scan_lets_go_now_and_then() {
+        for (reverse, waits_for_disk) in [(false, false), (true, false), (false, true)] {
+            let clock = Clock::manual(1_000);
+            let (_sim, db, table) = of_rows(200, &clock);
+            if waits_for_disk {
+                db.engine.disk_waits.count_refused(&db.engine.log, 1);
+            }
+            let epoch = &db.engine.epoch;
+            let (mut seen, mut then, mut let_go) = (Vec::new(), epoch.current(), 0);
+            let scan = if reverse { table.scan().reverse() } else { table.scan() };
+            scan.for_each(|key, _| {
+                seen.push(key[0]);
+                clock.advance_ms(1);
+                // Each step lets the epoch go on by one; by two, what was freed may be reused.
+                if is_free_of_guards_since(epoch, then) {
+                    (let_go, then) = (let_go + 1, epoch.current());
+                }
+                Ok(true)
+            })
+            .unwrap();
+            if reverse {
+                seen.reverse();
+            }
+            assert!(seen.iter().copied().eq(0..200), "{seen:?}");
+            assert_eq!(let_go >= 8, !waits_for_disk, "{let_go} times in 25 steps, or in 6");
+        }
     }
 }

@@ -242,7 +242,7 @@ impl Table {
     }
 
     /// Runs `read` on the row in place, without copying it. While it runs nothing that was freed is reused, so it should be
-    /// short.
+    /// short. A write that it makes where space is short waits for space in vain, and may fail with `Full`.
     ///
     /// # Errors
     /// See [`Table`], and those of `read`.
@@ -428,7 +428,7 @@ impl Table {
     }
 
     /// Reads and writes one row as one step: `change` sees the row, or `None`, and says what to write. It is asked again
-    /// if the row changed meanwhile.
+    /// if the row changed meanwhile. As of [`Table::read`], it should be short, and write nothing itself.
     ///
     /// # Errors
     /// See [`Table`], and those of `change`.
