@@ -30,6 +30,12 @@ struct RowField<'i> {
 }
 
 fn expand(input: &DeriveInput) -> Result<Tokens> {
+    if let Some(attribute) = input.attrs.iter().find(|attribute| attribute.path().is_ident("row")) {
+        return Err(Error::new(
+            attribute.span(),
+            "there is no `row` attribute of a struct, only of its fields",
+        ));
+    }
     let fields = fields_of(input)?;
     let (ident, count) = (&input.ident, fields.len());
     if let Some(parameter) = input.generics.params.first() {
@@ -149,6 +155,13 @@ mod tests {
             }
         ));
         assert!(unknown.contains("`rename = \"name\"`"), "{unknown}");
+        let of_struct = refused(parse_quote!(
+            #[row(rename = "b")]
+            struct A {
+                a: u8,
+            }
+        ));
+        assert!(of_struct.contains("only of its fields"), "{of_struct}");
         assert!(
             refused(parse_quote!(
                 struct A {

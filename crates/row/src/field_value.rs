@@ -1,7 +1,9 @@
 //! Rust's types as values of fields.
 //!
 //! Owns which Rust type stands for which [`Type`], both ways. It promises that a value which is read as a type is the one that was
-//! written, never a near one: what does not fit is an error. It must not know rows or their bytes.
+//! written, never a near one: what does not fit is an error. But a field holds a moment in whole microseconds since 1970, of 292,000 years on
+//! either side: a `SystemTime` is rounded down to one when it is written, and one beyond them is the last of them. It must not know rows or their
+//! bytes.
 
 use std::time::SystemTime;
 
@@ -36,8 +38,14 @@ impl Schema {
         }
     }
 
-    /// Adds a field of a Rust type: `default` in rows that are written without it.
+    /// Adds a field of a Rust type: `default` in rows that are written without it. A row never is without such a field, so the type is no
+    /// `Option`:
+    ///
+    /// ```compile_fail
+    /// let _ = hedgerow_row::Schema::new().field_of_with_default::<Option<u8>>("age", &Some(3));
+    /// ```
     pub fn field_of_with_default<T: FieldValue>(self, name: impl Into<String>, default: &T) -> Schema {
+        const { assert!(!T::NULLABLE, "a field with a default is never absent: its type is no Option") };
         self.field_with_default(name, T::KIND, default.to_value())
     }
 }
