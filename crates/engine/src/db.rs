@@ -348,7 +348,7 @@ impl Db {
     }
 
     /// Persists and closes. Writes through other handles fail with `Closed` from then on; reads go on, and the file stays
-    /// locked, until the last handle ([`Db`], [`Table`], [`Snapshot`]) is dropped.
+    /// locked, until the last handle is dropped: each [`Db`], [`Table`], [`Snapshot`] and [`Missing`], and a [`Batch`] that was given a table.
     ///
     /// # Errors
     /// `Io` if the last sync failed; `Closed` if an earlier one did: then the store is not marked as closed in order.

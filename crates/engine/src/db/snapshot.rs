@@ -9,7 +9,8 @@ use crate::{Error, FieldId, FieldName, Key, OwnedValue, Result, Row, TypedRow};
 
 /// The store as it was at one moment: a sequence. Reads through it see every write up to then and none after, batches
 /// whole. While it lives, the versions it may need keep their place in the fast tier. Rows that have expired since are
-/// not shown; a table cleared or dropped since is empty. It reads all that tables read, but for how many rows there were, which [scan](Snapshot::scan)
+/// not shown; a table cleared or dropped since is empty. Fields are those of now: one dropped since is gone from its rows,
+/// and one added since shows as in any row from before it. It reads all that tables read, but for how many rows there were, which [scan](Snapshot::scan)
 /// counts, and random ones.
 pub struct Snapshot {
     engine: Arc<Engine>,
