@@ -445,8 +445,10 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for folder in CRATES {
             let source = Crate::read(root, folder);
-            assert!(source.modules.len() > 2, "{folder}");
-            assert!(!source.imports().is_empty(), "{folder}");
+            // The macro for rows is one file, which imports none of its own.
+            let is_one_file = *folder == "crates/row-derive/src";
+            assert_eq!(source.modules.len() <= 2, is_one_file, "{folder}");
+            assert_eq!(source.imports().is_empty(), is_one_file, "{folder}");
         }
     }
 }
