@@ -79,7 +79,7 @@ fn put_off(
     (start, started): (usize, Instant),
 ) -> Instant {
     let ended = Instant::now();
-    if matches!(wants, Wants::Step(_, Step::Commit)) {
+    if matches!(wants, Wants::Step(_, Step::Commit | Step::Check)) {
         let session = &mut server.sessions[client];
         let (reply, exec) = (out.split_off(start), session.ran.take());
         session.held = Some(HeldReply { reply, command, took: ended - started, exec });

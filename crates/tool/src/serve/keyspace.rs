@@ -278,11 +278,19 @@ impl Keyspace {
         }
     }
 
-    /// Whether it has changed something that waits to be made ([`Wants::Step`]).
-    pub fn will_commit(&self) -> bool {
+    /// Whether it is done, but waits for a step before it is answered ([`Wants::Step`]).
+    pub fn waits_to_be_answered(&self) -> bool {
         match self {
             Keyspace::Tiered(_) => false,
-            Keyspace::Pairs(keys) => keys.has_changes(),
+            Keyspace::Pairs(keys) => keys.waits_to_be_answered(),
+        }
+    }
+
+    /// What the command reads is to have been there at one time, as it always is where nobody else writes.
+    pub fn check_reads(&mut self) {
+        match self {
+            Keyspace::Tiered(_) => {}
+            Keyspace::Pairs(keys) => keys.check_reads(),
         }
     }
 

@@ -38,6 +38,9 @@ pub const SCAN_BYTES_MAX: usize = 16 << 20;
 pub const AT_HAND_BYTES_MAX: usize = 256 << 20;
 /// Keys of one command whose rows are fetched from such a store at once.
 pub const PREFETCHED_KEYS_MAX: usize = 64;
+/// How often it is checked that the keys an `EXEC` read from such a store were there together, before it is answered without that: others write them all
+/// the while.
+pub const READ_CHECKS_MAX: u32 = 256;
 /// Commands of clients whose steps go on in one exchange with such a store.
 pub const EXCHANGED_ATTEMPTS_MAX: usize = 256;
 /// Bytes of the keys of one KEYS at a store of pairs, where they are in memory together.

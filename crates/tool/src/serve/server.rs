@@ -320,7 +320,7 @@ impl Server {
     pub fn take_up(&mut self, client: usize, mut attempt: Box<Attempt>, step: Step, ended: Ended) {
         let session = &mut self.sessions[client];
         session.waits_for = None;
-        if step == Step::Commit && matches!(ended, Ended::Well) {
+        if step != Step::Fetch && matches!(ended, Ended::Well) {
             return;
         }
         let held = session.held.take();

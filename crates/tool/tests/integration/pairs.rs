@@ -1,6 +1,7 @@
 //! The server over a store of pairs.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use hedgerow_row::backend::Backend;
@@ -399,6 +400,28 @@ fn a_transaction_that_clears_keeps_what_it_writes_then() {
     client.script(&[("EXEC", "[OK, OK, \"3\"]"), ("HGET users:1 name", "nil"), ("DBSIZE", "1")]);
     client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
     client.script(&[("EXEC", "[OK, nil, nil]"), ("DBSIZE", "0")]);
+}
+
+/// Somebody writes two keys between the look of an `EXEC` at one and at the other: it tells what was there at one time.
+#[test]
+fn a_transaction_reads_its_keys_at_one_time() {
+    let (memory, between) = (MemoryBackend::default(), Arc::new(AtomicU64::new(u64::MAX)));
+    let other = Server::start_over_pairs(&memory, &clock(), &[]);
+    other.client().script(&[("SET a 0", "OK"), ("SET b 0", "OK")]);
+    let (writer, at) = (Mutex::new(other.client()), Arc::clone(&between));
+    let meddling = FailingBackend::new(Arc::new(memory), move |command| {
+        if command == at.load(Ordering::SeqCst) {
+            writer.lock().unwrap().script(&[("SET a 1", "OK"), ("SET b 1", "OK")]);
+        }
+        None
+    });
+    let server = Server::start_over_pairs(&meddling, &clock(), &[]);
+    let mut client = server.client();
+    client.script(&[("GET a", "\"0\""), ("MULTI", "OK"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
+    // The table and the first key are got before it, the second with it.
+    between.store(meddling.commands() + 2, Ordering::SeqCst);
+    client.script(&[("EXEC", "[\"1\", \"1\"]"), ("GET a", "\"1\"")]);
+    assert!(meddling.commands() > between.load(Ordering::SeqCst), "it was between");
 }
 
 /// What came of an `INCR`.

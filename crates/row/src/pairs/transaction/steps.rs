@@ -32,6 +32,8 @@ pub(super) enum Step {
     Store { pair_key: Vec<u8>, row: RowAtHand },
     /// Whether the table of a row that was stored where none had been still has this group.
     LookAgain { table: Box<str>, entry_key: Vec<u8>, group: u32 },
+    /// Whether these pairs are still what was read.
+    Check { seen: Vec<(Vec<u8>, Expect)> },
 }
 
 /// How a step has ended, if it has.
@@ -111,6 +113,26 @@ impl Transaction {
         None
     }
 
+    /// Begins to check that several rows that were read are still the same: then all of them were there together, as they were read, at one time. It goes on by
+    /// [`Transaction::advance`], and ends with `Conflict` if one is not. Of a row that was absent it cannot be told whether it came and went meanwhile. Never
+    /// blocks.
+    pub fn begin_check(&mut self) -> Option<Result<()>> {
+        if !self.has_read_several() {
+            return Some(Ok(()));
+        }
+        let rows = self.rows.iter().map(|(key, row)| (key.clone(), row.seen));
+        let tables = self.tables.iter().map(|(name, seen)| {
+            (entry_key(name), seen.as_ref().map_or(Expect::Absent, |seen| Expect::Same(seen.mark)))
+        });
+        self.step = Some(Step::Check { seen: rows.chain(tables).collect() });
+        None
+    }
+
+    /// Whether more than one row is at hand.
+    pub fn has_read_several(&self) -> bool {
+        self.rows.len() > 1
+    }
+
     /// Has the steps that were begun of these attempts go on by one exchange, all together. Says of each how its step has ended, if it has; else
     /// it goes on by the next. Blocks; the session is theirs alone meanwhile.
     pub fn advance(session: &mut dyn Session, attempts: &mut [&mut Transaction]) -> Vec<Option<Result<()>>> {
@@ -138,11 +160,7 @@ impl Transaction {
                         let wanted = wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect();
                         self.fetch_on(wanted, looks + 1)
                     }
-                    // What was asked changes nothing that anybody sees.
-                    Err(error) if error.kind() == ErrorKind::Indeterminate => {
-                        Some(Err(Error::new(ErrorKind::Unavailable, error.to_string())))
-                    }
-                    Err(error) => Some(Err(error)),
+                    Err(error) => Some(Err(not_read(error))),
                 }
             }
             Some(Step::Store { pair_key, row }) => {
@@ -150,6 +168,10 @@ impl Transaction {
             }
             Some(Step::LookAgain { table, entry_key, group }) => {
                 Some(self.looked_again(&table, &entry_key, group, answers.next().unwrap_or_else(no_answer)))
+            }
+            Some(Step::Check { seen }) => {
+                let mut checks = seen.into_iter().zip(answers);
+                Some(checks.try_for_each(|((_, seen), answer)| check(seen, answer.map_err(not_read)?)))
             }
         }
     }
@@ -383,6 +405,22 @@ impl Transaction {
     }
 }
 
+/// An error of what was only to be read: it changed nothing that anybody sees.
+fn not_read(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Indeterminate => Error::new(ErrorKind::Unavailable, error.to_string()),
+        _ => error,
+    }
+}
+
+fn check(seen: Expect, answer: Answer) -> Result<()> {
+    let Answer::Got(pair) = answer else { return Err(unexpected("a pair")) };
+    match pair.map_or(Expect::Absent, |pair| Expect::Same(pair.mark)) == seen {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Conflict, "what was read is not what is there any more")),
+    }
+}
+
 fn may_be_gone() -> Error {
     let message = "its table was cleared, or could not be looked at again: the row may have been stored, and may be gone";
     Error::new(ErrorKind::Indeterminate, message)
@@ -424,6 +462,9 @@ impl<'a> Union<'a> {
                 }))]
             }
             Some(Step::LookAgain { entry_key, .. }) => vec![Some(self.push(Command::Get { key: entry_key }))],
+            Some(Step::Check { seen }) => {
+                seen.iter().map(|(key, _)| Some(self.push(Command::Get { key }))).collect()
+            }
         }
     }
 

@@ -99,13 +99,14 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     let watched = std::mem::take(&mut context.session().watched);
     let done = run_all(context, &multi);
     let wants_again = context.server.keyspace.wants_again();
-    let will_commit = done.is_ok() && context.server.keyspace.will_commit();
+    context.server.keyspace.check_reads();
+    let may_run_again = done.is_ok() && context.server.keyspace.waits_to_be_answered();
     let session = context.session();
     session.watched = watched;
     if wants_again {
         // Nothing was changed: EXEC will be given again.
         (session.multi, session.db) = (Some(multi), db);
-    } else if will_commit {
+    } else if may_run_again {
         // It may be.
         session.ran = Some((multi, db));
     } else {

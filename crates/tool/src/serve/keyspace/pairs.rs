@@ -125,13 +125,12 @@ impl PairKeyspace {
         self.attempt.begin();
     }
 
-    /// Tells that it has ended, and whether well: then its changes wait to be made.
+    /// Tells that it has ended, and whether well: then its changes wait to be made, or what it read to be checked.
     #[cold]
     pub fn end_command(&mut self, is_done: bool) -> Option<(Box<Attempt>, Step)> {
         let step = match self.attempt.has_missed() {
             true => Step::Fetch,
-            false if is_done && self.attempt.transaction.has_changes() => Step::Commit,
-            false => return None,
+            false => is_done.then(|| self.attempt.last_step()).flatten()?,
         };
         let next = Box::new(Attempt::new(&self.db));
         Some((std::mem::replace(&mut self.attempt, next), step))
@@ -142,9 +141,14 @@ impl PairKeyspace {
         self.attempt.has_missed()
     }
 
-    /// Whether the command has changed something, which is not made yet.
-    pub fn has_changes(&self) -> bool {
-        self.attempt.transaction.has_changes()
+    /// Whether the command, done well, waits for a step before it is answered.
+    pub fn waits_to_be_answered(&self) -> bool {
+        self.attempt.last_step().is_some()
+    }
+
+    /// What the command reads is to have been there at one time.
+    pub fn check_reads(&mut self) {
+        self.attempt.check_reads();
     }
 
     /// Why the command can not be done, if that was found out since it was given before.

@@ -12,7 +12,7 @@ pub enum Wants {
     Space,
     /// Rows that are not in memory.
     Rows(Missing),
-    /// That the attempt at a store of pairs goes this step on. With [`Step::Commit`] the command is done if that ends well.
+    /// That the attempt at a store of pairs goes this step on. With [`Step::Commit`] and [`Step::Check`] the command is done if that ends well.
     Step(Box<Attempt>, Step),
 }
 

@@ -248,3 +248,33 @@ fn who_comes_later_joins_what_is_under_way() {
     let nothing = Transaction::advance(&mut session, &mut [&mut early]);
     assert!(nothing[0].as_ref().is_some_and(Result::is_ok), "nothing was begun");
 }
+
+#[test]
+fn what_was_read_together_is_checked() {
+    let (db, table) = counters();
+    (0..2).for_each(|at| table.put(&key(at), &row! { n: 1 }).unwrap());
+    let changes: [(&dyn Fn(), bool); 5] = [
+        (&|| {}, true),
+        (&|| table.put(&key(9), &row! { n: 1 }).unwrap(), true),
+        (&|| table.put(&key(1), &row! { n: 1 }).unwrap(), false),
+        (&|| table.put(&key(2), &row! { n: 1 }).unwrap(), false),
+        (&|| table.clear().unwrap(), false),
+    ];
+    for (at, (change, is_same)) in changes.into_iter().enumerate() {
+        let mut session = Watched::of(&db);
+        let mut attempts = [db.transaction()];
+        (0..3).for_each(|at| attempts[0].prefetch("counters", &key(at)));
+        let begun = vec![attempts[0].begin_fetch(&mut session)];
+        assert!(end(&mut session, &mut attempts, begun)[0].is_ok());
+        change();
+        let begun = vec![attempts[0].begin_check()];
+        let checked = end(&mut session, &mut attempts, begun).remove(0);
+        assert_eq!(
+            checked.err().map(|error| error.kind()),
+            (!is_same).then_some(ErrorKind::Conflict),
+            "{at}"
+        );
+    }
+    let mut one = fetched(&db, &mut Watched::of(&db), &[key(0)]).0.remove(0);
+    assert!(one.begin_check().is_some_and(|checked| checked.is_ok()), "one row is as it was at one time");
+}

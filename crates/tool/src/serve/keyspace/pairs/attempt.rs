@@ -55,6 +55,8 @@ pub enum Step {
     Fetch,
     /// That its changes are there.
     Commit,
+    /// That what it read was there at one time.
+    Check,
 }
 
 /// How a step ended.
@@ -80,6 +82,10 @@ pub struct Attempt {
     prefetched: Cell<usize>,
     /// The command can not be done.
     failure: Option<Failure>,
+    /// What it reads is to have been there at one time.
+    is_to_check: bool,
+    /// How often that was checked.
+    checks: u32,
 }
 
 impl Attempt {
@@ -92,6 +98,8 @@ impl Attempt {
             missed: Cell::new(false),
             prefetched: Cell::new(0),
             failure: None,
+            is_to_check: false,
+            checks: 0,
         }
     }
 
@@ -140,6 +148,21 @@ impl Attempt {
     /// The command begins anew, with what is at hand.
     pub fn begin(&mut self) {
         self.missed.set(false);
+        self.is_to_check = false;
+    }
+
+    /// What the command reads is to have been there at one time.
+    pub fn check_reads(&mut self) {
+        self.is_to_check = true;
+    }
+
+    /// What is to come before the command is answered, which has ended well.
+    pub fn last_step(&self) -> Option<Step> {
+        if self.transaction.has_changes() {
+            return Some(Step::Commit);
+        }
+        let is_to_check = self.is_to_check && self.transaction.has_read_several();
+        (is_to_check && self.checks < limits::READ_CHECKS_MAX).then_some(Step::Check)
     }
 
     /// Why the command can not be done, once.
@@ -167,12 +190,14 @@ impl Attempt {
 
     /// Begins a step; says how it ended, if it has. Else it goes on with [`Transaction::advance`]. Blocks for what is none of rows: chores, tables.
     pub fn start(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Option<Ended> {
+        self.checks += u32::from(step == Step::Check);
         let begun = match step {
             Step::Fetch => {
                 self.do_chores(db);
                 self.transaction.begin_fetch(session)
             }
             Step::Commit => self.transaction.begin_commit(),
+            Step::Check => self.transaction.begin_check(),
         };
         begun.map(|result| self.ended(step, result))
     }
