@@ -50,6 +50,11 @@ impl<F: FieldName> Edit<'_, F> {
         !matches!(self, Edit::Put(..))
     }
 
+    /// Whether it looks at the row that is there, and not only at whether there is one.
+    pub(super) fn looks_at_row(&self) -> bool {
+        matches!(self, Edit::Update(..) | Edit::Expire(_))
+    }
+
     /// The value of the pair afterwards; `None` if there is to be none.
     pub(super) fn apply(
         &self,

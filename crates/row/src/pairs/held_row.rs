@@ -88,6 +88,11 @@ impl<'a> HeldRow<'a> {
         Ok(if is_past(read.expires_at_ms, self.now_ms) { None } else { read.expires_at_ms })
     }
 
+    /// Whether fields of it expire, or have, on their own.
+    pub fn has_field_expiry(&self) -> bool {
+        self.stored.has_field_expiry()
+    }
+
     /// A number that changes with every write of the row; 0 of one that is not written yet.
     pub fn version(&self) -> u64 {
         self.version

@@ -379,6 +379,24 @@ impl PairTable {
         rows: usize,
         mut look: impl FnMut(&HeldRow<'_>) -> Result<()>,
     ) -> Result<Option<WalkCursor>> {
+        self.walk_over_damage(from, rows, |row| look(&row?))
+    }
+
+    /// Whether a walk can go on here. Not if it began in a table of the same name that is gone: then [`PairTable::walk`] refuses it.
+    pub fn goes_on(&self, from: &WalkCursor) -> bool {
+        from.is_of(self.number)
+    }
+
+    /// [`PairTable::walk`] that is told of rows that are damaged, and can go on after them.
+    ///
+    /// # Errors
+    /// See [`PairTable`], and those of `look`.
+    pub fn walk_over_damage(
+        &self,
+        from: &WalkCursor,
+        rows: usize,
+        mut look: impl FnMut(Result<HeldRow<'_>>) -> Result<()>,
+    ) -> Result<Option<WalkCursor>> {
         self.transact(None, |transaction| {
             self.with_schema(transaction, |_| Ok(()))?;
             transaction.walk(&self.name, from, rows, &mut look)

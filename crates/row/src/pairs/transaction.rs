@@ -133,6 +133,11 @@ pub struct WalkCursor {
 }
 
 impl WalkCursor {
+    /// Whether a walk through the table of this number can go on here.
+    pub(super) fn is_of(&self, table: u32) -> bool {
+        *self == WalkCursor::START || self.table == table
+    }
+
     /// From the start of a table.
     pub const START: WalkCursor = WalkCursor { table: 0, group: 0, at: Cursor::START };
 
@@ -260,8 +265,8 @@ impl Transaction {
         };
         let existed = row.is_some_and(|row| row.value().is_some());
         let held = match row {
-            // One that is damaged can be removed, too.
-            Some(row) if !matches!(edit, Edit::Delete) => self.held(&entry, key, row)?,
+            // What does not look at the row does not mind that it is damaged.
+            Some(row) if edit.looks_at_row() => self.held(&entry, key, row)?,
             _ => None,
         };
         let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, &entry, error))?;
@@ -307,6 +312,10 @@ impl Transaction {
     /// `NotInMemory`; `NotFound` if there is no such table.
     pub fn seen(&self, table: &str, key: &[u8]) -> Result<Option<Mark>> {
         let entry = self.existing(table)?;
+        if self.store.check_key(key).is_err() {
+            // There can be no such row.
+            return Ok(None);
+        }
         match self.rows.get(&pair_key(entry.group, key)).map(|row| row.seen) {
             Some(Expect::Same(mark)) => Ok(Some(mark)),
             Some(Expect::Absent) => Ok(None),
@@ -315,7 +324,7 @@ impl Transaction {
     }
 
     /// Runs `look` on some rows of a table, in no order: at most `rows` of them, and perhaps none. What is there throughout a walk comes
-    /// at least once. Changes of this attempt are not seen. Gives where to go on; `None` at the end.
+    /// at least once. `look` is told of one that is damaged, too. Changes of this attempt are not seen. Gives where to go on; `None` at the end.
     ///
     /// # Errors
     /// `NotInMemory`; `NotFound` if there is no such table; those of `look`.
@@ -324,10 +333,10 @@ impl Transaction {
         table: &str,
         from: &WalkCursor,
         rows: usize,
-        mut look: impl FnMut(&HeldRow<'_>) -> Result<()>,
+        mut look: impl FnMut(Result<HeldRow<'_>>) -> Result<()>,
     ) -> Result<Option<WalkCursor>> {
         let (entry, rows) = (self.existing(table)?, rows.clamp(1, WALK_ROWS_MAX));
-        if *from != WalkCursor::START && from.table != entry.table {
+        if !from.is_of(entry.table) {
             return Err(Error::invalid("a walk goes on in the table that it began in"));
         }
         if *from != WalkCursor::START && from.group != entry.group {
@@ -338,8 +347,10 @@ impl Transaction {
             return Err(self.want(Want::Walk(table.into(), from.clone(), rows)));
         };
         for pair in &walked.pairs {
-            let stored = StoredRow::parse(entry.group, row_key(pair)?, &pair.value)?;
-            look(&HeldRow::new(stored, &entry.schema, pair.mark.number(), self.now_ms))?;
+            let stored = StoredRow::parse(entry.group, row_key(pair)?, &pair.value);
+            let row =
+                stored.map(|stored| HeldRow::new(stored, &entry.schema, pair.mark.number(), self.now_ms));
+            look(row)?;
         }
         let (table, group) = (entry.table, entry.group);
         Ok(walked.next.clone().map(|at| WalkCursor { table, group, at }))

@@ -4,6 +4,8 @@
 //! log can reserve it; the second step, `encode`, cannot fail and copies each value once. No allocation up to 32 fields.
 //! It must not know where bodies go.
 
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use super::format::{
@@ -235,10 +237,10 @@ fn unknown<F: FieldName>(schema: &TableSchema, fields: &[(F, Value<'_>)], name: 
     if !schema.fields().is_open() || name.name().is_none() {
         return unknown_field(name).into();
     }
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for (name, _) in fields.iter().filter(|(name, _)| name.find(schema.fields()).is_none()) {
         match name.name() {
-            Some(text) if !names.iter().any(|known| known == text) => names.push(text.to_owned()),
+            Some(text) if seen.insert(text) => names.push(text.to_owned()),
             Some(_) => {}
             None => return unknown_field(*name).into(),
         }

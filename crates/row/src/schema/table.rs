@@ -6,6 +6,7 @@
 //!
 //! A version stands for a set of fields, so adding and dropping make a new one and renaming does not.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use super::layout::Layout;
@@ -251,9 +252,9 @@ impl TableSchema {
             let name = names.first().map_or("", AsRef::as_ref);
             return Err(super::unknown_field(name));
         }
-        let mut new: Vec<Field> = Vec::new();
+        let (mut new, mut seen) = (Vec::new(), HashSet::new());
         for name in names.iter().map(AsRef::as_ref) {
-            if self.current.field_by_name(name).is_none() && !new.iter().any(|field| field.name == name) {
+            if self.current.field_by_name(name).is_none() && seen.insert(name) {
                 let (name, default) = (name.to_owned(), OwnedValue::Null);
                 new.push(Field { id: FieldId(0), name, kind: Type::Bytes, nullable: true, default });
             }

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hedgerow_row::backend::Session;
 use hedgerow_row::pairs::{PairDb, Transaction, may_be_of_a_broken_session};
@@ -73,6 +74,13 @@ impl Queue {
         self.is_sweeping.then_some(Task::Sweep)
     }
 
+    /// The sweep rests, until it is asked for again. What the store refuses now it may do then; what has expired is hidden meanwhile.
+    fn swept(&mut self, goes_on: hedgerow::Result<bool>) -> bool {
+        self.is_sweeping = false;
+        self.rounds += u64::from(!goes_on.unwrap_or(true));
+        false
+    }
+
     /// The first that came, so many at most.
     fn take_jobs(&mut self, most: usize) -> Vec<Job> {
         self.wanted.drain(..most.min(self.wanted.len())).collect()
@@ -87,12 +95,19 @@ struct Steps {
     begun: Vec<Job>,
     /// They have chores, which are done one at a time.
     slow: VecDeque<Job>,
+    sweep: PairSweep,
 }
+
+/// Exchanges after which the sweep has its turn, however many wait.
+const SWEEP_TURN: u32 = 16;
+
+/// How long the sweep goes on at a time, unless somebody comes.
+const SWEEP_TIME: Duration = Duration::from_millis(5);
 
 impl Steps {
     /// Goes on with these steps, and with those that are asked for meanwhile, until all have ended.
     fn run(&mut self, mut jobs: Vec<Job>, answers: &Answers<'_, Queue>) -> io::Result<()> {
-        loop {
+        for turn in 1_u32.. {
             let mut ended = Vec::new();
             for job in jobs {
                 match job.step == Step::Fetch && job.attempt.has_chores() {
@@ -114,6 +129,24 @@ impl Steps {
             })?;
             if jobs.is_empty() && self.begun.is_empty() && self.slow.is_empty() {
                 return Ok(());
+            }
+            if turn.is_multiple_of(SWEEP_TURN) && answers.with(|queue| std::mem::take(&mut queue.wants_sweep))
+            {
+                let goes_on = self.sweep.step(&self.db);
+                answers.put(|queue| queue.swept(goes_on))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the sweep until somebody waits, or it has had its time.
+    fn sweep(&mut self, answers: &Answers<'_, Queue>) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            let goes_on = self.sweep.step(&self.db);
+            let is_over = !goes_on.as_ref().is_ok_and(|goes_on| *goes_on) || began.elapsed() >= SWEEP_TIME;
+            if is_over || answers.with(|queue| !queue.wanted.is_empty()) {
+                return answers.put(|queue| queue.swept(goes_on));
             }
         }
     }
@@ -160,19 +193,11 @@ impl Attempts {
     /// Starts the thread; it wakes `waker` when a step has ended.
     pub fn start(db: PairDb, waker: Arc<Waker>) -> io::Result<Attempts> {
         let session = db.session().map_err(io::Error::other)?;
-        let mut steps = Steps { db: db.clone(), session, begun: Vec::new(), slow: VecDeque::new() };
-        let mut sweep = PairSweep::default();
+        let (begun, slow, sweep) = (Vec::new(), VecDeque::new(), PairSweep::default());
+        let mut steps = Steps { db, session, begun, slow, sweep };
         let worker = Worker::start("attempts", waker, Queue::take, move |task, answers| match task {
             Task::Jobs(jobs) => steps.run(jobs, answers),
-            Task::Sweep => {
-                // What the store refuses now it may do in the next round; what has expired is hidden until then.
-                let goes_on = sweep.step(&db).unwrap_or(false);
-                answers.put(|queue| {
-                    queue.is_sweeping = false;
-                    queue.rounds += u64::from(!goes_on);
-                    false
-                })
-            }
+            Task::Sweep => steps.sweep(answers),
         })?;
         Ok(Attempts(worker))
     }

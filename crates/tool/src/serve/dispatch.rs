@@ -208,7 +208,13 @@ fn run(
 #[inline(never)]
 fn prepare_attempt(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
     if let Keyspace::Pairs(keys) = &context.server.keyspace {
-        keys.prefetch(context.db(), command.keys_of(args));
+        match &context.server.sessions[context.client].multi {
+            // Those of its commands, which must not be looked for in other databases than they are in.
+            Some(multi) if command.full_name() == "exec" && !multi.selects() => {
+                keys.prefetch(context.db(), multi.keys());
+            }
+            _ => keys.prefetch(context.db(), command.keys_of(args)),
+        }
     }
     match context.server.take_failure(context.client, command) {
         Some(failure) => Err(failure),

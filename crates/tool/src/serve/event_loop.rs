@@ -745,7 +745,8 @@ fn execute(
             }
         }
         let args = connection.parser.args(connection.input.bytes());
-        if server.paused.is_some() {
+        // One that is done is answered, whoever pauses.
+        if server.paused.is_some() && server.sessions[key].held.is_none() {
             let waits = server.is_paused() && dispatch::pauses(server, key, args);
             server.sessions[key].is_paused = waits;
             if waits {

@@ -324,14 +324,13 @@ impl Server {
             return;
         }
         let held = session.held.take();
+        if let Some((multi, db)) = held.and_then(|held| held.exec) {
+            // What its commands chose is as undone as what they changed. Of one that failed the queue goes when that is told.
+            (session.multi, session.db) = (Some(multi), db);
+        }
         match ended {
             Ended::Well => {}
-            Ended::Conflict => {
-                if let Some((multi, db)) = held.and_then(|held| held.exec) {
-                    (session.multi, session.db) = (Some(multi), db);
-                }
-                attempt.restart();
-            }
+            Ended::Conflict => attempt.restart(),
             Ended::Failed(failure) => attempt.fail(failure),
         }
         session.attempt = Some(attempt);

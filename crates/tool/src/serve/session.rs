@@ -46,6 +46,18 @@ pub struct Multi {
     pub is_broken: bool,
 }
 
+impl Multi {
+    /// The keys of all its commands.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.queue.iter().flat_map(|queued| queued.command.keys_of(queued.args.borrow()))
+    }
+
+    /// Whether its keys are of several databases, perhaps.
+    pub fn selects(&self) -> bool {
+        self.queue.iter().any(|queued| queued.command.full_name() == "select")
+    }
+}
+
 /// The keys that a client watches.
 #[derive(Debug, Default)]
 pub struct WatchedKeys {

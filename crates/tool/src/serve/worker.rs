@@ -48,6 +48,11 @@ pub struct Answers<'w, Q> {
 }
 
 impl<Q> Answers<'_, Q> {
+    /// Looks at the queue.
+    pub fn with<R>(&self, access: impl FnOnce(&mut Q) -> R) -> R {
+        self.channel.with(|state| access(&mut state.queue))
+    }
+
     /// Puts an answer into the queue; `put` says whether that is to wake the loop. Fails if it can not be woken any more.
     pub fn put(&self, put: impl FnOnce(&mut Q) -> bool) -> io::Result<()> {
         match self.channel.with(|state| put(&mut state.queue)) {

@@ -15,6 +15,7 @@ mod kill;
 mod lifecycle;
 mod limits;
 mod little_memory;
+mod pair_edges;
 mod pairs;
 mod read_only;
 mod semantics;

@@ -55,7 +55,7 @@ impl Transaction {
     ///
     /// # Errors
     /// `Conflict` if the row is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if more than one row was
-    /// changed, or rows were read beside the one that was: these backends change one row at a time. Those of the backend; after
+    /// changed, or rows were looked at beside the one that was, or a table that is not there: these backends change one row at a time. Those of the backend; after
     /// `Indeterminate` the change may have happened.
     pub fn commit(&mut self, session: &mut dyn Session) -> Result<()> {
         let begun = self.begin_commit();
@@ -98,7 +98,9 @@ impl Transaction {
         else {
             return Some(Ok(()));
         };
-        if self.rows.len() > 1 || !self.walks.is_empty() {
+        // A table that is looked at and is not there stands for the row that was wanted of it.
+        let lacks_a_table = self.tables.values().any(Option::is_none);
+        if self.rows.len() > 1 || lacks_a_table || !self.walks.is_empty() {
             let message = "a change that depends on more than one row; this store changes one row at a time";
             return Some(Err(Error::new(ErrorKind::Unsupported, message)));
         }

@@ -349,7 +349,8 @@ pub fn markdown() -> String {
         A server started with `--read-only` answers what writes, and `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF`, with `READONLY`, \
         as a replica of Redis does. What has expired is hidden, not removed, and so still counted by `DBSIZE`.\n\n\
         A store of pairs (`--store memory:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
-        refused with `CROSSSLOT`, and nothing was changed. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
+        refused with `CROSSSLOT`, and nothing was changed; so is an `EXEC` that changes a key and has `KEYS`, `SCAN`, \
+        `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
         is none. `HR.SCAN`, `HR.BACKUP`, `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` are refused.\n";
     let mut text = HEAD.to_string();
     let mut group = "";

@@ -77,7 +77,9 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
         context.server.unwatch(context.client);
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
-    if would_be_refused_late(context, &multi) {
+    if let Keyspace::Pairs(_) = context.server.keyspace
+        && (would_be_refused_late(context, &multi) || mixes_up_rows(&multi.queue))
+    {
         context.server.unwatch(context.client);
         return Err(Failure::CROSS_SLOT);
     }
@@ -118,7 +120,7 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 /// Whether a transaction at a store of pairs changes tables, which happens as it runs, and would then be refused for its keys: so it is refused before.
 fn would_be_refused_late(context: &Context<'_>, multi: &Multi) -> bool {
     let changes_tables = |queued: &Queued| queued.command.is(Flag::Write) && queued.command.keys.0 == 0;
-    if !matches!(context.server.keyspace, Keyspace::Pairs(_)) || !multi.queue.iter().any(changes_tables) {
+    if !multi.queue.iter().any(changes_tables) {
         return false;
     }
     let session = &context.server.sessions[context.client];
@@ -211,6 +213,22 @@ fn fits_a_batch(queue: &[Queued]) -> bool {
         }
     }
     writes > 1
+}
+
+/// Whether a command that is of no row in particular would be told, or change, something else at a store of pairs than in this order: one that reads does
+/// not see what others of them change, and one that changes tables does so before all others.
+fn mixes_up_rows(queue: &[Queued]) -> bool {
+    let is_data = |command: &Command| command.is(Flag::Read) || command.is(Flag::Write);
+    let has_keys = |command: &Command| is_data(command) && command.keys.0 != 0;
+    let is_keyless = |command: &Command| is_data(command) && command.keys.0 == 0;
+    let mut keys_before = false;
+    let clears_late = queue.iter().any(|Queued { command, .. }| {
+        keys_before |= has_keys(command);
+        keys_before && is_keyless(command) && command.is(Flag::Write)
+    });
+    let writes = queue.iter().any(|queued| has_keys(queued.command) && queued.command.is(Flag::Write));
+    let reads_all = queue.iter().any(|queued| is_keyless(queued.command) && queued.command.is(Flag::Read));
+    clears_late || writes && reads_all
 }
 
 fn reads_everything(command: &Command) -> bool {

@@ -71,6 +71,11 @@ fn kind_of(row: &HeldRow<'_>) -> hedgerow::Result<Option<Kind>> {
     Ok(has_fields.then_some(Kind::Hash))
 }
 
+/// A field as tables have it.
+fn spelt(name: &str) -> String {
+    field_names::encoded(name.as_bytes()).into_owned()
+}
+
 /// The table and the row of a key.
 fn locate(space: usize, key: &[u8]) -> (String, &[u8]) {
     let (place, row) = match naming::split(key) {
@@ -209,17 +214,25 @@ impl PairKeyspace {
         key: &[u8],
         read: impl FnOnce(Option<&HeldRow<'_>>) -> hedgerow::Result<R>,
     ) -> Outcome<R> {
+        self.attempt.checked(self.read(space, key, read))
+    }
+
+    fn read<R>(
+        &self,
+        space: usize,
+        key: &[u8],
+        read: impl FnOnce(Option<&HeldRow<'_>>) -> hedgerow::Result<R>,
+    ) -> hedgerow::Result<R> {
         let (table, row) = locate(space, key);
         let transaction = &self.attempt.transaction;
-        let found = match transaction.schema(&table) {
+        match transaction.schema(&table) {
             Ok(Some(_)) => transaction.read(&table, row, read),
             Ok(None) => read(None),
             Err(error) => {
                 transaction.prefetch(&table, row);
                 Err(error)
             }
-        };
-        self.attempt.checked(found)
+        }
     }
 
     /// The schema of the table of a key, which is made if there is none.
@@ -228,7 +241,9 @@ impl PairKeyspace {
         match self.attempt.checked(transaction.schema(table))? {
             Some(schema) => Ok(Arc::clone(schema)),
             None => {
-                self.attempt.checked(transaction.create_table(table, &Schema::open()))?;
+                // The names of a hash's fields are not to take the last place from strings.
+                let schema = Schema::open().nullable(STRING, Type::Bytes);
+                self.attempt.checked(transaction.create_table(table, &schema))?;
                 // Only if it came and went.
                 Err(Failure::text("ERR the table of this key was dropped"))
             }
@@ -252,8 +267,12 @@ impl PairKeyspace {
 
     /// Removes a key; says whether it existed.
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
-        let existed = self.exists(space, key)?;
         let (table, row) = locate(space, key);
+        let existed = match self.read(space, key, |row| row.map(kind_of).transpose()) {
+            // What is damaged can be removed, and was something.
+            Err(error) if error.kind() == ErrorKind::Corrupted => true,
+            kind => self.attempt.checked(kind)?.flatten().is_some(),
+        };
         if existed {
             self.edit(&table, row, &Edit::<&str>::Delete)?;
         }
@@ -463,7 +482,9 @@ impl PairKeyspace {
     pub fn declare(&mut self, space: usize, prefix: &[u8], fields: &[Declared]) -> Outcome<()> {
         naming::check_prefix(space, prefix)?;
         let name = PairKeyspace::table_of(space, prefix);
-        let create = Chore::Create(name.clone(), Declared::schema(fields));
+        let spelt = |field: &Declared| Declared { name: spelt(&field.name), ..field.clone() };
+        let fields: Vec<Declared> = fields.iter().map(spelt).collect();
+        let create = Chore::Create(name.clone(), Declared::schema(&fields));
         if !self.attempt.has_done(&create)
             && self.attempt.checked(self.attempt.transaction.schema(&name))?.is_some()
         {
@@ -475,11 +496,9 @@ impl PairKeyspace {
     /// The fields of the table of a prefix.
     pub fn fields(&self, space: usize, prefix: &[u8]) -> Outcome<Vec<Declared>> {
         let (_, schema) = self.existing(space, prefix)?;
-        let own = schema.fields().fields().iter().filter(|field| !field.name().starts_with('@'));
-        let declared = own.map(|field| Declared {
-            name: field.name().to_owned(),
-            kind: field.kind(),
-            nullable: field.is_nullable(),
+        let declared = schema.fields().fields().iter().filter_map(|field| {
+            let name = String::from_utf8_lossy(&field_names::decoded(field.name())?).into_owned();
+            Some(Declared { name, kind: field.kind(), nullable: field.is_nullable() })
         });
         Ok(declared.collect())
     }
@@ -513,17 +532,17 @@ impl PairKeyspace {
 
     /// Adds a nullable field to a table.
     pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
-        self.evolve(space, prefix, FieldChange::Add(name.to_owned(), kind))
+        self.evolve(space, prefix, FieldChange::Add(spelt(name), kind))
     }
 
     /// Gives a field another name.
     pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
-        self.evolve(space, prefix, FieldChange::Rename(name.to_owned(), to.to_owned()))
+        self.evolve(space, prefix, FieldChange::Rename(spelt(name), spelt(to)))
     }
 
     /// Removes a field from a table and so from all its rows.
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
-        self.evolve(space, prefix, FieldChange::Drop(name.to_owned()))
+        self.evolve(space, prefix, FieldChange::Drop(spelt(name)))
     }
 
     fn evolve(&mut self, space: usize, prefix: &[u8], change: FieldChange) -> Outcome<()> {

@@ -138,10 +138,13 @@ impl Attempt {
         self.done.iter().any(|(known, _)| known == chore)
     }
 
-    /// Which of the command's keys are to be asked for together now: some more each time.
+    /// Which of the command's keys are to be asked for together now: twice as many each time, since all that is at hand is looked at again then; fewer
+    /// if those before were long.
     pub fn next_keys(&self) -> Range<usize> {
-        let first = self.prefetched.get();
-        self.prefetched.set(first.saturating_add(limits::PREFETCHED_KEYS_MAX));
+        let (first, bytes) = (self.prefetched.get(), self.transaction.bytes_at_hand());
+        let room = limits::AT_HAND_BYTES_MAX.saturating_sub(bytes) / (bytes / first.max(1) + 1);
+        let next = first.min(room).max(limits::PREFETCHED_KEYS_MAX);
+        self.prefetched.set(first.saturating_add(next));
         first..self.prefetched.get()
     }
 

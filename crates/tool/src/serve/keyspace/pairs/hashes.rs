@@ -1,6 +1,8 @@
 //! Keys that are hashes: the fields of one row.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use hedgerow::{OwnedValue, Type, Value};
 use hedgerow_row::pairs::{Edit, HeldRow};
@@ -92,12 +94,15 @@ impl PairKeyspace {
     ) -> Outcome<usize> {
         let (table, row) = locate(space, key);
         let schema = self.schema(&table)?;
-        let mut staged: Vec<StagedField<'v>> = Vec::new();
+        let (mut staged, mut places) = (Vec::<StagedField<'v>>::new(), HashMap::new());
         for write in writes {
             let field = stage(&schema, &table, write)?;
-            match staged.iter_mut().find(|earlier| earlier.name == field.name) {
-                Some(earlier) => *earlier = field,
-                None => staged.push(field),
+            match places.entry(field.name.clone()) {
+                Entry::Occupied(place) => staged[*place.get()] = field,
+                Entry::Vacant(place) => {
+                    place.insert(staged.len());
+                    staged.push(field);
+                }
             }
         }
         let is_new = |view: &PairHashView<'_, '_>| {
@@ -130,11 +135,11 @@ impl PairKeyspace {
         key: &[u8],
         names: impl Iterator<Item = &'v [u8]>,
     ) -> Outcome<usize> {
-        let mut present: Vec<Cow<'v, str>> = Vec::new();
+        let mut present: HashSet<Cow<'v, str>> = HashSet::new();
         let count = self.hash(space, key, |view| {
             for name in names.map(encoded) {
                 if !present.contains(&name) && !value(view.row, &name)?.is_null() {
-                    present.push(name);
+                    present.insert(name);
                 }
             }
             view.count()

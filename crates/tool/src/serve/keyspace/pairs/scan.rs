@@ -4,7 +4,7 @@
 //! it waits for the store: it is not for the event loop.
 
 use hedgerow::{Change, ErrorKind};
-use hedgerow_row::pairs::{HeldRow, PairDb, PairTable, WalkCursor};
+use hedgerow_row::pairs::{HeldRow, PairDb, PairTable, WalkCursor, may_be_of_a_broken_session};
 
 use super::kind_of;
 use crate::serve::glob;
@@ -86,6 +86,10 @@ impl KeyScan {
                 break;
             }
             let Some(opened) = open(db, name)? else { continue };
+            if !opened.goes_on(&cursor) {
+                // The table that it was of is gone, and with it all that was there throughout.
+                cursor = WalkCursor::START;
+            }
             loop {
                 let mut passed = 0;
                 let next = opened.walk(&cursor, WALK_ROWS.min(self.rows - rows), |row| {
@@ -134,6 +138,11 @@ impl ScannedKeys {
     }
 }
 
+/// Whether a row is no key any more since its last field has expired. One that is no key for another reason is none of the server's.
+fn is_left_empty(row: &HeldRow<'_>) -> hedgerow::Result<bool> {
+    Ok(row.has_field_expiry() && kind_of(row)?.is_none())
+}
+
 /// A round through all rows, which removes what has expired: rows by being come by, and those whose last field has expired.
 #[derive(Debug, Default)]
 pub struct PairSweep {
@@ -142,36 +151,56 @@ pub struct PairSweep {
 }
 
 impl PairSweep {
-    /// Goes on a little; false at the end of the round, after which the next begins. Blocks.
+    /// Goes on a little; false at the end of the round, after which the next begins. What fails is tried again with the next step. Blocks.
     pub fn step(&mut self, db: &PairDb) -> hedgerow::Result<bool> {
         let names = db.table_names()?;
-        let at = self.at.take();
+        let at = self.at.clone();
         let next = |(name, _): &(&String, TableName)| at.as_ref().is_none_or(|(table, _)| *table <= **name);
         let Some((name, _)) = tables_of(&names, self.space).find(next) else { return Ok(self.next_space()) };
         let cursor = match at {
             Some((table, cursor)) if table == *name => cursor,
             _ => WalkCursor::START,
         };
-        let Some(table) = open(db, name)? else { return Ok(true) };
+        let table = match open(db, name) {
+            Ok(Some(table)) => table,
+            Ok(None) => return Ok(self.go_on(name, None)),
+            // Whoever wants it is told; the others' rows expire all the same.
+            Err(error) if !may_be_of_a_broken_session(&error) => return Ok(self.go_on(name, None)),
+            Err(error) => return Err(error),
+        };
+        let cursor = if table.goes_on(&cursor) { cursor } else { WalkCursor::START };
         let mut empty: Vec<Vec<u8>> = Vec::new();
-        let walked = table.walk(&cursor, WALK_ROWS, |row| {
-            if kind_of(row)?.is_none() {
+        let walked = table.walk_over_damage(&cursor, WALK_ROWS, |row| {
+            // Who reads a row that is damaged is told.
+            if let Ok(row) = row
+                && is_left_empty(&row).unwrap_or(false)
+            {
                 empty.push(row.key().to_vec());
             }
             Ok(())
-        })?;
+        });
+        let walked = match walked {
+            // Nothing of this table can be come by; of others perhaps.
+            Err(error) if !may_be_of_a_broken_session(&error) => return Ok(self.go_on(name, None)),
+            walked => walked?,
+        };
         for key in empty {
             table.modify(&key, |row| {
-                let is_empty = row.map(kind_of).transpose()?.is_some_and(|kind| kind.is_none());
+                let is_empty = row.map(is_left_empty).transpose()?.unwrap_or(false);
                 Ok((if is_empty { Change::Delete } else { Change::Keep }, ()))
             })?;
         }
+        Ok(self.go_on(name, walked))
+    }
+
+    /// Remembers where to go on: in this table, or after it.
+    fn go_on(&mut self, name: &str, walked: Option<WalkCursor>) -> bool {
         self.at = match walked {
-            Some(cursor) => Some((name.clone(), cursor)),
+            Some(cursor) => Some((name.to_owned(), cursor)),
             // No name lies between this and the one it is made of.
             None => Some((format!("{name}\0"), WalkCursor::START)),
         };
-        Ok(true)
+        true
     }
 
     fn next_space(&mut self) -> bool {

@@ -1,0 +1,266 @@
+//! The server over a store of pairs where a command, a key or a pair is not as usual: transactions that look at more than their key, damage, names, many of
+//! something.
+
+use std::thread;
+use std::time::Duration;
+
+use hedgerow_row::backend::memory::MemoryBackend;
+use hedgerow_row::backend::{Answer, Backend, Command, Expect, pair_key};
+use hedgerow_sim::eventually;
+
+use crate::client::{Server, clock};
+use crate::slow_pairs::SlowBackend;
+
+fn server() -> Server {
+    Server::start_over_pairs(&MemoryBackend::default(), &clock(), &[])
+}
+
+const CROSSSLOT: &str = "(CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can have no other keys)";
+
+/// Starts a command at the backend and takes its answer.
+fn answer(backend: &MemoryBackend, command: Command<'_>) -> Answer {
+    let mut session = backend.session().unwrap();
+    session.start(command).unwrap();
+    session.wait(Duration::from_secs(60)).unwrap();
+    let mut answered = Vec::new();
+    session.poll(&mut answered);
+    answered.pop().unwrap().1.unwrap()
+}
+
+/// What a transaction reads or changes without naming it is no part of the one row that it may change.
+#[test]
+fn a_transaction_that_writes_looks_at_one_key_only() {
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("HR.CREATE typed n u8 NULLABLE", "OK")]);
+    for queued in [
+        &["GET a", "FLUSHALL", "GET a"][..],
+        &["HSET typed:1 n 1", "FLUSHALL"],
+        &["SET k 1", "KEYS *"],
+        &["DBSIZE", "SET k 1"],
+        &["SET k 1", "RANDOMKEY"],
+        // Neither table is there.
+        &["GET nosuch:1", "SET y:1 1"],
+        &["GET nosuch:1", "SET k 1"],
+        &["SET a 2", "GET b"],
+    ] {
+        assert_eq!(client.run("MULTI"), "OK");
+        queued.iter().for_each(|line| assert_eq!(client.run(line), "QUEUED", "{line}"));
+        assert_eq!(client.run("EXEC"), CROSSSLOT, "{queued:?}");
+        client.script(&[("GET a", "\"1\""), ("DBSIZE", "1"), ("EXISTS k", "0"), ("EXISTS typed:1", "0")]);
+    }
+    client.script(&[
+        ("MULTI", "OK"),
+        ("DBSIZE", "QUEUED"),
+        ("GET a", "QUEUED"),
+        ("GET nosuch:1", "QUEUED"),
+        ("EXEC", "[1, \"1\", nil]"),
+        ("MULTI", "OK"),
+        ("FLUSHALL", "QUEUED"),
+        ("INCR k", "QUEUED"),
+        ("EXEC", "[OK, 1]"),
+        ("DBSIZE", "1"),
+        ("GET k", "\"1\""),
+    ]);
+}
+
+/// Nothing of a transaction that was refused has happened, the choice of its database included.
+#[test]
+fn a_refused_transaction_leaves_the_client_where_it_was() {
+    let server = server();
+    server.client().script(&[
+        ("MULTI", "OK"),
+        ("SELECT 3", "QUEUED"),
+        ("SET a 1", "QUEUED"),
+        ("SET b 1", "QUEUED"),
+        ("EXEC", CROSSSLOT),
+        ("EXEC", "(ERR EXEC without MULTI)"),
+        ("SET c 1", "OK"),
+        ("SELECT 3", "OK"),
+        ("DBSIZE", "0"),
+        ("SELECT 0", "OK"),
+        ("GET c", "\"1\""),
+    ]);
+}
+
+/// A key that no row can have is watched like one that is not there.
+#[test]
+fn keys_that_cannot_be_are_watched() {
+    let server = server();
+    let mut client = server.client();
+    client.script(&[("SET a 1", "OK"), ("SET p:1 1", "OK")]);
+    let long = vec![b'k'; 70_000];
+    let prefixed = [b"p:", &long[..]].concat();
+    for key in [b"".as_slice(), &long, &prefixed] {
+        client.send(&[b"WATCH", key]);
+        assert_eq!(client.reply(), "OK");
+        client.script(&[("MULTI", "OK"), ("GET a", "QUEUED"), ("EXEC", "[\"1\"]")]);
+    }
+}
+
+/// One pair that is damaged can be removed or written over, and keeps nobody else from expiring.
+#[test]
+fn damage_is_of_one_key() {
+    let (backend, clock) = (MemoryBackend::default(), clock());
+    let server = Server::start_over_pairs(&backend, &clock, &[]);
+    let mut client = server.client();
+    let damage = |key: &[u8]| {
+        let found = (1..20)
+            .map(|group| pair_key(group, key))
+            .find(|key| matches!(answer(&backend, Command::Get { key }), Answer::Got(Some(_))));
+        let put = Command::Put { key: &found.unwrap(), value: b"nonsense", expect: Expect::Present };
+        assert!(matches!(answer(&backend, put), Answer::Stored(_)));
+    };
+    for n in 0..300 {
+        for table in ["a", "b", "c"] {
+            assert_eq!(client.run(&format!("SET {table}:{table}{n} v PX 1000")), "OK");
+        }
+    }
+    client.script(&[("SET b:damaged v", "OK"), ("HSET b:other f v", "1"), ("SET b:third v", "OK")]);
+    damage(b"damaged");
+    damage(b"other");
+    assert!(client.run("GET b:damaged").contains("shorter than the head of a row"));
+    clock.advance_ms(2_000);
+    eventually("all others are swept", || {
+        clock.advance_ms(61_000);
+        client.run("DBSIZE") == "3"
+    });
+    client.script(&[
+        ("DEL b:damaged", "1"),
+        ("SET b:other v", "OK"),
+        ("GET b:other", "\"v\""),
+        ("EXISTS b:damaged", "0"),
+        ("DBSIZE", "2"),
+    ]);
+}
+
+/// The names of fields are the server's to spell, also where a schema is declared, and a row whose fields it does not know is not its to remove.
+#[test]
+fn declared_names_are_spelt_like_others() {
+    let (backend, clock) = (MemoryBackend::default(), clock());
+    let server = Server::start_over_pairs(&backend, &clock, &[]);
+    let mut client = server.client();
+    client.script(&[
+        ("HR.CREATE t a string NULLABLE %x string NULLABLE", "OK"),
+        ("HSET t:1 a v %x w", "2"),
+        ("HR.RENAMEFIELD t a %a", "OK"),
+        ("HGETALL t:1", "[\"%a\", \"v\", \"%x\", \"w\"]"),
+        ("HR.ADDFIELD t %25 string", "OK"),
+        ("HSET t:1 %25 u", "1"),
+        ("HGET t:1 %25", "\"u\""),
+        ("HR.DROPFIELD t %25", "OK"),
+        ("HGET t:1 %a", "\"v\""),
+    ]);
+    assert!(client.run("HR.SCHEMA t").contains("\"name\", \"%a\""));
+    let mine = hedgerow_row::pairs::PairDb::open_at(std::sync::Arc::new(backend.clone()), clock.clone());
+    let table = mine.table("t").unwrap();
+    table.put("library", &hedgerow::row! { a: 1 }).unwrap_err();
+    table.put::<&str>("library", &[]).unwrap();
+    client.script(&[("SET e:1 v PX 1000", "OK")]);
+    clock.advance_ms(2_000);
+    eventually("a round of the sweep is done", || {
+        clock.advance_ms(61_000);
+        mine.table("e").unwrap().is_empty().unwrap()
+    });
+    for _ in 0..20 {
+        clock.advance_ms(61_000);
+        client.run("PING");
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(table.exists("library").unwrap());
+    assert_eq!(client.run("HGET t:1 %a"), "\"v\"");
+}
+
+/// Hashes with as many fields as a table can have leave strings their place.
+#[test]
+fn many_fields_leave_strings_their_place() {
+    let server = server();
+    let mut client = server.client();
+    let names: Vec<String> = (0..1_023).map(|n| format!("f{n}")).collect();
+    let mut words = vec![&b"HSET"[..], b"h"];
+    names.iter().for_each(|name| words.extend([name.as_bytes(), b"v"]));
+    client.send(&words);
+    assert_eq!(client.reply(), "1023");
+    assert!(client.run("HSET h more v").contains("at most 1024"));
+    client.script(&[("SET a 1", "OK"), ("GET a", "\"1\""), ("HLEN h", "1023")]);
+    // So many names are compared with each other, if at all, for minutes.
+    let names: Vec<String> = (0..200_000).map(|n| format!("f{n}")).collect();
+    let mut words = vec![&b"HSET"[..], b"h"];
+    names.iter().for_each(|name| words.extend([name.as_bytes(), b"v"]));
+    client.send(&words);
+    let reply = client.reply();
+    assert!(reply.contains("at most"), "{reply}");
+    assert_eq!(client.run("HLEN h"), "1023");
+}
+
+/// What is asked of many keys takes few exchanges, and what EXEC asks together, too.
+#[test]
+fn many_keys_are_got_together() {
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &[]);
+    let mut client = server.client();
+    assert_eq!(client.run("SET k7 v"), "OK");
+    let keys: Vec<String> = (0..5_000).map(|n| format!("k{n}")).collect();
+    let mut words = vec![&b"EXISTS"[..]];
+    words.extend(keys.iter().map(String::as_bytes));
+    let before = backend.exchanges();
+    client.send(&words);
+    assert_eq!(client.reply(), "1");
+    let asked = backend.exchanges() - before;
+    // Of 64 keys each, as many as may be under way.
+    assert!((5_000 / 64..2 * 5_000 / 64).contains(&asked), "{asked} exchanges");
+    client.script(&[("MULTI", "OK")]);
+    (0..1_000).for_each(|n| assert_eq!(client.run(&format!("GET k{n}")), "QUEUED"));
+    let before = backend.exchanges();
+    let replies = client.run("EXEC");
+    assert_eq!((replies.matches("nil").count(), replies.matches("\"v\"").count()), (999, 1));
+    let asked = backend.exchanges() - before;
+    // They are looked at again before it is answered.
+    assert!(asked < 4 * 1_000 / 64 + 8, "{asked} exchanges for a thousand GETs of one EXEC");
+}
+
+/// A cursor of a table that is gone begins the one that has its name now.
+#[test]
+fn a_scan_goes_on_in_a_table_made_anew() {
+    let server = server();
+    let mut client = server.client();
+    (0..100).for_each(|n| assert_eq!(client.run(&format!("SET t:{n} v")), "OK"));
+    let reply = client.run("SCAN 0 COUNT 10");
+    let cursor = reply.split('"').nth(1).unwrap().to_owned();
+    assert_ne!(cursor, "0");
+    client.script(&[("FLUSHALL", "OK"), ("SET t:new v", "OK")]);
+    assert_eq!(client.run(&format!("SCAN {cursor}")), "[\"0\", [\"t:new\"]]");
+}
+
+/// However many wait, what has expired goes.
+#[test]
+fn the_sweep_has_its_turn() {
+    let (backend, clock) = (MemoryBackend::default(), clock());
+    let server = Server::start_over_pairs(&backend, &clock, &[]);
+    let mut client = server.client();
+    (0..2_000).for_each(|n| assert_eq!(client.run(&format!("SET s{n} v PX 1000")), "OK"));
+    clock.advance_ms(2_000);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for at in 0..3 {
+            let (server, is_done) = (&server, &is_done);
+            scope.spawn(move || {
+                let mut client = server.client();
+                let key = format!("busy{at}");
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    (0..50).for_each(|_| client.send(&[b"INCR", key.as_bytes()]));
+                    (0..50).for_each(|_| drop(client.reply()));
+                }
+            });
+        }
+        eventually("all is swept", || {
+            clock.advance_ms(61_000);
+            number(&client.run("DBSIZE")) <= 3
+        });
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn number(reply: &str) -> u64 {
+    reply.parse().unwrap()
+}
