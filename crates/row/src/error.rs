@@ -56,10 +56,10 @@ pub enum ErrorKind {
 /// An error: its kind, and a sentence for a person.
 // One word, so that results of a word or two are returned in registers: reads return several for each field.
 #[derive(Clone)]
-pub struct Error(Box<Told>);
+pub struct Error(Box<Detail>);
 
 #[derive(Clone)]
-struct Told {
+struct Detail {
     kind: ErrorKind,
     message: String,
     source: Option<Arc<io::Error>>,
@@ -84,7 +84,7 @@ const KEY_BYTES_SHOWN: usize = 64;
 impl Error {
     #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Told { kind, message: message.into(), source: None, failed_write: None }))
+        Error(Box::new(Detail { kind, message: message.into(), source: None, failed_write: None }))
     }
 
     #[doc(hidden)]
@@ -101,7 +101,7 @@ impl Error {
     #[doc(hidden)]
     pub fn io(message: impl fmt::Display, source: io::Error) -> Error {
         let message = format!("{message}: {source}");
-        Error(Box::new(Told {
+        Error(Box::new(Detail {
             kind: ErrorKind::Io,
             message,
             source: Some(Arc::new(source)),
@@ -185,7 +185,7 @@ impl From<hedgerow_device::DeviceError> for Error {
             E::TargetFull { source, .. } | E::Io { source, .. } => Some(source),
             _ => None,
         };
-        Error(Box::new(Told { kind, message, source: source.map(Arc::new), failed_write: None }))
+        Error(Box::new(Detail { kind, message, source: source.map(Arc::new), failed_write: None }))
     }
 }
 
