@@ -87,8 +87,6 @@ struct Means {
 #[derive(Debug, Clone, Copy)]
 struct Facts {
     kind: SegmentKind,
-    /// It takes several extents, as many as one record asked for.
-    is_of_one: bool,
     /// What it could hold, holds, and holds of obsolete records.
     bytes: u64,
     filled: u64,
@@ -129,10 +127,9 @@ impl Facts {
 
     /// What is free once the live records are elsewhere. A tail that was never written is as good as obsolete. But not the
     /// gc's own, unless it was cut short by a closing: the next record of its kind did not fit, and would not the
-    /// next time either. Nor that behind a record of several extents, which takes as many wherever it is copied: a store full of
-    /// such was emptied round and round, and those who waited for space saw it come back and never had it.
+    /// next time either.
     fn free(&self) -> u64 {
-        let packed = self.is_of_one || self.kind == SegmentKind::Relocated && self.filled * 2 >= self.bytes;
+        let packed = self.kind == SegmentKind::Relocated && self.filled * 2 >= self.bytes;
         if packed { self.obsolete } else { self.bytes - self.live() }
     }
 
@@ -290,7 +287,6 @@ impl Engine {
     fn facts(&self, extent: u32, segment: &Segment, obsolete: u64) -> Facts {
         Facts {
             kind: segment.kind,
-            is_of_one: segment.extents > 1,
             bytes: u64::from(segment.extents) * self.log.extent_bytes() - SEGMENT_HEADER_BYTES,
             filled: segment.end - SEGMENT_HEADER_BYTES,
             obsolete,
@@ -312,7 +308,6 @@ mod tests {
         let delta_bytes = if kind == SegmentKind::Delta { MIB - obsolete } else { 0 };
         Facts {
             kind,
-            is_of_one: false,
             bytes: MIB,
             filled: MIB,
             obsolete,
@@ -331,16 +326,6 @@ mod tests {
         // Tables that are gone leave counts behind: no more rows than fit.
         let left_behind = Facts { chains: 1 << 40, obsolete: MIB - 400, ..bare };
         assert_eq!(left_behind.price(MEANS), (MIB - 400 + 10 * 250, 400));
-    }
-
-    #[test]
-    fn what_is_behind_a_long_row_is_not_gained_by_copying_it() {
-        let cut_short = Facts { filled: MIB / 2, ..facts(SegmentKind::Row, 0) };
-        assert_eq!(cut_short.price(MEANS), (MIB / 2, MIB / 2));
-        let long = Facts { is_of_one: true, ..cut_short };
-        assert_eq!((long.price(MEANS), long.free()), ((0, MIB / 2), 0));
-        let replaced = Facts { obsolete: MIB / 2, ..long };
-        assert_eq!(replaced.price(MEANS), (MIB, 0), "with its row all of it goes");
     }
 
     #[test]

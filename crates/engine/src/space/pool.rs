@@ -287,8 +287,22 @@ impl Pool {
         self.free.pop_first().ok_or(NoExtent::Full)
     }
 
+    /// A refusal leaves all as it was: were what is ready not so any more, it would be made ready again, and whoever waits would be told that an
+    /// extent came back.
     fn take_run(&mut self, extents: u32) -> Result<u32, NoExtent> {
-        self.free.extend(self.ready.drain(..));
+        let ready = std::mem::take(&mut self.ready);
+        self.free.extend(&ready);
+        let taken = self.take_run_of_free(extents);
+        if taken.is_err() {
+            ready.iter().for_each(|extent| {
+                self.free.remove(extent);
+            });
+            self.ready = ready;
+        }
+        taken
+    }
+
+    fn take_run_of_free(&mut self, extents: u32) -> Result<u32, NoExtent> {
         let mut run: Option<(u32, u32)> = None;
         for &extent in &self.free {
             run = match run {
@@ -376,6 +390,29 @@ mod tests {
         assert_eq!(take(&mut pool, 2, Claim::Gc), Ok(9));
         assert_eq!(take(&mut pool, 1, Claim::Gc), Err(NoExtent::Full));
         assert_eq!(take(&mut pool, 1, Claim::LastExtent), Ok(11));
+    }
+
+    /// Free extents enough, but none of them adjoining: whoever waits for them is not woken by what his own refusal did.
+    #[test]
+    fn a_refused_run_leaves_nothing_to_be_made_ready() {
+        let (now, extents) = (Duration::ZERO, 16);
+        let mut pool = Pool::new(1, 1, extents, 1, now);
+        pool.has_grown(extents - 1);
+        while pool.take(1, Claim::LastExtent, now).is_ok() {}
+        (3..extents).step_by(2).for_each(|extent| pool.add_free(extent));
+        while let Some(Ok(extent)) = pool.next_to_prefault(now) {
+            pool.add_ready(extent);
+        }
+        let (returns, free) = (pool.returns(), pool.free_extents());
+        for _ in 0..3 {
+            assert_eq!(pool.take(2, Claim::Write, now), Err(NoExtent::Full));
+            assert_eq!(pool.next_to_prefault(now), None);
+        }
+        assert_eq!((pool.returns(), pool.free_extents()), (returns, free));
+        assert!(!pool.lacks(2, Claim::Write), "there are enough, by number");
+        // The next to it makes it a run, whether that was ready or not.
+        pool.add_free(4);
+        assert_eq!(pool.take(2, Claim::Write, now), Ok(3));
     }
 
     #[test]
