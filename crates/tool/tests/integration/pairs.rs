@@ -402,26 +402,30 @@ fn a_transaction_that_clears_keeps_what_it_writes_then() {
     client.script(&[("EXEC", "[OK, nil, nil]"), ("DBSIZE", "0")]);
 }
 
-/// Somebody writes two keys between the look of an `EXEC` at one and at the other: it tells what was there at one time.
+/// Somebody writes two keys between the look of an `EXEC` at one and at the other, or after both: it tells what was there at one time. That
+/// the table of a key is not there is a look at the key.
 #[test]
 fn a_transaction_reads_its_keys_at_one_time() {
-    let (memory, between) = (MemoryBackend::default(), Arc::new(AtomicU64::new(u64::MAX)));
-    let other = Server::start_over_pairs(&memory, &clock(), &[]);
-    other.client().script(&[("SET a 0", "OK"), ("SET b 0", "OK")]);
-    let (writer, at) = (Mutex::new(other.client()), Arc::clone(&between));
-    let meddling = FailingBackend::new(Arc::new(memory), move |command| {
-        if command == at.load(Ordering::SeqCst) {
-            writer.lock().unwrap().script(&[("SET a 1", "OK"), ("SET b 1", "OK")]);
-        }
-        None
-    });
-    let server = Server::start_over_pairs(&meddling, &clock(), &[]);
-    let mut client = server.client();
-    client.script(&[("GET a", "\"0\""), ("MULTI", "OK"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
-    // The table and the first key are got before it, the second with it.
-    between.store(meddling.commands() + 2, Ordering::SeqCst);
-    client.script(&[("EXEC", "[\"1\", \"1\"]"), ("GET a", "\"1\"")]);
-    assert!(meddling.commands() > between.load(Ordering::SeqCst), "it was between");
+    for second in ["b", "t:b"] {
+        let (memory, between) = (MemoryBackend::default(), Arc::new(AtomicU64::new(u64::MAX)));
+        let other = Server::start_over_pairs(&memory, &clock(), &[]);
+        other.client().script(&[("SET a 0", "OK"), ("SET c 0", "OK")]);
+        let (writer, at) = (Mutex::new(other.client()), Arc::clone(&between));
+        let meddling = FailingBackend::new(Arc::new(memory), move |command| {
+            if command == at.load(Ordering::SeqCst) {
+                writer.lock().unwrap().script(&[(&format!("SET {second} 1"), "OK"), ("SET a 1", "OK")]);
+            }
+            None
+        });
+        let server = Server::start_over_pairs(&meddling, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("GET a", "\"0\""), ("MULTI", "OK"), ("GET a", "QUEUED")]);
+        assert_eq!(client.run(&format!("GET {second}")), "QUEUED");
+        // A table, a key of it, and another key or table are got together; then all of it is looked at again.
+        between.store(meddling.commands() + 3, Ordering::SeqCst);
+        client.script(&[("EXEC", "[\"1\", \"1\"]"), ("GET a", "\"1\"")]);
+        assert!(meddling.commands() > between.load(Ordering::SeqCst), "it was between");
+    }
 }
 
 /// What came of an `INCR`.

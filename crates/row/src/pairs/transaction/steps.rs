@@ -132,7 +132,8 @@ impl Transaction {
 
     /// Whether more than one row is at hand.
     pub fn has_read_several(&self) -> bool {
-        self.rows.len() > 1
+        // A table that is not there stands for the row that was wanted of it.
+        self.rows.len() + self.tables.values().filter(|table| table.is_none()).count() > 1
     }
 
     /// Has the steps that were begun of these attempts go on by one exchange, all together. Says of each how its step has ended, if it has; else
