@@ -165,8 +165,12 @@ impl Engine {
         mut visit: impl FnMut(usize, Option<Slot>),
     ) {
         let mut found = [None; GROUP];
-        table.levels.locate_many(keys, &self.epoch.pin(), &mut found);
-        self.disk_waits.ask_for(&self.log, &found[..keys.len()]);
+        {
+            let guard = self.epoch.pin();
+            table.levels.locate_many(keys, &guard, &mut found);
+            // Reads the deltas that were found, to ask for what is under them: not a record that was freed since.
+            self.disk_waits.ask_for(&self.log, &found[..keys.len()]);
+        }
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
                 prefetch_row(&self.log, &self.cache, slot);
