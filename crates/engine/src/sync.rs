@@ -87,6 +87,17 @@ impl Backoff {
     }
 }
 
+/// Explores a model of a whole store, in two ways, by so many schedules each.
+#[cfg(all(test, shuttle))]
+pub(crate) fn explore_store(schedules: usize, model: impl Fn() + Copy + Send + Sync + 'static) {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    let mut config = shuttle::Config::new();
+    // Of a task: gc and opening keep groups of records on it.
+    config.stack_size = 1 << 20;
+    shuttle::Runner::new(RandomScheduler::new(schedules), config.clone()).run(model);
+    shuttle::Runner::new(PctScheduler::new(3, schedules), config).run(model);
+}
+
 /// The locks of `shuttle` as those of `parking_lot` are called.
 #[cfg(shuttle)]
 mod scheduled {

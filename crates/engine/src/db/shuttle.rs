@@ -5,26 +5,19 @@
 //! writing has to lock more than his own.
 
 use ::shuttle::rand::{Rng, thread_rng};
-use ::shuttle::scheduler::{PctScheduler, RandomScheduler};
-use ::shuttle::{Config, Runner, thread};
+use ::shuttle::thread;
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, explore_store};
 use crate::{Batch, CacheMode, Db, Durability, ErrorKind, Options, Schema, Table, Type, Value};
 
 const ROUNDS: usize = 150;
 
-/// Of a task: opening keeps groups of records on it.
-const STACK_BYTES: usize = 1 << 20;
-
 const TIER_BYTES: u64 = 8 << 20;
 
 fn explore(test: impl Fn() + Copy + Send + Sync + 'static) {
-    let mut config = Config::new();
-    config.stack_size = STACK_BYTES;
-    Runner::new(RandomScheduler::new(ROUNDS), config.clone()).run(test);
-    Runner::new(PctScheduler::new(3, ROUNDS), config).run(test);
+    explore_store(ROUNDS, test);
 }
 
 fn open(sim: &CrashSim) -> Db {

@@ -4,12 +4,11 @@
 //! what gc frees is soon written over. Every byte of a row's value is its version: who sees two in one was shown bytes that were freed.
 
 use ::shuttle::rand::{Rng, thread_rng};
-use ::shuttle::scheduler::{PctScheduler, RandomScheduler};
-use ::shuttle::{Config, Runner, thread};
+use ::shuttle::thread;
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Arc, explore_store};
 use crate::{CacheMode, Db, Durability, Options, Result, RowRef, Schema, Snapshot, Table, Type, Value};
 
 const ROUNDS: usize = 300;
@@ -19,14 +18,8 @@ const VALUE_BYTES: usize = 20_000;
 /// So often somebody looks who holds what must not change.
 const LOOKS: usize = 6;
 
-/// Of a task: gc and opening keep groups of records on it.
-const STACK_BYTES: usize = 1 << 20;
-
 fn explore(test: impl Fn() + Copy + Send + Sync + 'static) {
-    let mut config = Config::new();
-    config.stack_size = STACK_BYTES;
-    Runner::new(RandomScheduler::new(ROUNDS), config.clone()).run(test);
-    Runner::new(PctScheduler::new(3, ROUNDS), config).run(test);
+    explore_store(ROUNDS, test);
 }
 
 fn options(durability: Durability) -> Options {
