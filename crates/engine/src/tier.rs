@@ -24,6 +24,8 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     //    is held. Who walks a segment without a guard keeps it from being freed: gc its victims, a backup what it copies.
     // 3. The words of the cache's entries, the first words of records that are invalidated, and the words of a merge in place are the ones.
     // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags; who reads those reads copies (`log/format/mergeable.rs`).
-    // 5. Models and tests crash a medium and open it anew only after the store on it was dropped.
+    //    Not kept to the letter: the first sync after a process was killed stores to records what is in them already
+    //    (`TierBytes::rewrite`, by `Log::sync`), while readers may be at them by plain loads. No value changes.
+    // 5. Models and tests crash a medium and open it anew only after the store on it was dropped. Nothing but their care keeps this one.
     Ok(unsafe { TierBytes::new(tier) }?)
 }

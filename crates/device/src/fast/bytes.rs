@@ -100,7 +100,8 @@ impl TierBytes {
             return None;
         }
         // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
-        // writes it meanwhile, by rules 1 and 2 of `TierBytes::new`.
+        // writes it meanwhile, by rules 1 and 2 of `TierBytes::new`, but for the words of rule 4, which the holder takes no value from but by
+        // atomic loads. That bytes behind a slice change at all is outside what the language promises: the compilers in use do not rely on it.
         Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) })
     }
 
