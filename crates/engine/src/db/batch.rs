@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hedgerow_row::row_expiry::{OldRow, RowExpiry};
-use hedgerow_row::schema::body::is_past;
 use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
@@ -321,7 +320,6 @@ impl Engine {
         let mut waits = SpaceWaits::default();
         loop {
             match self.try_batch(batch, folded.as_deref())? {
-                Attempt::Again => {}
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
                     self.throttle(bytes);
@@ -374,25 +372,21 @@ impl Engine {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place.then(|| self.log.gc_appender());
-        self.check_versions(&batch.staged)?;
-        let (worked_out, valid_until_ms);
-        let writes = match folded {
-            Some(writes) => {
-                valid_until_ms = None;
-                writes
-            }
-            None => {
-                (worked_out, valid_until_ms) = self.work_out(&batch.staged)?;
-                &worked_out
-            }
-        };
+        // One moment for all of it: what a part finds, the next has not seen expire.
+        let now_ms = self.clock.now_ms();
         // Until all is published: the index need not be searched again.
         let view = self.read_view();
         let guard = view.guard();
-        let (parts, made) = self.parts(&batch.staged, writes, &view)?;
-        if is_past(valid_until_ms, self.clock.now_ms()) {
-            return Ok(Attempt::Again);
-        }
+        self.check_versions(&batch.staged, (&view, now_ms))?;
+        let worked_out;
+        let writes = match folded {
+            Some(writes) => writes,
+            None => {
+                worked_out = self.work_out(&batch.staged, (&view, now_ms))?;
+                &worked_out
+            }
+        };
+        let (parts, made) = self.parts(&batch.staged, writes, (&view, now_ms))?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
@@ -425,34 +419,28 @@ impl Engine {
     }
 
     /// Fails unless all rows that must have a version have it. With all appenders locked.
-    fn check_versions(&self, staged: &Staged) -> Result<()> {
+    fn check_versions(&self, staged: &Staged, (view, now_ms): (&ReadView<'_>, u64)) -> Result<()> {
         for (at, dependent) in staged.dependents.iter().enumerate() {
             let Dependence::Version(version) = dependent.what else { continue };
             let (table, key) = staged.row_of(dependent);
-            let now = self.read(table, key, None, None, |row| Ok(row.version()));
+            let (slot, schema) = view.locate_version(table, key);
+            let row = view.row_as_of(&schema, slot, || now_ms);
             let blame = |error| staged.blame_dependent(at, error);
-            if now.map_err(blame)? != version {
+            if row.map_err(blame)?.map(|row| row.version()) != version {
                 return Err(blame(Error::new(ErrorKind::Conflict, "the row has changed")));
             }
         }
         Ok(())
     }
 
-    /// What a batch comes to that depends on rows, and until when: then a row or field that was looked at expires. With all appenders locked.
-    fn work_out(&self, staged: &Staged) -> Result<(Vec<StagedWrite>, Option<u64>)> {
-        let mut until_ms = None;
-        let writes = staged.worked_out(self.clock.now_ms(), |asked| {
-            let view = self.read_view();
-            let slot = asked.table.levels.locate_version(asked.key, view.guard());
-            let schema = asked.table.schema.load();
-            let Some(row) = view.row_at(&schema, slot)? else { return Ok(None) };
-            let field_expires_at_ms = asked.field.map_or(Ok(None), |field| row.field_expires_at_ms(field))?;
-            let expiries = [until_ms, row.expires_at_ms(), field_expires_at_ms];
-            until_ms = expiries.into_iter().flatten().min();
+    /// What a batch comes to that depends on rows. With all appenders locked.
+    fn work_out(&self, staged: &Staged, (view, now_ms): (&ReadView<'_>, u64)) -> Result<Vec<StagedWrite>> {
+        staged.worked_out(now_ms, |asked| {
+            let (slot, schema) = view.locate_version(asked.table, asked.key);
+            let Some(row) = view.row_as_of(&schema, slot, || now_ms)? else { return Ok(None) };
             let value = asked.field.map_or(Ok(Value::Null), |field| row.get(field))?;
             Ok(Some(value.to_owned()))
-        })?;
-        Ok((writes, until_ms))
+        })
     }
 
     /// Memory of the index for all new keys, so that publishing does not stop half-way: gc takes some meanwhile. Tombstones
@@ -477,7 +465,7 @@ impl Engine {
         &self,
         staged: &'b Staged,
         writes: &'b [StagedWrite],
-        view: &'b ReadView<'_>,
+        (view, now_ms): (&'b ReadView<'_>, u64),
     ) -> Result<(Vec<Part<'b>>, Vec<u8>)> {
         let (mut parts, mut made) = (Vec::with_capacity(writes.len()), Vec::new());
         for (table, of_one) in staged.by_table(writes) {
@@ -498,7 +486,7 @@ impl Engine {
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         check_at_hand(&self.log, &self.disk_waits, *chain)?;
                     }
-                    let part = self.part(&schema, (staged, write), (view, found.slot), &mut made);
+                    let part = self.part(&schema, (staged, write), (view, found.slot, now_ms), &mut made);
                     let Some((draft, body)) = part.map_err(|error| staged.blame(write, error))? else {
                         continue;
                     };
@@ -603,7 +591,7 @@ impl Engine {
         &self,
         schema: &Arc<TableSchema>,
         (staged, write): (&'b Staged, &'b StagedWrite),
-        (view, slot): (&ReadView<'_>, Option<Slot>),
+        (view, slot, now_ms): (&ReadView<'_>, Option<Slot>, u64),
         made: &mut Vec<u8>,
     ) -> Result<Option<(Draft, EncodedBody<'b>)>> {
         let from = made.len();
@@ -621,7 +609,12 @@ impl Engine {
                     let draft = self.row_draft(schema, *expires_at_ms, body.len(), false);
                     return Ok(Some((draft, EncodedBody::Staged(body))));
                 }
-                self.put_given(schema, (staged, &staged.fields(write, fields)), *expires_at_ms, made)?
+                self.put_given(
+                    schema,
+                    (staged, &staged.fields(write, fields)),
+                    (*expires_at_ms, now_ms),
+                    made,
+                )?
             }
             Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
@@ -641,16 +634,16 @@ impl Engine {
                 if body.is_none() && goes_unseen(made.len() - from) {
                     delta_draft(schema, None, made.len() - from)
                 } else {
-                    let row = view.row_at(schema, slot)?;
-                    self.with_delta(schema, (slot, row), (made, from), *expiry)?
+                    let row = view.row_as_of(schema, slot, || now_ms)?;
+                    self.with_delta(schema, (slot, row, now_ms), (made, from), *expiry)?
                 }
             }
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
-                let Some(row) = view.row_at(schema, slot)? else { return Ok(None) };
+                let Some(row) = view.row_as_of(schema, slot, || now_ms)? else { return Ok(None) };
                 let expiry = RowExpiry::SetOfOld(*at_ms);
                 made.extend(EMPTY_DELTA);
-                self.with_delta(schema, (slot, Some(row)), (made, from), expiry)?
+                self.with_delta(schema, (slot, Some(row), now_ms), (made, from), expiry)?
             }
         };
         Ok(Some((draft, EncodedBody::Made(from..made.len()))))
@@ -661,14 +654,19 @@ impl Engine {
         &self,
         schema: &Arc<TableSchema>,
         (staged, fields): (&Staged, &[FieldWrite]),
-        expires_at_ms: Option<u64>,
+        (expires_at_ms, now_ms): (Option<u64>, u64),
         made: &mut Vec<u8>,
     ) -> Result<Draft> {
         if fields.iter().any(|field| field.expires_at_ms.is_some()) {
             // Such a row is what the fields make as a delta over no row at all.
             let from = made.len();
             encode_delta(schema, (staged, fields), made)?;
-            return self.with_delta(schema, (None, None), (made, from), RowExpiry::Set(expires_at_ms));
+            return self.with_delta(
+                schema,
+                (None, None, now_ms),
+                (made, from),
+                RowExpiry::Set(expires_at_ms),
+            );
         }
         let fields = staged.resolved(schema, fields)?;
         let plan = RowPlan::new(schema, &fields).map_err(Error::from)?;
@@ -681,7 +679,7 @@ impl Engine {
     fn with_delta(
         &self,
         schema: &Arc<TableSchema>,
-        (slot, row): (Option<Slot>, Option<RowRef<'_>>),
+        (slot, row, now_ms): (Option<Slot>, Option<RowRef<'_>>, u64),
         (bodies, from): (&mut Vec<u8>, usize),
         expiry: RowExpiry,
     ) -> Result<Draft> {
@@ -691,7 +689,7 @@ impl Engine {
         }
         let delta = bodies.split_off(from);
         let of_row = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
-        let changed = of_row.merge(schema, self.clock.now_ms())?;
+        let changed = of_row.merge(schema, now_ms)?;
         let old = row.as_ref().map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
         let draft = self.changed_row_draft(schema, &changed, old, expiry)?;
         changed.encode(appended(bodies, changed.body_bytes()));
@@ -703,8 +701,6 @@ enum Attempt {
     /// Its sequence, and the bytes it wrote.
     Done(u64, usize),
     NoSpace(usize, NoSpace),
-    /// A row expired while the batch was worked out by it.
-    Again,
 }
 
 /// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.

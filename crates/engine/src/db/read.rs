@@ -87,12 +87,30 @@ impl<'e> ReadView<'e> {
         (slot, table.schema.load())
     }
 
+    /// [`ReadView::locate`] for whoever changes the row: a tombstone's slot wherever that is kept.
+    #[inline]
+    pub(super) fn locate_version(&self, table: &TableShared, key: &[u8]) -> (Option<Slot>, LoadedSchema) {
+        let slot = table.levels.locate_version(key, &self.guard);
+        (slot, table.schema.load())
+    }
+
     /// The row that `slot` stands for now; `None` if it is absent or has expired. `schema` was loaded after the slot.
     #[inline(always)]
     pub(super) fn row_at<'v>(
         &'v self,
         schema: &'v Arc<TableSchema>,
         slot: Option<Slot>,
+    ) -> Result<Option<RowRef<'v>>> {
+        self.row_as_of(schema, slot, || self.engine.clock.now_ms())
+    }
+
+    /// [`ReadView::row_at`] at another moment than this one.
+    #[inline(always)]
+    pub(super) fn row_as_of<'v>(
+        &'v self,
+        schema: &'v Arc<TableSchema>,
+        slot: Option<Slot>,
+        now_ms: impl FnOnce() -> u64,
     ) -> Result<Option<RowRef<'v>>> {
         let (engine, log) = (self.engine, self.log());
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
@@ -102,7 +120,7 @@ impl<'e> ReadView<'e> {
             SlotTarget::Cache(place) => engine.cache.raw_record(place, &self.guard)?,
         };
         let Ok(newest) = raw.record(log.verifies_reads()) else { return Err(not_a_record(&raw)) };
-        let now_ms = engine.clock.now_ms();
+        let now_ms = now_ms();
         // A row's expiry is in its prefix. Under deltas it may be in any of them; that it may be anywhere is in the slot.
         let expires_at_ms = match newest.kind() {
             RecordKind::Row => newest.expires_at_ms().filter(|&ms| ms != 0),

@@ -190,7 +190,7 @@ impl Stopping {
         let mut appenders = engine.log.all_appenders();
         let view = engine.read_view();
         let writes = self.batch.staged.folded(0);
-        let (parts, made) = engine.parts(&self.batch.staged, &writes, &view).unwrap();
+        let (parts, made) = engine.parts(&self.batch.staged, &writes, (&view, 0)).unwrap();
         let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
         let reserved = engine.arena.reserve(0).unwrap();

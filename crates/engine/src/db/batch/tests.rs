@@ -453,3 +453,43 @@ fn a_refused_batch_names_its_part() {
     let error = table.engine().write_batch(&batch).unwrap_err();
     assert_eq!((error.kind(), error.failed_write()), (ErrorKind::Closed, None), "it is about the store");
 }
+
+/// Whatever expires while a batch is worked out, it was there for all of the batch or for none.
+#[test]
+fn a_batch_sees_one_moment() {
+    for expires_at_ms in 1_000..1_080 {
+        for (key, field) in [(&b"row"[..], "n"), (b"field", "m")] {
+            let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+            let clock = Clock::ticking(0, 1);
+            let db = Db::open_at(FastTier::simulated(&sim), options(), clock.clone()).unwrap();
+            let schema = Schema::new().field("n", Type::I64).nullable("m", Type::I64);
+            let table = db.create_table("t", schema).unwrap();
+            let expiry = Expiry::at_unix_ms(expires_at_ms);
+            table.put_expiring(b"row", &[("n", Value::Int(10))], expiry).unwrap();
+            table.put(b"field", &[("n", Value::Int(0))]).unwrap();
+            table.update_expiring(b"field", &[("m", Value::Int(10))], expiry).unwrap();
+            let version = table.version(key).unwrap();
+            let mut batch = Batch::new();
+            batch.require_version(&table, key, version).unwrap();
+            for _ in 0..20 {
+                batch.increment(&table, key, field, 1).unwrap();
+            }
+            clock.step_to_ms(1_000);
+            let written = db.write(&batch);
+            let looks = clock.now_ms() - 1_000;
+            assert!(looks < 10, "the batch looked at the clock {looks} times");
+            clock.step_to_ms(500);
+            let row = table.get(key).unwrap().unwrap();
+            let sum = row.get(field).unwrap();
+            match (field, expires_at_ms) {
+                ("n", 1_000) => assert_eq!(written.unwrap_err().kind(), ErrorKind::Conflict),
+                ("n", _) => {
+                    written.unwrap();
+                    assert_eq!((sum, row.expires_at_ms()), (Value::Int(30), Some(expires_at_ms)));
+                }
+                (_, 1_000) => assert_eq!((written.is_ok(), sum), (true, Value::Int(20))),
+                _ => assert_eq!((written.is_ok(), sum), (true, Value::Int(30)), "{expires_at_ms}"),
+            }
+        }
+    }
+}
