@@ -194,7 +194,7 @@ impl Engine {
                 return Ok(Step::Done(true));
             }
             let step = self.apply(at, Edit::<&str>::Delete)?.then(true);
-            if matches!(step, Step::Done(_)) {
+            if matches!(step, Step::Written(..)) {
                 self.counters.add(Count::Expired);
             }
             Ok(step)

@@ -100,11 +100,19 @@ fn surely_fits(old: Slot, bytes: usize) -> bool {
     }
 }
 
+/// A write that everybody can see, and that is to be [finished](Engine::finish).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VisibleWrite {
+    replaced: Option<LogSlot>,
+    sequence: u64,
+    bytes: usize,
+}
+
 /// What became of a write.
 #[derive(Debug)]
-pub(super) enum WriteOutcome {
-    /// It is visible; this is what it replaced.
-    Published(Option<LogSlot>),
+pub(super) enum WriteOutcome<P = VisibleWrite> {
+    /// It is visible. Of one that is finished, this is what it replaced.
+    Published(P),
     /// It was not wanted any more, given what the slot holds.
     Refused,
     /// There is no free segment for so many bytes, or no room in the index. Let go of all guards, wait, try again.
@@ -124,9 +132,39 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
 
 /// Steps 2 to 4.
 impl Engine {
-    /// Writes one record and publishes it if `accept` says so of the slot it would replace.
+    /// Writes one record and publishes it if `accept` says so of the slot it would replace; then finishes the write.
     #[inline]
-    pub(super) fn try_write(
+    fn try_write(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        draft: &Draft,
+        fill: impl Fn(&mut [u8]),
+        accept: impl Fn(Option<LogSlot>) -> bool,
+    ) -> Result<WriteOutcome<Option<LogSlot>>> {
+        Ok(match self.try_publish(table, key, draft, fill, accept)? {
+            WriteOutcome::Published(write) => {
+                self.finish(write)?;
+                WriteOutcome::Published(write.replaced)
+            }
+            WriteOutcome::Refused => WriteOutcome::Refused,
+            WriteOutcome::NoSpace(bytes, no_space) => WriteOutcome::NoSpace(bytes, no_space),
+        })
+    }
+
+    /// Makes a write durable as the mode asks, and delays the writer. Both may take long: its caller holds no guard, or nothing could
+    /// be freed meanwhile.
+    #[inline]
+    fn finish(&self, write: VisibleWrite) -> Result<()> {
+        self.make_durable(write.sequence)?;
+        self.throttle(write.bytes);
+        Ok(())
+    }
+
+    /// Writes one record and publishes it if `accept` says so of the slot it would replace. What is published is to be
+    /// [finished](Engine::finish).
+    #[inline(always)]
+    fn try_publish(
         &self,
         table: &TableShared,
         key: &[u8],
@@ -174,9 +212,7 @@ impl Engine {
         self.count_replaced(draft.kind, old, &guard);
         drop(guard);
         self.cache.record_write(&table.traffic);
-        self.make_durable(sequence)?;
-        self.throttle(bytes);
-        Ok(WriteOutcome::Published(old))
+        Ok(WriteOutcome::Published(VisibleWrite { replaced: old, sequence, bytes }))
     }
 
     /// Reserves again what a write was refused, if it goes over a row: then it takes what it replaces with it, and may have of
@@ -443,7 +479,10 @@ pub(super) enum Edit<'e, F> {
 
 /// What a look at a row led to.
 pub(super) enum Step<R> {
+    /// There is nothing to write.
     Done(R),
+    /// It is written, and visible.
+    Written(R, VisibleWrite),
     /// The row changed meanwhile: look again.
     Again,
     /// See [`WriteOutcome::NoSpace`].
@@ -451,10 +490,10 @@ pub(super) enum Step<R> {
 }
 
 impl WriteOutcome {
-    /// Done if it was published.
+    /// Written if it was published.
     pub(super) fn then<R>(self, result: R) -> Step<R> {
         match self {
-            WriteOutcome::Published(_) => Step::Done(result),
+            WriteOutcome::Published(write) => Step::Written(result, write),
             WriteOutcome::Refused => Step::Again,
             WriteOutcome::NoSpace(bytes, no_space) => Step::Wait(bytes, no_space),
         }
@@ -483,13 +522,15 @@ impl Engine {
             })?;
             match step {
                 Step::Done(result) => return Ok(result),
+                // The view is gone by now.
+                Step::Written(result, write) => return self.finish(write).map(|()| result),
                 Step::Again => {}
                 Step::Wait(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }
 
-    /// Writes `edit` if the row is still as it was found.
+    /// Writes `edit` if the row is still as it was found. What is published is to be finished without the view.
     pub(super) fn apply<F: FieldName>(
         &self,
         at: At<'_, '_>,
@@ -498,11 +539,11 @@ impl Engine {
         let same = |now: Option<LogSlot>| now == at.slot;
         let (table, key, schema) = (at.table, at.key, at.schema);
         match (edit, at.row) {
-            (Edit::Delete, _) => Ok(self.try_write(table, key, &Draft::tombstone(), |_| (), same)?),
+            (Edit::Delete, _) => Ok(self.try_publish(table, key, &Draft::tombstone(), |_| (), same)?),
             (Edit::Put(fields, expires_at_ms), _) => {
                 let plan = RowPlan::new(schema, fields)?;
                 let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
-                Ok(self.try_write(table, key, &draft, |body| plan.encode(body), same)?)
+                Ok(self.try_publish(table, key, &draft, |body| plan.encode(body), same)?)
             }
             (Edit::Update(fields, expires_at_ms), row) => {
                 let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(expires_at_ms))?;
@@ -557,7 +598,7 @@ impl Engine {
         let same = |now: Option<LogSlot>| now == at.slot;
         if self.takes_delta(at.slot, row, bytes)? {
             let draft = delta_draft(at.schema, delta_expiry(expiry), bytes);
-            return Ok(self.try_write(at.table, at.key, &draft, fill, same)?);
+            return Ok(self.try_publish(at.table, at.key, &draft, fill, same)?);
         }
         let mut newest = SmallVec::<[u8; 512]>::from_elem(0, bytes);
         fill(&mut newest);
@@ -565,7 +606,7 @@ impl Engine {
         let changed = bodies.merge(at.schema, self.clock.now_ms())?;
         let old = row.map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
         let draft = self.changed_row_draft(at.schema, &changed, old, expiry)?;
-        Ok(self.try_write(at.table, at.key, &draft, |body| changed.encode(body), same)?)
+        Ok(self.try_publish(at.table, at.key, &draft, |body| changed.encode(body), same)?)
     }
 
     /// Runs `plan` under the table's schema, learning names that an open table does not know yet.
@@ -581,6 +622,51 @@ impl Engine {
                 Err(PlanError::Invalid(error)) => return Err(error),
                 Err(PlanError::Unknown(names)) => self.evolve(table, |s| s.with_learned(&names))?,
             }
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+
+    use super::*;
+    use crate::db::Db;
+    use crate::db::fixture::options;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::{Change, Durability, Expiry, Options, Schema, Table, Type, row};
+
+    type Write = fn(&Table) -> Result<()>;
+
+    const WRITES: [(&str, Write); 6] = [
+        ("put", |table| table.put(b"key", &row! { n: 2 })),
+        ("increment", |table| table.increment(b"key", "n", 1).map(drop)),
+        ("compare_and_set", |table| {
+            table.compare_and_set(b"key", "n", Value::Int(1), Value::Int(2)).map(drop)
+        }),
+        ("modify", |table| table.modify(b"key", |_| Ok((Change::Delete, ())))),
+        ("expire", |table| table.expire(b"key", Expiry::at_unix_ms(5_000)).map(drop)),
+        ("update of no row", |table| table.update(b"other", &row! { n: 2 }).map(drop)),
+    ];
+
+    /// However long a sync takes, what others unlink meanwhile can be freed: a write that looked at its row holds nothing by then.
+    #[test]
+    fn a_write_pins_nothing_while_it_is_made_durable() {
+        for (name, write) in WRITES {
+            let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+            let options = Options { durability: Durability::Immediate, ..options() };
+            let db = Db::open_at(FastTier::simulated(&sim), options, Clock::manual(1_000)).unwrap();
+            let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+            table.put(b"key", &row! { n: 1 }).unwrap();
+            let (engine, is_free) = (Arc::clone(&db.engine), Arc::new(AtomicBool::new(false)));
+            let told = Arc::clone(&is_free);
+            // Called by the thread that syncs, which is this one: it would see its own guard.
+            let meanwhile = move || {
+                told.store(engine.epoch.is_quiescent_since(engine.epoch.current()), Ordering::SeqCst);
+            };
+            sim.fail_write_back_at(|_, _| true, meanwhile);
+            assert_eq!(write(&table).unwrap_err().kind(), ErrorKind::Io, "{name}");
+            assert!(is_free.load(Ordering::SeqCst), "{name} is pinned while it syncs");
         }
     }
 }
