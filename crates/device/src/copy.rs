@@ -139,7 +139,8 @@ impl CopyFile {
     }
 }
 
-/// A directory that one copy at a time is made in. The kernel's lock, on the directory itself; it ends with the process.
+/// A directory that one at a time writes in: a copy, or a capacity tier. The kernel's lock, on the directory itself; it ends with the
+/// process.
 #[derive(Debug)]
 pub struct DirectoryLock {
     directory: File,
@@ -151,12 +152,28 @@ impl DirectoryLock {
     /// # Errors
     /// [`DeviceError::Locked`] while another has it; [`DeviceError::Io`].
     pub fn take(path: &Path) -> Result<DirectoryLock> {
+        DirectoryLock::lock(path, File::try_lock)
+    }
+
+    /// Locks the directory `path` against [`DirectoryLock::take`], beside others that do the same.
+    ///
+    /// # Errors
+    /// As [`DirectoryLock::take`].
+    pub fn share(path: &Path) -> Result<DirectoryLock> {
+        DirectoryLock::lock(path, File::try_lock_shared)
+    }
+
+    fn lock(path: &Path, how: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<DirectoryLock> {
         let directory = File::open(path).map_err(|source| DeviceError::io("open", path, source))?;
-        match directory.try_lock() {
+        match how(&directory) {
             Ok(()) => Ok(DirectoryLock { directory }),
             Err(TryLockError::WouldBlock) => Err(locked(path)),
             Err(TryLockError::Error(source)) => Err(DeviceError::io("lock", path, source)),
         }
+    }
+
+    pub(crate) fn directory(&self) -> &File {
+        &self.directory
     }
 }
 
@@ -168,7 +185,10 @@ impl Drop for DirectoryLock {
 }
 
 fn locked(path: &Path) -> DeviceError {
-    DeviceError::Locked { path: path.to_path_buf(), holder: "another process or another backup".to_owned() }
+    DeviceError::Locked {
+        path: path.to_path_buf(),
+        holder: "another process, another store or another backup".to_owned(),
+    }
 }
 
 /// All bytes of a small file; `None` if there is none.

@@ -32,9 +32,9 @@ pub enum DeviceError {
         /// What the operating system said; `None` where the configured limit refused.
         source: Option<io::Error>,
     },
-    /// There is no room on the disk that a copy is written to. What is copied from is untouched.
+    /// There is no room on the disk that a copy, or a file of the capacity tier, is written to. What is there already is untouched.
     TargetFull {
-        /// The file of the copy.
+        /// The file.
         path: PathBuf,
         /// Length it would have had, in bytes; 0 where that is not known.
         wanted: u64,

@@ -28,6 +28,8 @@
 //! - Corruption ([`CrashSim::corrupt`], [`Image::corrupt`]) changes a byte at rest and in the present view alike.
 //! - Bytes that were released are zero as if stored over; a store to them before they are allocated again panics. An image has
 //!   blocks for all its bytes.
+//! - Files ([`CapacityTier::simulated`](crate::CapacityTier::simulated)) are on the same disk and in the same log; `fault/files.rs` has their
+//!   rules.
 //! - Not modelled: a page dropped from the page cache after a failed write-back, so that even the running process sees old
 //!   bytes; a file cut short by others; a device that lies about its cache.
 //!
@@ -50,8 +52,15 @@ use crate::map::{Mapping, page_bytes};
 use crate::random::Random;
 use crate::sync::Asker;
 
+use disk::{DiskReplay, LogEntry};
+pub(crate) use files::SimulatedFile;
+pub use files::{FileCall, SyncOf};
+use files::{FileFaults, FilesImage, FilesReplay, SimulatedFiles};
 use replay::{Op, Pages, Replay};
 
+mod directory;
+mod disk;
+mod files;
 mod replay;
 
 /// How the medium loses what was not persisted. The module's documentation has the rules.
@@ -125,8 +134,9 @@ pub struct Image {
     /// The kind of crash.
     pub survivors: Survivors,
     /// What the next process sees, and which of it is still pending.
-    state: Replay,
+    state: DiskReplay,
     view: Pages,
+    files: FilesImage,
     bytes: u64,
     boot_id: u128,
     bytes_max: u64,
@@ -153,6 +163,7 @@ impl Image {
         for (offset, page) in self.view.filled().filter(|(_, page)| page.iter().any(|&byte| byte != 0)) {
             (offset, crc32c(0, page)).hash(&mut hasher);
         }
+        self.files.hash(&mut hasher);
         hasher.finish()
     }
 
@@ -161,7 +172,7 @@ impl Image {
         if offset < self.bytes {
             let byte = self.read(offset, 1)[0] ^ xor;
             self.view.write(offset, &[byte]);
-            self.state.apply(&Op::Corrupt { offset, byte });
+            self.state.apply(&Op::Corrupt { offset, byte }.into());
         }
     }
 }
@@ -231,6 +242,7 @@ struct Faults {
     disk_bytes: Option<u64>,
     /// Persists of such a range (offset, length; all: 0 and `u64::MAX`) succeed without effect.
     lies: Option<fn(u64, u64) -> bool>,
+    files: FileFaults,
 }
 
 /// Failed write-backs, and who has been told of them.
@@ -245,9 +257,9 @@ struct WriteBackErrors {
 #[derive(Debug)]
 struct Record {
     /// The state before the first operation of `log`.
-    start: Replay,
+    start: DiskReplay,
     first_op: u64,
-    log: Vec<Op>,
+    log: Vec<LogEntry>,
     log_bytes: usize,
     log_bytes_max: usize,
     bytes: u64,
@@ -256,6 +268,7 @@ struct Record {
     faults: Faults,
     /// Pages without blocks: nobody may store to them.
     released: BTreeSet<u64>,
+    files: SimulatedFiles,
 }
 
 #[derive(Debug)]
@@ -290,7 +303,8 @@ impl CrashSim {
     /// # Panics
     /// The process may not reserve the address space.
     pub fn new(model: CrashModel, bytes_max: u64) -> CrashSim {
-        CrashSim::starting_with(Replay::new(model), &Pages::default(), 0, 1, bytes_max)
+        let start = DiskReplay::new(Replay::new(model), FilesReplay::default());
+        CrashSim::starting_with(start, (&Pages::default(), 0), 1, bytes_max)
     }
 
     /// A new medium that holds what a crash left: no faults, an empty log.
@@ -298,10 +312,18 @@ impl CrashSim {
     /// # Panics
     /// As [`CrashSim::new`].
     pub fn from_image(image: &Image) -> CrashSim {
-        CrashSim::starting_with(image.state.clone(), &image.view, image.bytes, image.boot_id, image.bytes_max)
+        let view = (&image.view, image.bytes);
+        let sim = CrashSim::starting_with(image.state.clone(), view, image.boot_id, image.bytes_max);
+        sim.record().files = SimulatedFiles::of(&image.files);
+        sim
     }
 
-    fn starting_with(start: Replay, view: &Pages, bytes: u64, boot_id: u128, bytes_max: u64) -> CrashSim {
+    fn starting_with(
+        start: DiskReplay,
+        (view, bytes): (&Pages, u64),
+        boot_id: u128,
+        bytes_max: u64,
+    ) -> CrashSim {
         let mapping = Mapping::reserve(bytes_max.min(RESERVE_BYTES_MAX), bytes)
             .expect("address space for the simulated medium can be reserved");
         let mapped = bytes.next_multiple_of(page_bytes());
@@ -329,6 +351,7 @@ impl CrashSim {
             errors: WriteBackErrors::default(),
             faults: Faults::default(),
             released: BTreeSet::new(),
+            files: SimulatedFiles::default(),
         };
         let model = record.start.model();
         let medium = SimulatedMedium { mapping, model, bytes_max, boot_id, record: Mutex::new(record) };
@@ -381,7 +404,7 @@ impl CrashSim {
         self.record().first_op
     }
 
-    /// Persists so far, failed ones included.
+    /// Persists so far, and syncs of files and names, failed ones included.
     pub fn persist_points(&self) -> u64 {
         self.record().persists
     }
@@ -427,7 +450,7 @@ impl CrashSim {
     /// Bytes that the disk under the medium still has, where it has a limit.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         let record = self.record();
-        record.faults.disk_bytes.map(|disk| disk.saturating_sub(record.allocated_bytes()))
+        record.faults.disk_bytes.map(|disk| disk.saturating_sub(record.taken_bytes()))
     }
 
     pub(crate) fn disk_bytes(&self) -> Option<u64> {
@@ -611,9 +634,14 @@ impl Record {
         self.bytes - self.released.len() as u64 * PAGE_BYTES
     }
 
+    /// Of the disk: by the tier and by files.
+    fn taken_bytes(&self) -> u64 {
+        self.allocated_bytes() + self.files.bytes()
+    }
+
     /// Whether the disk has `bytes` more, for `from..to`; if so, that is a growth of those that may still succeed.
     fn may_take(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
-        let beyond = self.faults.disk_bytes.is_some_and(|disk| self.allocated_bytes() + bytes > disk);
+        let beyond = self.faults.disk_bytes.is_some_and(|disk| self.taken_bytes() + bytes > disk);
         match if beyond { Some(Refusal::NoSpace) } else { next_refusal(&mut self.faults.grows) } {
             Some(Refusal::NoSpace) => {
                 let source = Some(Refusal::NoSpace.error());
@@ -638,7 +666,8 @@ impl Record {
         self.errors.add(refusal);
     }
 
-    fn log(&mut self, op: Op) {
+    fn log(&mut self, op: impl Into<LogEntry>) {
+        let op = op.into();
         self.log_bytes += OP_BYTES + op.stored_bytes();
         self.log.push(op);
         if self.log_bytes > self.log_bytes_max {
@@ -664,8 +693,8 @@ impl Record {
 /// A walk along a medium's log: stop anywhere, and ask what a crash there would leave.
 #[derive(Debug, Clone)]
 pub struct CrashWalk {
-    state: Replay,
-    log: Vec<Op>,
+    state: DiskReplay,
+    log: Vec<LogEntry>,
     first_op: u64,
     next: usize,
     points: u64,
@@ -675,7 +704,7 @@ pub struct CrashWalk {
 }
 
 impl CrashWalk {
-    /// Goes to the next persist point: the state just before a `persist` takes effect, where the most is pending; and last
+    /// Goes to the next persist point: the state just before a `persist`, or a sync of a file or of names, takes effect, where the most is pending; and last
     /// of all to the end of the log. `false` once that was visited. What a crash right after a persist leaves is among the
     /// images of the next point ([`Survivors::None`]).
     pub fn next_point(&mut self) -> bool {
@@ -686,7 +715,7 @@ impl CrashWalk {
             self.step();
         }
         self.started = true;
-        while self.next < self.log.len() && !matches!(self.log[self.next], Op::Persist { .. }) {
+        while self.next < self.log.len() && !self.log[self.next].is_point() {
             self.step();
         }
         true
@@ -710,7 +739,7 @@ impl CrashWalk {
     fn step(&mut self) {
         let op = &self.log[self.next];
         self.state.apply(op);
-        self.points += u64::from(matches!(op, Op::Persist { .. }));
+        self.points += u64::from(op.is_point());
         self.next += 1;
     }
 
@@ -746,13 +775,9 @@ impl CrashWalk {
     /// What a crash of this kind leaves here. `seed` matters to [`Survivors::Random`] only.
     pub fn image(&self, kind: Survivors, seed: u64) -> Image {
         let mut random = Random::from_seed(seed ^ self.op_index().rotate_left(32));
-        let (view, bytes) = self.state.survive(kind, &mut random);
+        let (view, bytes, files) = self.state.survive(kind, &mut random);
         let same_boot = kind == Survivors::ProcessKill;
-        let state = if same_boot {
-            self.state.clone()
-        } else {
-            Replay::settled(self.state.model(), view.clone(), bytes)
-        };
+        let state = self.state.after(kind, (&view, bytes, &files));
         let boot_id = if same_boot { self.boot_id } else { self.boot_id + 1 };
         let bytes_max = self.bytes_max;
         Image {
@@ -761,6 +786,7 @@ impl CrashWalk {
             survivors: kind,
             state,
             view,
+            files,
             bytes,
             boot_id,
             bytes_max,

@@ -293,7 +293,7 @@ fn read_holder(path: &Path) -> String {
 }
 
 /// The same file, opened for itself: a failed write-back is told to each opened file once.
-fn open_again(file: &File) -> io::Result<File> {
+pub(crate) fn open_again(file: &File) -> io::Result<File> {
     // Not by its path, where another file may be by now.
     let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().read(true).write(true).open(opened)
@@ -324,7 +324,7 @@ fn fallocate_by(file: &File, mode: libc::c_int, from: u64, bytes: u64) -> io::Re
     }
 }
 
-fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
+pub(crate) fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
     let zeros = vec![0; ZEROS_BYTES];
     while from < to {
         let step = (to - from).min(ZEROS_BYTES as u64);
@@ -350,7 +350,7 @@ fn write_synced(file: &File, mut bytes: &[u8], mut from: u64) {
 }
 
 /// Bytes of the file system that holds `file`, and those of them that anybody may have.
-fn file_system_bytes(file: &File) -> Option<(u64, u64)> {
+pub(crate) fn file_system_bytes(file: &File) -> Option<(u64, u64)> {
     // SAFETY: all zeros are a valid statvfs; the call fills it.
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor, and a statvfs to fill.

@@ -1,6 +1,6 @@
 //! Bytes at rest.
 //!
-//! This crate is everything Hedgerow knows about the machine below it: the fast tier on its media, checksums, the clock,
+//! This crate is everything Hedgerow knows about the machine below it: the fast tier on its media, the files of the capacity tier, checksums, the clock,
 //! random numbers and threads, and a medium that simulates crashes. It knows nothing of rows. Together with the engine's
 //! index it is the only place with `unsafe` code, and every ordering that durability rests on is marked `PERSIST:`.
 //!
@@ -35,6 +35,10 @@
 //! **A new file** has its directory synced when it is made, and so have the directories that [`create_directories`] makes, so
 //! that a power cut cannot take the whole tier.
 //!
+//! **Files of the capacity tier** ([`CapacityTier`]) are written once, front to back, past the page cache, and then only read. A file is durable when it is
+//! finished, its name when the names are synced. A failed sync of one says nothing of the others and closes nothing: the file is of no use, and that is all.
+//! Simulated, they are in the log of the simulated fast tier: one crash cuts both at one moment.
+//!
 //! **Addresses are stable.** The tier reserves its whole address space at once and maps the file into it from the front.
 //!
 //! # Example
@@ -66,6 +70,7 @@ compile_error!("hedgerow-device is written for 64-bit Linux");
 
 mod allocations;
 mod arena;
+mod capacity;
 mod checksum;
 mod clock;
 mod copy;
@@ -87,6 +92,7 @@ mod zeroed;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
+pub use capacity::{CAPACITY_PAGE_BYTES, CapacityFile, CapacityTier, FileRead, NewFile};
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
 pub use copy::{
@@ -96,7 +102,7 @@ pub use copy::{
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated, touch};
 pub use error::{DeviceError, Result, SyncFailure};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium, TierBytes};
-pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, Image, Refusal, Survivors};
+pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal, Survivors, SyncOf};
 pub use faults::major_faults;
 pub use file::create_directories;
 pub use machine::{boot_id, spawn};

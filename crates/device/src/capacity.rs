@@ -1,0 +1,454 @@
+//! The capacity tier: a directory of files on a large, slow device.
+//!
+//! Owns [`CapacityTier`] (the names), [`NewFile`] (a file that is written front to back, once), [`CapacityFile`] (one that is read) and [`AllocatedFile`] (one that has
+//! all its blocks beforehand). Promises
+//! that what was [finished](NewFile::finish) is on the device, that a name is once [`CapacityTier::sync_names`] returned, and that writing does not push what others
+//! need out of the page cache. Must not know what the bytes mean.
+//!
+//! # Why the page cache is passed by when writing and used when reading
+//!
+//! A file of rows that were just moved here is one that nobody has asked for lately: its pages in the cache would cost those of the mapped log
+//! theirs. Copying them there takes most of a core besides. So files are written by `O_DIRECT`, [`STEP_BYTES`] at a time; where the file system refuses that, through
+//! the cache, which is told to let go. Reads go through the cache: it is the large one, shared by all processes, and its hits cost no request.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[cfg(doc)]
+use crate::error::DeviceError;
+use crate::error::Result;
+use crate::fault::{CrashSim, SimulatedFile};
+
+use directory::{Directory, FileWriter, OpenedFile, RewrittenFile};
+
+mod directory;
+
+/// Files are whole numbers of these: what a device reads and writes at least, and where direct writes must begin.
+pub const CAPACITY_PAGE_BYTES: usize = 4096;
+/// Bytes of one write.
+const STEP_BYTES: usize = 1 << 20;
+
+/// A directory of files that are written once. Clones are the same directory.
+#[derive(Debug, Clone)]
+pub struct CapacityTier {
+    place: Place,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Directory(Arc<Directory>),
+    Simulated(CrashSim),
+}
+
+impl CapacityTier {
+    /// Opens the directory `path`, and makes it, durably, if there is none. Nobody else has it open for writing meanwhile.
+    ///
+    /// # Errors
+    /// [`DeviceError::Locked`]; [`DeviceError::Io`].
+    pub fn open(path: &Path) -> Result<CapacityTier> {
+        Ok(CapacityTier { place: Place::Directory(Arc::new(Directory::open(path)?)) })
+    }
+
+    /// Opens the directory `path` to read what is there, beside others who only read.
+    ///
+    /// # Errors
+    /// [`DeviceError::Locked`] while it is open for writing; [`DeviceError::Io`], also if there is none.
+    pub fn open_read_only(path: &Path) -> Result<CapacityTier> {
+        Ok(CapacityTier { place: Place::Directory(Arc::new(Directory::open_read_only(path)?)) })
+    }
+
+    /// Files on the simulated medium: in its log, so that one crash cuts them and the fast tier at one moment.
+    pub fn simulated(sim: &CrashSim) -> CapacityTier {
+        CapacityTier { place: Place::Simulated(sim.clone()) }
+    }
+
+    /// The names of all files, in no order.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn names(&self) -> Result<Vec<String>> {
+        match &self.place {
+            Place::Directory(directory) => directory.names(),
+            Place::Simulated(sim) => sim.file_names(),
+        }
+    }
+
+    /// Makes a file, to be written.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if there is one of that name; [`DeviceError::TargetFull`]; [`DeviceError::ReadOnly`].
+    ///
+    /// # Panics
+    /// The name is one of a file in this directory.
+    pub fn create(&self, name: &str) -> Result<NewFile> {
+        check_name(name);
+        let target = match &self.place {
+            Place::Directory(directory) => Target::Directory(directory.create(name)?),
+            Place::Simulated(sim) => Target::Simulated(sim.clone(), sim.create_file(name)?),
+        };
+        Ok(NewFile { target, step: Step::new(), written: 0 })
+    }
+
+    /// Makes a file of `bytes` zeros that have their blocks on the device, durably but for the name.
+    ///
+    /// # Errors
+    /// As [`CapacityTier::create`].
+    ///
+    /// # Panics
+    /// As [`CapacityTier::create`].
+    pub fn create_allocated(&self, name: &str, bytes: u64) -> Result<AllocatedFile> {
+        check_name(name);
+        let file = match &self.place {
+            Place::Directory(directory) => Rewritten::Directory(directory.create_allocated(name, bytes)?),
+            Place::Simulated(sim) => {
+                let file = sim.create_file(name)?;
+                sim.lengthen_file(&file, bytes)?;
+                Rewritten::Simulated(sim.clone(), file)
+            }
+        };
+        let file = AllocatedFile { file, bytes };
+        // PERSIST: the length, so that a file of this name is as long as it should be.
+        file.sync()?;
+        Ok(file)
+    }
+
+    /// Opens a file that [`CapacityTier::create_allocated`] made.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if there is none; [`DeviceError::ReadOnly`].
+    ///
+    /// # Panics
+    /// As [`CapacityTier::create`].
+    pub fn open_allocated(&self, name: &str) -> Result<AllocatedFile> {
+        check_name(name);
+        let (file, bytes) = match &self.place {
+            Place::Directory(directory) => {
+                let (file, bytes) = directory.open_allocated(name)?;
+                (Rewritten::Directory(file), bytes)
+            }
+            Place::Simulated(sim) => {
+                let file = sim.open_file(name)?;
+                let bytes = file.bytes();
+                (Rewritten::Simulated(sim.clone(), file), bytes)
+            }
+        };
+        Ok(AllocatedFile { file, bytes })
+    }
+
+    /// Opens a file to read it. It stays readable though its name is removed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if there is none.
+    ///
+    /// # Panics
+    /// The name is one of a file in this directory.
+    pub fn open_file(&self, name: &str) -> Result<CapacityFile> {
+        check_name(name);
+        let opened = match &self.place {
+            Place::Directory(directory) => Opened::Directory(directory.open_file(name)?),
+            Place::Simulated(sim) => Opened::Simulated(sim.clone(), sim.open_file(name)?),
+        };
+        Ok(CapacityFile { opened })
+    }
+
+    /// Removes a name. After a power cut it may be there again, unless [`CapacityTier::sync_names`] returned since.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if there is none; [`DeviceError::ReadOnly`].
+    ///
+    /// # Panics
+    /// The name is one of a file in this directory.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        check_name(name);
+        match &self.place {
+            Place::Directory(directory) => directory.remove(name),
+            Place::Simulated(sim) => sim.remove_file(name),
+        }
+    }
+
+    /// The names as they are now, those that are gone included, are on the device on return.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], [`DeviceError::ReadOnly`].
+    pub fn sync_names(&self) -> Result<()> {
+        match &self.place {
+            Place::Directory(directory) => directory.sync_names(),
+            Place::Simulated(sim) => sim.sync_names(),
+        }
+    }
+
+    /// Bytes that files may still take, as far as is known.
+    pub fn free_bytes(&self) -> Option<u64> {
+        match &self.place {
+            Place::Directory(directory) => directory.free_bytes(),
+            Place::Simulated(sim) => sim.free_bytes(),
+        }
+    }
+}
+
+fn check_name(name: &str) {
+    let is_one = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+    assert!(is_one, "{name:?} is no name of a file");
+}
+
+/// What was appended and not written yet, at addresses that direct writes can begin at.
+struct Step {
+    memory: Box<[u8]>,
+    from: usize,
+    filled: usize,
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step").field("filled", &self.filled).finish_non_exhaustive()
+    }
+}
+
+impl Step {
+    fn new() -> Step {
+        let memory = vec![0; STEP_BYTES + CAPACITY_PAGE_BYTES].into_boxed_slice();
+        let from = memory.as_ptr().align_offset(CAPACITY_PAGE_BYTES);
+        assert!(from < CAPACITY_PAGE_BYTES, "bytes can be aligned");
+        Step { memory, from, filled: 0 }
+    }
+
+    /// Takes as many of `bytes` as there is room for, and returns the rest.
+    fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let (now, rest) = bytes.split_at(bytes.len().min(STEP_BYTES - self.filled));
+        let at = self.from + self.filled;
+        self.memory[at..at + now.len()].copy_from_slice(now);
+        self.filled += now.len();
+        rest
+    }
+
+    /// Zeros up to a whole number of pages.
+    fn fill_page(&mut self) {
+        let filled = self.filled.next_multiple_of(CAPACITY_PAGE_BYTES);
+        self.memory[self.from + self.filled..self.from + filled].fill(0);
+        self.filled = filled;
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.from..self.from + self.filled]
+    }
+}
+
+#[derive(Debug)]
+enum Target {
+    Directory(FileWriter),
+    Simulated(CrashSim, Arc<SimulatedFile>),
+}
+
+/// A file that is being written, front to back. Dropped before it is [finished](NewFile::finish), or after an error, it is left as it
+/// is, for [`CapacityTier::remove`].
+#[derive(Debug)]
+pub struct NewFile {
+    target: Target,
+    step: Step,
+    /// In the file, without what is in `step`.
+    written: u64,
+}
+
+impl NewFile {
+    /// Bytes appended so far.
+    pub fn bytes(&self) -> u64 {
+        self.written + self.step.filled as u64
+    }
+
+    /// Appends `bytes`, of which some may stay in memory until more come.
+    ///
+    /// # Errors
+    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: then the file is of no use any more.
+    pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            bytes = self.step.fill(bytes);
+            if self.step.filled == STEP_BYTES {
+                self.write_step()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends zeros up to a whole number of pages.
+    ///
+    /// # Errors
+    /// As [`NewFile::append`].
+    pub fn fill_page(&mut self) -> Result<()> {
+        self.step.fill_page();
+        if self.step.filled == STEP_BYTES { self.write_step() } else { Ok(()) }
+    }
+
+    fn write_step(&mut self) -> Result<()> {
+        match &mut self.target {
+            Target::Directory(writer) => writer.write(self.written, self.step.bytes())?,
+            Target::Simulated(sim, file) => sim.write_file(file, self.written, self.step.bytes())?,
+        }
+        self.written += self.step.filled as u64;
+        self.step.filled = 0;
+        Ok(())
+    }
+
+    /// Writes what is left, with zeros up to a whole number of pages; all bytes are on the device on return. The name is not, before
+    /// [`CapacityTier::sync_names`].
+    ///
+    /// # Errors
+    /// As [`NewFile::append`]; a failed sync says nothing of other files, and closes nothing.
+    pub fn finish(mut self) -> Result<CapacityFile> {
+        self.step.fill_page();
+        self.write_step()?;
+        // PERSIST: whoever is told of the file finds its bytes on the device.
+        let opened = match self.target {
+            Target::Directory(writer) => Opened::Directory(writer.finish()?),
+            Target::Simulated(sim, file) => {
+                sim.sync_file(&file)?;
+                Opened::Simulated(sim, file)
+            }
+        };
+        Ok(CapacityFile { opened })
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Opened {
+    Directory(Arc<OpenedFile>),
+    Simulated(CrashSim, Arc<SimulatedFile>),
+}
+
+/// A file that is read. Clones are the same opened file; it stays readable though its name is removed.
+#[derive(Debug, Clone)]
+pub struct CapacityFile {
+    opened: Opened,
+}
+
+/// Bytes that are wanted of a file.
+#[derive(Debug)]
+pub struct FileRead<'a> {
+    /// The file.
+    pub file: &'a CapacityFile,
+    /// Where in it they begin.
+    pub offset: u64,
+    /// Where they are put, and how many they are.
+    pub bytes: &'a mut [u8],
+}
+
+impl CapacityFile {
+    /// Bytes in the file.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn bytes(&self) -> Result<u64> {
+        match &self.opened {
+            Opened::Directory(file) => file.bytes(),
+            Opened::Simulated(_, file) => Ok(file.bytes()),
+        }
+    }
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if the file ends before.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match &self.opened {
+            Opened::Directory(file) => file.read(offset, bytes),
+            Opened::Simulated(sim, file) => sim.read_file(file, offset, bytes),
+        }
+    }
+
+    /// Does all `reads`, which are under way at the same time as far as the device can.
+    ///
+    /// # Errors
+    /// The first of [`CapacityFile::read_at`].
+    pub fn read_many(reads: &mut [FileRead<'_>]) -> Result<()> {
+        if reads.len() > 1 {
+            reads.iter().for_each(|read| read.file.will_read(read.offset, read.bytes.len() as u64));
+        }
+        reads.iter_mut().try_for_each(|read| read.file.read_at(read.offset, read.bytes))
+    }
+
+    /// Asks for bytes that will be read soon, and waits for none. A hint.
+    pub fn will_read(&self, offset: u64, bytes: u64) {
+        if let Opened::Directory(file) = &self.opened {
+            file.will_read(offset, bytes);
+        }
+    }
+
+    /// The file's path, or what stands for it.
+    pub fn path(&self) -> PathBuf {
+        match &self.opened {
+            Opened::Directory(file) => file.path().to_path_buf(),
+            Opened::Simulated(_, file) => file.path(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Rewritten {
+    Directory(RewrittenFile),
+    Simulated(CrashSim, Arc<SimulatedFile>),
+}
+
+/// A file whose bytes all have their blocks: writing it meets no full disk.
+#[derive(Debug)]
+pub struct AllocatedFile {
+    file: Rewritten,
+    bytes: u64,
+}
+
+impl AllocatedFile {
+    /// Bytes in the file, as it was when it was opened.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    ///
+    /// # Panics
+    /// They do not all lie in the file.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.check(offset, bytes.len());
+        match &self.file {
+            Rewritten::Directory(file) => file.read(offset, bytes),
+            Rewritten::Simulated(sim, file) => sim.read_file(file, offset, bytes),
+        }
+    }
+
+    /// Writes `bytes` at `offset`. Durable with the next [`AllocatedFile::sync`]; before it each page of them may be, apart from
+    /// every other.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]: some of them may be written.
+    ///
+    /// # Panics
+    /// They do not all lie in the file.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(offset, bytes.len());
+        match &self.file {
+            Rewritten::Directory(file) => file.write(offset, bytes),
+            Rewritten::Simulated(sim, file) => sim.write_file(file, offset, bytes),
+        }
+    }
+
+    /// All that was written is on the device on return.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]: what was written since the last sync may never be, however often one tries again.
+    pub fn sync(&self) -> Result<()> {
+        match &self.file {
+            Rewritten::Directory(file) => file.sync(),
+            Rewritten::Simulated(sim, file) => sim.sync_file(file),
+        }
+    }
+
+    fn check(&self, offset: u64, bytes: usize) {
+        let end = offset.checked_add(bytes as u64);
+        let bytes_there = self.bytes;
+        assert!(end.is_some_and(|end| end <= bytes_there), "{bytes} bytes at {offset} of {bytes_there}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

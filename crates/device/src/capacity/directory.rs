@@ -1,0 +1,246 @@
+//! The capacity tier's files on a file system.
+//!
+//! Owns the system calls. Promises what the parent module promises of them. Must not know steps, nor the simulated medium.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::copy::{DirectoryLock, names_in};
+use crate::error::{DeviceError, Result};
+use crate::file::{
+    FILE_MODE, create_directories, file_size_limit, file_system_bytes, open_again, write_zeros,
+};
+
+/// A locked directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    lock: DirectoryLock,
+    is_read_only: bool,
+}
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Directory> {
+        create_directories(path).map_err(|source| DeviceError::io("make the directory", path, source))?;
+        let lock = DirectoryLock::take(path)?;
+        Ok(Directory { path: path.to_path_buf(), lock, is_read_only: false })
+    }
+
+    pub(super) fn open_read_only(path: &Path) -> Result<Directory> {
+        let lock = DirectoryLock::share(path)?;
+        Ok(Directory { path: path.to_path_buf(), lock, is_read_only: true })
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.is_read_only {
+            true => Err(DeviceError::ReadOnly { path: self.path.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Only files: nothing else is made here.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        names_in(&self.path)
+    }
+
+    pub(super) fn create(self: &Arc<Self>, name: &str) -> Result<FileWriter> {
+        self.check_writable()?;
+        let path = self.path.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(FILE_MODE);
+        let opened = match options.clone().custom_flags(libc::O_DIRECT).open(&path) {
+            // The file system knows no direct writes; some make the file before they say so.
+            Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) => {
+                options.create_new(false).create(true).truncate(true).open(&path).map(|file| (file, false))
+            }
+            opened => opened.map(|file| (file, true)),
+        };
+        let (file, is_direct) = opened.map_err(|source| refused("create", &path, 0, source))?;
+        Ok(FileWriter { file, path, is_direct, directory: Arc::clone(self) })
+    }
+
+    pub(super) fn create_allocated(self: &Arc<Self>, name: &str, bytes: u64) -> Result<RewrittenFile> {
+        self.check_writable()?;
+        let path = self.path.join(name);
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(&path);
+        let file = opened.map_err(|source| refused("create", &path, bytes, source))?;
+        if file_size_limit().is_some_and(|limit| bytes > limit) {
+            // Asking would raise SIGXFSZ, which kills the process.
+            return Err(refused("allocate", &path, bytes, io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        // Zeros, not only blocks: a sync after the first write to each block would else commit the file system's journal.
+        write_zeros(&file, 0, bytes).map_err(|source| refused("allocate", &path, bytes, source))?;
+        Ok(RewrittenFile { file, path, _directory: Arc::clone(self) })
+    }
+
+    /// The file, and its bytes.
+    pub(super) fn open_allocated(self: &Arc<Self>, name: &str) -> Result<(RewrittenFile, u64)> {
+        self.check_writable()?;
+        let path = self.path.join(name);
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file = opened.map_err(|source| DeviceError::io("open", &path, source))?;
+        let bytes = file.metadata().map_err(|source| DeviceError::io("measure", &path, source))?.len();
+        Ok((RewrittenFile { file, path, _directory: Arc::clone(self) }, bytes))
+    }
+
+    pub(super) fn open_file(self: &Arc<Self>, name: &str) -> Result<Arc<OpenedFile>> {
+        OpenedFile::open(self, self.path.join(name))
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        let path = self.path.join(name);
+        fs::remove_file(&path).map_err(|source| DeviceError::io("remove", &path, source))
+    }
+
+    pub(super) fn sync_names(&self) -> Result<()> {
+        self.check_writable()?;
+        let synced = self.lock.directory().sync_all();
+        synced.map_err(|source| DeviceError::io("sync", &self.path, source))
+    }
+
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        file_system_bytes(self.lock.directory()).map(|(_, free)| free)
+    }
+}
+
+fn refused(what: &'static str, path: &Path, wanted: u64, source: io::Error) -> DeviceError {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
+            DeviceError::TargetFull { path: path.to_path_buf(), wanted, source }
+        }
+        _ => DeviceError::io(what, path, source),
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(super) struct FileWriter {
+    file: File,
+    path: PathBuf,
+    is_direct: bool,
+    directory: Arc<Directory>,
+}
+
+impl FileWriter {
+    /// Writes whole pages, which lie on a page of memory, at a whole page of the file.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset + bytes.len() as u64;
+        if file_size_limit().is_some_and(|limit| end > limit) {
+            // Asking would raise SIGXFSZ, which kills the process.
+            return Err(refused("write to", &self.path, end, io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        let written = match self.file.write_all_at(bytes, offset) {
+            // A device with larger blocks than these pages.
+            Err(error) if self.is_direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                self.make_buffered()?;
+                self.file.write_all_at(bytes, offset)
+            }
+            written => written,
+        };
+        written.map_err(|source| refused("write to", &self.path, end, source))?;
+        if !self.is_direct {
+            self.begin_write_back(offset, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Has the file written through the page cache from now on.
+    pub(super) fn make_buffered(&mut self) -> Result<()> {
+        let again = open_again(&self.file);
+        self.file = again.map_err(|source| DeviceError::io("open a second time", &self.path, source))?;
+        self.is_direct = false;
+        Ok(())
+    }
+
+    /// So that the sync at the end finds little left to do, and readers of other files no queue. A hint.
+    fn begin_write_back(&self, offset: u64, bytes: usize) {
+        // SAFETY: a call on an open descriptor.
+        let _ = unsafe {
+            let (from, bytes) = (offset as libc::off64_t, bytes as libc::off64_t);
+            libc::sync_file_range(self.file.as_raw_fd(), from, bytes, libc::SYNC_FILE_RANGE_WRITE)
+        };
+    }
+
+    /// The bytes and the length are on the device on return.
+    pub(super) fn finish(self) -> Result<Arc<OpenedFile>> {
+        self.file.sync_data().map_err(|source| refused("sync", &self.path, 0, source))?;
+        if !self.is_direct {
+            advise(&self.file, 0, 0, libc::POSIX_FADV_DONTNEED);
+        }
+        OpenedFile::open(&self.directory, self.path)
+    }
+}
+
+/// A file that is read, through the page cache.
+#[derive(Debug)]
+pub(super) struct OpenedFile {
+    file: File,
+    path: PathBuf,
+    /// The lock stays as long as something is read under it.
+    _directory: Arc<Directory>,
+}
+
+impl OpenedFile {
+    fn open(directory: &Arc<Directory>, path: PathBuf) -> Result<Arc<OpenedFile>> {
+        let file = File::open(&path).map_err(|source| DeviceError::io("open", &path, source))?;
+        // A read brings what was asked for, in one request, and nothing on speculation.
+        advise(&file, 0, 0, libc::POSIX_FADV_RANDOM);
+        Ok(Arc::new(OpenedFile { file, path, _directory: Arc::clone(directory) }))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> Result<u64> {
+        let metadata = self.file.metadata();
+        metadata.map(|it| it.len()).map_err(|source| DeviceError::io("measure", &self.path, source))
+    }
+
+    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|source| DeviceError::io("read", &self.path, source))
+    }
+
+    pub(super) fn will_read(&self, offset: u64, bytes: u64) {
+        advise(&self.file, offset, bytes, libc::POSIX_FADV_WILLNEED);
+    }
+}
+
+/// A file that is read and written through the page cache.
+#[derive(Debug)]
+pub(super) struct RewrittenFile {
+    file: File,
+    path: PathBuf,
+    _directory: Arc<Directory>,
+}
+
+impl RewrittenFile {
+    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|source| DeviceError::io("read", &self.path, source))
+    }
+
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(|source| DeviceError::io("write to", &self.path, source))
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|source| DeviceError::io("sync", &self.path, source))
+    }
+}
+
+/// Advice is a hint: what comes of it does not matter.
+fn advise(file: &File, offset: u64, bytes: u64, advice: libc::c_int) {
+    // SAFETY: advice on an open descriptor.
+    let _ =
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as libc::off_t, bytes as libc::off_t, advice) };
+}

@@ -1,0 +1,405 @@
+//! The capacity tier on a file system and simulated: the same calls, the same answers; and what crashes and faults leave.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::error::DeviceError;
+use crate::{CrashModel, Fault, FileCall, Image, Random, Refusal, Survivors, SyncOf, TierBytes};
+
+/// A directory of this test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("hedgerow-capacity-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sim() -> CrashSim {
+    CrashSim::new(CrashModel::Pages, 8 << 20)
+}
+
+fn on_each_medium(test: impl Fn(&CapacityTier)) {
+    let scratch = Scratch::new();
+    test(&CapacityTier::open(&scratch.0).unwrap());
+    test(&CapacityTier::simulated(&sim()));
+}
+
+fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::from_seed(seed);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+fn write(tier: &CapacityTier, name: &str, bytes: &[u8]) -> Result<CapacityFile> {
+    let mut file = tier.create(name)?;
+    file.append(bytes)?;
+    file.finish()
+}
+
+#[test]
+fn what_was_appended_is_read_again() {
+    on_each_medium(|tier| {
+        let bytes = random_bytes(1, 3 * STEP_BYTES + 4321);
+        let mut file = tier.create("one").unwrap();
+        let (mut rest, mut random) = (&bytes[..], Random::from_seed(2));
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at((random.below(200_000) as usize).min(rest.len()));
+            file.append(now).unwrap();
+            rest = later;
+            assert_eq!(file.bytes() as usize, bytes.len() - rest.len());
+        }
+        let file = file.finish().unwrap();
+        let whole = bytes.len().next_multiple_of(CAPACITY_PAGE_BYTES);
+        assert_eq!(file.bytes().unwrap() as usize, whole);
+        let mut read = vec![1; whole];
+        file.read_at(0, &mut read).unwrap();
+        assert_eq!(read[..bytes.len()], bytes);
+        assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
+        let (mut here, mut there) = ([0; 5], [0; 9000]);
+        let mut reads = [
+            FileRead { file: &file, offset: 4094, bytes: &mut here },
+            FileRead { file: &file, offset: (STEP_BYTES - 3) as u64, bytes: &mut there },
+        ];
+        CapacityFile::read_many(&mut reads).unwrap();
+        assert_eq!((&here[..], &there[..]), (&bytes[4094..4099], &bytes[STEP_BYTES - 3..][..9000]));
+        assert!(matches!(file.read_at(whole as u64 - 1, &mut [0; 2]), Err(DeviceError::Io { .. })));
+    });
+}
+
+#[test]
+fn pages_are_filled_and_nothing_makes_an_empty_file() {
+    on_each_medium(|tier| {
+        let mut file = tier.create("pages").unwrap();
+        file.append(b"first").unwrap();
+        file.fill_page().unwrap();
+        file.fill_page().unwrap();
+        assert_eq!(file.bytes() as usize, CAPACITY_PAGE_BYTES);
+        file.append(&vec![7; STEP_BYTES - CAPACITY_PAGE_BYTES - 1]).unwrap();
+        file.fill_page().unwrap();
+        assert_eq!(file.bytes() as usize, STEP_BYTES);
+        assert_eq!(file.finish().unwrap().bytes().unwrap() as usize, STEP_BYTES);
+        assert_eq!(tier.create("empty").unwrap().finish().unwrap().bytes().unwrap(), 0);
+    });
+}
+
+#[test]
+fn names_lead_to_files_until_they_are_removed() {
+    on_each_medium(|tier| {
+        let file = write(tier, "a", b"a").unwrap();
+        write(tier, "b", b"b").unwrap();
+        tier.sync_names().unwrap();
+        let mut names = tier.names().unwrap();
+        names.sort();
+        assert_eq!(names, ["a", "b"]);
+        assert!(matches!(tier.create("a"), Err(DeviceError::Io { .. })), "there is one");
+        assert!(matches!(tier.create_allocated("a", 1), Err(DeviceError::Io { .. })), "there is one");
+        tier.remove("a").unwrap();
+        assert!(tier.remove("a").is_err() && tier.open_file("a").is_err());
+        let mut byte = [0];
+        file.read_at(0, &mut byte).unwrap();
+        assert_eq!(&byte, b"a", "who has it open reads on");
+        write(tier, "a", b"another").unwrap();
+        file.read_at(0, &mut byte).unwrap();
+        tier.open_file("a").unwrap().read_at(1, &mut byte).unwrap();
+        assert_eq!(&byte, b"n");
+        assert!(tier.free_bytes().is_none_or(|free| free > 0));
+    });
+}
+
+#[test]
+#[should_panic(expected = "no name of a file")]
+fn a_name_does_not_lead_out_of_the_directory() {
+    let _ = CapacityTier::simulated(&sim()).create("../up");
+}
+
+#[test]
+fn an_allocated_file_is_written_anywhere() {
+    on_each_medium(|tier| {
+        let file = tier.create_allocated("fixed", 10_000).unwrap();
+        file.write_at(9_990, b"the end").unwrap();
+        file.sync().unwrap();
+        drop(file);
+        let file = tier.open_allocated("fixed").unwrap();
+        let mut bytes = vec![1; 10_000];
+        file.read_at(0, &mut bytes).unwrap();
+        assert_eq!((file.bytes(), &bytes[9_989..9_998]), (10_000, &b"\0the end\0"[..]));
+        assert!(bytes[..9_989].iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+#[should_panic(expected = "2 bytes at 3 of 4")]
+fn an_allocated_file_is_not_written_beyond_its_end() {
+    let _ = CapacityTier::simulated(&sim()).create_allocated("fixed", 4).unwrap().write_at(3, b"12");
+}
+
+#[test]
+fn a_directory_is_open_once_for_writing_or_often_for_reading() {
+    let scratch = Scratch::new();
+    assert!(matches!(CapacityTier::open_read_only(&scratch.0), Err(DeviceError::Io { .. })));
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    let file = write(&tier, "a", b"a").unwrap();
+    assert!(matches!(CapacityTier::open(&scratch.0), Err(DeviceError::Locked { .. })));
+    assert!(matches!(CapacityTier::open_read_only(&scratch.0), Err(DeviceError::Locked { .. })));
+    drop(tier);
+    assert!(
+        matches!(CapacityTier::open(&scratch.0), Err(DeviceError::Locked { .. })),
+        "a file of it is open"
+    );
+    drop(file);
+    let reader = CapacityTier::open_read_only(&scratch.0).unwrap();
+    let _other = CapacityTier::open_read_only(&scratch.0).unwrap();
+    assert!(matches!(CapacityTier::open(&scratch.0), Err(DeviceError::Locked { .. })));
+    reader.open_file("a").unwrap().read_at(0, &mut [0]).unwrap();
+    for refused in [
+        reader.create("b").map(drop),
+        reader.create_allocated("b", 1).map(drop),
+        reader.open_allocated("a").map(drop),
+        reader.remove("a"),
+        reader.sync_names(),
+    ] {
+        assert!(matches!(refused, Err(DeviceError::ReadOnly { .. })));
+    }
+}
+
+/// As where direct writes are refused.
+#[test]
+fn a_file_is_written_through_the_page_cache_where_it_must_be() {
+    let scratch = Scratch::new();
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    let bytes = random_bytes(3, STEP_BYTES + 5000);
+    let mut file = tier.create("buffered").unwrap();
+    let Target::Directory(writer) = &mut file.target else { panic!("on a file system") };
+    writer.make_buffered().unwrap();
+    file.append(&bytes).unwrap();
+    let mut read = vec![0; bytes.len()];
+    file.finish().unwrap().read_at(0, &mut read).unwrap();
+    assert_eq!(read, bytes);
+}
+
+/// What each kind of crash leaves at each place of the log.
+fn images(sim: &CrashSim) -> Vec<Image> {
+    let mut walk = sim.walk();
+    let mut images = Vec::new();
+    loop {
+        images.extend(walk.images(&Survivors::EACH, 1));
+        images.extend((0..20).map(|seed| walk.image(Survivors::Random, seed)));
+        if !walk.next_op() {
+            return images;
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_takes_what_was_not_synced_and_no_more() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let bytes = [random_bytes(4, 3 * CAPACITY_PAGE_BYTES), random_bytes(5, 2 * CAPACITY_PAGE_BYTES)];
+    let mut marks = Vec::new();
+    for (name, bytes) in ["a", "b"].iter().zip(&bytes) {
+        write(&tier, name, bytes).unwrap();
+        let synced = sim.ops();
+        tier.sync_names().unwrap();
+        marks.push((synced, sim.ops()));
+    }
+    tier.remove("a").unwrap();
+    let (mut partial, mut lengths) = (0, 0);
+    for image in images(&sim) {
+        for ((name, bytes), (synced, named)) in ["a", "b"].iter().zip(&bytes).zip(&marks) {
+            let left = image.read_file(name);
+            if image.op_index >= *named && !(*name == "a" && image.op_index == sim.ops()) {
+                assert_eq!(left.as_ref(), Some(bytes), "{name} at {}", image.op_index);
+            } else if image.op_index >= *synced {
+                assert!(left.is_none_or(|left| left == *bytes), "{name} is whole where its name is");
+            } else if let Some(left) = left {
+                lengths += u32::from(left.len() != bytes.len());
+                partial += u32::from(left.len() == bytes.len() && left != *bytes);
+            }
+        }
+    }
+    assert!(partial > 0 && lengths > 0, "no crash fell into a file: {partial}, {lengths}");
+    let left = |kind| {
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        walk.image(kind, 0).file_names()
+    };
+    assert_eq!((left(Survivors::None).len(), left(Survivors::All)), (2, vec!["b".to_owned()]));
+}
+
+/// The order of two syncs holds between the two tiers: what the second covers is never there without what the first does.
+#[test]
+fn one_crash_cuts_both_tiers_at_one_moment() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let fast = crate::FastTier::simulated(&sim);
+    fast.grow(4096).unwrap();
+    // SAFETY: this thread alone uses the tier, and holds no slice of it.
+    let fast = unsafe { TierBytes::new(Arc::new(fast)) }.unwrap();
+    write(&tier, "rows", b"rows").unwrap();
+    tier.sync_names().unwrap();
+    fast.write(0, 8, |place| place.copy_from_slice(b"the root"));
+    fast.persist(0, 8).unwrap();
+    tier.remove("rows").unwrap();
+    let (mut with, mut without) = (0, 0);
+    for image in images(&sim) {
+        let has_root = image.read(0, 8) == b"the root";
+        let has_rows = image.read_file("rows").is_some_and(|bytes| bytes.starts_with(b"rows"));
+        if has_root && image.op_index < sim.ops() {
+            assert!(has_rows, "the root without its rows at {}", image.op_index);
+            with += 1;
+        }
+        without += u32::from(has_rows && !has_root);
+    }
+    assert!(with > 0 && without > 0, "{with}, {without}");
+}
+
+#[test]
+fn a_killed_process_leaves_all_and_the_next_syncs_it() {
+    let sim = sim();
+    let mut file = CapacityTier::simulated(&sim).create("a").unwrap();
+    file.append(&[1; STEP_BYTES]).unwrap();
+    drop(file);
+    let next = CrashSim::from_image(&sim.process_kill());
+    let tier = CapacityTier::simulated(&next);
+    assert_eq!(tier.open_file("a").unwrap().bytes().unwrap() as usize, STEP_BYTES);
+    let cut = |sim: &CrashSim| {
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        CrashSim::from_image(&walk.image(Survivors::None, 0))
+    };
+    assert!(CapacityTier::simulated(&cut(&next)).names().unwrap().is_empty(), "the name is not durable");
+    tier.sync_names().unwrap();
+    let after = CapacityTier::simulated(&cut(&next));
+    assert_eq!(after.open_file("a").unwrap().bytes().unwrap(), 0, "nor are the bytes");
+    let file = after.create_allocated("b", 100).unwrap();
+    file.write_at(0, b"b").unwrap();
+    file.sync().unwrap();
+    after.sync_names().unwrap();
+}
+
+#[test]
+fn each_call_can_be_refused_once_or_for_good() {
+    for refusal in [Refusal::Io, Refusal::NoSpace] {
+        for call in [
+            FileCall::Create,
+            FileCall::Write,
+            FileCall::Sync,
+            FileCall::SyncNames,
+            FileCall::Remove,
+            FileCall::Read,
+        ] {
+            let sim = sim();
+            let tier = CapacityTier::simulated(&sim);
+            write(&tier, "there", b"there").unwrap();
+            let calls = || {
+                let mut file = tier.create("new")?;
+                let written = file.append(&[1; STEP_BYTES]);
+                let synced = file.finish().map(drop);
+                let read = tier.open_file("there").and_then(|file| file.read_at(0, &mut [0; 5]));
+                [written, synced, tier.sync_names(), tier.remove("new"), read]
+                    .into_iter()
+                    .collect::<Result<()>>()
+            };
+            for sticky in [false, true] {
+                sim.fail_file_calls(call, Fault { after: 0, sticky, refusal });
+                let is_full = matches!(calls(), Err(DeviceError::TargetFull { .. }));
+                assert_eq!(is_full, refusal == Refusal::NoSpace, "{call:?}");
+                assert_eq!(
+                    calls().is_err(),
+                    sticky || call == FileCall::Remove,
+                    "{call:?}: what was left has the name"
+                );
+                sim.clear_faults();
+                let _ = tier.remove("new");
+                calls().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn files_and_the_fast_tier_share_the_disk() {
+    let sim = sim();
+    sim.limit_disk(3 << 20);
+    let tier = CapacityTier::simulated(&sim);
+    let fast = crate::FastTier::simulated(&sim);
+    fast.grow(1 << 20).unwrap();
+    write(&tier, "a", &[1; 1 << 20]).unwrap();
+    assert_eq!(tier.free_bytes(), Some(1 << 20));
+    assert!(matches!(write(&tier, "b", &[1; 3 << 19]), Err(DeviceError::TargetFull { .. })));
+    tier.remove("b").unwrap();
+    assert!(matches!(fast.grow(5 << 19), Err(DeviceError::Full { .. })));
+    tier.remove("a").unwrap();
+    fast.grow(3 << 20).unwrap();
+}
+
+#[test]
+fn a_sync_that_lies_is_seen_by_a_power_cut() {
+    for (lie, left) in [
+        ((|of| of == SyncOf::File("a")) as fn(SyncOf<'_>) -> bool, Some(0)),
+        (|of| of == SyncOf::Names, None),
+        (|_| false, Some(CAPACITY_PAGE_BYTES)),
+    ] {
+        let sim = sim();
+        sim.lie_about_file_syncs(Some(lie));
+        let tier = CapacityTier::simulated(&sim);
+        write(&tier, "a", b"a").unwrap();
+        tier.sync_names().unwrap();
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        assert_eq!(walk.image(Survivors::None, 0).read_file("a").map(|bytes| bytes.len()), left);
+    }
+}
+
+#[test]
+fn a_failed_sync_leaves_pages_that_no_later_one_writes() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let file = tier.create_allocated("a", 8192).unwrap();
+    tier.sync_names().unwrap();
+    file.write_at(0, b"lost").unwrap();
+    sim.fail_file_calls(FileCall::Sync, Fault { after: 0, sticky: false, refusal: Refusal::Io });
+    assert!(file.sync().is_err());
+    file.write_at(4096, b"kept").unwrap();
+    file.sync().unwrap();
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let left = walk.image(Survivors::None, 0).read_file("a").unwrap();
+    assert_eq!((&left[..4], &left[4096..4100]), (&[0; 4][..], &b"kept"[..]));
+}
+
+#[test]
+fn a_decayed_byte_is_seen_at_once_and_after_a_crash() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let file = write(&tier, "a", b"abc").unwrap();
+    tier.sync_names().unwrap();
+    sim.corrupt_file("a", 1, 0x20);
+    sim.corrupt_file("a", 1 << 20, 1);
+    sim.corrupt_file("b", 0, 1);
+    let mut bytes = [0; 3];
+    file.read_at(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"aBc");
+    let mut image = sim.process_kill();
+    let before = image.fingerprint();
+    assert_eq!(&image.read_file("a").unwrap()[..3], b"aBc");
+    image.corrupt_file("a", 0, 0x20);
+    assert_ne!(image.fingerprint(), before);
+    CapacityTier::simulated(&CrashSim::from_image(&image))
+        .open_file("a")
+        .unwrap()
+        .read_at(0, &mut bytes)
+        .unwrap();
+    assert_eq!(&bytes, b"ABc");
+}
