@@ -79,10 +79,12 @@ fn put_off(
     (start, started): (usize, Instant),
 ) -> Instant {
     let ended = Instant::now();
+    let before = server.look_ups_before.take();
+    let look_ups = before.map(|before| server.take_back_look_ups(before)).unwrap_or_default();
     if matches!(wants, Wants::Step(_, Step::Commit | Step::Check)) {
         let session = &mut server.sessions[client];
         let (reply, exec) = (out.split_off(start), session.ran.take());
-        session.held = Some(HeldReply { reply, command, took: ended - started, exec });
+        session.held = Some(HeldReply { reply, command, took: ended - started, exec, look_ups });
     } else {
         out.truncate(start);
     }
@@ -97,7 +99,9 @@ fn tell_held(server: &mut Server, client: usize, args: Args<'_>, out: &mut Vec<u
     let start = out.len();
     if let Some(held) = server.sessions[client].held.take() {
         out.extend_from_slice(&held.reply);
-        if held.exec.is_some() {
+        server.count_look_ups(held.look_ups);
+        if let Some(ran) = &held.exec {
+            server.count_tally(&ran.tally);
             server.unwatch(client);
         }
         let completed = Completed { command: held.command, took: held.took, wrote: true, start };
@@ -207,6 +211,7 @@ fn run(
 #[cold]
 #[inline(never)]
 fn prepare_attempt(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
+    context.server.look_ups_before = Some(context.server.look_ups());
     if let Keyspace::Pairs(keys) = &context.server.keyspace {
         match &context.server.sessions[context.client].multi {
             // Those of its commands, which must not be looked for in other databases than they are in.

@@ -20,10 +20,10 @@ use super::keyspace::wants::Wants;
 use super::limits;
 use super::reply::Reply;
 use super::resp::Args;
-use super::session::{Session, WaitsFor};
+use super::session::{Ran, Session, WaitsFor};
 use super::settings::Settings;
 use super::slowlog::{Slow, SlowLog};
-use super::stats::{Errors, Rates, Totals};
+use super::stats::{Calls, Errors, LookUps, Rates, Tally, Totals};
 use crate::process::Memory;
 
 /// Counters of INFO.
@@ -45,16 +45,6 @@ pub struct Counters {
     pub waits_for_rows: u64,
     /// Expired keys counted before the counters were reset.
     pub expired_before: u64,
-}
-
-/// Calls of one command.
-#[derive(Debug, Default, Clone, Copy)]
-#[allow(missing_docs)]
-pub struct Calls {
-    pub calls: u64,
-    pub microseconds_x1000: u64,
-    pub rejected: u64,
-    pub failed: u64,
 }
 
 /// Samples of one latency event: second, ms.
@@ -110,6 +100,8 @@ pub struct Server {
     pub missing: Option<Missing>,
     /// Where it waits for a step of its attempt.
     pub attempt: Option<(Box<Attempt>, Step)>,
+    /// The look-ups before it, if it may be given again after it has counted some.
+    pub look_ups_before: Option<LookUps>,
     /// Clients to disconnect.
     pub kills: Vec<usize>,
     /// Commands of clients wait for its end.
@@ -196,6 +188,7 @@ impl Server {
             shutdown: None,
             missing: None,
             attempt: None,
+            look_ups_before: None,
             kills: Vec::new(),
             paused: None,
             resumes: false,
@@ -293,6 +286,34 @@ impl Server {
         }
     }
 
+    /// The look-ups so far.
+    pub fn look_ups(&self) -> LookUps {
+        LookUps { hits: self.counters.hits, misses: self.counters.misses }
+    }
+
+    /// Takes back the look-ups since then, and gives them.
+    pub fn take_back_look_ups(&mut self, before: LookUps) -> LookUps {
+        let now = self.look_ups();
+        // The command may have set them to zero.
+        self.counters.hits = now.hits.min(before.hits);
+        self.counters.misses = now.misses.min(before.misses);
+        LookUps { hits: now.hits.saturating_sub(before.hits), misses: now.misses.saturating_sub(before.misses) }
+    }
+
+    /// Counts look-ups that were taken back.
+    pub fn count_look_ups(&mut self, look_ups: LookUps) {
+        self.counters.hits += look_ups.hits;
+        self.counters.misses += look_ups.misses;
+    }
+
+    /// Counts the commands of a transaction that will not run again.
+    pub fn count_tally(&mut self, tally: &Tally) {
+        for (command, counted) in &tally.calls {
+            self.calls[*command].add(counted);
+        }
+        self.counters.errors.add(&tally.errors);
+    }
+
     /// Records what a command waits for that has changed nothing.
     #[cold]
     pub fn put_off(&mut self, client: usize, wants: Wants) {
@@ -324,8 +345,9 @@ impl Server {
             return;
         }
         let held = session.held.take();
-        if let Some((multi, db)) = held.and_then(|held| held.exec) {
-            // What its commands chose is as undone as what they changed. Of one that failed the queue goes when that is told.
+        if let Some(Ran { multi, db, .. }) = held.and_then(|held| held.exec) {
+            // What its commands chose is as undone as what they changed, and what they counted for is not counted. Of one that failed the queue
+            // goes when that is told.
             (session.multi, session.db) = (Some(multi), db);
         }
         match ended {

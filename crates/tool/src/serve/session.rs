@@ -11,6 +11,7 @@ use super::keyspace::Watched;
 use super::keyspace::pairs::attempt::Attempt;
 use super::keyspace::wants::Tries;
 use super::resp::OwnedArgs;
+use super::stats::{LookUps, Tally};
 
 /// What CLIENT REPLY asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +57,17 @@ impl Multi {
     pub fn selects(&self) -> bool {
         self.queue.iter().any(|queued| queued.command.full_name() == "select")
     }
+}
+
+/// A transaction that was run, and may be run again: what it read may have changed.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its commands.
+    pub multi: Multi,
+    /// The database it began in.
+    pub db: usize,
+    /// What its commands count for once it is answered.
+    pub tally: Tally,
 }
 
 /// The keys that a client watches.
@@ -131,8 +143,8 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// A transaction being queued.
     pub multi: Option<Multi>,
-    /// One that EXEC has just run, with the database it began in, if its changes are not there yet.
-    pub ran: Option<(Multi, usize)>,
+    /// One that EXEC has just run, if its changes are not there yet.
+    pub ran: Option<Ran>,
     /// Keys whose change makes EXEC refuse.
     pub watched: WatchedKeys,
     /// Whether to disconnect it once its replies are sent.
@@ -183,8 +195,10 @@ pub struct HeldReply {
     pub command: Option<&'static Command>,
     /// How long it took.
     pub took: Duration,
-    /// The transaction that it is the end of, with the database it began in.
-    pub exec: Option<(Multi, usize)>,
+    /// The transaction that it is the end of.
+    pub exec: Option<Ran>,
+    /// What it looked up.
+    pub look_ups: LookUps,
 }
 
 /// The buffers of a client's connection, in bytes.

@@ -39,10 +39,68 @@ impl Errors {
         }
     }
 
+    /// Counts what was counted apart.
+    pub fn add(&mut self, others: &Errors) {
+        self.total += others.total;
+        for (code, count) in others.counts() {
+            let code = if self.counts.contains_key(code) || self.counts.len() < CODES_MAX { code } else { OTHER };
+            *self.counts.entry(code.into()).or_default() += count;
+        }
+    }
+
     /// The codes met so far and how often, in the order of their letters.
     pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.counts.iter().map(|(code, count)| (&**code, *count))
     }
+}
+
+/// Calls of one command.
+#[derive(Debug, Default, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Calls {
+    pub calls: u64,
+    pub microseconds_x1000: u64,
+    pub rejected: u64,
+    pub failed: u64,
+}
+
+impl Calls {
+    /// Counts what was counted apart.
+    pub fn add(&mut self, others: &Calls) {
+        self.calls += others.calls;
+        self.microseconds_x1000 += others.microseconds_x1000;
+        self.rejected += others.rejected;
+        self.failed += others.failed;
+    }
+}
+
+/// What the commands of a transaction count for once it is answered: until then it may run again.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// By the command's number.
+    pub calls: BTreeMap<usize, Calls>,
+    /// Their error replies.
+    pub errors: Errors,
+}
+
+impl Tally {
+    /// Counts a call of a command that took so long, and why it failed, if it did.
+    pub fn count(&mut self, command: usize, took: Duration, failure: Option<&str>) {
+        let failed = u64::from(failure.is_some());
+        let call = Calls { calls: 1, microseconds_x1000: took.as_nanos() as u64, rejected: 0, failed };
+        self.calls.entry(command).or_default().add(&call);
+        if let Some(failure) = failure {
+            self.errors.count(failure);
+        }
+    }
+}
+
+/// Keys that were looked up, and were there or not.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct LookUps {
+    pub hits: u64,
+    pub misses: u64,
 }
 
 /// Totals at one moment.
@@ -116,6 +174,13 @@ mod tests {
         assert_eq!(errors.counts().count(), CODES_MAX);
         assert_eq!(errors.total, 1005);
         assert_eq!(errors.counts().map(|(_, count)| count).sum::<u64>(), 1005);
+        let mut others = Errors::default();
+        others.count("ERR syntax error");
+        (0..1000).for_each(|i| others.count(&format!("OTHERCODE{i} text")));
+        errors.add(&others);
+        assert_eq!(errors.counts().count(), CODES_MAX);
+        assert_eq!((errors.total, errors.counts().find(|(code, _)| *code == "ERR")), (2006, Some(("ERR", 3))));
+        assert_eq!(errors.counts().map(|(_, count)| count).sum::<u64>(), 2006);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The server over a store of pairs where a command, a key or a pair is not as usual: transactions that look at more than their key, damage, names, many of
 //! something.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_row::backend::{Answer, Backend, Command, Expect, pair_key};
-use hedgerow_sim::eventually;
+use hedgerow_sim::{BackendFault, FailingBackend, eventually};
 
-use crate::client::{Server, clock};
+use crate::client::{Client, Server, clock};
 use crate::slow_pairs::SlowBackend;
 
 fn server() -> Server {
@@ -263,4 +265,41 @@ fn the_sweep_has_its_turn() {
 
 fn number(reply: &str) -> u64 {
     reply.parse().unwrap()
+}
+
+/// A number of INFO.
+fn info(client: &mut Client, name: &str) -> u64 {
+    let text = client.run("INFO all");
+    let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    let value = line.split(',').next().unwrap();
+    value.trim_start_matches("calls=").trim_start_matches("count=").parse().unwrap()
+}
+
+/// Commands count once, however often they had to be given again: for want of rows, or since somebody came first.
+#[test]
+fn what_is_given_again_counts_once() {
+    let (memory, fails_at) = (MemoryBackend::default(), Arc::new(AtomicU64::new(u64::MAX)));
+    let at = Arc::clone(&fails_at);
+    let decide = move |command| (command == at.load(Ordering::SeqCst)).then_some(BackendFault::Conflict);
+    let failing = FailingBackend::new(Arc::new(memory), decide);
+    let server = Server::start_over_pairs(&failing, &clock(), &[]);
+    let mut client = server.client();
+    client.script(&[("SET k0 1", "OK"), ("SET x 1", "OK"), ("CONFIG RESETSTAT", "OK"), ("MULTI", "OK")]);
+    // More than are fetched at once: those before the first that is not there run again.
+    (0..300).for_each(|n| assert_eq!(client.run(&format!("GET k{n}")), "QUEUED"));
+    client.script(&[("HGET k0 f", "QUEUED"), ("HGET k0 g", "QUEUED")]);
+    assert!(client.run("EXEC").contains("WRONGTYPE"));
+    let counted = |client: &mut Client, names: [&str; 3]| names.map(|name| info(client, name));
+    assert_eq!(counted(&mut client, ["cmdstat_get", "cmdstat_hget", "cmdstat_exec"]), [300, 2, 1]);
+    assert_eq!(counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]), [1, 299, 2]);
+    client.script(&[("MULTI", "OK"), ("GET x", "QUEUED"), ("INCR x", "QUEUED"), ("HGET x f", "QUEUED")]);
+    // The table and the row are got; then comes the change.
+    fails_at.store(failing.commands() + 2, Ordering::SeqCst);
+    assert!(client.run("EXEC").starts_with("[\"1\", 2, (WRONGTYPE"));
+    assert!(failing.commands() > fails_at.load(Ordering::SeqCst) + 2, "it was done again");
+    assert_eq!(counted(&mut client, ["cmdstat_get", "cmdstat_incr", "cmdstat_exec"]), [301, 1, 2]);
+    assert_eq!(counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]), [2, 299, 3]);
+    fails_at.store(failing.commands() + 2, Ordering::SeqCst);
+    client.script(&[("GETSET x 7", "\"2\""), ("GET x", "\"7\"")]);
+    assert_eq!(counted(&mut client, ["cmdstat_getset", "keyspace_hits", "keyspace_misses"]), [1, 4, 299]);
 }

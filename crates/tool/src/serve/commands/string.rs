@@ -8,6 +8,7 @@ use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
 use crate::serve::server::Context;
+use crate::serve::stats::LookUps;
 
 /// GET key
 pub fn get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
@@ -28,18 +29,21 @@ pub fn get(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 pub fn mget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     context.reply.array(args.len() - 1);
+    // Counted at the end: a command that lacks something is given again.
+    let (mut hits, mut misses) = (0, 0);
     for key in args.from(1).iter() {
         let reply = &mut context.reply;
         let found = match context.server.keyspace.string(db, key, |value, _| reply.bulk(value)) {
             Err(failure) if failure == Failure::WRONG_TYPE => None,
             other => other?,
         };
-        context.count_look_up(found.is_some());
+        *(if found.is_some() { &mut hits } else { &mut misses }) += 1;
         if found.is_none() {
             context.reply.null();
         }
         context.reply.check(0)?;
     }
+    context.server.count_look_ups(LookUps { hits, misses });
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use crate::serve::keyspace::Keyspace;
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::Context;
-use crate::serve::session::{Multi, Queued};
+use crate::serve::session::{Multi, Queued, Ran};
+use crate::serve::stats::Tally;
 
 /// MULTI
 pub fn multi(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
@@ -99,19 +100,22 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     // A command of the transaction may be UNWATCH.
     let watched = std::mem::take(&mut context.session().watched);
-    let done = run_all(context, &multi);
+    let (mut tally, look_ups) = (Tally::default(), context.server.look_ups());
+    let done = run_all(context, &multi, &mut tally);
     let wants_again = context.server.keyspace.wants_again();
     context.server.keyspace.check_reads();
     let may_run_again = done.is_ok() && context.server.keyspace.waits_to_be_answered();
     let session = context.session();
     session.watched = watched;
     if wants_again {
-        // Nothing was changed: EXEC will be given again.
+        // Nothing was changed: EXEC will be given again, and counts then.
         (session.multi, session.db) = (Some(multi), db);
+        context.server.take_back_look_ups(look_ups);
     } else if may_run_again {
         // It may be.
-        session.ran = Some((multi, db));
+        session.ran = Some(Ran { multi, db, tally });
     } else {
+        context.server.count_tally(&tally);
         context.server.unwatch(context.client);
     }
     done
@@ -149,12 +153,12 @@ fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
     Ok(false)
 }
 
-fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
+fn run_all(context: &mut Context<'_>, multi: &Multi, tally: &mut Tally) -> Outcome<()> {
     let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());
     for queued in &multi.queue {
-        run_queued(context, queued);
+        run_queued(context, queued, tally);
         if context.server.keyspace.wants_again() {
             context.server.keyspace.abandon(is_batch);
             return Err(Failure::NOT_YET);
@@ -170,7 +174,7 @@ fn run_all(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
     Ok(())
 }
 
-fn run_queued(context: &mut Context<'_>, queued: &Queued) {
+fn run_queued(context: &mut Context<'_>, queued: &Queued, tally: &mut Tally) {
     let start = context.reply.len();
     let Queued { command, args } = queued;
     let started = Instant::now();
@@ -178,14 +182,11 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued) {
     if context.server.keyspace.wants_again() {
         return;
     }
-    let calls = &mut context.server.calls[command.index()];
-    calls.calls += 1;
-    calls.microseconds_x1000 += started.elapsed().as_nanos() as u64;
-    if let Err(failure) = outcome {
-        calls.failed += 1;
+    let failure = outcome.as_ref().err().map(Failure::as_str);
+    tally.count(command.index(), started.elapsed(), failure);
+    if let Some(failure) = failure {
         context.reply.truncate(start);
-        context.reply.error(failure.as_str());
-        context.server.counters.errors.count(failure.as_str());
+        context.reply.error(failure);
     }
 }
 
