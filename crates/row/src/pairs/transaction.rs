@@ -411,6 +411,12 @@ impl Transaction {
         !self.wanted.borrow().is_empty()
     }
 
+    /// Whether something is to be made, cleared or taught names with the next fetch: that happens for everybody, whatever becomes of this attempt.
+    pub fn wants_changes(&self) -> bool {
+        let changes = |want: &Want| matches!(want, Want::Create(..) | Want::Learn(..) | Want::Clear(_));
+        self.wanted.borrow().iter().any(changes)
+    }
+
     /// Records what is not at hand.
     fn want(&self, want: Want) -> Error {
         let mut wanted = self.wanted.borrow_mut();

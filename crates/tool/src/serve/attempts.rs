@@ -220,15 +220,25 @@ impl Attempts {
         })
     }
 
-    /// Stops the thread once it has done what was asked of it.
-    pub fn stop(&mut self) {
-        self.0.stop();
+    /// Stops the thread once it has done what was asked of it; but not later than [`limits::STORE_PATIENCE`] from now, whether the store
+    /// answers or not. Says whether all of it was done.
+    pub fn stop(&mut self) -> bool {
+        let is_done = self.0.stop_within(limits::STORE_PATIENCE);
+        if !is_done {
+            self.forget_wanted();
+        }
+        is_done
+    }
+
+    fn forget_wanted(&self) {
+        self.0.with(|queue| queue.wanted.clear());
     }
 }
 
 impl Drop for Attempts {
     fn drop(&mut self) {
         // Nobody is left to be told.
-        self.0.with(|queue| queue.wanted.clear());
+        self.forget_wanted();
+        self.0.stop_within(limits::STORE_PATIENCE);
     }
 }

@@ -21,6 +21,7 @@ use slab::Slab;
 use super::attempts::{Advanced, Attempts, Job};
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
+use super::failure::Failure;
 use super::keyspace::Keyspace;
 use super::limits;
 use super::persister::Persister;
@@ -350,7 +351,7 @@ impl EventLoop {
                     }
                     return;
                 }
-                Executed::WaitsFor(WaitsFor::Step) => {
+                Executed::WaitsFor(WaitsFor::Step | WaitsFor::Change) => {
                     let client = (key, self.server.sessions[key].id);
                     if let Some((attempt, step)) = self.server.attempt.take() {
                         self.steps.push(Job { client, attempt, step });
@@ -502,7 +503,7 @@ impl EventLoop {
     fn finish_steps(&mut self) {
         let Some(attempts) = &self.attempts else { return };
         for Advanced { client: (key, id), attempt, step, ended } in attempts.ended() {
-            let waits = |s: &Session| s.id == id && s.waits_for == Some(WaitsFor::Step);
+            let waits = |s: &Session| s.id == id && s.waits_for_store();
             if !self.server.sessions.get(key).is_some_and(waits) {
                 continue;
             }
@@ -624,14 +625,43 @@ impl EventLoop {
         }
     }
 
+    /// Tells those whose changes the store has not answered, at the end, that nobody knows what became of them. What was only to be read is not
+    /// answered, like all that was not begun.
+    fn give_up_steps(&mut self) {
+        let patience = limits::STORE_PATIENCE.as_secs();
+        let why = format!("the server stops, and the store has not answered for {patience} seconds");
+        let failure = Failure::from(hedgerow::Error::new(hedgerow::ErrorKind::Indeterminate, why));
+        let (mut changes, mut waiting) = (0, 0);
+        for (key, session) in &mut self.server.sessions {
+            waiting += usize::from(session.waits_for_store());
+            if session.waits_for != Some(WaitsFor::Change) {
+                continue;
+            }
+            changes += 1;
+            self.server.counters.errors.count(failure.as_str());
+            if let Some(connection) = self.connections.get_mut(key)
+                && session.reply_mode == ReplyMode::On
+            {
+                Reply::new(&mut connection.output, session.resp3).error(failure.as_str());
+            }
+        }
+        eprintln!(
+            "hedgerow: stopping, though the store has not answered for {patience} seconds: {waiting} commands were under way; {changes} of \
+             them may have been done, or not, and their clients are told so"
+        );
+    }
+
     /// Stops accepting, lets clients have the replies to what was done, persists.
     fn stop(mut self, mut events: Events) -> io::Result<Server> {
         self.listeners.clear();
         self.tiered.iter_mut().for_each(|workers| workers.persister.stop());
         self.finish_syncs();
         self.report_failed_sync();
-        self.attempts.iter_mut().for_each(Attempts::stop);
+        let store_has_answered = self.attempts.as_mut().is_none_or(Attempts::stop);
         self.finish_steps();
+        if !store_has_answered {
+            self.give_up_steps();
+        }
         self.tell_held();
         let deadline = Instant::now() + STOP_PATIENCE;
         loop {

@@ -43,6 +43,8 @@ pub const PREFETCHED_KEYS_MAX: usize = 64;
 pub const READ_CHECKS_MAX: u32 = 256;
 /// Commands of clients whose steps go on in one exchange with such a store.
 pub const EXCHANGED_ATTEMPTS_MAX: usize = 256;
+/// How long the server waits, when it stops, for what such a store has not answered yet.
+pub const STORE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the keys of one KEYS at a store of pairs, where they are in memory together.
 pub const KEYS_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a hash that is copied or renamed, with those that each of its fields takes besides: it is read into memory, and written

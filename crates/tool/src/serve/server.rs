@@ -297,7 +297,10 @@ impl Server {
         // The command may have set them to zero.
         self.counters.hits = now.hits.min(before.hits);
         self.counters.misses = now.misses.min(before.misses);
-        LookUps { hits: now.hits.saturating_sub(before.hits), misses: now.misses.saturating_sub(before.misses) }
+        LookUps {
+            hits: now.hits.saturating_sub(before.hits),
+            misses: now.misses.saturating_sub(before.misses),
+        }
     }
 
     /// Counts look-ups that were taken back.
@@ -331,7 +334,8 @@ impl Server {
                 self.missing = Some(missing);
             }
             Wants::Step(attempt, step) => {
-                session.waits_for = Some(WaitsFor::Step);
+                session.waits_for =
+                    Some(if attempt.may_change(step) { WaitsFor::Change } else { WaitsFor::Step });
                 self.attempt = Some((attempt, step));
             }
         }

@@ -182,8 +182,10 @@ pub enum WaitsFor {
     Space,
     /// Its rows are in memory.
     Rows,
-    /// Its attempt at a store of pairs has gone a step on.
+    /// Its attempt at a store of pairs has gone a step on, which changes nothing.
     Step,
+    /// And one that may change something: what becomes of it is not known before.
+    Change,
 }
 
 /// A command that is done as soon as its changes are there, and the reply to it.
@@ -266,6 +268,11 @@ impl Session {
         self.no_touch = false;
         self.reply_mode = ReplyMode::On;
         self.multi = None;
+    }
+
+    /// Whether its next command waits for a step of its attempt at a store of pairs.
+    pub fn waits_for_store(&self) -> bool {
+        matches!(self.waits_for, Some(WaitsFor::Step | WaitsFor::Change))
     }
 
     /// Bytes of memory the transaction, watches and a reply that waits take.

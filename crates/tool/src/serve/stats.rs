@@ -43,7 +43,8 @@ impl Errors {
     pub fn add(&mut self, others: &Errors) {
         self.total += others.total;
         for (code, count) in others.counts() {
-            let code = if self.counts.contains_key(code) || self.counts.len() < CODES_MAX { code } else { OTHER };
+            let code =
+                if self.counts.contains_key(code) || self.counts.len() < CODES_MAX { code } else { OTHER };
             *self.counts.entry(code.into()).or_default() += count;
         }
     }
@@ -179,7 +180,10 @@ mod tests {
         (0..1000).for_each(|i| others.count(&format!("OTHERCODE{i} text")));
         errors.add(&others);
         assert_eq!(errors.counts().count(), CODES_MAX);
-        assert_eq!((errors.total, errors.counts().find(|(code, _)| *code == "ERR")), (2006, Some(("ERR", 3))));
+        assert_eq!(
+            (errors.total, errors.counts().find(|(code, _)| *code == "ERR")),
+            (2006, Some(("ERR", 3)))
+        );
         assert_eq!(errors.counts().map(|(_, count)| count).sum::<u64>(), 2006);
     }
 

@@ -1,11 +1,12 @@
 //! A thread beside the event loop: a queue to it, answers from it, and the wake-up of the loop when there is one.
 //!
-//! Owns: starting, waking, stopping and joining. Promises: what was asked for before it is stopped is done before it has stopped;
-//! the loop is woken after each answer that is to wake it. Must not know what is asked or answered.
+//! Owns: starting, waking, stopping and joining. Promises: what was asked for before it is stopped is done before it has stopped, unless it is
+//! not waited for; the loop is woken after each answer that is to wake it. Must not know what is asked or answered.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mio::Waker;
 
@@ -14,6 +15,7 @@ use mio::Waker;
 struct State<Q> {
     queue: Q,
     stopping: bool,
+    has_ended: bool,
 }
 
 /// The state, and how the thread hears of requests.
@@ -21,6 +23,18 @@ struct State<Q> {
 struct Channel<Q> {
     state: Mutex<State<Q>>,
     requested: Condvar,
+    /// The thread has ended.
+    ended: Condvar,
+}
+
+/// Tells that the thread has ended, however it does.
+struct TellsEnd<Q>(Arc<Channel<Q>>);
+
+impl<Q> Drop for TellsEnd<Q> {
+    fn drop(&mut self) {
+        self.0.with(|state| state.has_ended = true);
+        self.0.ended.notify_all();
+    }
 }
 
 impl<Q> Channel<Q> {
@@ -80,6 +94,7 @@ impl<Q: Default + Send + 'static> Worker<Q> {
         let channel: Arc<Channel<Q>> = Arc::default();
         let own = channel.clone();
         let run = move || {
+            let _ended = TellsEnd(own.clone());
             let answers = Answers { channel: &own, waker: &waker };
             while let Some(job) = own.next_job(&mut take) {
                 if work(job, &answers).is_err() {
@@ -105,10 +120,29 @@ impl<Q> Worker<Q> {
         self.channel.with(|state| access(&mut state.queue))
     }
 
-    /// Stops the thread once it has done what was asked of it.
-    pub fn stop(&mut self) {
+    /// [`Worker::stop`] that waits no longer than this for what is under way. After that the thread is left to itself: it ends with what it is about, if
+    /// that ever ends. Says whether it has ended.
+    pub fn stop_within(&mut self, patience: Duration) -> bool {
+        self.ask_to_stop();
+        let state = self.channel.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = |state: &mut State<Q>| !state.has_ended;
+        let waited = self.channel.ended.wait_timeout_while(state, patience, goes_on);
+        let has_ended = waited.unwrap_or_else(PoisonError::into_inner).0.has_ended;
+        if !has_ended {
+            drop(self.thread.take());
+        }
+        self.stop();
+        has_ended
+    }
+
+    fn ask_to_stop(&self) {
         self.channel.with(|state| state.stopping = true);
         self.channel.requested.notify_one();
+    }
+
+    /// Stops the thread once it has done what was asked of it.
+    pub fn stop(&mut self) {
+        self.ask_to_stop();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported already; there is nothing to add here.
             drop(thread.join());
@@ -155,6 +189,29 @@ mod tests {
             worker.stop();
             assert_eq!(worker.with(|sums| sums.sum), 10);
         }
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_not_waited_for() {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), Token(7)).unwrap());
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let take = |sums: &mut Sums| sums.asked.pop();
+        let mut worker: Worker<Sums> = Worker::start("stuck", waker, take, move |_, answers| {
+            held.recv().ok();
+            answers.put(|sums| {
+                sums.sum += 1;
+                false
+            })
+        })
+        .unwrap();
+        worker.request(|sums| sums.asked.push(1));
+        assert!(!worker.stop_within(Duration::from_millis(1)));
+        worker.stop();
+        assert_eq!(worker.with(|sums| sums.sum), 0);
+        let_go.send(()).unwrap();
+        assert!(worker.stop_within(Duration::from_secs(60)), "it ends by itself");
+        assert_eq!(worker.with(|sums| sums.sum), 1);
     }
 
     #[test]

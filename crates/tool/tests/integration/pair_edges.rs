@@ -11,7 +11,7 @@ use hedgerow_row::backend::{Answer, Backend, Command, Expect, pair_key};
 use hedgerow_sim::{BackendFault, FailingBackend, eventually};
 
 use crate::client::{Client, Server, clock};
-use crate::slow_pairs::SlowBackend;
+use crate::slow_pairs::{SlowBackend, Stuck, StuckBackend};
 
 fn server() -> Server {
     Server::start_over_pairs(&MemoryBackend::default(), &clock(), &[])
@@ -291,15 +291,43 @@ fn what_is_given_again_counts_once() {
     assert!(client.run("EXEC").contains("WRONGTYPE"));
     let counted = |client: &mut Client, names: [&str; 3]| names.map(|name| info(client, name));
     assert_eq!(counted(&mut client, ["cmdstat_get", "cmdstat_hget", "cmdstat_exec"]), [300, 2, 1]);
-    assert_eq!(counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]), [1, 299, 2]);
+    assert_eq!(
+        counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]),
+        [1, 299, 2]
+    );
     client.script(&[("MULTI", "OK"), ("GET x", "QUEUED"), ("INCR x", "QUEUED"), ("HGET x f", "QUEUED")]);
     // The table and the row are got; then comes the change.
     fails_at.store(failing.commands() + 2, Ordering::SeqCst);
     assert!(client.run("EXEC").starts_with("[\"1\", 2, (WRONGTYPE"));
     assert!(failing.commands() > fails_at.load(Ordering::SeqCst) + 2, "it was done again");
     assert_eq!(counted(&mut client, ["cmdstat_get", "cmdstat_incr", "cmdstat_exec"]), [301, 1, 2]);
-    assert_eq!(counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]), [2, 299, 3]);
+    assert_eq!(
+        counted(&mut client, ["keyspace_hits", "keyspace_misses", "errorstat_WRONGTYPE"]),
+        [2, 299, 3]
+    );
     fails_at.store(failing.commands() + 2, Ordering::SeqCst);
     client.script(&[("GETSET x 7", "\"2\""), ("GET x", "\"7\"")]);
     assert_eq!(counted(&mut client, ["cmdstat_getset", "keyspace_hits", "keyspace_misses"]), [1, 4, 299]);
+}
+
+/// A store that does not answer any more holds up who asks it, and not the end of the server: whose change was under way is told that nobody knows, who only
+/// read is told nothing.
+#[test]
+fn a_store_that_never_answers_does_not_keep_the_server_from_stopping() {
+    for stuck in [Stuck::Reads, Stuck::Changes] {
+        let backend = StuckBackend::new();
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let (mut first, mut second) = (server.client(), server.client());
+        first.script(&[("SET k 1", "OK"), ("GET k", "\"1\"")]);
+        backend.set(stuck);
+        first.send(&[b"INCR", b"k"]);
+        eventually("it is asked", || backend.unanswered() > 0);
+        second.send(&[b"GET", b"k"]);
+        let stopping = thread::spawn(move || server.stop());
+        eventually("the server has stopped", || stopping.is_finished());
+        stopping.join().unwrap();
+        let told = "(ERR it may have been done, or not: the server stops, and the store has not answered for 5 seconds)";
+        let expected = (stuck == Stuck::Changes).then(|| told.to_owned());
+        assert_eq!((first.try_reply(), second.try_reply()), (expected, None));
+    }
 }

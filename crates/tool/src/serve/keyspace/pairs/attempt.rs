@@ -186,6 +186,16 @@ impl Attempt {
         self.prefetched.set(0);
     }
 
+    /// Whether a step may change something for others.
+    pub fn may_change(&self, step: Step) -> bool {
+        let changes = |chore: &Chore| !matches!(chore, Chore::Scan(_));
+        match step {
+            Step::Fetch => self.transaction.wants_changes() || self.wanted.borrow().iter().any(changes),
+            Step::Commit => true,
+            Step::Check => false,
+        }
+    }
+
     /// Whether chores are to be done: each may take many exchanges.
     pub fn has_chores(&self) -> bool {
         !self.wanted.borrow().is_empty()
