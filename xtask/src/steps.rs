@@ -139,7 +139,7 @@ fn miri(_: &Path) -> Outcome {
     all(&[
         with_miri(
             &["-p", "hedgerow-device"],
-            &["arena::", "zeroed::", "checksum::"],
+            &["arena::", "zeroed::", "checksum::", "relaxed::"],
             "-Zmiri-strict-provenance",
         ),
         with_miri(&["-p", "hedgerow-row"], &MIRI_ROWS, "-Zmiri-strict-provenance"),

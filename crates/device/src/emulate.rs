@@ -390,12 +390,11 @@ impl Drop for EmulatedTier {
     }
 }
 
-/// Waits, where `bytes` lie in an emulated tier, as long as reading them takes there. For whoever looks at bytes of
-/// [`TierBytes::try_view`](crate::TierBytes::try_view). One relaxed load where no emulated tier is open.
+/// Waits, where the bytes of `range` from `base` on lie in an emulated tier, as long as reading them takes there.
 #[inline(always)]
-pub fn touch(bytes: &[u8]) {
+pub(crate) fn touch(base: *const u8, range: Range<usize>) {
     if any_emulated() {
-        touch_emulated(bytes);
+        touch_emulated(base as u64 + range.start as u64, range.len() as u64);
     }
 }
 
@@ -407,8 +406,7 @@ pub fn any_emulated() -> bool {
 
 #[cold]
 #[inline(never)]
-fn touch_emulated(bytes: &[u8]) {
-    let address = bytes.as_ptr() as u64;
+fn touch_emulated(address: u64, bytes: u64) {
     SEEN.with_borrow_mut(|(changes, tiers)| {
         let now = CHANGES.load(Ordering::Acquire);
         if *changes != now {
@@ -416,7 +414,7 @@ fn touch_emulated(bytes: &[u8]) {
             *changes = now;
         }
         if let Some((_, emulation)) = tiers.iter().find(|(range, _)| range.contains(&address)) {
-            emulation.read(address, bytes.len() as u64);
+            emulation.read(address, bytes);
         }
     });
 }

@@ -99,7 +99,7 @@ pub use copy::{
     CopyFile, CopyStep, CrashDirectory, DirectoryLock, append_to_file, names_in, read_small_file,
     record_copy, remove_file, rename_file, replace_small_file,
 };
-pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated, touch};
+pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated};
 pub use error::{DeviceError, Result, SyncFailure};
 pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium, TierBytes};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal, Survivors, SyncOf};
@@ -108,5 +108,5 @@ pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use memory::memory_bytes;
 pub use random::Random;
-pub use relaxed::{CopiedBlocks, copy_relaxed, relaxed_u32_at, relaxed_u64_at};
+pub use relaxed::{CopiedBlocks, SharedBytes};
 pub use zeroed::zeroed_words;

@@ -238,7 +238,7 @@ impl Cache {
         let (start, memory) = (place + ENTRY_HEADER_BYTES, self.memory());
         let header = memory.try_read(start, 8).ok_or_else(|| broken(place))?;
         let bytes = u32_at(header, 4) as usize;
-        let bytes = memory.try_read(start, bytes).ok_or_else(|| broken(place))?;
+        let bytes = memory.try_view(start, bytes).ok_or_else(|| broken(place))?;
         Ok(RawRecord { bytes, offset: CACHED_OFFSET | place, segment_number: SEGMENT_NUMBER })
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fast::{EmulatedBase, FastTier, FastTierOptions};
+use crate::relaxed::SharedBytes;
 
 /// A machine on which DRAM takes what it took where Optane was measured.
 const THERE: Machine = Machine { dram_line_ns: 81.0, line_flush_ns: 10.0, clock_ns: 0 };
@@ -163,15 +164,16 @@ fn who_looks_at_bytes_is_charged_for_those() {
     let slow = model.latency_here().random_ns;
     tier.cool(0, 1 << 20);
     let view = tier.try_view(0, 1 << 20).unwrap();
-    assert!(timed(&|| touch(&view[4096..4104])) >= slow * 9 / 10, "a unit from the medium");
-    assert!((0..9).map(|_| timed(&|| touch(&view[4096..4104]))).min().unwrap() < slow / 2, "from the cache");
+    assert!(timed(&|| view.touch(4096..4104)) >= slow * 9 / 10, "a unit from the medium");
+    assert!((0..9).map(|_| timed(&|| view.touch(4096..4104))).min().unwrap() < slow / 2, "from the cache");
     assert!(
         timed(&|| assert!(tier.try_read(8192, 8).is_some())) >= slow * 9 / 10,
         "a read is charged at once"
     );
-    let own = [7_u8; 64];
-    assert!((0..9).map(|_| timed(&|| touch(&own))).min().unwrap() < slow / 2, "memory of nobody's");
-    let address = view.as_ptr() as u64;
+    let mut own = [7; 8];
+    let own = SharedBytes::of(&mut own);
+    assert!((0..9).map(|_| timed(&|| own.touch(0..64))).min().unwrap() < slow / 2, "memory of nobody's");
+    let address = view.frozen(0..1).as_ptr() as u64;
     drop(tier);
     assert!(!TIERS.read().unwrap().iter().any(|(range, _)| range.contains(&address)), "gone with the tier");
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{Backing, FastTier, LINE_BYTES, Medium, PAGE_BYTES_MIN, out_of_range};
 use crate::error::{DeviceError, Result};
 use crate::fault::CrashModel;
+use crate::relaxed::SharedBytes;
 
 /// The bytes of a tier, to whoever may load and store them: [`FastTier`] itself has no way to them. There is one at a time, and its clones.
 ///
@@ -43,15 +44,16 @@ impl TierBytes {
     /// [`DeviceError::Locked`] while there is another, or a clone of it.
     ///
     /// # Safety
-    /// Plain slices of the tier are handed out, and so the holder keeps these rules, for as long as a clone or a slice is used:
+    /// Slices of the tier are handed out, and so the holder keeps these rules, for as long as a clone or a slice is used:
     /// 1. Whoever calls [`TierBytes::write`], [`TierBytes::write_apart`], [`TierBytes::release`] or
     ///    [`TierBytes::populate_for_small_syncs`] owns the range: no other thread reads or writes any byte of it until the writer has
     ///    published it by some release operation (an index slot, a queue, [`TierBytes::store_u64`] elsewhere).
     /// 2. A slice from [`TierBytes::read`] and its like is dropped before its bytes are handed to such a call again (epochs see to that).
     /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`], [`TierBytes::store_u64`],
     ///    [`TierBytes::rewrite`] and [`TierBytes::sum_lines`].
-    /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that lie under slices of others, word by word. Whoever holds such
-    ///    a slice looks at those bytes by the loads of `relaxed.rs` only, and believes none of them before a checksum has been compared.
+    /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that others look at, word by word. They look at them as [`SharedBytes`]
+    ///    ([`TierBytes::try_view`]) and believe none of them before a checksum has been compared; a slice of such bytes, from [`TierBytes::read`] and its like or
+    ///    [`SharedBytes::frozen`], nobody has.
     /// 5. A simulated medium has one tier at a time.
     pub unsafe fn new(tier: Arc<FastTier>) -> Result<TierBytes> {
         if tier.is_leased.swap(true, Ordering::Acquire) {
@@ -81,28 +83,35 @@ impl Deref for TierBytes {
 }
 
 impl TierBytes {
-    /// The `len` bytes at `offset`; `None` where they do not all exist.
+    /// The `len` bytes at `offset`, to which nobody stores while they are looked at (rules 1 and 4 of [`TierBytes::new`]); `None` where they
+    /// do not all exist.
     #[inline]
     pub fn try_read(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        let bytes = self.try_view(offset, len)?;
+        let end = offset.checked_add(len as u64)?;
+        if end > self.bytes() {
+            return None;
+        }
+        // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
+        // writes it meanwhile, by rules 1, 2 and 4 of `TierBytes::new`.
+        let bytes = unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) };
         if self.slow_reads {
             self.delay_read(bytes);
         }
         Some(bytes)
     }
 
-    /// The same for a caller that may not look at all of them: on a slow medium it is charged for what it says it does
-    /// ([`touch`](crate::touch)).
+    /// The words in the `len` bytes at `offset`, some of which others may store to ([`TierBytes::patch`], [`TierBytes::store_u32`]) while they
+    /// are looked at; `None` where the bytes do not all exist, or `offset` is no multiple of 8. Who looks at some of them is charged for those on a
+    /// slow medium, as it says that it does ([`SharedBytes::touch`]).
     #[inline]
-    pub fn try_view(&self, offset: u64, len: usize) -> Option<&[u8]> {
+    pub fn try_view(&self, offset: u64, len: usize) -> Option<&SharedBytes> {
         let end = offset.checked_add(len as u64)?;
-        if end > self.bytes() {
+        if end > self.bytes() || !offset.is_multiple_of(8) {
             return None;
         }
-        // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives. No one
-        // writes it meanwhile, by rules 1 and 2 of `TierBytes::new`, but for the words of rule 4, which the holder takes no value from but by
-        // atomic loads. That bytes behind a slice change at all is outside what the language promises: the compilers in use do not rely on it.
-        Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) })
+        // SAFETY: offset..end is mapped, since it lies below the grown length, and stays so while `self` lives; the base is page-aligned. By rules 1
+        // to 4 of `TierBytes::new` others store there by atomics only, of 4 bytes only where they are read as 4, and what is asked for as frozen is.
+        Some(unsafe { SharedBytes::from_raw(self.base.as_ptr().add(offset as usize).cast(), len / 8) })
     }
 
     #[cold]

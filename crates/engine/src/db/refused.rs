@@ -96,7 +96,7 @@ mod borrows {
 /// What one type stands for, given as another.
 #[cfg(refused = "types")]
 mod types {
-    use hedgerow_device::FastTier;
+    use hedgerow_device::{FastTier, SharedBytes, crc32c};
 
     use crate::Result;
     use crate::db::chain::Chain;
@@ -112,6 +112,11 @@ mod types {
     /// The records of the log at a place in DRAM.
     fn a_chain_under_a_slot_of_anything<'l>(log: LogView<'l>, slot: Slot) -> Result<Chain<'l>> {
         Chain::of(log, slot) //~ E0308
+    }
+
+    /// Behind a slice they would not change as they are looked at.
+    fn bytes_that_others_store_into_as_a_slice(bytes: &SharedBytes) -> u32 {
+        crc32c(0, bytes) //~ E0308
     }
 
     /// Only `TierBytes` leads to them.

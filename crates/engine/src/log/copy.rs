@@ -10,6 +10,8 @@
 
 use std::collections::HashMap;
 
+use hedgerow_device::SharedBytes;
+
 use super::format::FLAG_RELOCATED;
 use super::segment::{HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, SegmentState};
 use super::{Log, SegmentWalk};
@@ -97,11 +99,11 @@ impl Log {
         self.segments.lock().used.values().all(|segment| segment.sealed)
     }
 
-    /// The bytes of a segment up to its end.
-    pub(crate) fn segment_bytes(&self, segment: &SegmentToCopy) -> Result<&[u8]> {
+    /// The bytes of a segment up to its end. Nobody merges into its rows as long as the backup holds it.
+    pub(crate) fn segment_bytes(&self, segment: &SegmentToCopy) -> Result<&SharedBytes> {
         let start = self.extent_offset(segment.extent);
         self.tier.will_need(start, segment.end);
-        let bytes = self.tier.try_read(start, segment.end as usize);
+        let bytes = self.tier.try_view(start, segment.end as usize);
         bytes.ok_or_else(|| super::not_a_record(start))
     }
 

@@ -46,7 +46,7 @@ mod record_ref;
 use std::cell::Cell;
 use std::ops::Range;
 
-use hedgerow_device::{any_emulated, crc32c, crc32c_blocks, touch};
+use hedgerow_device::{SharedBytes, any_emulated, crc32c, crc32c_blocks};
 use hedgerow_row::body_blocks::{BLOCKS_MAX, block_shift, bytes_verified};
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 use hedgerow_row::schema::body::BodyBytes;
@@ -297,7 +297,8 @@ impl Seed {
 /// A record at rest. Its prefix has been verified; blocks of the body are verified as they are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Record<'a> {
-    bytes: &'a [u8],
+    /// Those that may change are named in `format/mergeable.rs`. All others are lent as slices.
+    bytes: &'a SharedBytes,
     offset: u64,
     /// Where the block checksums and the body begin. Not `Parts`: records are moved about on the read path, so they are small.
     crcs: u32,
@@ -318,7 +319,7 @@ pub(crate) struct Record<'a> {
 /// Bytes that should begin with a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawRecord<'a> {
-    pub(crate) bytes: &'a [u8],
+    pub(crate) bytes: &'a SharedBytes,
     /// Where they lie: in the tier, or with [`CACHED_OFFSET`] in the cache.
     pub(crate) offset: u64,
     /// Of the segment they lie in.
@@ -350,15 +351,18 @@ impl NotARecord {
     /// Of bytes whose kind or flags are not known: torn, unless their checksum says that somebody meant them.
     #[cold]
     #[inline(never)]
-    fn of_unknown(bytes: &[u8], offset: u64, segment_number: u64) -> NotARecord {
-        let unknown = bytes[37] & !FLAGS_KNOWN;
-        let (body_bytes, seed) = (u32_at(bytes, 28) as usize, Seed::new(segment_number, offset));
-        if unknown == 0 || bytes[38] != block_shift(body_bytes) {
+    fn of_unknown(bytes: &SharedBytes, offset: u64, segment_number: u64) -> NotARecord {
+        let header = bytes.frozen(0..HEADER_BYTES);
+        let unknown = header[37] & !FLAGS_KNOWN;
+        let (body_bytes, seed) = (u32_at(header, 28) as usize, Seed::new(segment_number, offset));
+        if unknown == 0 || header[38] != block_shift(body_bytes) {
             return NotARecord::Lengths;
         }
-        let end = Parts::new(bytes[37], key_bytes(bytes), body_bytes, bytes[38]).checksummed;
-        let Some(checksummed) = bytes.get(4..end) else { return NotARecord::Lengths };
-        let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, checksummed));
+        let end = Parts::new(header[37], key_bytes(header), body_bytes, header[38]).checksummed;
+        if end > bytes.len() {
+            return NotARecord::Lengths;
+        }
+        let (stored, computed) = (u32_at(header, 0), crc32c(seed.0, bytes.frozen(4..end)));
         if stored == computed || stored == !computed {
             NotARecord::Flags(unknown)
         } else {
@@ -387,7 +391,7 @@ impl<'a> Record<'a> {
     /// `verify` false skips the checksums, here and in the blocks; the lengths are always checked.
     #[inline(always)]
     pub(crate) fn parse(
-        bytes: &'a [u8],
+        bytes: &'a SharedBytes,
         offset: u64,
         segment_number: u64,
         verify: bool,
@@ -395,25 +399,28 @@ impl<'a> Record<'a> {
         if bytes.len() < HEADER_BYTES {
             return Err(NotARecord::Lengths);
         }
-        let (record_bytes, body_bytes) = (u32_at(bytes, 4) as usize, u32_at(bytes, 28) as usize);
-        let (shift, flags) = (bytes[38], bytes[37]);
+        let header = bytes.frozen(0..HEADER_BYTES);
+        let (record_bytes, body_bytes) = (u32_at(header, 4) as usize, u32_at(header, 28) as usize);
+        let (shift, flags) = (header[38], header[37]);
         // With the flags that are not known, as one number: they cost readers no branch.
-        let kind_and_unknown = u16_at(bytes, 36) & !(u16::from(FLAGS_KNOWN) << 8);
+        let kind_and_unknown = u16_at(header, 36) & !(u16::from(FLAGS_KNOWN) << 8);
         let Some(kind) = RecordKind::of(kind_and_unknown) else {
             return Err(NotARecord::of_unknown(bytes, offset, segment_number));
         };
-        if record_bytes > bytes.len() || body_bytes > record_bytes || shift != block_shift(body_bytes) {
+        if body_bytes > record_bytes || shift != block_shift(body_bytes) {
             return Err(NotARecord::Lengths);
         }
-        let parts = Parts::new(flags, key_bytes(bytes), body_bytes, shift);
+        let parts = Parts::new(flags, key_bytes(header), body_bytes, shift);
         if parts.record != record_bytes {
             return Err(NotARecord::Lengths);
         }
+        let Some(bytes) = bytes.get(0..parts.record) else { return Err(NotARecord::Lengths) };
         let seed = Seed::new(segment_number, offset);
         let mut invalidated = false;
         if verify {
-            touch(&bytes[..parts.body]);
-            let (stored, computed) = (u32_at(bytes, 0), crc32c(seed.0, &bytes[4..parts.checksummed]));
+            bytes.touch(0..parts.body);
+            let checksummed = bytes.frozen(4..parts.checksummed);
+            let (stored, computed) = (u32_at(header, 0), crc32c(seed.0, checksummed));
             invalidated = stored == !computed;
             if stored != computed && !invalidated {
                 return Err(NotARecord::Checksum);
@@ -423,7 +430,7 @@ impl<'a> Record<'a> {
             }
         }
         Ok(Record {
-            bytes: &bytes[..record_bytes],
+            bytes,
             offset,
             crcs: parts.crcs as u32,
             body: parts.body as u32,
@@ -448,8 +455,14 @@ impl<'a> Record<'a> {
         self.invalidated
     }
 
+    /// The part of a fixed length.
+    #[inline(always)]
+    fn header(&self) -> &'a [u8] {
+        self.bytes.frozen(0..HEADER_BYTES)
+    }
+
     pub(crate) fn flags(&self) -> u8 {
-        self.bytes[37]
+        self.header()[37]
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -466,7 +479,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn sequence(&self) -> u64 {
-        u64_at(self.bytes, 8)
+        u64_at(self.header(), 8)
     }
 
     /// Whether it says how the catalog of tables changes, and nothing of a row.
@@ -483,25 +496,26 @@ impl<'a> Record<'a> {
     /// What this record replaced.
     #[inline]
     pub(crate) fn previous(&self) -> Option<RecordRef> {
-        previous_of(self.bytes)
+        previous_of(self.header())
     }
 
     pub(crate) fn table(&self) -> u32 {
-        u32_at(self.bytes, 24)
+        u32_at(self.header(), 24)
     }
 
     pub(crate) fn schema_version(&self) -> u16 {
-        u16_at(self.bytes, 32)
+        u16_at(self.header(), 32)
     }
 
     /// The expiry in the header: `None` says nothing, `Some(0)` takes an expiry away.
     pub(crate) fn expires_at_ms(&self) -> Option<u64> {
-        (self.flags() & FLAG_EXPIRES != 0).then(|| u64_at(self.bytes, HEADER_BYTES))
+        (self.flags() & FLAG_EXPIRES != 0)
+            .then(|| u64_at(self.bytes.frozen(HEADER_BYTES..HEADER_BYTES + 8), 0))
     }
 
     pub(crate) fn key(&self) -> &'a [u8] {
         let start = if self.flags() & FLAG_EXPIRES != 0 { HEADER_BYTES + 8 } else { HEADER_BYTES };
-        &self.bytes[start..start + key_bytes(self.bytes)]
+        self.bytes.frozen(start..start + key_bytes(self.header()))
     }
 
     /// The number in a batch frame's body.
@@ -514,10 +528,16 @@ impl<'a> Record<'a> {
         self.body_bytes as usize
     }
 
-    /// The body, unverified.
+    /// The body, unverified, of a record that nobody merges into meanwhile.
     #[inline]
     pub(crate) fn raw_body(&self) -> &'a [u8] {
-        &self.bytes[self.body as usize..][..self.body_bytes as usize]
+        self.bytes.frozen(self.body as usize..self.body as usize + self.body_bytes as usize)
+    }
+
+    /// Charges for a look at `part` of the body.
+    #[inline]
+    fn touch_body(&self, part: &Range<usize>) {
+        self.bytes.touch(self.body as usize + part.start..self.body as usize + part.end);
     }
 
     /// The blocks that hold bytes of `part` of the body.
@@ -547,7 +567,7 @@ impl<'a> Record<'a> {
             return Ok(());
         }
         if self.is_trusted {
-            touch(self.raw_body());
+            self.touch_body(&(0..self.body_bytes as usize));
             self.all_verified.set(true);
             return Ok(());
         }
@@ -561,9 +581,8 @@ impl<'a> Record<'a> {
         }
         let start = self.body as usize + (block << self.shift);
         let end = (start + (1 << self.shift)).min(self.body as usize + self.body_bytes as usize);
-        let stored = u32_at(self.bytes, self.crcs as usize + 4 * block);
-        touch(&self.bytes[start..end]);
-        if crc32c(0, &self.bytes[start..end]) ^ self.checksum_mask != stored {
+        self.bytes.touch(start..end);
+        if !self.block_matches(block, self.bytes.frozen(start..end)) {
             return Err(self.corrupted(start));
         }
         self.verified.set(self.verified.get() | 1 << block);
@@ -574,14 +593,15 @@ impl<'a> Record<'a> {
     #[inline]
     fn verify_blocks(&self, first: usize, last: usize) -> Result<()> {
         const GROUP: usize = 8;
-        let body = &self.bytes[self.body as usize..][..self.body_bytes as usize];
+        let body = self.raw_body();
         let mut checksums = [0u32; GROUP];
         for group in (first..=last).step_by(GROUP) {
             let count = (last + 1 - group).min(GROUP);
             let end = ((group + count) << self.shift).min(body.len());
-            touch(&body[group << self.shift..end]);
+            self.touch_body(&(group << self.shift..end));
             crc32c_blocks(&body[group << self.shift..end], 1 << self.shift, &mut checksums[..count]);
-            let stored = self.bytes[self.crcs as usize + 4 * group..][..4 * count].chunks_exact(4);
+            let stored = self.crcs as usize + 4 * group;
+            let stored = self.bytes.frozen(stored..stored + 4 * count).chunks_exact(4);
             for ((block, checksum), stored) in (group..).zip(&checksums).zip(stored) {
                 if u32_at(stored, 0) != *checksum ^ self.checksum_mask {
                     return Err(self.corrupted(self.body as usize + (block << self.shift)));
@@ -600,7 +620,7 @@ impl<'a> Record<'a> {
     /// Verifies the blocks that hold bytes of `part`, which is not empty.
     fn verify(&self, part: &Range<usize>) -> Result<()> {
         if self.is_trusted {
-            touch(&self.raw_body()[part.clone()]);
+            self.touch_body(part);
             return Ok(());
         }
         let (first, last) = (part.start >> self.shift, (part.end - 1) >> self.shift);

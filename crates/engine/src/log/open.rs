@@ -370,8 +370,8 @@ impl Log {
         let Some(freed) = freed else { return false };
         // The record may be bigger than an extent, and `freed` say so no more: as far as the tier goes.
         let room = self.tier.bytes().saturating_sub(start);
-        let bytes = self.tier.try_read(start, room as usize).unwrap_or_default();
-        Record::parse(bytes, start, freed.segment_number, true).is_ok()
+        let is_record = |bytes| Record::parse(bytes, start, freed.segment_number, true).is_ok();
+        self.tier.try_view(start, room as usize).is_some_and(is_record)
     }
 
     /// Finishes what a crash left undone of freeing an extent: afterwards no copy says that it is in use, and those of its

@@ -1,5 +1,7 @@
 //! Walking a segment's records after a crash, and telling a torn end from corruption.
 
+use hedgerow_device::SharedBytes;
+
 use super::format::{FLAG_BATCHED, FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result};
@@ -7,7 +9,7 @@ use crate::{Error, Result};
 /// Walks the records of one segment, whole ones only, batches unfolded.
 #[derive(Debug)]
 pub(crate) struct SegmentWalk<'a> {
-    bytes: &'a [u8],
+    bytes: &'a SharedBytes,
     start: u64,
     segment_number: u64,
     durable_end: usize,
@@ -43,7 +45,7 @@ pub(crate) struct WalkEnd {
 
 impl<'a> SegmentWalk<'a> {
     pub(super) fn new(
-        bytes: &'a [u8],
+        bytes: &'a SharedBytes,
         start: u64,
         segment_number: u64,
         durable_end: u64,
@@ -109,14 +111,7 @@ impl<'a> SegmentWalk<'a> {
 
     /// The record at `position`, verified to its last byte; `None` at the end of the log.
     fn parse_at(&self, position: usize) -> Result<Option<Record<'a>>> {
-        let rest = &self.bytes[position..];
-        let at_end = rest.len() < HEADER_BYTES;
-        let parsed = if at_end {
-            Err(NotARecord::Lengths)
-        } else {
-            Record::parse(rest, self.start + position as u64, self.segment_number, true)
-        };
-        let whole = match parsed {
+        let whole = match self.parsed(position) {
             Ok(record) => match record.verify_all() {
                 Err(_) if record.is_mergeable() && record.sequence() <= self.torn_through => Ok(record),
                 verified => verified.map(|()| record),
@@ -131,9 +126,14 @@ impl<'a> SegmentWalk<'a> {
         }
     }
 
+    fn parsed(&self, position: usize) -> Result<Record<'a>, NotARecord> {
+        let rest = self.bytes.get(position..self.bytes.len()).ok_or(NotARecord::Lengths)?;
+        Record::parse(rest, self.start + position as u64, self.segment_number, true)
+    }
+
     fn is_dirty(&self) -> bool {
         let at = self.position.max(self.torn_at);
-        !self.sealed && self.bytes.get(at..at + 4).is_some_and(|checksum| checksum != [0; 4])
+        !self.sealed && self.bytes.get(at..at + 8).is_some_and(|word| word.u32_at(0) != 0)
     }
 
     fn batch_is_whole(&mut self, frame: &Record<'_>) -> Result<bool> {
@@ -169,13 +169,11 @@ impl<'a> SegmentWalk<'a> {
     fn find_beyond(&self, found: &mut WalkEnd) -> Result<()> {
         let mut position = self.torn_batch_end.max(self.position + 8);
         while position.saturating_add(HEADER_BYTES) <= self.bytes.len() {
-            let rest = &self.bytes[position..];
-            let offset = self.start + position as u64;
-            if rest[..8] == [0; 8] {
+            if self.bytes.get(position..position + 8).is_some_and(|word| word.u64_at(0) == 0) {
                 position += 8;
                 continue;
             }
-            position += match Record::parse(rest, offset, self.segment_number, true) {
+            position += match self.parsed(position) {
                 Ok(record) => {
                     found.beyond = true;
                     if record.flags() & FLAG_RELOCATED == 0 {
@@ -184,7 +182,7 @@ impl<'a> SegmentWalk<'a> {
                     }
                     record.record_bytes()
                 }
-                Err(why @ NotARecord::Flags(_)) => return Err(why.error(offset)),
+                Err(why @ NotARecord::Flags(_)) => return Err(why.error(self.start + position as u64)),
                 Err(_) => 8,
             };
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hedgerow_device::{Clock, FastTier, TierBytes};
+use hedgerow_device::{Clock, FastTier, SharedBytes, TierBytes};
 
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
@@ -188,9 +188,13 @@ impl Log {
     ) -> Option<SegmentHeader> {
         let offset = self.extent_offset(extent);
         let bytes =
-            self.tier.try_read(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
+            self.tier.try_view(offset, self.extent_bytes().min(self.tier.bytes() - offset) as usize)?;
         let above = decoded.header.map_or(0, |h| h.segment_number).max(youngest_listed);
-        let looks = |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, 0, false).is_ok();
+        let parse = |at: usize, segment_number: u64, verify: bool| {
+            let rest = bytes.get(at..bytes.len()).ok_or(NotARecord::Lengths)?;
+            Record::parse(rest, offset + at as u64, segment_number, verify)
+        };
+        let looks = |at: &usize| parse(*at, 0, false).is_ok();
         let starts: Vec<usize> = (SEGMENT_HEADER_BYTES as usize..bytes.len().min(64 << 10) - HEADER_BYTES)
             .step_by(8)
             .filter(looks)
@@ -203,8 +207,7 @@ impl Log {
         // Where the root is lost, a single header says how many openings there were, and that may be of another store.
         let numbers = all.take(GUESSES_MAX as usize);
         let fits = |segment_number: &u64| {
-            let verifies =
-                |at: &usize| Record::parse(&bytes[*at..], offset + *at as u64, *segment_number, true).is_ok();
+            let verifies = |at: &usize| parse(*at, *segment_number, true).is_ok();
             *segment_number > above && starts.iter().any(verifies)
         };
         let segment_number = numbers.take_while(|_| !starts.is_empty()).find(fits);
@@ -233,7 +236,7 @@ impl Log {
         let room = (u64::from(segment.extents) << self.space.extent_shift())
             .min(self.tier.bytes().checked_sub(start)?);
         let limit = if segment.sealed { segment.end.min(room) } else { room };
-        let bytes = self.tier.try_read(start, limit as usize)?;
+        let bytes = self.tier.try_view(start, limit as usize)?;
         let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };
         let end = search.run(power_cut);
         let mut found = search.found;
@@ -254,22 +257,25 @@ impl Log {
 
 /// One way through a segment.
 struct Search<'a, 's> {
-    bytes: &'a [u8],
+    bytes: &'a SharedBytes,
     start: u64,
     segment: &'s Segment,
     found: Salvaged<'a>,
 }
 
 impl<'a> Search<'a, '_> {
+    fn rest(&self, at: usize) -> Option<&'a SharedBytes> {
+        self.bytes.get(at..self.bytes.len()).filter(|rest| rest.len() >= HEADER_BYTES)
+    }
+
     fn parse(&self, at: usize) -> Option<Record<'a>> {
-        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
-        Record::parse(rest, self.start + at as u64, self.segment.segment_number, true).ok()
+        Record::parse(self.rest(at)?, self.start + at as u64, self.segment.segment_number, true).ok()
     }
 
     /// Where the next record lies that verifies, from `at` on, known or not.
     fn resume(&self, mut at: usize) -> Option<usize> {
         while at + HEADER_BYTES <= self.bytes.len() {
-            if self.bytes[at..at + 8] != [0; 8] && (self.parse(at).is_some() || self.unknown(at).is_some()) {
+            if self.bytes.u64_at(at) != 0 && (self.parse(at).is_some() || self.unknown(at).is_some()) {
                 return Some(at);
             }
             at += 8;
@@ -279,8 +285,7 @@ impl<'a> Search<'a, '_> {
 
     /// Why a record at `at` that was written so is none to this build.
     fn unknown(&self, at: usize) -> Option<NotARecord> {
-        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
-        let parsed = Record::parse(rest, self.start + at as u64, self.segment.segment_number, true);
+        let parsed = Record::parse(self.rest(at)?, self.start + at as u64, self.segment.segment_number, true);
         parsed.err().filter(|why| matches!(why, NotARecord::Flags(_)))
     }
 
@@ -311,7 +316,7 @@ impl<'a> Search<'a, '_> {
             let lost = if unknown.is_none() { self.identify(at) } else { None };
             let after = lost.as_ref().map_or(at + 8, |(bytes, _)| at + bytes);
             let durable = self.segment.durable_end as usize;
-            let is_dirty = !power_cut && self.bytes.get(at..at + 4).is_some_and(|crc| crc != [0; 4]);
+            let is_dirty = !power_cut && self.bytes.get(at..at + 8).is_some_and(|word| word.u32_at(0) != 0);
             let next = self.resume(at + 8);
             if next.is_none() && at >= durable && !is_dirty && unknown.is_none() {
                 if batch.1 > at {
@@ -362,19 +367,21 @@ impl<'a> Search<'a, '_> {
     /// The record at `at`, if it would verify with one byte other than it is, and its length. A checksum of 32 bits over a
     /// short prefix leaves no other way to read it. It is not given out as a record: it only says what was lost.
     fn identify(&self, at: usize) -> Option<(usize, LostRecord)> {
-        let rest = self.bytes.get(at..).filter(|rest| rest.len() >= HEADER_BYTES)?;
-        let mut copy = rest.to_vec();
+        let rest = self.rest(at)?;
+        let mut copy = rest.to_words();
         let mut tries = HEADER_BYTES;
         if let Ok(record) = Record::parse(rest, 0, 0, false) {
             tries = (record.body_offset() as usize).min(MENDED_PREFIX_BYTES_MAX);
-        } else if rest[..HEADER_BYTES] == [0; HEADER_BYTES] {
+        } else if *rest.frozen(0..HEADER_BYTES) == [0; HEADER_BYTES] {
             return None;
         }
-        for i in 0..tries.min(copy.len()) {
+        for i in 0..tries.min(rest.len()) {
             for xor in 1..=255 {
-                copy[i] ^= xor;
-                if let Ok(record) =
-                    Record::parse(&copy, self.start + at as u64, self.segment.segment_number, true)
+                let mut changed = [0; 8];
+                changed[i % 8] = xor;
+                copy[i / 8] ^= u64::from_ne_bytes(changed);
+                let (bytes, offset) = (SharedBytes::of(&mut copy), self.start + at as u64);
+                if let Ok(record) = Record::parse(bytes, offset, self.segment.segment_number, true)
                     && !record.is_invalidated()
                 {
                     // The frame of a batch has no row, and its table is 0: no table.
@@ -387,7 +394,7 @@ impl<'a> Search<'a, '_> {
                     };
                     return Some((record.record_bytes(), lost));
                 }
-                copy[i] ^= xor;
+                copy[i / 8] ^= u64::from_ne_bytes(changed);
             }
         }
         None

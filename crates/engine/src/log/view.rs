@@ -62,7 +62,7 @@ impl<'p> LogView<'p> {
         let segment_number = extent.segment_number.load(Ordering::Relaxed);
         let Some(header) = log.tier.try_read(offset, 8) else { return Err(not_a_record(offset)) };
         let bytes = u32_at(header, 4) as usize;
-        // Who looks into the record is charged for the blocks it looks at.
+        // Who looks into the record is charged for the blocks it looks at, some of which may be being merged into.
         let Some(bytes) = log.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
         Ok(RawRecord { bytes, offset, segment_number })
     }

@@ -146,8 +146,7 @@ impl Target {
     fn write(&self, log: &Log, segment: &SegmentToCopy, extract: &Extract) -> Result<()> {
         const STEP: usize = 4 << 20;
         let start = u64::from(segment.extent) * self.manifest.extent_bytes;
-        let bytes = &log.segment_bytes(segment)?[..extract.end as usize];
-        let records = &bytes[SEGMENT_HEADER_BYTES as usize..];
+        let records = log.segment_bytes(segment)?.frozen(SEGMENT_HEADER_BYTES as usize..extract.end as usize);
         for (step, part) in records.chunks(STEP).enumerate() {
             self.file.write_at(start + SEGMENT_HEADER_BYTES + (step * STEP) as u64, part)?;
         }
@@ -273,8 +272,8 @@ pub(super) struct Finished {
 }
 
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
-    let bytes = &log.segment_bytes(segment)?[..end as usize];
-    let tail = &bytes[bytes.len() - bytes.len().min(TAIL_BYTES)..];
+    let end_at = end as usize;
+    let tail = log.segment_bytes(segment)?.frozen(end_at - end_at.min(TAIL_BYTES)..end_at);
     Ok(Kept {
         extents: segment.extents,
         segment_number: segment.segment_number,

@@ -2,11 +2,11 @@
 //!
 //! Owns: the word that says how far a row was merged, the checksums of blocks that are overwritten, and how those three, the body the
 //! third, are read while they may be: by relaxed atomic copies, which then are verified (`crates/device/src/relaxed.rs` has
-//! the reasons). Promises: no other byte of a record changes. Must not know: who merges (`consolidate/in_place.rs`).
+//! the reasons). Promises: no other byte of a record changes, and no slice of those is made here. Must not know: who merges (`consolidate/in_place.rs`).
 
 use std::ops::Range;
 
-use hedgerow_device::{CopiedBlocks, copy_relaxed, crc32c, relaxed_u32_at, relaxed_u64_at};
+use hedgerow_device::{CopiedBlocks, SharedBytes, crc32c};
 
 use super::{FLAG_MERGEABLE, Record, Seed};
 use crate::Result;
@@ -46,12 +46,18 @@ impl Record<'_> {
     /// Whether `content` is what the stored checksum of `block` is of. If it was copied while a merge may be under way, an acquire fence
     /// comes before: the checksum was stored before the content.
     pub(crate) fn block_matches(&self, block: usize, content: &[u8]) -> bool {
-        self.checksum_of(content) == relaxed_u32_at(self.bytes, self.crcs as usize + 4 * block)
+        self.checksum_of(content) == self.stored_checksum(block)
+    }
+
+    /// The checksum of `block` as it is now.
+    #[inline(always)]
+    pub(super) fn stored_checksum(&self, block: usize) -> u32 {
+        self.bytes.u32_at(self.crcs as usize + 4 * block)
     }
 
     /// Where a reader keeps what it copies of the body.
     pub(crate) fn no_copies(&self) -> CopiedBlocks {
-        CopiedBlocks::new(self.padded_body().len(), self.shift)
+        CopiedBlocks::new(self.bytes.len() - self.body as usize, self.shift)
     }
 
     /// The bytes of `range` of the body out of `copies`, verified, while fields may be being merged into it.
@@ -82,14 +88,16 @@ impl Record<'_> {
     /// The body as it is now, unverified, while fields may be being merged into it. An acquire fence comes before it is compared with
     /// checksums.
     pub(crate) fn copy_body(&self) -> Vec<u8> {
-        let mut body = copy_relaxed(self.padded_body());
+        let mut body = self.padded_body().to_vec();
         body.truncate(self.body_bytes as usize);
         body
     }
 
     /// The body with the zeros that fill its last word.
-    fn padded_body(&self) -> &[u8] {
-        &self.bytes[self.body as usize..]
+    fn padded_body(&self) -> &SharedBytes {
+        self.bytes
+            .get(self.body as usize..self.bytes.len())
+            .expect("a body begins with a word, in its record")
     }
 
     /// The checksum to be stored for a block of `content`.
@@ -112,16 +120,16 @@ pub(super) fn merged_word(sequence: u64, seed: Seed) -> u64 {
 
 /// How far a row was merged, by the word before its body.
 #[inline]
-fn merged_sequence(record: &[u8], body: usize) -> u64 {
-    sequence_in(relaxed_u64_at(record, body - MERGED_BYTES))
+fn merged_sequence(record: &SharedBytes, body: usize) -> u64 {
+    sequence_in(record.u64_at(body - MERGED_BYTES))
 }
 
 fn sequence_in(merged_word: u64) -> u64 {
     merged_word & ((1 << MERGED_SEQUENCE_BITS) - 1)
 }
 
-pub(super) fn merged_word_matches(record: &[u8], body: usize, seed: Seed) -> bool {
+pub(super) fn merged_word_matches(record: &SharedBytes, body: usize, seed: Seed) -> bool {
     // Loaded once: a merge may store the next meanwhile.
-    let word = relaxed_u64_at(record, body - MERGED_BYTES);
+    let word = record.u64_at(body - MERGED_BYTES);
     word == 0 || word == merged_word(sequence_in(word), seed)
 }

@@ -3,6 +3,21 @@
 use super::mergeable::merged_word;
 use super::*;
 
+/// Bytes of the test's own, at addresses as records have.
+struct Own(Vec<u64>);
+
+impl Own {
+    fn new(bytes: &[u8]) -> Own {
+        let (words, rest) = bytes.as_chunks();
+        assert!(rest.is_empty(), "a record is whole words");
+        Own(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+
+    fn parse(&mut self, offset: u64, segment_number: u64) -> Result<Record<'_>, NotARecord> {
+        Record::parse(SharedBytes::of(&mut self.0), offset, segment_number, true)
+    }
+}
+
 fn sample(body: &[u8], expires_at_ms: Option<u64>) -> Vec<u8> {
     sample_of(0, body, expires_at_ms)
 }
@@ -43,9 +58,10 @@ fn golden_bytes() {
 #[test]
 fn golden_bytes_of_a_mergeable_row() {
     let mut bytes = sample_of(FLAG_MERGEABLE, b"hello", None);
-    let at = Record::parse(&bytes, 0, 9, true).unwrap().merged_word_offset() as usize;
+    let at = Own::new(&bytes).parse(0, 9).unwrap().merged_word_offset() as usize;
     bytes[at..at + 8].copy_from_slice(&merged_word(0x7071, Seed::new(9, 0)).to_le_bytes());
-    let record = Record::parse(&bytes, 0, 9, true).unwrap();
+    let mut own = Own::new(&bytes);
+    let record = own.parse(0, 9).unwrap();
     record.verify_all().unwrap();
     assert_eq!((record.sequence(), record.version()), (1000, 0x7071));
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -63,7 +79,7 @@ fn a_whole_record_with_a_flag_that_is_not_known_is_refused_by_name() {
     for flag in [FLAG_BASE_BELOW, 64, 128] {
         for verify in [true, false] {
             let bytes = sample_of(flag | FLAG_RELOCATED, b"hello", None);
-            let refused = Record::parse(&bytes, 0, 9, verify).unwrap_err();
+            let refused = Record::parse(SharedBytes::of(&mut Own::new(&bytes).0), 0, 9, verify).unwrap_err();
             assert_eq!(refused, NotARecord::Flags(flag));
             let error = refused.error(4096);
             assert_eq!(error.kind(), ErrorKind::Version);
@@ -89,10 +105,11 @@ fn every_flip_is_noticed(flags: u8) {
     let body: Vec<u8> = (0..700).map(|i| (i * 7) as u8).collect();
     let mut good = sample_of(flags, &body, None);
     if flags == FLAG_MERGEABLE {
-        let at = Record::parse(&good, 0, 9, true).unwrap().merged_word_offset() as usize;
+        let at = Own::new(&good).parse(0, 9).unwrap().merged_word_offset() as usize;
         good[at..at + 8].copy_from_slice(&merged_word(2000, Seed::new(9, 0)).to_le_bytes());
     }
-    let parsed = Record::parse(&good, 0, 9, true).unwrap();
+    let mut own = Own::new(&good);
+    let parsed = own.parse(0, 9).unwrap();
     assert_eq!((&parsed).slice(0..700).unwrap(), &body[..]);
     assert_eq!(
         (parsed.key(), parsed.sequence(), parsed.previous()),
@@ -102,7 +119,7 @@ fn every_flip_is_noticed(flags: u8) {
     for bit in (0..body_end * 8).step_by(if cfg!(miri) { 101 } else { 1 }) {
         let mut bad = good.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        let noticed = match Record::parse(&bad, 0, 9, true) {
+        let noticed = match Own::new(&bad).parse(0, 9) {
             Err(_) => true,
             Ok(record) => record.verify_all().is_err(),
         };
@@ -114,9 +131,10 @@ fn every_flip_is_noticed(flags: u8) {
 fn a_partial_read_verifies_the_blocks_it_touches() {
     let body = vec![3u8; 1024];
     let mut bytes = sample(&body, None);
-    let start = Record::parse(&bytes, 0, 9, true).unwrap().prefix_bytes();
+    let start = Own::new(&bytes).parse(0, 9).unwrap().prefix_bytes();
     bytes[start + 600] ^= 1;
-    let record = Record::parse(&bytes, 0, 9, true).unwrap();
+    let mut own = Own::new(&bytes);
+    let record = own.parse(0, 9).unwrap();
     assert!((&record).slice(0..512).is_ok());
     assert!((&record).slice(768..1024).is_ok());
     assert!((&record).slice(511..513).is_err());
@@ -142,10 +160,10 @@ fn placed_at(offset: u64, flags: u8, body: &[u8]) -> Vec<u8> {
 #[test]
 fn a_record_in_another_place_of_its_segment_does_not_verify() {
     for flags in [0, FLAG_MERGEABLE] {
-        let bytes = placed_at(4096, flags, b"hello");
-        Record::parse(&bytes, 4096, PLACED | 9, true).unwrap().verify_all().unwrap();
+        let mut own = Own::new(&placed_at(4096, flags, b"hello"));
+        own.parse(4096, PLACED | 9).unwrap().verify_all().unwrap();
         for offset in (0..1 << 20).step_by(if cfg!(miri) { 1 << 15 } else { 8 }).filter(|at| *at != 4096) {
-            let parsed = Record::parse(&bytes, offset, PLACED | 9, true);
+            let parsed = own.parse(offset, PLACED | 9);
             assert_eq!(parsed.unwrap_err(), NotARecord::Checksum, "at {offset}");
         }
     }
@@ -156,18 +174,21 @@ fn a_record_in_another_place_of_its_segment_does_not_verify() {
 fn a_mergeable_row_of_two_places_does_not_verify() {
     let body = [7; 600];
     let (here, there) = (placed_at(8192, FLAG_MERGEABLE, &body), placed_at(4096, FLAG_MERGEABLE, &body));
-    let record = Record::parse(&here, 8192, PLACED | 9, true).unwrap();
+    let mut own = Own::new(&here);
+    let record = own.parse(8192, PLACED | 9).unwrap();
     let (checksums, word) =
         (record.checksum_offset(0) as usize - 8192, record.merged_word(2000).to_le_bytes());
     let at = record.merged_word_offset() as usize - 8192;
     let mut two = [&here[..checksums], &there[checksums..]].concat();
-    let parsed = Record::parse(&two, 8192, PLACED | 9, true).unwrap();
+    let mut own = Own::new(&two);
+    let parsed = own.parse(8192, PLACED | 9).unwrap();
     assert!(parsed.verify_all().is_err(), "checksums of another place");
     two[at..at + 8].copy_from_slice(&word);
-    assert!(Record::parse(&two, 8192, PLACED | 9, true).is_ok());
-    assert_eq!(Record::parse(&two, 4096, PLACED | 9, true).unwrap_err(), NotARecord::Checksum);
+    assert!(Own::new(&two).parse(8192, PLACED | 9).is_ok());
+    assert_eq!(Own::new(&two).parse(4096, PLACED | 9).unwrap_err(), NotARecord::Checksum);
     two[..checksums].copy_from_slice(&there[..checksums]);
-    let parsed = Record::parse(&two, 4096, PLACED | 9, true);
+    let mut own = Own::new(&two);
+    let parsed = own.parse(4096, PLACED | 9);
     assert_eq!(parsed.unwrap_err(), NotARecord::Checksum, "a word of another place");
 }
 
@@ -175,7 +196,7 @@ fn a_mergeable_row_of_two_places_does_not_verify() {
 fn places_are_left_out_of_older_stores() {
     let bytes = sample(b"hello", None);
     for offset in [0, 4096, 1 << 40, CACHED_OFFSET | 64] {
-        assert!(Record::parse(&bytes, offset, 9, true).is_ok(), "at {offset}");
+        assert!(Own::new(&bytes).parse(offset, 9).is_ok(), "at {offset}");
     }
 }
 
@@ -197,10 +218,10 @@ fn seeds_differ() {
 #[test]
 fn invalidated_records_and_foreign_segment_numbers() {
     let mut bytes = sample(b"x", None);
-    assert_eq!(Record::parse(&bytes, 0, 10, true).unwrap_err(), NotARecord::Checksum);
+    assert_eq!(Own::new(&bytes).parse(0, 10).unwrap_err(), NotARecord::Checksum);
     let word = invalidated_word(u64_at(&bytes, 0));
     bytes[..8].copy_from_slice(&word.to_le_bytes());
-    assert!(Record::parse(&bytes, 0, 9, true).unwrap().is_invalidated());
+    assert!(Own::new(&bytes).parse(0, 9).unwrap().is_invalidated());
 }
 
 #[test]
