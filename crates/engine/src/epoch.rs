@@ -238,6 +238,7 @@ impl<'e> Guard<'e> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
         match self.epoch.announcements.get(self.place) {
             // Release: all this guard's reads come before a freer sees it gone.

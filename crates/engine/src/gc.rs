@@ -486,24 +486,24 @@ impl Engine {
         let reservation = appender
             .reserve(&self.log, copy.kind, bytes, copy.claim)
             .map_err(|no_space| no_space.into_error(&self.log))?;
-        let record = self.log.encode(&reservation, 0, &spec, fill);
+        let record = reservation.encode(&spec, fill);
+        let offset = record.offset();
         if copy.draft.flags & FLAG_MERGEABLE != 0 {
             // PERSIST: the body is durable before its prefix can be found whole. The copy's sequence is an old one: were the
             // body torn, recovery would take it for a durable row that was being merged in place.
-            self.log.persist_record(&record);
+            record.persist();
             self.log.check_writable()?;
         }
         let sequence = copy.of.version();
         let guard = self.epoch.pin();
-        let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |now| {
-            let seal = Some(Seal { sequence, previous: copy.previous });
-            (now == Some(copy.slot)).then(|| (Published { slot: new_slot(record.offset(), bytes), seal }, ()))
+        let published = self.publish_record(IndexEntry::new(table, key), record, &guard, |now| {
+            let seal = Seal { sequence, previous: copy.previous };
+            (now == Some(copy.slot)).then(|| (Published { slot: new_slot(offset, bytes), seal }, ()))
         });
         // Nothing was committed if it does not stand: the next record is written over it.
         let stands = published.map_err(index_full)?.is_some();
         if stands {
-            copy.draft.record_expiry(&self.log, record.offset());
-            appender.commit(reservation, sequence);
+            copy.draft.record_expiry(&self.log, offset);
             self.gc.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         Ok(stands)

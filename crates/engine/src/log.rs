@@ -28,7 +28,7 @@ use std::time::Duration;
 use hedgerow_device::{Clock, DeviceError, FastTier, TierBytes};
 use smallvec::SmallVec;
 
-pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, check_fits};
+pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, SealedRecord, check_fits};
 pub(crate) use copy::{Extract, SegmentToCopy};
 pub(crate) use replay::{SegmentWalk, WalkEnd};
 pub(crate) use salvage::LostRecord;
@@ -190,6 +190,7 @@ impl Log {
         &self.space
     }
 
+    #[inline]
     fn extent_of(&self, offset: u64) -> Extent<'_> {
         self.extents.at((offset >> self.space.extent_shift()) as u32)
     }

@@ -20,7 +20,7 @@ use crate::epoch::Guard;
 use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, LogSlot, Slot, Tag};
 use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
-use crate::log::{EncodedRecord, Log};
+use crate::log::{EncodedRecord, Log, SealedRecord};
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
 use crate::{Durability, Result};
@@ -119,8 +119,7 @@ pub(crate) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body
 /// What a record is published as.
 pub(crate) struct Published {
     pub(crate) slot: LogSlot,
-    /// Its seal, unless it has one already.
-    pub(crate) seal: Option<Seal>,
+    pub(crate) seal: Seal,
 }
 
 /// What makes a record whole.
@@ -214,29 +213,28 @@ impl Engine {
     pub(crate) fn publish_record<'g, R>(
         &self,
         entry: IndexEntry<'g>,
-        record: &EncodedRecord<'_>,
+        record: EncodedRecord<'_>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<LogSlot>) -> Option<(Published, R)>,
     ) -> Result<Option<R>, IndexFull> {
-        self.publish(entry, guard, |old| {
+        self.publish(entry, guard, move |old| {
             let Some((Published { slot, seal }, result)) = decide(old) else { return (Decision::Keep, None) };
             // Not before it stands: a whole record that no slot counts would bring a deleted row back after a crash.
-            if let Some(seal) = seal {
-                self.seal(record, &seal);
-            }
+            self.seal(record, &seal);
             (Decision::Store(slot.into()), Some(result))
         })
     }
 
     /// Seals a record that stands now.
-    #[inline]
-    pub(crate) fn seal(&self, record: &EncodedRecord<'_>, seal: &Seal) {
-        self.log.seal(record, seal.sequence, seal.previous);
+    #[inline(always)]
+    pub(crate) fn seal<'r>(&self, record: EncodedRecord<'r>, seal: &Seal) -> SealedRecord<'r> {
+        let record = record.seal(seal.sequence, seal.previous);
         if self.persists_in_place {
             // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. A failure closes
             // the log for writing.
-            self.log.persist_record(record);
+            record.persist();
         }
+        record
     }
 
     /// Does what the durability mode asks for, after a write of `sequence` was published and its appender let go.

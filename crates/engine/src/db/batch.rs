@@ -22,11 +22,11 @@ use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef};
 use super::write::{SpaceWaits, check_key};
 use crate::epoch::Guard;
-use crate::index::{IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
+use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
-use crate::log::{Appender, EncodedRecord, NoSpace, Reservation};
+use crate::log::{EncodedRecord, NoSpace, Reservation, SealedRecord};
 use crate::space::Claim;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
@@ -288,6 +288,31 @@ struct Part<'b> {
     at: Option<LeafPosition<'b>>,
 }
 
+/// The record of a part. Where records are made durable in place it is sealed ahead of being published, with all the others.
+enum PartRecord<'r> {
+    Encoded(EncodedRecord<'r>),
+    Sealed(SealedRecord<'r>),
+}
+
+impl PartRecord<'_> {
+    fn offset(&self) -> u64 {
+        match self {
+            PartRecord::Encoded(record) => record.offset(),
+            PartRecord::Sealed(record) => record.offset(),
+        }
+    }
+
+    /// Sealed as over what is there.
+    fn sealed(self, sequence: u64, part: &Part<'_>) -> Self {
+        match self {
+            PartRecord::Encoded(record) => {
+                PartRecord::Sealed(record.seal(sequence, part.old.map(RecordRef::from)))
+            }
+            sealed @ PartRecord::Sealed(_) => sealed,
+        }
+    }
+}
+
 /// Where the body of a record is.
 enum EncodedBody<'b> {
     /// Encoded when the write was added.
@@ -412,7 +437,7 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        match self.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, guard) {
+        match self.publish_batch(reservation, (&parts, &made), &reserved, guard) {
             Ok(sequence) => Ok(Attempt::Done(sequence, bytes)),
             Err(IndexFull { .. }) => Err(self.log.halt(&mut appenders)),
         }
@@ -513,44 +538,25 @@ impl Engine {
     /// what is `reserved` is there against, it has stopped half-way.
     fn publish_batch(
         &self,
-        appender: &mut Appender,
-        reservation: Reservation,
+        reservation: Reservation<'_>,
         (parts, made): (&[Part<'_>], &[u8]),
         reserved: &IndexReservation<'_>,
         guard: &Guard<'_>,
     ) -> std::result::Result<u64, IndexFull> {
-        let (sequence, records) = self.encode_batch(&reservation, (parts, made));
-        let sealed_ahead = self.persists_in_place;
-        if sealed_ahead {
-            for (part, record) in parts.iter().zip(&records) {
-                self.log.seal(record, sequence, part.old.map(RecordRef::from));
-            }
+        let (sequence, mut records) = self.encode_batch(&reservation, (parts, made));
+        if self.persists_in_place {
+            let sealed = records.into_iter().zip(parts).map(|(record, part)| record.sealed(sequence, part));
+            records = sealed.collect();
             let range = reservation.range();
             // PERSIST: all of it is durable before anyone can see some of it. A failure closes the log for writing.
             self.log.persist_range(range.start, range.end - range.start);
         }
         let mut replaced: Vec<Option<LogSlot>> = Vec::with_capacity(parts.len());
-        for (part, record) in parts.iter().zip(&records) {
-            let (key, at, reserved) = (part.spec.key, part.at, Some(reserved));
-            let old = self.publish_record(
-                IndexEntry { table: part.table, key, at, reserved },
-                record,
-                guard,
-                |old| {
-                    // But for the older-version count, which is nothing to the log.
-                    let is_same = old.map(LogSlot::offset) == part.old.map(LogSlot::offset);
-                    debug_assert!(!sealed_ahead || is_same, "it was moved");
-                    let seal =
-                        (!sealed_ahead).then_some(Seal { sequence, previous: old.map(RecordRef::from) });
-                    Some((Published { slot: part.draft.slot(record.offset(), part.bytes, old), seal }, old))
-                },
-            );
-            replaced.push(old?.flatten());
-            part.draft.record_expiry(&self.log, record.offset());
+        for (part, record) in parts.iter().zip(records) {
+            let offset = record.offset();
+            replaced.push(self.publish_part(part, (record, sequence), reserved, guard)?);
+            part.draft.record_expiry(&self.log, offset);
         }
-        appender.commit(reservation, sequence);
-        let deltas = parts.iter().filter(|part| part.draft.kind == RecordKind::Delta);
-        deltas.for_each(|part| appender.count_delta(part.bytes));
         for (part, old) in parts.iter().zip(replaced) {
             part.table.expiry.replaced(old, part.draft.expires_over(old));
             self.count_replaced(part.draft.kind, old, guard);
@@ -564,23 +570,49 @@ impl Engine {
         Ok(sequence)
     }
 
+    /// Publishes a record of a batch; returns what it replaced.
+    fn publish_part(
+        &self,
+        part: &Part<'_>,
+        (record, sequence): (PartRecord<'_>, u64),
+        reserved: &IndexReservation<'_>,
+        guard: &Guard<'_>,
+    ) -> std::result::Result<Option<LogSlot>, IndexFull> {
+        let Part { table, at, .. } = *part;
+        let entry = IndexEntry { table, key: part.spec.key, at, reserved: Some(reserved) };
+        let offset = record.offset();
+        let slot = |old| part.draft.slot(offset, part.bytes, old);
+        match record {
+            PartRecord::Encoded(record) => {
+                let published = self.publish_record(entry, record, guard, |old| {
+                    let seal = Seal { sequence, previous: old.map(RecordRef::from) };
+                    Some((Published { slot: slot(old), seal }, old))
+                });
+                published.map(Option::flatten)
+            }
+            PartRecord::Sealed(_) => self.publish(entry, guard, |old| {
+                // But for the older-version count, which is nothing to the log.
+                let is_same = old.map(LogSlot::offset) == part.old.map(LogSlot::offset);
+                debug_assert!(is_same, "it was moved");
+                (Decision::Store(slot(old).into()), old)
+            }),
+        }
+    }
+
     /// Writes a batch, all but the seals of its records; returns its sequence, and the records.
     fn encode_batch<'r>(
         &self,
-        reservation: &'r Reservation,
+        reservation: &'r Reservation<'_>,
         (parts, made): (&[Part<'_>], &[u8]),
-    ) -> (u64, Vec<EncodedRecord<'r>>) {
+    ) -> (u64, Vec<PartRecord<'r>>) {
         let bytes: usize = parts.iter().map(|part| part.bytes).sum();
         let fill = |body: &mut [u8]| body.copy_from_slice(&(bytes as u32).to_le_bytes());
-        let frame = self.log.encode(reservation, 0, &frame_spec(), fill);
+        let frame = reservation.encode(&frame_spec(), fill);
         let sequence = self.log.take_sequence();
-        self.log.seal(&frame, sequence, None);
-        let mut at = frame.bytes();
+        frame.seal(sequence, None);
         let encode = |part: &Part<'_>| {
             let body = part.body.bytes(made);
-            let record = self.log.encode(reservation, at, &part.spec, |out| out.copy_from_slice(body));
-            at += part.bytes;
-            record
+            PartRecord::Encoded(reservation.encode(&part.spec, |out| out.copy_from_slice(body)))
         };
         (sequence, parts.iter().map(encode).collect())
     }

@@ -160,11 +160,9 @@ impl Engine {
         let reservation = appender
             .reserve(&self.log, SegmentKind::Row, bytes, claim)
             .map_err(|no_space| (bytes, no_space))?;
-        let record = self.log.encode(&reservation, 0, &spec, |out| out.copy_from_slice(body));
+        let record = reservation.encode(&spec, |out| out.copy_from_slice(body));
         let sequence = self.log.take_sequence();
-        self.seal(&record, &Seal { sequence, previous: None });
-        let offset = record.offset();
-        appender.commit(reservation, sequence);
+        let offset = self.seal(record, &Seal { sequence, previous: None }).offset();
         count_change(&self.log, offset, bytes as u64);
         Ok((sequence, bytes))
     }

@@ -279,7 +279,7 @@ impl Recovery<'_> {
         while let Some(record) = walk.next_record()? {
             max_sequence = max_sequence.max(record.sequence());
             if record.kind() == RecordKind::Delta {
-                deltas.add(record.record_bytes());
+                deltas = deltas.with(record.record_bytes());
             }
             if record.sequence() > found.watermark {
                 walked.above.push(Above {

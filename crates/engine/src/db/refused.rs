@@ -27,7 +27,9 @@ mod borrows {
     use crate::cache::Cache;
     use crate::epoch::Epoch;
     use crate::log::format::RecordSpec;
+    use crate::log::segment::SegmentKind;
     use crate::log::{Appender, Log, Reservation};
+    use crate::space::Claim;
     use crate::{Db, Result, Table};
 
     /// Gc may have freed its segment.
@@ -71,15 +73,39 @@ mod borrows {
     }
 
     /// The next reservation of the appender has its bytes, or somebody reads them.
-    fn a_record_sealed_after_it_was_committed(
-        log: &Log,
-        appender: &mut Appender,
-        reservation: Reservation,
-        spec: &RecordSpec<'_>,
-    ) {
-        let record = log.encode(&reservation, 0, spec, |_| ());
-        appender.commit(reservation, 1); //~ E0505
-        log.seal(&record, 1, None);
+    fn a_record_sealed_after_it_was_committed(reservation: Reservation<'_>, spec: &RecordSpec<'_>) {
+        let record = reservation.encode(spec, |_| ());
+        reservation.commit(); //~ E0505
+        record.seal(1, None);
+    }
+
+    /// Somebody may read it by then.
+    fn a_record_sealed_twice(reservation: &Reservation<'_>, spec: &RecordSpec<'_>) {
+        let record = reservation.encode(spec, |_| ());
+        record.seal(1, None);
+        record.seal(2, None); //~ E0382
+    }
+
+    /// The same.
+    fn a_record_cleared_that_is_to_be_published(reservation: Reservation<'_>, spec: &RecordSpec<'_>) {
+        let record = reservation.encode(spec, |_| ());
+        _ = reservation.clear(spec); //~ E0505
+        record.seal(1, None);
+    }
+
+    /// Both would have the same bytes.
+    fn two_reservations_of_one_appender(log: &Log, appender: &mut Appender) {
+        let one = appender.reserve(log, SegmentKind::Row, 64, Claim::Write);
+        let other = appender.reserve(log, SegmentKind::Row, 64, Claim::Write); //~ E0499
+        drop((one, other));
+    }
+
+    /// Another thread would reserve its bytes.
+    fn an_appender_unlocked_under_a_reservation(log: &Log) {
+        let mut appender = log.appender();
+        let reserved = appender.reserve(log, SegmentKind::Row, 64, Claim::Write);
+        drop(appender); //~ E0505
+        drop(reserved);
     }
 
     /// The bytes of a tier without the promise to keep their rules (`tier.rs` gives it once).
@@ -87,9 +113,9 @@ mod borrows {
         TierBytes::new(tier).ok() //~ E0133
     }
 
-    fn a_reservation_committed_twice(appender: &mut Appender, reservation: Reservation) {
-        appender.commit(reservation, 1);
-        appender.commit(reservation, 2); //~ E0382
+    fn a_reservation_committed_twice(reservation: Reservation<'_>) {
+        reservation.commit();
+        reservation.commit(); //~ E0382
     }
 }
 
@@ -141,11 +167,11 @@ mod types {
 /// Who may name what is looked at last, and only where all else is right.
 #[cfg(refused = "privacy")]
 mod privacy {
-    use crate::log::{EncodedRecord, Log};
+    use crate::log::EncodedRecord;
 
-    /// Without a reservation there is no record to seal: only [`Log::encode`] makes one.
-    fn a_record_that_nobody_encoded(log: &Log, like: EncodedRecord<'static>) {
+    /// Without a reservation there is no record to seal: only [`Reservation::encode`](crate::log::Reservation::encode) makes one.
+    fn a_record_that_nobody_encoded(like: EncodedRecord<'static>) {
         let made_up = EncodedRecord { offset: 8, ..like }; //~ E0451
-        log.seal(&made_up, 1, None);
+        made_up.seal(1, None);
     }
 }

@@ -38,7 +38,7 @@ use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{Appender, NoSpace, Reservation, check_fits};
+use crate::log::{NoSpace, check_fits};
 use crate::space::{Claim, NoRoom};
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
@@ -175,38 +175,33 @@ impl Engine {
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
         let bytes = spec.record_bytes();
-        let reservation = match appender.reserve(&self.log, draft.segment(), bytes, draft.claim()) {
+        let over = |no_space| self.claim_over(table, key, no_space);
+        let reservation = match appender.reserve_or(&self.log, draft.segment(), bytes, draft.claim(), over) {
             Ok(reservation) => reservation,
-            Err(no_space) => match self.reserve_over(&mut appender, table, key, draft, (bytes, no_space)) {
-                Ok(reservation) => reservation,
-                Err(no_space) => return Ok(WriteOutcome::NoSpace(bytes, no_space)),
-            },
+            Err(no_space) => return Ok(WriteOutcome::NoSpace(bytes, no_space)),
         };
-        let record = self.log.encode(&reservation, 0, &spec, fill);
+        let record = reservation.encode(&spec, fill);
+        let offset = record.offset();
         let guard = self.epoch.pin();
-        let published = self.publish_record(IndexEntry::new(table, key), &record, &guard, |old| {
+        let published = self.publish_record(IndexEntry::new(table, key), record, &guard, |old| {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();
-                let slot = draft.slot(record.offset(), bytes, old);
-                (
-                    Published { slot, seal: Some(Seal { sequence, previous: old.map(RecordRef::from) }) },
-                    (old, sequence),
-                )
+                let slot = draft.slot(offset, bytes, old);
+                let seal = Seal { sequence, previous: old.map(RecordRef::from) };
+                (Published { slot, seal }, (old, sequence))
             })
         });
-        if draft.flags & FLAG_MERGEABLE != 0 && !matches!(published, Ok(Some(_))) {
-            // The next record is written over it, and a mergeable one's checksums are not under the checksum of its prefix: over the
-            // checksums and body of the refused one that prefix, should a power cut leave nothing else of its record, would make a
-            // row that nobody wrote.
-            self.log.clear_prefix(&record)?;
-        }
-        let (old, sequence) = match published {
-            Ok(Some(published)) => published,
-            Ok(None) => return Ok(WriteOutcome::Refused),
-            Err(full) => return Ok(WriteOutcome::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
+        let Ok(Some((old, sequence))) = published else {
+            if draft.flags & FLAG_MERGEABLE != 0 {
+                // The next record is written over it, and a mergeable one's checksums are not under the checksum of its prefix: over the
+                // checksums and body of the refused one that prefix, should a power cut leave nothing else of its record, would make a
+                // row that nobody wrote.
+                reservation.clear(&spec)?;
+            }
+            let full = |full| WriteOutcome::NoSpace(bytes, NoSpace::Failed(index_full(full)));
+            return Ok(published.err().map_or(WriteOutcome::Refused, full));
         };
-        draft.record_expiry(&self.log, record.offset());
-        appender.commit(reservation, sequence);
+        draft.record_expiry(&self.log, offset);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
         self.count_replaced(draft.kind, old, &guard);
@@ -215,22 +210,20 @@ impl Engine {
         Ok(WriteOutcome::Published(VisibleWrite { replaced: old, sequence, bytes }))
     }
 
-    /// Reserves again what a write was refused, if it goes over a row: then it takes what it replaces with it, and may have of
-    /// what is held back from new rows.
+    /// What a write that was refused may claim, if it goes over a row: then it takes what it replaces with it, and may have of what is
+    /// held back from new rows.
     #[cold]
-    fn reserve_over(
+    fn claim_over(
         &self,
-        appender: &mut Appender,
         table: &TableShared,
         key: &[u8],
-        draft: &Draft,
-        (bytes, no_space): (usize, NoSpace),
-    ) -> std::result::Result<Reservation, NoSpace> {
+        no_space: NoSpace,
+    ) -> std::result::Result<Claim, NoSpace> {
         match no_space {
             NoSpace::Full(NoRoom { claim: Claim::Write, .. })
                 if is_row(table.levels.locate(key, &self.epoch.pin())) =>
             {
-                appender.reserve(&self.log, draft.segment(), bytes, Claim::Overwrite)
+                Ok(Claim::Overwrite)
             }
             other => Err(other),
         }

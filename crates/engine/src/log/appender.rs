@@ -1,14 +1,18 @@
 //! An appender: where one thread appends, and how a record gets there.
 //!
-//! A record is **reserved**, **encoded**, **sealed** and **committed**. Each step takes what the one before gave, so that
-//! nothing is written outside a reservation, and nothing is sealed that was not encoded.
+//! Bytes are **reserved**, a record is **encoded** there, and **sealed**, with which it counts. Each step takes what the one before gave: who
+//! has a reservation has its appender to himself; a record is encoded within what is reserved, behind those before it; it is sealed once, and
+//! in the order that it lies in. What was sealed somebody may have found, and nothing that is written after it goes over it.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::Log;
-use super::format::{self, END_BYTES, RecordRef, RecordSpec, Seed};
+use super::format::{self, END_BYTES, RecordKind, RecordRef, RecordSpec, Seed};
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
 use crate::space::{Claim, NoRoom};
+use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
 /// A thread's open segments, one for each kind it writes.
@@ -17,117 +21,146 @@ pub(crate) struct Appender {
     open: [Option<Open>; 3],
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Open {
     extent: u32,
     segment_number: u64,
     /// Absolute offsets in the tier.
     start: u64,
-    cursor: u64,
     limit: u64,
-    max_sequence: u64,
-    deltas: Deltas,
+    /// Where its sealed records end; and of those, the last sequence, and the deltas. A reservation is the only one to change them.
+    cursor: Cell<u64>,
+    max_sequence: Cell<u64>,
+    deltas: Cell<Deltas>,
 }
 
 impl Open {
-    #[inline]
-    fn reservation(&self, kind: SegmentKind, bytes: usize) -> Reservation {
-        let Open { cursor: offset, segment_number, limit, .. } = *self;
-        let end_bytes = if limit - offset > bytes as u64 { END_BYTES } else { 0 };
-        Reservation { offset, bytes, segment_number, end_bytes, kind }
+    /// Bytes up to where its records end.
+    fn used(&self) -> u64 {
+        self.cursor.get() - self.start
     }
 }
 
-/// Space in an open segment. It counts only once it is [committed](Appender::commit); until then the next reservation of
+/// Space in an open segment, whose appender does nothing else meanwhile. What of it was not sealed is not taken: the next reservation of
 /// the kind gets the same bytes.
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    offset: u64,
-    bytes: usize,
-    segment_number: u64,
-    /// Room behind it for the mark of the log's end (`log/format.rs`): all of it, or nothing.
-    end_bytes: usize,
-    kind: SegmentKind,
+pub(crate) struct Reservation<'a> {
+    log: &'a Log,
+    open: &'a Open,
+    start: u64,
+    end: u64,
+    /// Where the next record goes.
+    next: Cell<u64>,
 }
 
-impl Reservation {
-    /// What is reserved, but for the end mark.
-    pub(crate) fn range(&self) -> std::ops::Range<u64> {
-        self.offset..self.offset + self.bytes as u64
+impl Reservation<'_> {
+    /// All that is reserved.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// Writes the next record, all but what [`EncodedRecord::seal`] adds. It gets a mark of the log's end behind it where the segment has
+    /// room (`log/format.rs`): all of it, or nothing. The next record is written over that.
+    ///
+    /// # Panics
+    /// If the record is longer than what is left.
+    #[inline]
+    pub(crate) fn encode(&self, spec: &RecordSpec<'_>, fill: impl FnOnce(&mut [u8])) -> EncodedRecord<'_> {
+        let Reservation { log, open, ref next, end, .. } = *self;
+        let (offset, bytes) = (next.get(), spec.record_bytes());
+        assert!(bytes as u64 <= end - offset, "a record is no longer than what was reserved for it");
+        let end_bytes = if open.limit - offset > bytes as u64 { END_BYTES } else { 0 };
+        log.tier.write(offset, bytes + end_bytes, |out| {
+            spec.encode(out, Seed::new(open.segment_number, offset), fill);
+        });
+        next.set(offset + bytes as u64);
+        let (prefix_bytes, is_delta) = (spec.prefix_bytes(), spec.kind == RecordKind::Delta);
+        EncodedRecord { log, open, offset, prefix_bytes, bytes, is_delta, reserved: PhantomData }
+    }
+
+    /// Takes the prefix, with the checksums, of a record away that was encoded as `spec` says, alone, and was not sealed: what is written
+    /// here next may not be taken for it. All of its prefix is gone, durably, when this returns.
+    ///
+    /// # Errors
+    /// If it could not be made durable. The log takes no more writes then.
+    ///
+    /// # Panics
+    /// If a record was sealed.
+    #[cold]
+    pub(crate) fn clear(self, spec: &RecordSpec<'_>) -> Result<()> {
+        assert_eq!(self.open.cursor.get(), self.start, "somebody may have found a record that was sealed");
+        let bytes = (spec.prefix_bytes() as u64).min(self.end - self.start);
+        self.log.tier.write(self.start, bytes as usize, |prefix| prefix.fill(0));
+        // PERSIST: gone before the next record's prefix can be there.
+        self.log.persist_range(self.start, bytes);
+        self.log.check_writable()
     }
 }
 
-/// A record at its place in the log, all of it but what sealing adds. Nobody can find it yet. It borrows the reservation, which
-/// [`Appender::commit`] takes: what was committed cannot be sealed, nor cleared.
+/// A record at its place in the log, all of it but what sealing adds. Nobody can find it yet. It borrows its reservation, which cannot be
+/// cleared nor its appender unlocked before it is sealed, or given up.
 #[derive(Debug)]
 pub(crate) struct EncodedRecord<'r> {
+    log: &'r Log,
+    open: &'r Open,
     offset: u64,
-    segment_number: u64,
     prefix_bytes: usize,
     bytes: usize,
-    reserved: PhantomData<&'r Reservation>,
+    is_delta: bool,
+    reserved: PhantomData<&'r Reservation<'r>>,
 }
 
-impl EncodedRecord<'_> {
+impl<'r> EncodedRecord<'r> {
     #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    #[inline]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Makes it durable, as it is. A failure closes the log for writing.
+    pub(crate) fn persist(&self) {
+        self.log.persist_range(self.offset, self.bytes as u64);
+    }
+
+    /// Gives it its sequence, what it replaces, and its checksum: from now on it is whole, counts, and may be found.
+    ///
+    /// # Panics
+    /// If a record before it in the reservation is not sealed.
+    #[inline(always)]
+    pub(crate) fn seal(self, sequence: u64, previous: Option<RecordRef>) -> SealedRecord<'r> {
+        let EncodedRecord { log, open, offset, prefix_bytes, bytes, is_delta, .. } = self;
+        let Open { ref cursor, ref max_sequence, ref deltas, .. } = *open;
+        assert!(cursor.get() == offset, "records are sealed in the order that they lie in");
+        cursor.set(offset + bytes as u64);
+        max_sequence.set(max_sequence.get().max(sequence));
+        if is_delta {
+            deltas.set(deltas.get().with(bytes));
+        }
+        log.tier.write(offset, prefix_bytes, |prefix| {
+            format::seal(prefix, Seed::new(open.segment_number, offset), sequence, previous);
+        });
+        SealedRecord { log, offset, bytes, reserved: PhantomData }
     }
 }
 
-/// Writing records.
-impl Log {
-    /// Writes a record, all but what [`Log::seal`] adds, `at` bytes into what is reserved. It gets a mark of the log's end behind it
-    /// where there is room; the next record is written over that.
+/// A whole record, which may be found, and is not written any more.
+#[derive(Debug)]
+pub(crate) struct SealedRecord<'r> {
+    log: &'r Log,
+    offset: u64,
+    bytes: usize,
+    reserved: PhantomData<&'r Reservation<'r>>,
+}
+
+impl SealedRecord<'_> {
     #[inline]
-    pub(crate) fn encode<'r>(
-        &self,
-        reservation: &'r Reservation,
-        at: usize,
-        spec: &RecordSpec<'_>,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> EncodedRecord<'r> {
-        let (bytes, offset) = (spec.record_bytes(), reservation.offset + at as u64);
-        let end_bytes = (reservation.bytes + reservation.end_bytes - at - bytes).min(END_BYTES);
-        let segment_number = reservation.segment_number;
-        self.tier.write(offset, bytes + end_bytes, |out| {
-            spec.encode(out, Seed::new(segment_number, offset), fill);
-        });
-        EncodedRecord {
-            offset,
-            segment_number,
-            prefix_bytes: spec.prefix_bytes(),
-            bytes,
-            reserved: PhantomData,
-        }
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
     }
 
-    /// Gives a record its sequence, what it replaces, and its checksum: from now on it is whole.
+    /// Makes it durable. A failure closes the log for writing.
     #[inline]
-    pub(crate) fn seal(&self, record: &EncodedRecord<'_>, sequence: u64, previous: Option<RecordRef>) {
-        let seed = Seed::new(record.segment_number, record.offset);
-        self.tier.write(record.offset, record.prefix_bytes, |prefix| {
-            format::seal(prefix, seed, sequence, previous);
-        });
-    }
-
-    /// Makes a record durable, as it is. A failure closes the log for writing.
-    pub(crate) fn persist_record(&self, record: &EncodedRecord<'_>) {
-        self.persist_range(record.offset, record.bytes as u64);
-    }
-
-    /// Takes away the prefix, with the checksums, of a record that was encoded and will not be sealed.
-    #[cold]
-    pub(crate) fn clear_prefix(&self, record: &EncodedRecord<'_>) -> Result<()> {
-        self.tier.write(record.offset, record.prefix_bytes, |prefix| prefix.fill(0));
-        // PERSIST: gone before the next record's prefix can be there.
-        self.persist_range(record.offset, record.prefix_bytes as u64);
-        self.check_writable()
+    pub(crate) fn persist(&self) {
+        self.log.persist_range(self.offset, self.bytes as u64);
     }
 }
 
@@ -143,78 +176,75 @@ pub(crate) enum NoSpace {
 impl Appender {
     /// Reserves `bytes` (a multiple of 8) at the end of the open segment of `kind`, opening a new one if they do not fit.
     #[inline]
-    pub(crate) fn reserve(
-        &mut self,
-        log: &Log,
+    pub(crate) fn reserve<'a>(
+        &'a mut self,
+        log: &'a Log,
         kind: SegmentKind,
         bytes: usize,
         claim: Claim,
-    ) -> std::result::Result<Reservation, NoSpace> {
-        // A sync that failed is found at once, not when the segment is full.
-        if let Some(open) = &self.open[kind as usize]
-            && open.limit - open.cursor >= bytes as u64
-            && !log.tier.has_failed()
-        {
-            return Ok(open.reservation(kind, bytes));
-        }
-        self.reserve_in_new(log, kind, bytes, claim)
+    ) -> std::result::Result<Reservation<'a>, NoSpace> {
+        self.reserve_or(log, kind, bytes, claim, Err)
     }
 
+    /// The same for whoever may claim something else if `claim` is refused.
+    #[inline]
+    pub(crate) fn reserve_or<'a>(
+        &'a mut self,
+        log: &'a Log,
+        kind: SegmentKind,
+        bytes: usize,
+        claim: Claim,
+        other_claim: impl FnOnce(NoSpace) -> std::result::Result<Claim, NoSpace>,
+    ) -> std::result::Result<Reservation<'a>, NoSpace> {
+        // A sync that failed is found at once, not when the segment is full.
+        let fits = |open: &Open| open.limit - open.cursor.get() >= bytes as u64 && !log.tier.has_failed();
+        if !self.open[kind as usize].as_ref().is_some_and(fits) {
+            self.begin_segment(log, kind, bytes, claim, other_claim)?;
+        }
+        let open = self.open[kind as usize].as_ref().expect("a segment is open");
+        let start = open.cursor.get();
+        Ok(Reservation { log, open, start, end: start + bytes as u64, next: Cell::new(start) })
+    }
+
+    /// Opens a segment of `kind` in which `bytes` fit, in place of the one that is open.
     #[cold]
-    fn reserve_in_new(
+    fn begin_segment(
         &mut self,
         log: &Log,
         kind: SegmentKind,
         bytes: usize,
         claim: Claim,
-    ) -> std::result::Result<Reservation, NoSpace> {
+        other_claim: impl FnOnce(NoSpace) -> std::result::Result<Claim, NoSpace>,
+    ) -> std::result::Result<(), NoSpace> {
         log.check_open().map_err(NoSpace::Failed)?;
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(log.extent_bytes()) as u32;
-        let extent = log.open_segment(extents, kind, claim)?;
+        let extent = match log.open_segment(extents, kind, claim) {
+            Ok(extent) => extent,
+            Err(no_space) => log.open_segment(extents, kind, other_claim(no_space)?)?,
+        };
         self.seal(log, kind);
         let start = log.extent_offset(extent);
-        let open = Open {
+        self.open[kind as usize] = Some(Open {
             extent,
-            segment_number: log.extent_of(start).segment_number.load(crate::sync::atomic::Ordering::Relaxed),
+            segment_number: log.extent_of(start).segment_number.load(Ordering::Relaxed),
             start,
-            cursor: start + SEGMENT_HEADER_BYTES,
             limit: start + u64::from(extents) * log.extent_bytes(),
-            max_sequence: 0,
-            deltas: Deltas::default(),
-        };
-        self.open[kind as usize] = Some(open);
-        Ok(open.reservation(kind, bytes))
-    }
-
-    /// Makes a reservation count: its bytes hold whole records up to `sequence`.
-    #[inline]
-    pub(crate) fn commit(&mut self, reservation: Reservation, sequence: u64) {
-        if let Some(open) = &mut self.open[reservation.kind as usize]
-            && open.cursor == reservation.offset
-        {
-            open.cursor += reservation.bytes as u64;
-            open.max_sequence = open.max_sequence.max(sequence);
-            if reservation.kind == SegmentKind::Delta {
-                open.deltas.add(reservation.bytes);
-            }
-        }
-    }
-
-    /// Counts a delta among what was committed to a segment of rows: a part of a batch.
-    pub(crate) fn count_delta(&mut self, bytes: usize) {
-        if let Some(open) = &mut self.open[SegmentKind::Row as usize] {
-            open.deltas.add(bytes);
-        }
+            cursor: Cell::new(start + SEGMENT_HEADER_BYTES),
+            max_sequence: Cell::new(0),
+            deltas: Cell::default(),
+        });
+        Ok(())
     }
 
     /// Bytes that the open segment of `kind` still takes.
     pub(crate) fn room(&self, kind: SegmentKind) -> u64 {
-        self.open[kind as usize].map_or(0, |open| open.limit - open.cursor)
+        self.open[kind as usize].as_ref().map_or(0, |open| open.limit - open.cursor.get())
     }
 
     fn seal(&mut self, log: &Log, kind: SegmentKind) {
         let Some(open) = self.open[kind as usize].take() else { return };
-        log.segments.lock().seal(open.extent, open.cursor - open.start, open.max_sequence, open.deltas);
+        let (used, last) = (open.used(), open.max_sequence.get());
+        log.segments.lock().seal(open.extent, used, last, open.deltas.get());
     }
 
     /// Seals all open segments.
@@ -227,12 +257,12 @@ impl Appender {
     /// If `extent` is part of an open segment: its first extent, its segment number, and where its records end.
     pub(super) fn written_at(&self, extent_offset: u64) -> Option<(u32, u64, u64)> {
         let holds = |open: &&Open| (open.start..open.limit).contains(&extent_offset);
-        self.open.iter().flatten().find(holds).map(|o| (o.extent, o.segment_number, o.cursor - o.start))
+        self.open.iter().flatten().find(holds).map(|o| (o.extent, o.segment_number, o.used()))
     }
 
     /// Of every open segment: extent, segment number, bytes used, last sequence.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64, u64, u64)> {
-        self.open.iter().flatten().map(|o| (o.extent, o.segment_number, o.cursor - o.start, o.max_sequence))
+        self.open.iter().flatten().map(|o| (o.extent, o.segment_number, o.used(), o.max_sequence.get()))
     }
 }
 

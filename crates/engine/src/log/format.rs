@@ -196,16 +196,25 @@ impl RecordSpec<'_> {
     pub(crate) fn encode(&self, out: &mut [u8], seed: Seed, fill: impl FnOnce(&mut [u8])) {
         let parts = self.parts();
         let (record, end) = out.split_at_mut(parts.record);
-        end.fill(0);
+        if let Some(end) = end.first_chunk_mut() {
+            *end = [0; END_BYTES];
+        }
         let (prefix, tail) = record.split_at_mut(parts.body);
         // First of all, and last in `seal`: whenever the process is killed, a checksum other than 0 is that of a whole
         // record.
         prefix[..4].fill(0);
         compiler_fence(Ordering::Release);
-        fill(&mut tail[..self.body_bytes]);
-        tail[self.body_bytes..].fill(0);
-        let flags = self.all_flags();
+        // What fills parts up, before those are written over it: so many bytes as are known here are a store each, and no call.
+        if let Some(last) = tail.last_chunk_mut() {
+            *last = [0; 8];
+        }
         prefix[..HEADER_BYTES].fill(0);
+        prefix[parts.crcs - 4..parts.crcs].fill(0);
+        if let Some(last) = prefix.last_chunk_mut() {
+            *last = [0; 8 + MERGED_BYTES];
+        }
+        fill(&mut tail[..self.body_bytes]);
+        let flags = self.all_flags();
         prefix[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
         prefix[24..28].copy_from_slice(&self.table.to_le_bytes());
         prefix[28..32].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
@@ -216,7 +225,6 @@ impl RecordSpec<'_> {
             prefix[40..48].copy_from_slice(&at.to_le_bytes());
         }
         prefix[parts.key..parts.key + self.key.len()].copy_from_slice(self.key);
-        prefix[parts.key + self.key.len()..].fill(0);
         let mut crcs = [0u32; BLOCKS_MAX];
         let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
         crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);

@@ -232,11 +232,10 @@ pub(crate) struct Deltas {
 }
 
 impl Deltas {
-    /// Counts one with a record of so many bytes.
+    /// With one more, of a record of so many bytes.
     #[inline]
-    pub(crate) fn add(&mut self, bytes: usize) {
-        self.count += 1;
-        self.bytes += bytes as u64;
+    pub(crate) fn with(self, bytes: usize) -> Deltas {
+        Deltas { count: self.count + 1, bytes: self.bytes + bytes as u64 }
     }
 }
 

@@ -86,13 +86,12 @@ impl Written {
         let reservation = appender
             .reserve(&self.log, SegmentKind::Row, bytes, Claim::Write)
             .map_err(|no_space| no_space.into_error(&self.log))?;
-        let record = self.log.encode(&reservation, 0, &spec, |body| body.fill(7));
+        let record = reservation.encode(&spec, |body| body.fill(7));
         let sequence = self.log.take_sequence();
         // Others may get a turn here, as anywhere: nothing in the sealing would give them one.
         thread::yield_now();
-        self.log.seal(&record, sequence, None);
+        record.seal(sequence, None);
         self.records.lock().insert(sequence, reservation.range());
-        appender.commit(reservation, sequence);
         Ok(sequence)
     }
 

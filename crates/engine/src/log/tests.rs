@@ -22,13 +22,8 @@ fn open(clock: &Clock) -> Log {
 fn writes_headers(log: &Log) -> bool {
     let before = log.commit.lock().checkpointed_at;
     let stores = log.tier().crash_sim().unwrap().ops();
-    let mut appender = log.appender();
-    let reservation =
-        appender.reserve(log, segment::SegmentKind::Row, 512, crate::space::Claim::Write).unwrap();
-    let sequence = log.take_sequence();
-    appender.commit(reservation, sequence);
-    drop(appender);
-    log.persist_to(sequence).unwrap();
+    append(log, 0);
+    log.persist_to(log.last_sequence()).unwrap();
     let stores = log.tier().crash_sim().unwrap().ops() - stores;
     let written = log.commit.lock().checkpointed_at != before;
     assert_eq!(written, stores > 1, "a sync, and the headers if they were written: {stores}");
@@ -80,10 +75,8 @@ fn append(log: &Log, flags: u8) -> Range<u64> {
     let claim = crate::space::Claim::Write;
     let reservation = appender.reserve(log, segment::SegmentKind::Row, spec.record_bytes(), claim).unwrap();
     let place = reservation.range();
-    let record = log.encode(&reservation, 0, &spec, |body| body.fill(1));
-    let sequence = log.take_sequence();
-    log.seal(&record, sequence, None);
-    appender.commit(reservation, sequence);
+    let record = reservation.encode(&spec, |body| body.fill(1));
+    record.seal(log.take_sequence(), None);
     place
 }
 

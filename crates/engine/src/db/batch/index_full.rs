@@ -195,8 +195,7 @@ impl Stopping {
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
         let reserved = engine.arena.reserve(0).unwrap();
         let others = engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap();
-        let stopped =
-            engine.publish_batch(&mut appenders[0], reservation, (&parts, &made), &reserved, view.guard());
+        let stopped = engine.publish_batch(reservation, (&parts, &made), &reserved, view.guard());
         assert!(stopped.is_err(), "there was memory");
         drop(others);
         meanwhile(engine);
