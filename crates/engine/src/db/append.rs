@@ -1,14 +1,14 @@
 //! How a record comes to count: the steps that a write, a batch, a copy and a change of the catalog share.
 //!
-//! 1. Space is **reserved** in an appender, which stays locked until 4.
+//! 1. Space is **reserved** in an appender, which stays locked until 3 is done.
 //! 2. The record is **encoded** there, at its place for good, and without its checksum: nobody can find it.
 //! 3. It is **published**: under the lock of its key's leaf, if what the slot holds may be replaced, it is **sealed** with a sequence and
-//!    its checksum, made durable where the medium does that by cache lines, and the slot is switched to it.
-//! 4. What is reserved is **committed**: the next record goes behind it. Left out, as by a write that was refused, the next goes over it.
+//!    its checksum, made durable where the medium does that by cache lines, and the slot is switched to it. What is sealed counts: the next
+//!    record goes behind it. Left out, as by a write that was refused, the next goes over it.
 //!
-//! 5. With the appender let go, it is made **durable** as the durability mode asks.
+//! 4. With the appender let go, it is made **durable** as the durability mode asks.
 //!
-//! 1, 2 and 4 are the log's (`log/appender.rs`), which knows nothing of slots; 3 and 5 are here.
+//! 1, 2 and the sealing are the log's (`log/appender.rs`), which knows nothing of slots; the rest is here.
 
 use hedgerow_row::row_expiry::{OldRow, RowExpiry};
 use hedgerow_row::schema::layout::Layout;

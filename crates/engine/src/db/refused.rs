@@ -72,13 +72,6 @@ mod borrows {
         found.map(|row| table.read_handle(b"key", row, |_| Ok(()))).transpose().map(drop)
     }
 
-    /// The next reservation of the appender has its bytes, or somebody reads them.
-    fn a_record_sealed_after_it_was_committed(reservation: Reservation<'_>, spec: &RecordSpec<'_>) {
-        let record = reservation.encode(spec, |_| ());
-        reservation.commit(); //~ E0505
-        record.seal(1, None);
-    }
-
     /// Somebody may read it by then.
     fn a_record_sealed_twice(reservation: &Reservation<'_>, spec: &RecordSpec<'_>) {
         let record = reservation.encode(spec, |_| ());
@@ -111,11 +104,6 @@ mod borrows {
     /// The bytes of a tier without the promise to keep their rules (`tier.rs` gives it once).
     fn bytes_without_a_promise(tier: Arc<FastTier>) -> Option<TierBytes> {
         TierBytes::new(tier).ok() //~ E0133
-    }
-
-    fn a_reservation_committed_twice(reservation: Reservation<'_>) {
-        reservation.commit();
-        reservation.commit(); //~ E0382
     }
 }
 

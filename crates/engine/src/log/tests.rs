@@ -21,8 +21,8 @@ fn open(clock: &Clock) -> Log {
 /// Has the next sequence synced, as a write in `Immediate` does; whether headers were brought up to date with it.
 fn writes_headers(log: &Log) -> bool {
     let before = log.commit.lock().checkpointed_at;
-    let stores = log.tier().crash_sim().unwrap().ops();
     append(log, 0);
+    let stores = log.tier().crash_sim().unwrap().ops();
     log.persist_to(log.last_sequence()).unwrap();
     let stores = log.tier().crash_sim().unwrap().ops() - stores;
     let written = log.commit.lock().checkpointed_at != before;
@@ -60,9 +60,9 @@ fn a_clock_that_steps_back_does_no_harm() {
     assert!(writes_headers(&log));
 }
 
-/// Appends a row with these flags; returns where it lies.
-fn append(log: &Log, flags: u8) -> Range<u64> {
-    let spec = RecordSpec {
+/// Of a row with these flags.
+fn spec(flags: u8) -> RecordSpec<'static> {
+    RecordSpec {
         kind: RecordKind::Row,
         flags,
         table: 1,
@@ -70,14 +70,68 @@ fn append(log: &Log, flags: u8) -> Range<u64> {
         key: b"key",
         expires_at_ms: None,
         body_bytes: 100,
-    };
-    let mut appender = log.appender();
-    let claim = crate::space::Claim::Write;
-    let reservation = appender.reserve(log, segment::SegmentKind::Row, spec.record_bytes(), claim).unwrap();
-    let place = reservation.range();
-    let record = reservation.encode(&spec, |body| body.fill(1));
-    record.seal(log.take_sequence(), None);
-    place
+    }
+}
+
+fn reserve<'a>(log: &'a Log, appender: &'a mut Appender, bytes: usize) -> Reservation<'a> {
+    appender.reserve(log, segment::SegmentKind::Row, bytes, crate::space::Claim::Write).unwrap()
+}
+
+/// Appends a row with these flags; returns where it lies.
+fn append(log: &Log, flags: u8) -> Range<u64> {
+    let (spec, mut appender) = (spec(flags), log.appender());
+    let reservation = reserve(log, &mut appender, spec.record_bytes());
+    reservation.encode(&spec, |body| body.fill(1)).seal(log.take_sequence(), None);
+    reservation.range()
+}
+
+/// What is sealed may be found, whether or not all that was reserved came to be.
+#[test]
+fn what_was_sealed_is_not_written_over_and_all_else_is() {
+    let log = open(&Clock::manual(1_000_000));
+    let (spec, mut appender) = (spec(0), log.appender());
+    let bytes = spec.record_bytes() as u64;
+    let reservation = reserve(&log, &mut appender, 3 * spec.record_bytes());
+    let start = reservation.range().start;
+    let sealed = reservation.encode(&spec, |body| body.fill(1)).seal(log.take_sequence(), None);
+    let not_sealed = reservation.encode(&spec, |body| body.fill(2));
+    assert_eq!((sealed.offset(), not_sealed.offset()), (start, start + bytes));
+    let next = reserve(&log, &mut appender, spec.record_bytes());
+    assert_eq!(next.range(), start + bytes..start + 2 * bytes);
+    let unwritten = reserve(&log, &mut appender, spec.record_bytes());
+    assert_eq!(unwritten.range().start, start + bytes);
+}
+
+/// Else the next segment could be written over.
+#[test]
+#[should_panic(expected = "no longer than what was reserved")]
+fn no_record_goes_beyond_what_was_reserved() {
+    let log = open(&Clock::manual(1_000_000));
+    let (spec, mut appender) = (spec(0), log.appender());
+    let reservation = reserve(&log, &mut appender, 2 * spec.record_bytes() - 8);
+    _ = reservation.encode(&spec, |body| body.fill(1));
+    _ = reservation.encode(&spec, |body| body.fill(2));
+}
+
+/// Else the first would count, torn.
+#[test]
+#[should_panic(expected = "in the order that they lie in")]
+fn no_record_is_sealed_before_those_in_front_of_it() {
+    let log = open(&Clock::manual(1_000_000));
+    let (spec, mut appender) = (spec(0), log.appender());
+    let reservation = reserve(&log, &mut appender, 2 * spec.record_bytes());
+    let _first = reservation.encode(&spec, |body| body.fill(1));
+    _ = reservation.encode(&spec, |body| body.fill(2)).seal(log.take_sequence(), None);
+}
+
+#[test]
+#[should_panic(expected = "may have found a record that was sealed")]
+fn nothing_that_was_sealed_is_cleared() {
+    let log = open(&Clock::manual(1_000_000));
+    let (spec, mut appender) = (spec(0), log.appender());
+    let reservation = reserve(&log, &mut appender, spec.record_bytes());
+    _ = reservation.encode(&spec, |body| body.fill(1)).seal(log.take_sequence(), None);
+    _ = reservation.clear(&spec);
 }
 
 /// A log that ends with a record that is torn, and after it one with a flag that this build does not know; and where that lies.
