@@ -6,10 +6,9 @@
 
 use std::hint::black_box;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::time::Instant;
 
-use hedgerow::parts::index::{Decision, Epoch, Index, LogSlot, NodeArena, ScanBatch, Slot, Tag};
+use hedgerow::parts::index::{IndexProbe, LogSlot, ScanBatch, Slot, Tag};
 
 fn scatter(n: u64) -> u64 {
     let z = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,83 +33,70 @@ fn measure(name: &str, times: usize, mut run: impl FnMut(usize)) {
     println!("{name:32} {:8.1} ns", start.elapsed().as_nanos() as f64 / times as f64);
 }
 
+fn slot(i: usize) -> Slot {
+    Slot::from(LogSlot::new(Tag::Row, i as u64 * 8, 1000))
+}
+
 fn main() {
     let count: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
-    let arena = Arc::new(NodeArena::new(8 << 30).expect("address space"));
+    let index = IndexProbe::new(8 << 30).expect("address space");
     if std::env::args().nth(2).is_some() {
-        arena.prefer_huge_pages();
+        index.prefer_huge_pages();
     }
-    let epoch = Arc::new(Epoch::new());
     let mut keys = Keys(Vec::with_capacity(count * 24));
     for i in 0..count as u64 {
         keys.0.extend_from_slice(format!("user{:020}", scatter(i + 1)).as_bytes());
     }
-    let slot = |i: usize| Slot::from(LogSlot::new(Tag::Row, i as u64 * 8, 1000));
-    arena.populate_ahead(count as u64 * 64).expect("memory");
-    let index = Index::new(arena.clone(), epoch.clone());
-    let upsert = |index: &Index, i: usize| {
-        let guard = epoch.pin();
-        index.upsert(keys.get(i), &guard, |_| (Decision::Store(slot(i)), ())).expect("room");
-    };
-    measure("insert, random", count, |i| upsert(&index, i));
+    index.populate_ahead(count as u64 * 64).expect("memory");
+    let set = |i: usize| index.set(keys.get(i), Some(slot(i))).expect("room");
+    measure("insert, random", count, set);
     println!("{:32} {:8.1} bytes", "memory a key", index.bytes() as f64 / count as f64);
     // The keys lie in random order, so going through them is random in the tree and costs no miss of its own.
     let pick = |i: usize| (i + 7) % count;
-    measure("pin", count, |_| drop(black_box(epoch.pin())));
+    measure("pin", count, |_| index.pin());
     let mut last = 0;
     measure("get, dependent", count, |i| {
-        let guard = epoch.pin();
-        let found = index.get(keys.get(pick(i + last)), &guard).expect("there");
+        let found = index.get(keys.get(pick(i + last))).expect("there");
         last = found.raw() as usize & 1;
     });
     measure("get, may overlap", count, |i| {
-        black_box(index.get(keys.get(pick(i)), &epoch.pin()));
+        black_box(index.get(keys.get(pick(i))));
     });
     let (mut wanted, mut out) = (Vec::<&[u8]>::new(), [None; 16]);
     let group = |i: usize| {
         wanted.clear();
         wanted.extend((0..16).map(|j| keys.get(pick(i * 16 + j))));
-        index.multi_get(&wanted, &epoch.pin(), &mut out);
+        index.multi_get(&wanted, &mut out);
         black_box(&out);
     };
     measure("multi_get of 16", count / 16, group);
-    measure("update", count, |i| upsert(&index, pick(i)));
+    measure("update", count, |i| set(pick(i)));
     let mut batch = ScanBatch::new();
     measure("scan of 100, random start", count / 20, |i| {
-        index.scan_forward(
-            Bound::Included(keys.get(pick(i))),
-            Bound::Unbounded,
-            100,
-            &epoch.pin(),
-            &mut batch,
-        );
+        index.scan((Bound::Included(keys.get(pick(i))), Bound::Unbounded), false, 100, &mut batch);
     });
     measure("scan of 100, warm", 20_000, |i| {
-        index.scan_forward(Bound::Included(keys.get(i % 8)), Bound::Unbounded, 100, &epoch.pin(), &mut batch);
+        index.scan((Bound::Included(keys.get(i % 8)), Bound::Unbounded), false, 100, &mut batch);
     });
     measure("scan of 100 back, warm", 20_000, |i| {
-        index.scan_reverse(Bound::Unbounded, Bound::Included(keys.get(i % 8)), 100, &epoch.pin(), &mut batch);
+        index.scan((Bound::Unbounded, Bound::Included(keys.get(i % 8))), true, 100, &mut batch);
     });
-    build(&arena, &epoch, &index, count);
-    in_order(&arena, &epoch, count);
-    measure("remove", count, |i| {
-        index.upsert(keys.get(i), &epoch.pin(), |_| (Decision::Remove, ())).expect("removes need no room");
-    });
+    build(&index, count);
+    in_order(&index.beside(), count);
+    measure("remove", count, |i| index.set(keys.get(i), None).expect("removes need no room"));
     println!("{:32} {:8} bytes", "left", index.bytes());
 }
 
 /// Builds a tree of the same entries in bulk, and puts it in place of the old.
-fn build(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>, index: &Index, count: usize) {
-    let guard = epoch.pin();
+fn build(index: &IndexProbe, count: usize) {
     let (mut all, mut sorted) = (ScanBatch::new(), Vec::new());
     let start = Instant::now();
-    index.scan_forward(Bound::Unbounded, Bound::Unbounded, count, &guard, &mut all);
+    index.scan((Bound::Unbounded, Bound::Unbounded), false, count, &mut all);
     println!("{:32} {:8.1} ns", "whole scan, an entry", start.elapsed().as_nanos() as f64 / count as f64);
-    drop(guard);
     sorted.extend(all.iter());
-    arena.populate_ahead(count as u64 * 64).expect("memory");
+    index.populate_ahead(count as u64 * 64).expect("memory");
     let start = Instant::now();
-    let built = Index::bulk_build(arena.clone(), epoch.clone(), sorted.iter().copied(), 90).expect("room");
+    let built = index.built(&sorted, 90).expect("room");
     println!(
         "{:32} {:8.1} ns",
         "bulk build at 90 %, a key",
@@ -119,16 +105,12 @@ fn build(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>, index: &Index, count: usize
     println!("{:32} {:8.1} bytes", "memory a key, built", built.bytes() as f64 / count as f64);
     let start = Instant::now();
     index.replace_with(built);
-    while epoch.collect() > 0 {}
     println!("{:32} {:8.1} ms", "replace and free", start.elapsed().as_secs_f64() * 1e3);
 }
 
-fn in_order(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>, count: usize) {
-    let index = Index::new(arena.clone(), epoch.clone());
+fn in_order(index: &IndexProbe, count: usize) {
     measure("insert, ascending", count, |i| {
-        let key = format!("user{i:020}");
-        let slot = Slot::from(LogSlot::new(Tag::Row, i as u64 * 8, 1000));
-        index.upsert(key.as_bytes(), &epoch.pin(), |_| (Decision::Store(slot), ())).expect("room");
+        index.set(format!("user{i:020}").as_bytes(), Some(slot(i))).expect("room");
     });
     println!("{:32} {:8.1} bytes", "memory a key, ascending", index.bytes() as f64 / count as f64);
 }

@@ -37,7 +37,7 @@ const DEPTH_BITS: u32 = 16;
 const DEPTH_MAX: u64 = (1 << DEPTH_BITS) - 1;
 
 /// What waits for its readers to leave.
-pub trait Garbage: Send {
+pub(crate) trait Garbage: Send {
     /// Frees it.
     fn free(self: Box<Self>);
 }
@@ -54,7 +54,7 @@ impl<F: FnOnce() + Send> Garbage for F {
 struct Announcement(AtomicU64);
 
 /// A reclamation domain. One serves a whole store.
-pub struct Epoch {
+pub(crate) struct Epoch {
     global: AtomicU64,
     /// Shared with the threads' claims, which look for guards that outlive their thread.
     announcements: Arc<[Announcement]>,
@@ -65,7 +65,7 @@ pub struct Epoch {
 
 impl Epoch {
     /// A new domain with nothing pinned.
-    pub fn new() -> Epoch {
+    pub(crate) fn new() -> Epoch {
         let announcements = (0..PLACES).map(|_| Announcement(AtomicU64::new(0))).collect();
         claim::add_domain(&announcements);
         Epoch {
@@ -79,7 +79,7 @@ impl Epoch {
 
     /// Keeps everything that can be reached now from being freed until the guard is dropped. Guards nest, as
     /// deep as anybody likes: those that the place cannot count, forgotten ones included, count as those of threads without a place.
-    pub fn pin(&self) -> Guard<'_> {
+    pub(crate) fn pin(&self) -> Guard<'_> {
         let place = claim::place();
         let Some(Announcement(word)) = self.announcements.get(place) else { return self.pin_shared() };
         let held = word.load(Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Epoch {
     }
 
     /// Frees `garbage`, already unreachable for new guards, when every guard alive now is gone.
-    pub fn defer(&self, garbage: Box<dyn Garbage>) {
+    pub(crate) fn defer(&self, garbage: Box<dyn Garbage>) {
         let tag = self.current();
         let waiting = {
             let mut queue = self.garbage.lock();
@@ -125,14 +125,14 @@ impl Epoch {
 
     /// The epoch now; with [`Epoch::is_quiescent_since`], a way to wait for guards without handing garbage over. Call
     /// it after the unlinking.
-    pub fn current(&self) -> u64 {
+    pub(crate) fn current(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.global.load(Ordering::SeqCst)
     }
 
     /// Whether every guard that was alive when [`Epoch::current`] gave `epoch` is gone. Never true while the asking
     /// thread itself holds such a guard.
-    pub fn is_quiescent_since(&self, epoch: u64) -> bool {
+    pub(crate) fn is_quiescent_since(&self, epoch: u64) -> bool {
         for _ in 0..2 {
             if self.global.load(Ordering::SeqCst) >= epoch + 2 {
                 return true;
@@ -146,7 +146,7 @@ impl Epoch {
 
     /// Moves the epoch on if it can be and frees some of what has waited long enough; returns how many pieces still
     /// wait. For background threads; [`Epoch::defer`] calls it now and then by itself.
-    pub fn collect(&self) -> usize {
+    pub(crate) fn collect(&self) -> usize {
         self.advance();
         let ripe = {
             let mut queue = self.garbage.lock();
@@ -219,7 +219,7 @@ fn announce(word: &AtomicU64, pinned: u64) {
 
 /// While it lives, nothing that could be reached when it was made is freed.
 #[derive(Debug)]
-pub struct Guard<'e> {
+pub(crate) struct Guard<'e> {
     epoch: &'e Epoch,
     place: usize,
     _on_this_thread: PhantomData<*const ()>,
@@ -227,7 +227,7 @@ pub struct Guard<'e> {
 
 impl<'e> Guard<'e> {
     /// The domain it pins.
-    pub fn epoch(&self) -> &'e Epoch {
+    pub(crate) fn epoch(&self) -> &'e Epoch {
         self.epoch
     }
 

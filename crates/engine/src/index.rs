@@ -19,6 +19,7 @@ mod build;
 mod edit;
 mod longest;
 mod node;
+mod probe;
 mod rows;
 mod sample;
 mod scan;
@@ -38,11 +39,16 @@ use crate::invariants;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Arc, Backoff};
 
-pub use arena::{IndexFull, IndexReservation, NodeArena};
-pub use build::IndexBuilder;
-pub use rows::RowIndex;
-pub use scan::{ScanBatch, ScanEnd};
-pub use slot::{LogSlot, Slot, SlotTarget, Tag};
+pub(crate) use arena::{IndexReservation, NodeArena};
+pub(crate) use build::IndexBuilder;
+pub(crate) use rows::RowIndex;
+pub(crate) use scan::ScanEnd;
+pub(crate) use slot::SlotTarget;
+
+pub use arena::IndexFull;
+pub use probe::IndexProbe;
+pub use scan::ScanBatch;
+pub use slot::{LogSlot, Slot, Tag};
 
 use edit::{Entry, Room};
 use longest::LongestKeys;
@@ -59,7 +65,7 @@ const GROUP: usize = 16;
 
 /// What an upsert does with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Leaves it as it is.
     Keep,
     /// Sets its slot.
@@ -69,7 +75,7 @@ pub enum Decision {
 }
 
 /// One table's tree.
-pub struct Index {
+pub(crate) struct Index {
     tree: AtomicPtr<Tree>,
     arena: Arc<NodeArena>,
     epoch: Arc<Epoch>,
@@ -77,10 +83,10 @@ pub struct Index {
 
 impl Index {
     /// Bytes in a key: 1 to this. Longer ones are the caller's to refuse.
-    pub const KEY_BYTES_MAX: usize = 64 << 10;
+    pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
 
     /// An empty tree; it takes no node until the first key.
-    pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>) -> Index {
+    pub(crate) fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>) -> Index {
         Index::with_tree(arena, epoch, Tree::new(arena::NULL, 0, 0, LongestKeys::default(), 0, 0))
     }
 
@@ -100,7 +106,7 @@ impl Index {
     }
 
     /// The slot of `key`.
-    pub fn get(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+    pub(crate) fn get(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
         let mut backoff = Backoff::new();
         loop {
             match try_get(self.view(guard), key) {
@@ -115,7 +121,7 @@ impl Index {
     ///
     /// # Panics
     /// If `out` is shorter than `keys`.
-    pub fn multi_get(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+    pub(crate) fn multi_get(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
         for (keys, out) in keys.chunks(GROUP).zip(out[..keys.len()].chunks_mut(GROUP)) {
             self.get_group(keys, guard, |i, found| out[i] = found.slot);
         }
@@ -125,7 +131,7 @@ impl Index {
     ///
     /// # Panics
     /// If `out` is shorter than `keys`.
-    pub fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
+    pub(crate) fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
         for (keys, out) in keys.chunks(GROUP).zip(out[..keys.len()].chunks_mut(GROUP)) {
             self.get_group(keys, guard, |i, found| out[i] = found);
         }
@@ -179,7 +185,7 @@ impl Index {
     /// # Errors
     /// `IndexFull` if `key` is new and there is no memory for it within the budget.
     #[inline]
-    pub fn upsert<R>(
+    pub(crate) fn upsert<R>(
         &self,
         key: &[u8],
         guard: &Guard<'_>,
@@ -194,7 +200,7 @@ impl Index {
     /// # Errors
     /// As [`Index::upsert`].
     #[inline]
-    pub fn upsert_at<'g, R>(
+    pub(crate) fn upsert_at<'g, R>(
         &'g self,
         key: &[u8],
         mut at: Option<LeafPosition<'g>>,
@@ -236,22 +242,17 @@ impl Index {
 
     /// Bytes of memory that new keys of so many bytes each take at most, whatever splits they cause: to be
     /// [reserved](NodeArena::reserve) for them.
-    pub fn bytes_for(&self, lens: impl IntoIterator<Item = usize>, guard: &Guard<'_>) -> u64 {
+    pub(crate) fn bytes_for(&self, lens: impl IntoIterator<Item = usize>, guard: &Guard<'_>) -> u64 {
         self.view(guard).bytes_for(lens)
     }
 
     /// Keys in the tree. While writers are at work, a number between what it was and what it will be.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.view(&self.epoch.pin()).tree.keys()
     }
 
-    /// Whether there are no keys.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Bytes of memory this tree takes: nodes and key blobs.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.view(&self.epoch.pin()).tree.bytes()
     }
 
@@ -261,7 +262,7 @@ impl Index {
     ///
     /// # Panics
     /// If `other` lives in another arena or epoch.
-    pub fn replace_with(&self, other: Index) {
+    pub(crate) fn replace_with(&self, other: Index) {
         assert!(
             Arc::ptr_eq(&self.arena, &other.arena) && Arc::ptr_eq(&self.epoch, &other.epoch),
             "trees of one arena and epoch"
@@ -273,7 +274,7 @@ impl Index {
     }
 
     /// Drops all entries at one moment, as [`Index::replace_with`] an empty tree.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.replace_with(Index::new(self.arena.clone(), self.epoch.clone()));
     }
 }
@@ -344,7 +345,7 @@ fn slot_at(leaf: &Node, version: u64, at: usize, equal: bool) -> Result<Option<S
 
 /// What a look-up found.
 #[derive(Clone, Copy, Default)]
-pub struct Located<'g> {
+pub(crate) struct Located<'g> {
     /// The key's slot.
     pub slot: Option<Slot>,
     /// Where in the tree the key is or would be; `None` if that was not to be known.
@@ -353,7 +354,7 @@ pub struct Located<'g> {
 
 /// An entry of a leaf, as it was at one version of the leaf.
 #[derive(Clone, Copy)]
-pub struct LeafPosition<'g> {
+pub(crate) struct LeafPosition<'g> {
     tree: &'g Tree,
     leaf: &'g Node,
     version: u64,

@@ -144,9 +144,8 @@ pub mod parts {
     pub mod schema {
         pub use hedgerow_row::schema::probe::Probe;
     }
-    /// The index.
+    /// A tree of the index.
     pub mod index {
-        pub use crate::epoch::{Epoch, Guard};
-        pub use crate::index::*;
+        pub use crate::index::{IndexFull, IndexProbe, LogSlot, ScanBatch, Slot, Tag};
     }
 }

@@ -34,7 +34,7 @@ impl fmt::Display for IndexFull {
 impl std::error::Error for IndexFull {}
 
 /// Nodes for any number of trees.
-pub struct NodeArena {
+pub(crate) struct NodeArena {
     memory: memory::Memory,
     /// The first node id never given out.
     next: AtomicU32,
@@ -53,7 +53,7 @@ impl NodeArena {
     ///
     /// # Errors
     /// When the system gives not even 1 GiB of address space, or `bytes_max` if that is less.
-    pub fn new(bytes_max: u64) -> io::Result<NodeArena> {
+    pub(crate) fn new(bytes_max: u64) -> io::Result<NodeArena> {
         let memory = memory::Memory::reserve(bytes_max)?;
         // Whoever has a node's bytes has a node: what there is no address space for is no part of the budget.
         let bytes_max = bytes_max.min(u64::from(memory.nodes() - 1) * NODE_BYTES);
@@ -69,12 +69,12 @@ impl NodeArena {
     }
 
     /// Asks for 2 MiB pages: gets become about 15 % quicker, memory is taken in larger steps.
-    pub fn prefer_huge_pages(&self) {
+    pub(crate) fn prefer_huge_pages(&self) {
         self.memory.prefer_huge_pages();
     }
 
     /// Bytes in use by all trees: nodes and key blobs. Not what is only reserved, which is no memory yet.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
         self.taken.load(Ordering::Relaxed).saturating_sub(reserved)
     }
@@ -83,7 +83,7 @@ impl NodeArena {
     ///
     /// # Errors
     /// `IndexFull` if there is less; then nothing is taken.
-    pub fn reserve(&self, bytes: u64) -> Result<IndexReservation<'_>, IndexFull> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<IndexReservation<'_>, IndexFull> {
         self.charge(bytes, None)?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(IndexReservation { arena: self, left: Cell::new(bytes) })
@@ -147,7 +147,7 @@ impl NodeArena {
     ///
     /// # Errors
     /// What the kernel says; nothing is lost but the head start.
-    pub fn populate_ahead(&self, lead: u64) -> io::Result<u64> {
+    pub(crate) fn populate_ahead(&self, lead: u64) -> io::Result<u64> {
         /// Bytes per call into the kernel, which holds the address-space lock meanwhile.
         const STEP: u64 = 2 << 20;
         let Some(mut populated) = self.populated.try_lock() else { return Ok(0) };
@@ -165,7 +165,7 @@ impl NodeArena {
 /// Bytes of an arena's budget that are kept for one writer, so that what it began it can end: made by [`NodeArena::reserve`]. What is
 /// left of them goes back when it is dropped.
 #[derive(Debug)]
-pub struct IndexReservation<'a> {
+pub(crate) struct IndexReservation<'a> {
     arena: &'a NodeArena,
     left: Cell<u64>,
 }

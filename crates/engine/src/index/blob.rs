@@ -7,6 +7,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 
+use super::Index;
 use super::arena::{IndexFull, IndexReservation, NodeArena};
 use super::stored_key::{HEADER, key};
 use crate::epoch::{Epoch, Garbage};
@@ -25,11 +26,15 @@ fn layout(key_len: usize) -> Option<Layout> {
 }
 
 /// A blob of `key`, or `IndexFull` if neither the budget nor the allocator has room.
+///
+/// # Panics
+/// If the key is longer than an entry can say. Every key that is too long for a node comes by here, so nobody else looks.
 pub(super) fn allocate(
     arena: &NodeArena,
     key: &[u8],
     reserved: Option<&IndexReservation<'_>>,
 ) -> Result<u64, IndexFull> {
+    assert!(key.len() <= Index::KEY_BYTES_MAX, "a key of {} bytes", key.len());
     let layout = layout(key.len()).ok_or_else(|| arena.full())?;
     let charge = cost(key.len());
     arena.charge(charge, reserved)?;

@@ -18,7 +18,7 @@ use crate::sync::Arc;
 const GATHER_MAX: usize = 63;
 
 /// Builds an [`Index`] from strictly ascending keys. Dropped unfinished, it gives back all it took.
-pub struct IndexBuilder {
+pub(crate) struct IndexBuilder {
     arena: Arc<NodeArena>,
     epoch: Arc<Epoch>,
     /// Halves a leaf is filled to.
@@ -101,7 +101,7 @@ enum After<'k> {
 
 impl IndexBuilder {
     /// A builder whose nodes are filled to `fill_percent` (50 to 100) of what they hold.
-    pub fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>, fill_percent: u32) -> IndexBuilder {
+    pub(crate) fn new(arena: Arc<NodeArena>, epoch: Arc<Epoch>, fill_percent: u32) -> IndexBuilder {
         let fill = HALVES * fill_percent.clamp(50, 100) as usize / 100;
         IndexBuilder {
             arena,
@@ -127,7 +127,7 @@ impl IndexBuilder {
 
     /// The same for the keys from `low` on and below `end`, to be [joined](IndexBuilder::join) with the others.
     #[must_use]
-    pub fn between(mut self, low: Option<Vec<u8>>, end: Option<Vec<u8>>) -> IndexBuilder {
+    pub(crate) fn between(mut self, low: Option<Vec<u8>>, end: Option<Vec<u8>>) -> IndexBuilder {
         self.prefix = low.as_ref().map_or(0, Vec::len);
         (self.low, self.end) = (low, end);
         self
@@ -141,7 +141,7 @@ impl IndexBuilder {
     /// # Panics
     /// If the key is not greater than the last.
     #[inline]
-    pub fn push(&mut self, key: &[u8], slot: Slot) -> Result<(), IndexFull> {
+    pub(crate) fn push(&mut self, key: &[u8], slot: Slot) -> Result<(), IndexFull> {
         if let Some(last) = self.last() {
             assert!(last < key, "keys must ascend strictly");
         }
@@ -176,8 +176,12 @@ impl IndexBuilder {
     /// `IndexFull` when the budget is used up.
     ///
     /// # Panics
-    /// If this one's range has no end.
-    pub fn join(mut self, mut next: IndexBuilder) -> Result<IndexBuilder, IndexFull> {
+    /// If this one's range has no end, or `next` builds in another arena or epoch.
+    pub(crate) fn join(mut self, mut next: IndexBuilder) -> Result<IndexBuilder, IndexFull> {
+        assert!(
+            Arc::ptr_eq(&self.arena, &next.arena) && Arc::ptr_eq(&self.epoch, &next.epoch),
+            "ranges of one arena and epoch"
+        );
         let fence = self.end.take().expect("a range with an end");
         let end = next.end.take();
         if next.keys == 0 && (self.keys == 0 || !self.slots.is_empty()) {
@@ -211,7 +215,7 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// `IndexFull` when the budget is used up.
-    pub fn finish(mut self) -> Result<Index, IndexFull> {
+    pub(crate) fn finish(mut self) -> Result<Index, IndexFull> {
         self.gather_rest(None)?;
         let mut level = 0;
         while self.below.ids.len() > 1 {
@@ -439,7 +443,7 @@ impl Index {
     ///
     /// # Panics
     /// If keys do not ascend strictly.
-    pub fn bulk_build<K: AsRef<[u8]>>(
+    pub(crate) fn bulk_build<K: AsRef<[u8]>>(
         arena: Arc<NodeArena>,
         epoch: Arc<Epoch>,
         sorted: impl IntoIterator<Item = (K, Slot)>,

@@ -19,7 +19,7 @@ use super::{Decision, Index, IndexFull, IndexReservation, LeafPosition, Located,
 use crate::epoch::{Epoch, Guard};
 
 /// One table's index: its rows, and apart from them the keys that were deleted.
-pub struct RowIndex {
+pub(crate) struct RowIndex {
     rows: Index,
     tombstones: Index,
     /// Tombstones among the rows.
@@ -28,7 +28,7 @@ pub struct RowIndex {
 
 impl RowIndex {
     /// An empty index.
-    pub fn new(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> RowIndex {
+    pub(crate) fn new(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> RowIndex {
         let index = || Index::new(Arc::clone(arena), Arc::clone(epoch));
         RowIndex { rows: index(), tombstones: index(), mixed: AtomicU64::new(0) }
     }
@@ -36,37 +36,32 @@ impl RowIndex {
     /// The rows in key order; and such tombstones as a snapshot may look under. To read, and to put a row's slot in the place
     /// of another of the same row.
     #[inline]
-    pub fn rows(&self) -> &Index {
+    pub(crate) fn rows(&self) -> &Index {
         &self.rows
     }
 
     /// The tombstones that are kept apart. To read.
-    pub fn tombstones(&self) -> &Index {
+    pub(crate) fn tombstones(&self) -> &Index {
         &self.tombstones
     }
 
     /// Rows. While writers are at work, a number between what it was and what it will be.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.rows.len().saturating_sub(self.mixed())
     }
 
-    /// Whether there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Tombstones among the rows.
-    pub fn mixed(&self) -> u64 {
+    pub(crate) fn mixed(&self) -> u64 {
         self.mixed.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.rows.bytes() + self.tombstones.bytes()
     }
 
     /// The slot of `key`, a tombstone's too. `None` also while the key changes from deleted to written.
-    pub fn find(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+    pub(crate) fn find(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
         self.rows.get(key, guard).or_else(|| self.tombstones.get(key, guard))
     }
 
@@ -74,7 +69,7 @@ impl RowIndex {
     ///
     /// # Panics
     /// If `out` is shorter than `keys`.
-    pub fn multi_find(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
+    pub(crate) fn multi_find(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {
         self.rows.multi_get(keys, guard, out);
         for (key, out) in keys.iter().zip(out).filter(|(_, out)| out.is_none()) {
             *out = self.tombstones.get(key, guard);
@@ -85,7 +80,7 @@ impl RowIndex {
     ///
     /// # Panics
     /// If `out` is shorter than `keys`.
-    pub fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
+    pub(crate) fn multi_locate<'g>(&'g self, keys: &[&[u8]], guard: &'g Guard<'_>, out: &mut [Located<'g>]) {
         self.rows.multi_locate(keys, guard, out);
         for (key, out) in keys.iter().zip(out).filter(|(_, out)| out.slot.is_none()) {
             out.slot = self.tombstones.get(key, guard);
@@ -100,7 +95,7 @@ impl RowIndex {
     /// # Errors
     /// As [`Index::upsert`].
     #[inline]
-    pub fn upsert<R>(
+    pub(crate) fn upsert<R>(
         &self,
         key: &[u8],
         guard: &Guard<'_>,
@@ -116,7 +111,7 @@ impl RowIndex {
     /// # Errors
     /// As [`Index::upsert`].
     #[inline]
-    pub fn upsert_at<'g, R>(
+    pub(crate) fn upsert_at<'g, R>(
         &'g self,
         (key, at): (&[u8], Option<LeafPosition<'g>>),
         reserved: Option<&'g IndexReservation<'g>>,
@@ -177,14 +172,14 @@ impl RowIndex {
     }
 
     /// Puts the contents of two trees in the place of these, as [`Index::replace_with`]. No tombstone is among `rows`.
-    pub fn replace_with(&self, rows: Index, tombstones: Index) {
+    pub(crate) fn replace_with(&self, rows: Index, tombstones: Index) {
         self.rows.replace_with(rows);
         self.tombstones.replace_with(tombstones);
         self.mixed.store(0, Ordering::Relaxed);
     }
 
     /// Drops all entries. The caller keeps out all writers that store what may change trees.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.rows.clear();
         self.tombstones.clear();
         self.mixed.store(0, Ordering::Relaxed);

@@ -28,7 +28,7 @@ const fn most_entries(level: usize) -> usize {
 impl Index {
     /// Tries once to choose an entry, and puts its key into `key`, in place of what that held. `None` if the walk ended at no
     /// entry, as several of ten do: try again.
-    pub fn sample(&self, random: &mut Random, guard: &Guard<'_>, key: &mut Vec<u8>) -> Option<Slot> {
+    pub(crate) fn sample(&self, random: &mut Random, guard: &Guard<'_>, key: &mut Vec<u8>) -> Option<Slot> {
         self.try_sample(random, guard, key).ok().flatten()
     }
 

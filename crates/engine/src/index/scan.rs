@@ -78,7 +78,7 @@ impl ScanBatch {
 
 /// Whether a scan came to the end of its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScanEnd {
+pub(crate) enum ScanEnd {
     /// Nothing follows.
     Done,
     /// The limit was reached; more may follow the last key.
@@ -124,7 +124,7 @@ struct LeafScan<'a, 'g> {
 impl Index {
     /// Puts up to `limit` entries from `from` on, ascending, and not beyond `to`, into `out`, in place of what it held.
     /// To go on after `More`, scan from `Excluded` the last key.
-    pub fn scan_forward(
+    pub(crate) fn scan_forward(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
@@ -137,7 +137,7 @@ impl Index {
 
     /// Puts up to `limit` entries from `to` on, descending, and not beyond `from`, into `out`, in place of what it held.
     /// To go on after `More`, scan to `Excluded` the last key.
-    pub fn scan_reverse(
+    pub(crate) fn scan_reverse(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,

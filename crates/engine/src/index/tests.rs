@@ -219,6 +219,25 @@ fn behaves_like_a_sorted_map_for_all_key_families() {
     }
 }
 
+/// The nodes of the one are others' in the other.
+#[test]
+#[should_panic(expected = "ranges of one arena")]
+fn ranges_in_two_arenas_are_not_joined() {
+    let builder = |low: Option<&[u8]>, end: Option<&[u8]>| {
+        let (arena, epoch) = fresh();
+        IndexBuilder::new(arena, epoch, 90).between(low.map(<[u8]>::to_vec), end.map(<[u8]>::to_vec))
+    };
+    _ = builder(None, Some(b"m")).join(builder(Some(b"m"), None));
+}
+
+/// Its length would run into where its suffix is said to be, and that would be taken for the address of a blob.
+#[test]
+#[should_panic(expected = "a key of 65537 bytes")]
+fn no_tree_is_built_of_a_key_that_no_entry_has_room_for() {
+    let (arena, epoch) = fresh();
+    _ = Index::bulk_build(arena, epoch, [(vec![7; Index::KEY_BYTES_MAX + 1], slot(1))], 90);
+}
+
 #[test]
 fn joined_of_ranges_it_is_the_same_tree() {
     for (i, family) in FAMILIES.iter().enumerate() {
