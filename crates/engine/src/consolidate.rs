@@ -135,20 +135,20 @@ impl Engine {
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
         let (mut found, mut wanted) = ([None; GROUP], [None; GROUP]);
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
         let still =
             |slot: &LogSlot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
         for ((wanted, slot), queued) in wanted.iter_mut().zip(found).zip(group) {
             *wanted = slot.and_then(Slot::in_log).filter(|slot| still(slot, queued));
         }
-        prefetch_chains(&self.log, wanted);
+        prefetch_chains(guard.view(), wanted);
         let mut chains: SmallVec<[(LogSlot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
             wanted
                 .into_iter()
                 .flatten()
-                .filter_map(|slot| Some((slot, Chain::walked(self.log.view(&guard), slot).ok()?))),
+                .filter_map(|slot| Some((slot, Chain::walked(guard.view(), slot).ok()?))),
         );
         let mut done: SmallVec<[bool; GROUP]> = SmallVec::from_elem(false, chains.len());
         // While a gc cycle runs, the row is copied instead.

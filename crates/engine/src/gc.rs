@@ -337,7 +337,7 @@ impl Engine {
     fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         table.levels.locate_versions(&keys, &guard, &mut found);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
@@ -348,7 +348,7 @@ impl Engine {
             for ((wanted, slot), record) in wanted.iter_mut().zip(found).zip(records) {
                 *wanted = slot.map(|slot| self.cache.log_slot(slot)).filter(|slot| leads_to(slot, record));
             }
-            prefetch_chains(&self.log, wanted);
+            prefetch_chains(guard.view(), wanted);
         }
     }
 
@@ -360,11 +360,11 @@ impl Engine {
         record: &Record<'_>,
         claim: Claim,
     ) -> Result<Option<u64>> {
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(Some(0)) };
         let slot = self.cache.log_slot(slot);
         if slot.tag() == Tag::Delta {
-            return self.merge_chain(table, record, (slot, self.log.view(&guard)), claim);
+            return self.merge_chain(table, record, (slot, guard.view()), claim);
         }
         if slot.offset() != record.offset() {
             return Ok(Some(0));

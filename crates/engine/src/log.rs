@@ -37,15 +37,16 @@ use segment::{
     add_obsolete_bytes,
 };
 use segments::Segments;
-pub(crate) use view::LogView;
+pub(crate) use view::{LogGuard, LogView};
 
-use self::format::{END_BYTES, RecordRef};
+use self::format::END_BYTES;
+use crate::epoch::Epoch;
 use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;
 use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
 const APPENDERS_MAX: u32 = 16;
@@ -93,6 +94,8 @@ pub(crate) struct Log {
     closed: AtomicBool,
     /// A batch stopped half-way: no more writes.
     halted: AtomicBool,
+    /// When readers have let go of what is freed of it, and of all else of its store.
+    epoch: Arc<Epoch>,
     syncs: AtomicU64,
     verify_reads: bool,
     /// Until recovery has put them right, walks pass on rows up to this sequence that a merge in place may have torn.
@@ -180,6 +183,11 @@ impl Log {
         self.space.extent_bytes()
     }
 
+    /// The epoch of its store.
+    pub(crate) fn epoch(&self) -> &Arc<Epoch> {
+        &self.epoch
+    }
+
     fn extent_offset(&self, extent: u32) -> u64 {
         self.space.extent_offset(extent)
     }
@@ -223,12 +231,6 @@ impl Log {
     /// Whether reads verify checksums.
     pub(crate) fn verifies_reads(&self) -> bool {
         self.verify_reads
-    }
-
-    /// What the record at `offset` replaced, unverified: good enough to prefetch it.
-    #[inline]
-    pub(crate) fn peek_previous(&self, offset: u64) -> Option<RecordRef> {
-        self.tier.try_read(offset, format::HEADER_BYTES).and_then(format::previous_of)
     }
 
     /// Prefetches the lines of a small record, all at once: their misses overlap.

@@ -16,7 +16,7 @@ use super::Db;
 use super::disk_waits::{DiskWaits, bytes_to_ask_for, has_waited_lately};
 use super::engine::Engine;
 use crate::index::{LogSlot, Slot, Tag};
-use crate::log::Log;
+use crate::log::LogView;
 use crate::log::format::RecordRef;
 use crate::{Error, ErrorKind, Result};
 
@@ -131,14 +131,14 @@ pub(super) fn may_lack() -> bool {
 
 /// Fails if the thread reads only what is at hand and the row at `slot` is not.
 #[inline]
-pub(super) fn check_at_hand(log: &Log, waits: &DiskWaits, slot: Slot) -> Result<()> {
+pub(super) fn check_at_hand(log: LogView<'_>, waits: &DiskWaits, slot: Slot) -> Result<()> {
     check_all_at_hand(log, waits, [slot].into_iter())
 }
 
 /// The same for rows that will be read together: if one is not at hand, whatever any of them lacks is recorded.
 #[inline]
 pub(super) fn check_all_at_hand(
-    log: &Log,
+    log: LogView<'_>,
     waits: &DiskWaits,
     slots: impl Iterator<Item = Slot>,
 ) -> Result<()> {
@@ -146,13 +146,13 @@ pub(super) fn check_all_at_hand(
 }
 
 #[cold]
-fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>) -> Result<()> {
+fn look_at_hand(log: LogView<'_>, waits: &DiskWaits, slots: impl Iterator<Item = Slot>) -> Result<()> {
     let in_log = slots.filter(|slot| slot.tag() != Tag::Tombstone).filter_map(Slot::in_log);
     let lacking = in_log.filter(|&slot| lacks(log, waits, slot)).count();
     if lacking == 0 {
         return Ok(());
     }
-    waits.count_refused(log, lacking as u64);
+    waits.count_refused(&log, lacking as u64);
     Err(Error::new(
         ErrorKind::NotInMemory,
         "the row is not in memory, and this thread does not wait for the disk",
@@ -160,7 +160,7 @@ fn look_at_hand(log: &Log, waits: &DiskWaits, slots: impl Iterator<Item = Slot>)
 }
 
 /// Records what is missing of the records that `slot` leads to, as far down as they can be followed.
-fn lacks(log: &Log, waits: &DiskWaits, slot: LogSlot) -> bool {
+fn lacks(log: LogView<'_>, waits: &DiskWaits, slot: LogSlot) -> bool {
     let tier = log.tier();
     let mut record = RecordRef::from(slot);
     for _ in 0..=Slot::DEPTH_MAX {

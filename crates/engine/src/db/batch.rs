@@ -437,7 +437,7 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        match self.publish_batch(reservation, (&parts, &made), &reserved, guard) {
+        match self.publish_batch(reservation, (&parts, &made), &reserved, &view) {
             Ok(sequence) => Ok(Attempt::Done(sequence, bytes)),
             Err(IndexFull { .. }) => Err(self.log.halt(&mut appenders)),
         }
@@ -509,7 +509,7 @@ impl Engine {
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
                     let old = found.slot.map(|slot| self.cache.log_slot(slot));
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
-                        check_at_hand(&self.log, &self.disk_waits, *chain)?;
+                        check_at_hand(view.log(), &self.disk_waits, *chain)?;
                     }
                     let part = self.part(&schema, (staged, write), (view, found.slot, now_ms), &mut made);
                     let Some((draft, body)) = part.map_err(|error| staged.blame(write, error))? else {
@@ -541,7 +541,7 @@ impl Engine {
         reservation: Reservation<'_>,
         (parts, made): (&[Part<'_>], &[u8]),
         reserved: &IndexReservation<'_>,
-        guard: &Guard<'_>,
+        view: &ReadView<'_>,
     ) -> std::result::Result<u64, IndexFull> {
         let (sequence, mut records) = self.encode_batch(&reservation, (parts, made));
         if self.persists_in_place {
@@ -554,12 +554,12 @@ impl Engine {
         let mut replaced: Vec<Option<LogSlot>> = Vec::with_capacity(parts.len());
         for (part, record) in parts.iter().zip(records) {
             let offset = record.offset();
-            replaced.push(self.publish_part(part, (record, sequence), reserved, guard)?);
+            replaced.push(self.publish_part(part, (record, sequence), reserved, view.guard())?);
             part.draft.record_expiry(&self.log, offset);
         }
         for (part, old) in parts.iter().zip(replaced) {
             part.table.expiry.replaced(old, part.draft.expires_over(old));
-            self.count_replaced(part.draft.kind, old, guard);
+            self.count_replaced(part.draft.kind, old, view.log());
             let chain_max = self.options.delta_chain_max;
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {

@@ -37,9 +37,9 @@ use crate::cache::{
 };
 use crate::epoch::{Epoch, Guard};
 use crate::index::{LogSlot, NodeArena, Slot, Tag};
-use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
+use crate::log::{Log, LogGuard};
 use crate::options::CacheMode;
 use crate::sync::atomic::Ordering;
 use crate::{Options, Result};
@@ -274,7 +274,7 @@ impl CacheWorker<'_> {
         let Some(table) = self.catalog.by_id(first.table) else { return };
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
         let (mut found, mut admitted) = ([None; GROUP], [None; GROUP]);
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         table.levels.locate_many(&keys, &guard, &mut found);
         for ((admitted, slot), key) in admitted.iter_mut().zip(found).zip(&keys) {
             let admits = |slot: &LogSlot| {
@@ -283,7 +283,7 @@ impl CacheWorker<'_> {
             };
             *admitted = slot.and_then(Slot::in_log).filter(admits);
         }
-        prefetch_chains(self.log, admitted);
+        prefetch_chains(guard.view(), admitted);
         for slot in admitted.into_iter().flatten() {
             // What cannot be read is for the reader who meets it.
             if self.admit(state, &table, first.table, slot, &guard).unwrap_or(false) {
@@ -299,9 +299,9 @@ impl CacheWorker<'_> {
         table: &TableShared,
         id: u32,
         log_slot: LogSlot,
-        guard: &Guard<'_>,
+        guard: &LogGuard<'_>,
     ) -> Result<bool> {
-        let chain = Chain::of(self.log.view(guard), log_slot)?;
+        let chain = Chain::of(guard.view(), log_slot)?;
         let newest = chain.newest();
         if newest.table() != id || chain.expires_at_ms()?.is_some_and(|ms| ms <= self.clock.now_ms()) {
             return Ok(false);

@@ -167,11 +167,6 @@ impl Catalog {
         Levels::new(&self.arena, &self.epoch)
     }
 
-    /// The domain that tables' indexes are reclaimed by, and what they lead to.
-    pub(crate) fn epoch(&self) -> &Epoch {
-        &self.epoch
-    }
-
     /// What builds a table's index of the keys from the first to before the second.
     pub(super) fn levels_builder(&self, keys: (Option<Vec<u8>>, Option<Vec<u8>>)) -> LevelsBuilder {
         LevelsBuilder::new(&self.arena, &self.epoch, keys)

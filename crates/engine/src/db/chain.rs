@@ -13,8 +13,8 @@ use hedgerow_device::CopiedBlocks;
 use smallvec::SmallVec;
 
 use crate::index::{LogSlot, Slot};
+use crate::log::LogView;
 use crate::log::format::{Record, RecordKind, RecordRef};
-use crate::log::{Log, LogView};
 use crate::{Error, Result};
 
 impl From<LogSlot> for RecordRef {
@@ -231,7 +231,7 @@ pub(crate) fn version_before(log: LogView<'_>, slot: LogSlot, sequence: u64) -> 
 }
 
 /// Prefetches the records of all chains, one level of all at a time: their misses overlap.
-pub(crate) fn prefetch_chains<const N: usize>(log: &Log, slots: [Option<LogSlot>; N]) {
+pub(crate) fn prefetch_chains<const N: usize>(log: LogView<'_>, slots: [Option<LogSlot>; N]) {
     let mut level = slots.map(|slot| slot.map(RecordRef::from));
     for _ in 0..=Slot::DEPTH_MAX {
         level.iter().flatten().for_each(|record| log.prefetch_record(record.offset(), record.bytes()));

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::index::{LogSlot, Slot};
 use crate::log::format::RecordRef;
-use crate::log::{Log, PAGE_BYTES};
+use crate::log::{Log, LogView, PAGE_BYTES};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A thread looks at how often it waited for the disk after so many single reads; a group or a step of a scan counts as some. Its first looks come after
@@ -134,16 +134,16 @@ impl DiskWaits {
     /// Has the rows at `slots` read from the disk, all at once, if this thread had to wait for it lately; under deltas, what they were
     /// written over, too.
     #[inline]
-    pub(super) fn ask_for(&self, log: &Log, slots: &[Option<Slot>]) {
-        if self.is_to_ask(log, READS_A_GROUP) {
+    pub(super) fn ask_for(&self, log: LogView<'_>, slots: &[Option<Slot>]) {
+        if self.is_to_ask(&log, READS_A_GROUP) {
             ask_for_chains(log, slots);
         }
     }
 
     /// The same for the rows of a step of a scan.
     #[inline]
-    pub(super) fn ask_for_all(&self, log: &Log, slots: &[Slot]) {
-        if self.is_to_ask(log, READS_A_GROUP) {
+    pub(super) fn ask_for_all(&self, log: LogView<'_>, slots: &[Slot]) {
+        if self.is_to_ask(&log, READS_A_GROUP) {
             let slots: SmallVec<[Option<Slot>; 64]> = slots.iter().copied().map(Some).collect();
             ask_for_chains(log, &slots);
         }
@@ -151,8 +151,8 @@ impl DiskWaits {
 
     /// The same for a single row: a row that lies in one page is asked for by touching it.
     #[inline]
-    pub(super) fn ask_for_one(&self, log: &Log, slot: Slot) {
-        if self.is_to_ask(log, 1) && slot.in_log().is_some_and(lies_in_two_pages) {
+    pub(super) fn ask_for_one(&self, log: LogView<'_>, slot: Slot) {
+        if self.is_to_ask(&log, 1) && slot.in_log().is_some_and(lies_in_two_pages) {
             ask_for_chains(log, &[Some(slot)]);
         }
     }
@@ -174,7 +174,7 @@ fn lies_in_two_pages(slot: LogSlot) -> bool {
 }
 
 #[cold]
-fn ask_for_chains(log: &Log, slots: &[Option<Slot>]) {
+fn ask_for_chains(log: LogView<'_>, slots: &[Option<Slot>]) {
     let in_log = slots.iter().flatten().filter_map(|slot| slot.in_log());
     let mut level: SmallVec<[RecordRef; 64]> = in_log.map(RecordRef::from).collect();
     for _ in 0..=Slot::DEPTH_MAX {

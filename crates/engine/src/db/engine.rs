@@ -89,7 +89,7 @@ impl Engine {
         catalog: impl FnOnce(&Log, &Arc<NodeArena>, &Arc<Epoch>, FieldAccess) -> Result<Catalog>,
     ) -> Result<Engine> {
         let cache = Cache::new(&options, !log.tier().is_read_only());
-        let epoch = Arc::new(Epoch::new());
+        let epoch = Arc::clone(log.epoch());
         let arena = NodeArena::new(options.index_bytes_max)
             .map_err(|error| Error::io("cannot reserve memory for the index", error))?;
         arena.prefer_huge_pages();
@@ -122,12 +122,7 @@ impl Engine {
 
     /// What fills the indexes from the log.
     pub(super) fn recovery(&self) -> Recovery<'_> {
-        Recovery {
-            log: &self.log,
-            catalog: &self.catalog,
-            epoch: &self.epoch,
-            persists_in_place: self.persists_in_place,
-        }
+        Recovery { log: &self.log, catalog: &self.catalog, persists_in_place: self.persists_in_place }
     }
 
     /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.

@@ -166,7 +166,7 @@ impl Engine {
         if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {
             return false;
         }
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         let dropped = self.publish(IndexEntry::new(table, key), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),
@@ -175,7 +175,7 @@ impl Engine {
         if dropped {
             self.gc.record_dropped(extent, slot.offset());
             table.expiry.replaced(Some(slot), false);
-            self.count_obsolete(slot, &guard);
+            self.count_obsolete(slot, guard.view());
             self.counters.add(Count::Expired);
         }
         dropped

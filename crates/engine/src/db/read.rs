@@ -38,7 +38,7 @@ use crate::cache::{self, Cache};
 use crate::epoch::Guard;
 use crate::index::{Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
-use crate::log::{self, LogView};
+use crate::log::{self, LogGuard, LogView};
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
 
@@ -52,7 +52,7 @@ pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
 /// the look-up that led to them, for the same view looks up.
 pub(crate) struct ReadView<'e> {
     engine: &'e Engine,
-    guard: Guard<'e>,
+    guard: LogGuard<'e>,
 }
 
 impl fmt::Debug for ReadView<'_> {
@@ -71,7 +71,7 @@ impl<'e> ReadView<'e> {
     /// The log under it.
     #[inline]
     pub(crate) fn log(&self) -> LogView<'_> {
-        self.engine.log.view(&self.guard)
+        self.guard.view()
     }
 
     /// Whether it is of this store.
@@ -114,7 +114,7 @@ impl<'e> ReadView<'e> {
     ) -> Result<Option<RowRef<'v>>> {
         let (engine, log) = (self.engine, self.log());
         let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
-        check_at_hand(&engine.log, &engine.disk_waits, slot)?;
+        check_at_hand(log, &engine.disk_waits, slot)?;
         let raw = match slot.leads_to() {
             SlotTarget::Log(slot) => log.raw_record(slot.offset())?,
             SlotTarget::Cache(place) => engine.cache.raw_record(place, &self.guard)?,
@@ -140,7 +140,7 @@ impl Engine {
     /// Pins the epoch: what is found under the view stays where it is as long as that lives.
     #[inline]
     pub(crate) fn read_view(&self) -> ReadView<'_> {
-        ReadView { engine: self, guard: self.epoch.pin() }
+        ReadView { engine: self, guard: self.log.pin() }
     }
 
     /// What to prefetch of rows of which the fields `ids` will be asked for, if that is known.
@@ -184,10 +184,10 @@ impl Engine {
     ) {
         let mut found = [None; GROUP];
         {
-            let guard = self.epoch.pin();
+            let guard = self.log.pin();
             table.levels.locate_many(keys, &guard, &mut found);
             // Reads the deltas that were found, to ask for what is under them: not a record that was freed since.
-            self.disk_waits.ask_for(&self.log, &found[..keys.len()]);
+            self.disk_waits.ask_for(guard.view(), &found[..keys.len()]);
         }
         for (index, slot) in found.into_iter().enumerate().take(keys.len()) {
             if let Some(slot) = slot {
@@ -232,8 +232,8 @@ impl Engine {
             let view = self.read_view();
             table.levels.locate_many(&keys, view.guard(), &mut found);
             let slots = &found[..keys.len()];
-            self.disk_waits.ask_for(&self.log, slots);
-            check_all_at_hand(&self.log, &self.disk_waits, slots.iter().flatten().copied())?;
+            self.disk_waits.ask_for(view.log(), slots);
+            check_all_at_hand(view.log(), &self.disk_waits, slots.iter().flatten().copied())?;
             slots.iter().flatten().for_each(|&slot| prefetch_row(&self.log, &self.cache, slot));
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
@@ -282,7 +282,7 @@ impl Engine {
         let view = self.read_view();
         let (slot, schema) = view.locate(table, key);
         if let Some(slot) = slot {
-            self.disk_waits.ask_for_one(&self.log, slot);
+            self.disk_waits.ask_for_one(view.log(), slot);
         }
         match (slot, ids) {
             (Some(slot), None) => prefetch_row(&self.log, &self.cache, slot),

@@ -19,7 +19,6 @@ use super::catalog::Catalog;
 use super::catalog::replay::{LoggedChange, count_change};
 use super::shared_table::TableShared;
 use super::torn_blocks::mend_torn;
-use crate::epoch::Epoch;
 use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
@@ -175,7 +174,6 @@ type Prefixes = HashMap<u32, Vec<u8>>;
 pub(super) struct Recovery<'e> {
     pub(super) log: &'e Log,
     pub(super) catalog: &'e Catalog,
-    pub(super) epoch: &'e Epoch,
     /// Records of this opening are durable before they are published.
     pub(super) persists_in_place: bool,
 }
@@ -223,9 +221,9 @@ impl Recovery<'_> {
             self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
         }
         for &offset in &walked.torn {
-            let guard = self.epoch.pin();
-            let torn = self.log.view(&guard).verified_record(offset)?;
-            mend_torn(self.log, self.catalog, &guard, &torn)?;
+            let guard = self.log.pin();
+            let torn = guard.view().verified_record(offset)?;
+            mend_torn(guard.view(), self.catalog, &guard, &torn)?;
         }
         let upgraded = self.catalog.upgraded_catalog(walked.last_sequence);
         self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place, upgraded)
@@ -449,10 +447,10 @@ impl Recovery<'_> {
 
     /// Resolves several records that cannot be told apart without their keys.
     fn resolve_long_keys(&self, run: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         let mut keyed = Vec::with_capacity(run.len());
         for entry in run {
-            keyed.push((self.log.view(&guard).record(entry.slot.offset())?.key(), *entry));
+            keyed.push((guard.view().record(entry.slot.offset())?.key(), *entry));
         }
         keyed.sort_by(|(a, x), (b, y)| a.cmp(b).then(newest_first(x, y)));
         for versions in keyed.chunk_by(|(a, _), (b, _)| a == b) {
@@ -467,8 +465,8 @@ impl Recovery<'_> {
         if !slot.bytes_unknown() {
             return Ok(slot.bytes());
         }
-        let guard = self.epoch.pin();
-        Ok(self.log.view(&guard).record(slot.offset())?.record_bytes() as u64)
+        let guard = self.log.pin();
+        Ok(guard.view().record(slot.offset())?.record_bytes() as u64)
     }
 
     /// Makes the slot of a key from all its versions, newest first.
@@ -477,7 +475,7 @@ impl Recovery<'_> {
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         let mut expires = newest.expires();
         match newest.tag() {
-            Tag::Delta => expires = chain_below(self.log.view(&self.epoch.pin()), &mut chain)?.is_some(),
+            Tag::Delta => expires = chain_below(self.log.pin().view(), &mut chain)?.is_some(),
             // Nothing older is left for it to hide. Gc drops it with its record.
             Tag::Tombstone if versions.len() == 1 => self.log.add_obsolete(newest.offset(), newest.bytes()),
             Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
@@ -499,8 +497,8 @@ impl Recovery<'_> {
         building.expiring += u64::from(expires);
         let Building { levels, prefix, key, .. } = building;
         if versions[0].is_long() {
-            let guard = self.epoch.pin();
-            let record = self.log.view(&guard).record(newest.offset())?;
+            let guard = self.log.pin();
+            let record = guard.view().record(newest.offset())?;
             return levels.push(record.key(), slot).map_err(index_full);
         }
         key.clear();

@@ -33,9 +33,9 @@ mod borrows {
     use crate::{Db, Result, Table};
 
     /// Gc may have freed its segment.
-    fn a_record_beyond_its_guard(log: &Log, epoch: &Epoch) -> Result<u64> {
-        let guard = epoch.pin();
-        let record = log.view(&guard).record(0)?;
+    fn a_record_beyond_its_guard(log: &Log) -> Result<u64> {
+        let guard = log.pin();
+        let record = guard.view().record(0)?;
         drop(guard); //~ E0505
         Ok(record.sequence())
     }
@@ -155,7 +155,13 @@ mod types {
 /// Who may name what is looked at last, and only where all else is right.
 #[cfg(refused = "privacy")]
 mod privacy {
-    use crate::log::EncodedRecord;
+    use crate::epoch::Guard;
+    use crate::log::{EncodedRecord, Log, LogGuard};
+
+    /// The guard may be of another store, for which gc does not wait here: only [`Log::pin`] makes one that lends the log.
+    fn the_log_under_any_guard<'p>(log: &'p Log, guard: Guard<'p>) -> LogGuard<'p> {
+        LogGuard { log, guard } //~ E0451
+    }
 
     /// Without a reservation there is no record to seal: only [`Reservation::encode`](crate::log::Reservation::encode) makes one.
     fn a_record_that_nobody_encoded(like: EncodedRecord<'static>) {

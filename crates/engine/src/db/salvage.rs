@@ -129,7 +129,7 @@ impl Salvage {
             }
             let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.slot.offset()]);
             if newest.slot.tag() == Tag::Delta
-                && let Err(error) = chain_below(log.view(&catalog.epoch().pin()), &mut chain)
+                && let Err(error) = chain_below(log.pin().view(), &mut chain)
             {
                 self.lost.extend(lost_row(catalog, id, &newest.key, || error.to_string()));
                 continue;

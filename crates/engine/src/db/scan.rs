@@ -216,8 +216,8 @@ impl Scan {
         let before = snapshot.as_ref().map(Snapshot::sequence);
         let prefetch = engine.row_prefetch(&schema, ids.as_deref());
         let slots: &[Slot] = state.batch.slots();
-        engine.disk_waits.ask_for_all(&engine.log, slots);
-        check_all_at_hand(&engine.log, &engine.disk_waits, slots.iter().copied())?;
+        engine.disk_waits.ask_for_all(view.log(), slots);
+        check_all_at_hand(view.log(), &engine.disk_waits, slots.iter().copied())?;
         let newest = |i: usize| prefetch.newest(&engine.log, &engine.cache, slots[i], state.batch.key(i));
         (0..slots.len().min(NEWEST_AHEAD)).for_each(newest);
         let mut visited = slots.len();
@@ -228,7 +228,7 @@ impl Scan {
             if let Some(ahead) = slots.get(i + BELOW_AHEAD)
                 && ahead.tag() == Tag::Delta
                 && let Some(delta) = ahead.in_log()
-                && let Some(below) = engine.log.peek_previous(delta.offset())
+                && let Some(below) = view.log().peek_previous(delta.offset())
             {
                 engine.log.prefetch_record(below.offset(), below.bytes());
             }

@@ -14,8 +14,8 @@ use super::chain::{Chain, replaced_by};
 use crate::Result;
 use crate::epoch::Guard;
 use crate::index::{LogSlot, Slot};
+use crate::log::LogView;
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
-use crate::log::{Log, LogView};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of a row's body and what takes their place.
@@ -82,12 +82,17 @@ pub(crate) fn mend<'d, 'a: 'd>(
 }
 
 /// Puts right, after a crash, a row that was being merged. `row` does not verify; its table's index has been built.
-pub(crate) fn mend_torn(log: &Log, catalog: &Catalog, guard: &Guard<'_>, row: &Record<'_>) -> Result<()> {
+pub(crate) fn mend_torn(
+    log: LogView<'_>,
+    catalog: &Catalog,
+    guard: &Guard<'_>,
+    row: &Record<'_>,
+) -> Result<()> {
     let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();
     if let Some(table) = catalog.by_id(row.table()) {
         let schema = table.schema.load();
         let newest = table.levels.locate_version(row.key(), guard).and_then(Slot::in_log);
-        let chain = chain_over(log.view(guard), row, newest);
+        let chain = chain_over(log, row, newest);
         let mended = match (&chain, schema.layout(row.schema_version())) {
             (Some(chain), Some(layout)) => mend(row, chain.deltas()?, layout),
             _ => None,

@@ -33,12 +33,11 @@ use super::counters::Count;
 use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared};
 use super::read::{Bodies, RowRef};
-use crate::epoch::Guard;
 use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{NoSpace, check_fits};
+use crate::log::{LogView, NoSpace, check_fits};
 use crate::space::{Claim, NoRoom};
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
@@ -182,7 +181,7 @@ impl Engine {
         };
         let record = reservation.encode(&spec, fill);
         let offset = record.offset();
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         let published = self.publish_record(IndexEntry::new(table, key), record, &guard, |old| {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();
@@ -204,7 +203,7 @@ impl Engine {
         draft.record_expiry(&self.log, offset);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
-        self.count_replaced(draft.kind, old, &guard);
+        self.count_replaced(draft.kind, old, guard.view());
         drop(guard);
         self.cache.record_write(&table.traffic);
         Ok(WriteOutcome::Published(VisibleWrite { replaced: old, sequence, bytes }))
@@ -239,22 +238,22 @@ impl Engine {
 
     /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
     #[inline]
-    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<LogSlot>, guard: &Guard<'_>) {
+    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<LogSlot>, log: LogView<'_>) {
         let Some(old) = old else { return };
         if kind != RecordKind::Delta && !is_droppable_tombstone(*old) {
-            self.count_obsolete(old, guard);
+            self.count_obsolete(old, log);
         } else if kind == RecordKind::Delta && old.depth() == 0 {
             self.log.chain_begun(old.offset());
         }
     }
 
-    /// Counts the records of a version as obsolete. The guard was pinned while the version was current.
-    pub(super) fn count_obsolete(&self, old: LogSlot, guard: &Guard<'_>) {
+    /// Counts the records of a version as obsolete. The guard that lends the log was pinned while the version was current.
+    pub(super) fn count_obsolete(&self, old: LogSlot, log: LogView<'_>) {
         if old.tag() != Tag::Delta && !old.bytes_unknown() {
             return self.log.add_obsolete(old.offset(), old.bytes());
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
-        let Ok(chain) = Chain::of(self.log.view(guard), old) else { return };
+        let Ok(chain) = Chain::of(log, old) else { return };
         let Ok(records) = chain.records() else { return };
         for record in records {
             self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
@@ -372,10 +371,10 @@ impl Engine {
     /// counted as obsolete.
     #[cold]
     fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot));
         match found.filter(|slot| slot.tag() == Tag::Delta) {
-            Some(slot) => check_at_hand(&self.log, &self.disk_waits, *slot),
+            Some(slot) => check_at_hand(guard.view(), &self.disk_waits, *slot),
             None => Ok(()),
         }
     }

@@ -93,7 +93,7 @@ impl Engine {
         record: &Record<'_>,
         oldest: u64,
     ) -> Result<Option<u64>> {
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         // What left the index is found by nobody.
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(None) };
         let slot = self.cache.log_slot(slot);
@@ -101,7 +101,7 @@ impl Engine {
             // Its copy is found in its place.
             return Ok(None);
         }
-        let log = self.log.view(&guard);
+        let log = guard.view();
         let newest = log.record(slot.offset())?.sequence();
         if newest <= oldest {
             // Every snapshot sees the newest version.

@@ -21,9 +21,9 @@ use smallvec::SmallVec;
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
-use crate::epoch::Guard;
 use crate::index::{LogSlot, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
+use crate::log::LogView;
 use crate::scheduler::reorder_queue::{OutOfOrder, WAITING_MAX};
 use crate::sync::atomic::Ordering;
 
@@ -107,13 +107,13 @@ impl Engine {
         let mut cursor = Cursor::at(&range.key);
         let mut batch = ScanBatch::new();
         for _ in 0..RANGES_EACH {
-            let guard = self.epoch.pin();
+            let guard = self.log.pin();
             let more = table.levels.next_rows(&mut cursor, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_out_of_order(batch.slots()) {
                 return true;
             }
-            self.copy_isolated(&table, batch.slots(), &guard);
+            self.copy_isolated(&table, batch.slots(), guard.view());
             if !more || self.scheduler.is_stopped() {
                 return true;
             }
@@ -125,17 +125,16 @@ impl Engine {
     }
 
     /// Copies the rows that do not lie together into the log, one after the other.
-    fn copy_isolated(&self, table: &TableShared, slots: &[Slot], guard: &Guard<'_>) {
+    fn copy_isolated(&self, table: &TableShared, slots: &[Slot], log: LogView<'_>) {
         let isolated: SmallVec<[LogSlot; ROWS]> = isolated(slots).collect();
         for group in isolated.chunks(GROUP) {
             let mut log_slots = [None; GROUP];
             log_slots.iter_mut().zip(group).for_each(|(log_slot, slot)| *log_slot = Some(*slot));
-            prefetch_chains(&self.log, log_slots);
+            prefetch_chains(log, log_slots);
             for slot in log_slots.into_iter().flatten() {
                 // A row that was changed meanwhile is where the next scan finds it, one that cannot be read is told to whoever
                 // reads it, and without space the next round does not begin.
-                let copied = Chain::walked(self.log.view(guard), slot)
-                    .and_then(|chain| self.merge_row(table, slot, &chain));
+                let copied = Chain::walked(log, slot).and_then(|chain| self.merge_row(table, slot, &chain));
                 self.reorder_queue.rows.fetch_add(u64::from(copied.unwrap_or(false)), Ordering::Relaxed);
             }
         }

@@ -38,9 +38,9 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     let (engine, shared) = (flat.engine(), flat.shared());
     put(&flat, b"key", b"value");
     {
-        let guard = engine.epoch.pin();
+        let guard = engine.log.pin();
         let slot = shared.levels.locate(b"key", &guard).and_then(Slot::in_log).unwrap();
-        let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
+        let chain = Chain::of(guard.view(), slot).unwrap();
         fill(&flat, 1);
         assert!(flat.delete(b"key").unwrap());
         let published = engine.write_merged(shared, slot, &chain, SegmentKind::Row, Claim::Write).unwrap();
@@ -94,7 +94,7 @@ fn a_close_does_not_bring_freed_segments_back() {
 /// The place of a row's record.
 fn place(flat: &Table, key: &[u8]) -> u64 {
     let engine = flat.engine();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     flat.shared().levels.locate(key, &guard).unwrap().log_offset()
 }
 

@@ -15,6 +15,7 @@ use super::segment::{
 };
 use super::segments::Segments;
 use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Recovered, Root, SegmentEnd, header_of};
+use crate::epoch::Epoch;
 use crate::manifest::root::{
     CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
 };
@@ -170,6 +171,7 @@ impl Log {
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
             halted: AtomicBool::new(false),
+            epoch: Arc::new(Epoch::new()),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             torn_through: AtomicU64::new(root.watermark),

@@ -1,18 +1,25 @@
 //! The log to whoever holds a guard.
 //!
-//! Owns the way from a place to the record there: through a view, which a guard lends. Promises that no such record outlives its guard, which the
-//! signatures say. Who walks a segment (`log/segments.rs`) holds no guard and keeps it from being freed, as gc does its victims. Must not know who asked the
-//! index, nor for what; nor can it tell whose epoch a guard is of, which `db/read.rs` sees to.
+//! Owns the way from a place to the record there: through a view, which a guard of the log's own epoch lends. Promises that no such record outlives
+//! its guard, and that the guard is of this store, which the signatures say. Who walks a segment (`log/segments.rs`) holds no guard and keeps it from
+//! being freed, as gc does its victims. Must not know who asked the index, nor for what.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use super::format::{RawRecord, Record};
+use super::format::{self, RawRecord, Record, RecordRef};
 use super::{Log, not_a_record};
 use crate::Result;
 use crate::epoch::Guard;
 use crate::sync::atomic::Ordering;
 use hedgerow_row::le_bytes::u32_at;
+
+/// A guard of the epoch of a store, made by its log, which it lends with it. To the index it is a guard as any.
+#[derive(Debug)]
+pub(crate) struct LogGuard<'e> {
+    log: &'e Log,
+    guard: Guard<'e>,
+}
 
 /// The log to whoever holds a guard. What the index led to since it was pinned stays where it is as long as it is held: gc frees a segment once
 /// nobody is left who could know a place in it. Records are borrowed from the guard, and cannot outlive it.
@@ -23,10 +30,27 @@ pub(crate) struct LogView<'p> {
 }
 
 impl Log {
-    /// The log to whoever holds `guard`, pinned before the index said where a record is.
+    /// Pins the epoch of the store: before the index is asked where a record is.
     #[inline]
-    pub(crate) fn view<'p>(&'p self, _guard: &'p Guard<'_>) -> LogView<'p> {
-        LogView { log: self, guard: PhantomData }
+    pub(crate) fn pin(&self) -> LogGuard<'_> {
+        LogGuard { log: self, guard: self.epoch.pin() }
+    }
+}
+
+impl LogGuard<'_> {
+    /// The log under it.
+    #[inline]
+    pub(crate) fn view(&self) -> LogView<'_> {
+        LogView { log: self.log, guard: PhantomData }
+    }
+}
+
+impl<'e> Deref for LogGuard<'e> {
+    type Target = Guard<'e>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Guard<'e> {
+        &self.guard
     }
 }
 
@@ -65,5 +89,11 @@ impl<'p> LogView<'p> {
         // Who looks into the record is charged for the blocks it looks at, some of which may be being merged into.
         let Some(bytes) = log.tier.try_view(offset, bytes) else { return Err(not_a_record(offset)) };
         Ok(RawRecord { bytes, offset, segment_number })
+    }
+
+    /// What the record at `offset` replaced, unverified: good enough to prefetch it.
+    #[inline]
+    pub(crate) fn peek_previous(self, offset: u64) -> Option<RecordRef> {
+        self.log.tier.try_read(offset, format::HEADER_BYTES).and_then(format::previous_of)
     }
 }

@@ -70,9 +70,9 @@ type Writes = (Vec<(u64, [u8; 4])>, Vec<(u64, Vec<u8>)>);
 fn writes_of(table: &Table) -> Writes {
     let (engine, shared) = (table.engine(), table.shared());
     let through = engine.log.checkpoint().unwrap();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
+    let chain = Chain::of(guard.view(), slot).unwrap();
     let merge = engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().unwrap();
     (merge.checksums, merge.fields)
 }
@@ -136,9 +136,9 @@ fn no_merge_explains_a_byte_that_changed() {
     let (checksums, _) = writes_of(&table);
     let log = &table.engine().log;
     let (slot, body) = {
-        let guard = table.engine().epoch.pin();
+        let guard = table.engine().log.pin();
         let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-        (slot, Chain::of(table.engine().log.view(&guard), slot).unwrap().base_row().unwrap().body_offset())
+        (slot, Chain::of(guard.view(), slot).unwrap().base_row().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     checksums.iter().for_each(|(at, checksum)| log.patch_row(*at, checksum));
@@ -160,9 +160,9 @@ fn what_cannot_be_merged_in_place_is_not() {
     let table = table_of(&db);
     let plan = |what: &str, through: u64| {
         let (engine, shared) = (table.engine(), table.shared());
-        let guard = engine.epoch.pin();
+        let guard = engine.log.pin();
         let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-        let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
+        let chain = Chain::of(guard.view(), slot).unwrap();
         assert!(
             engine.in_place_merge().plan_merge(shared, slot, &chain, through).unwrap().is_none(),
             "{what}"
@@ -177,9 +177,9 @@ fn what_cannot_be_merged_in_place_is_not() {
     table.put(KEY, &[("x", Value::UInt(1))]).unwrap();
     table.update(KEY, &[("y", Value::UInt(1))]).unwrap();
     let (engine, shared) = (table.engine(), table.shared());
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let slot = shared.levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
+    let chain = Chain::of(guard.view(), slot).unwrap();
     assert!(
         engine.in_place_merge().plan_merge(shared, slot, &chain, u64::MAX).unwrap().is_none(),
         "a field the row lacks"
@@ -206,9 +206,9 @@ fn a_snapshot_sees_what_it_saw() {
 
 /// Where the body of the row under all versions lies.
 fn body_of(table: &Table) -> u64 {
-    let (engine, guard) = (table.engine(), table.engine().epoch.pin());
+    let guard = table.engine().log.pin();
     let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-    Chain::of(engine.log.view(&guard), slot).unwrap().base_row().unwrap().body_offset()
+    Chain::of(guard.view(), slot).unwrap().base_row().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.

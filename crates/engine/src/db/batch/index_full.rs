@@ -195,7 +195,7 @@ impl Stopping {
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
         let reserved = engine.arena.reserve(0).unwrap();
         let others = engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap();
-        let stopped = engine.publish_batch(reservation, (&parts, &made), &reserved, view.guard());
+        let stopped = engine.publish_batch(reservation, (&parts, &made), &reserved, &view);
         assert!(stopped.is_err(), "there was memory");
         drop(others);
         meanwhile(engine);
@@ -245,10 +245,9 @@ fn no_row_of_a_batch_is_copied_before_all_are_published() {
             let mut copying = None;
             store.publish_half(|_| {
                 copying = Some(scope.spawn(|| {
-                    let guard = engine.epoch.pin();
+                    let guard = engine.log.pin();
                     let slot = table.levels.locate_version(b"row", &guard).and_then(Slot::in_log).unwrap();
-                    Chain::walked(engine.log.view(&guard), slot)
-                        .and_then(|chain| engine.merge_row(table, slot, &chain))
+                    Chain::walked(guard.view(), slot).and_then(|chain| engine.merge_row(table, slot, &chain))
                 }));
                 // Long enough for a copy that waits for nobody.
                 std::thread::sleep(std::time::Duration::from_millis(100));

@@ -66,7 +66,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     assert_eq!(before.version(), after.version());
     assert_eq!(before.fields().collect::<Vec<_>>(), after.fields().collect::<Vec<_>>());
     let engine = table.engine();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let cached = table.shared().levels.locate(b"k", &guard).unwrap();
     assert_eq!(*engine.cache.log_slot(cached), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
@@ -115,9 +115,9 @@ fn every_write_replaces_the_cached_row() {
         (
             "merge",
             |_, t| {
-                let (engine, guard) = (t.engine(), t.engine().epoch.pin());
+                let (engine, guard) = (t.engine(), t.engine().log.pin());
                 let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
-                let chain = Chain::of(engine.log.view(&guard), log_slot).unwrap();
+                let chain = Chain::of(guard.view(), log_slot).unwrap();
                 assert!(
                     engine
                         .write_merged(t.shared(), log_slot, &chain, SegmentKind::Row, Claim::Write)
@@ -220,7 +220,7 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     put(&table, b"k", 2);
     put(&table, b"k", 3);
     cache(&db, &table, b"k");
-    let (engine, guard) = (table.engine(), table.engine().epoch.pin());
+    let (engine, guard) = (table.engine(), table.engine().log.pin());
     let levels = &table.shared().levels;
     assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
     let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
@@ -241,7 +241,7 @@ fn an_eviction_leaves_the_rows_next_entry_alone() {
     let (db, table) = open();
     put(&table, b"k", 1);
     let engine = table.engine();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let first = cache(&db, &table, b"k");
     put(&table, b"k", 2);
     let second = cache(&db, &table, b"k");
@@ -335,7 +335,7 @@ fn a_late_admission_loses_to_a_write() {
     let (db, table) = open();
     put(&table, b"k", 1);
     let engine = table.engine();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let log_slot = table.shared().levels.locate(b"k", &guard).and_then(Slot::in_log).unwrap();
     put(&table, b"k", 2);
     let mut state = engine.cache.state.lock();
@@ -599,7 +599,7 @@ fn the_probe_leaves_a_segment_alone_that_gc_empties() {
     (0..20_000u64).for_each(|n| put(&table, &n.to_be_bytes(), n));
     let engine = table.engine();
     let (worker, mut state) = (engine.cache_worker(), engine.cache.state.lock());
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     assert!(worker.sampled_place(&mut state).is_some());
     let sealed: Vec<u32> = engine.log.candidates().iter().map(|(extent, ..)| *extent).collect();
     assert!(!sealed.is_empty());

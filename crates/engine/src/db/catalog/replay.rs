@@ -45,8 +45,8 @@ impl Catalog {
         let mut wrong = Vec::new();
         let last = state.sequence;
         for change in changes.iter().filter(|change| self.replays && change.sequence > last) {
-            let guard = self.epoch.pin();
-            let record = log.view(&guard).verified_record(change.offset);
+            let guard = log.pin();
+            let record = guard.view().verified_record(change.offset);
             let decoded = record.and_then(|record| {
                 record.verify_all()?;
                 Changes::decode(record.raw_body())

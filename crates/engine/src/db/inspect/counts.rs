@@ -15,7 +15,6 @@ use super::super::deleted::is_droppable_tombstone;
 use super::super::engine::{Engine, TableShared};
 use super::super::{Db, Handle};
 use crate::cache::Cache;
-use crate::epoch::Epoch;
 use crate::index::{LogSlot, ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
 use crate::log::format::CATALOG_TABLE;
@@ -68,8 +67,8 @@ impl Handle {
     }
 
     fn counts_check(&self) -> CountsCheck<'_> {
-        let Engine { log, gc, cache, epoch, catalog, .. } = &*self.engine;
-        CountsCheck { log, gc, cache, epoch, catalog }
+        let Engine { log, gc, cache, catalog, .. } = &*self.engine;
+        CountsCheck { log, gc, cache, catalog }
     }
 }
 
@@ -78,7 +77,6 @@ struct CountsCheck<'e> {
     log: &'e Log,
     gc: &'e GcState,
     cache: &'e Cache,
-    epoch: &'e Epoch,
     catalog: &'e Catalog,
 }
 
@@ -117,7 +115,7 @@ impl CountsCheck<'_> {
         let id = table.id.load(Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
         let (mut mixed, mut expiring) = (0, 0);
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         each_slot(
             |cursor, batch| table.levels.next_rows(cursor, STEP, &guard, batch),
             |key, slot| {
@@ -125,7 +123,7 @@ impl CountsCheck<'_> {
                 mixed += u64::from(slot.tag() == Tag::Tombstone);
                 expiring += u64::from(slot.expires());
                 let records = keys.remove(key).unwrap_or(0);
-                let slot = (slot, self.log.view(&guard));
+                let slot = (slot, guard.view());
                 self.check_slot((table, key), slot, records, &mut held.unneeded)
             },
         )?;
@@ -134,7 +132,7 @@ impl CountsCheck<'_> {
             |key, slot| match slot.in_log() {
                 Some(slot) if slot.tag() == Tag::Tombstone => {
                     let records = keys.remove(key).unwrap_or(0);
-                    let slot = (slot, self.log.view(&guard));
+                    let slot = (slot, guard.view());
                     self.check_slot((table, key), slot, records, &mut held.unneeded)
                 }
                 _ => Err(wrong(table, key, "is a row, and kept apart from the rows")),

@@ -39,9 +39,9 @@ fn read(table: &Table, field: usize) -> Result<Vec<u8>, ErrorKind> {
 /// The place of the row under the deltas, and of its body.
 fn places(table: &Table) -> (u64, u64) {
     let engine = table.engine();
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let slot = table.shared().levels.locate(KEY, &guard).and_then(Slot::in_log).unwrap();
-    let chain = Chain::of(engine.log.view(&guard), slot).unwrap();
+    let chain = Chain::of(guard.view(), slot).unwrap();
     let row = chain.base_row().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }
