@@ -476,7 +476,8 @@ impl Write<'_> {
                 let blob = edit::remove(node, self.at);
                 drop(lock);
                 self.view.tree.count_removed_key(self.stripe, self.key.len());
-                self.view.retire_blob(blob);
+                // SAFETY: the node led to it until it was removed, under its lock.
+                unsafe { self.view.retire_blob(blob) };
                 if self.meta.count() == 1 {
                     self.view.unlink_empty(self.key);
                 }
@@ -499,7 +500,7 @@ impl Write<'_> {
         if let Decision::Store(slot) = decision {
             let lock = lock.escalate();
             if room == Room::Relayout {
-                edit::relayout(node, tail.len());
+                edit::relayout(&lock, tail.len());
             }
             edit::insert(node, self.at, &Entry { tail, blob: blob.link(), value: slot.raw() });
             drop(lock);
@@ -529,6 +530,7 @@ impl UnlinkedBlob<'_> {
 
 impl Drop for UnlinkedBlob<'_> {
     fn drop(&mut self) {
-        self.view.free_blob(self.raw);
+        // SAFETY: made by `blob_for`, and taken out by whoever linked it.
+        unsafe { self.view.free_blob(self.raw) };
     }
 }

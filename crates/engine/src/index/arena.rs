@@ -117,14 +117,14 @@ impl NodeArena {
         self.discharge(NODE_BYTES);
     }
 
-    /// Takes `bytes` from what is reserved, or else from the budget. Who is refused was never counted, so that nobody else is for
+    /// Takes `bytes` from what is reserved here, or else from the budget. Who is refused was never counted, so that nobody else is for
     /// his sake.
     pub(super) fn charge(
         &self,
         bytes: u64,
         reserved: Option<&IndexReservation<'_>>,
     ) -> Result<(), IndexFull> {
-        if reserved.is_some_and(|reserved| reserved.take(bytes)) {
+        if reserved.is_some_and(|reserved| std::ptr::eq(reserved.arena, self) && reserved.take(bytes)) {
             return Ok(());
         }
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -318,6 +318,10 @@ mod tests {
         arena.release(mine);
         drop(arena.reserve(4 * NODE_BYTES).unwrap());
         assert_eq!(arena.bytes(), 0);
+        // What is reserved elsewhere is nothing here.
+        let other = NodeArena::new(4 * NODE_BYTES).unwrap();
+        arena.charge(NODE_BYTES, Some(&other.reserve(NODE_BYTES).unwrap())).unwrap();
+        assert_eq!((arena.bytes(), other.bytes()), (NODE_BYTES, 0));
     }
 
     #[test]

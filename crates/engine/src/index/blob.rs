@@ -72,12 +72,16 @@ struct Retired {
 
 impl Garbage for Retired {
     fn free(self: Box<Self>) {
-        // SAFETY: the epoch calls this when nobody can reach the blob any more.
+        // SAFETY: by the contract of `retire`, and the epoch calls this when nobody can reach the blob any more.
         unsafe { free(&self.arena, self.raw) };
     }
 }
 
 /// Frees a blob, already unlinked, when its readers are gone.
-pub(super) fn retire(arena: &Arc<NodeArena>, epoch: &Epoch, raw: u64) {
+///
+/// # Safety
+/// `raw` came from [`allocate`], for this arena; no node leads to it any more, who can still reach it holds a guard of `epoch`, and it is
+/// retired once.
+pub(super) unsafe fn retire(arena: &Arc<NodeArena>, epoch: &Epoch, raw: u64) {
     epoch.defer(Box::new(Retired { arena: arena.clone(), raw }));
 }

@@ -4,9 +4,12 @@
 //! in `node.rs`. Must not know: parents, locks, versions.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::node::{Ext, HALVES, HEADER, Meta, Node, SPILL_HALVES, half_of, head_of, spills, suffix_halves};
+use super::node::{
+    Ext, HALVES, HEADER, Meta, Node, NodeLock, SPILL_HALVES, half_of, head_of, spills, suffix_halves,
+};
 use super::stored_key;
 
 /// More entries than any node holds.
@@ -193,15 +196,16 @@ pub(super) fn remove(node: &Node, at: usize) -> u64 {
     if ext.spilled() { node.blob(ext) } else { 0 }
 }
 
-/// Lays the node out anew without dead space, with capacity for a key of `len` bytes after the prefix.
-pub(super) fn relayout(node: &Node, len: usize) {
-    let items = Items::unpack(node);
-    let packed = items.pack(node, 0..items.count, items.prefix, items.first_child, Some(halves_of(len)));
+/// Lays a locked node out anew without dead space, with capacity for a key of `len` bytes after the prefix.
+pub(super) fn relayout(lock: &NodeLock<'_>, len: usize) {
+    let items = Items::unpack(lock);
+    let packed = items.pack(lock.node, 0..items.count, items.prefix, items.first_child, Some(halves_of(len)));
     debug_assert!(packed, "room() said it fits");
 }
 
-/// All entries of a node, copied out.
-pub(super) struct Items {
+/// All entries of a node, copied out, but for the blobs of its keys: those are the node's as long as its lock is held.
+pub(super) struct Items<'l> {
+    lock: PhantomData<&'l NodeLock<'l>>,
     pub(super) level: usize,
     pub(super) prefix: usize,
     pub(super) count: usize,
@@ -213,11 +217,13 @@ pub(super) struct Items {
     bytes: [u8; BYTES_MAX],
 }
 
-impl Items {
-    /// The entries of `node`, whose lock the caller holds.
-    pub(super) fn unpack(node: &Node) -> Items {
+impl<'l> Items<'l> {
+    /// The entries of a node that is locked.
+    pub(super) fn unpack(lock: &'l NodeLock<'_>) -> Items<'l> {
+        let node = lock.node;
         let meta = node.meta();
         let mut items = Items {
+            lock: PhantomData,
             level: meta.level(),
             prefix: meta.prefix(),
             count: meta.count(),
@@ -255,7 +261,8 @@ impl Items {
     /// The key of entry `i` after the prefix.
     pub(super) fn tail(&self, i: usize) -> &[u8] {
         if self.blobs[i] != 0 {
-            // SAFETY: items are unpacked and used under the node's lock, while its entries keep their blobs.
+            // SAFETY: linked in a node that was locked when it was read, and still is: nobody else unlinks it, and what its holder unlinks is
+            // not freed before the guard is gone under which the node was found.
             return &unsafe { stored_key::key(self.blobs[i]) }[self.prefix..];
         }
         let start = usize::from(self.starts[i]);

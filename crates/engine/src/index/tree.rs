@@ -358,18 +358,26 @@ impl<'g> TreeView<'g> {
     }
 
     /// Gives an unlinked blob back once its readers are gone; 0 is none.
-    pub(super) fn retire_blob(&self, raw: u64) {
+    ///
+    /// # Safety
+    /// It was linked in this tree, this caller unlinked it, and gives it back once.
+    pub(super) unsafe fn retire_blob(&self, raw: u64) {
         if raw != 0 {
-            // SAFETY: until now it was linked, and our guard is older than the epoch that will free it.
-            self.tree.count_blob(unsafe { stored_key::key(raw) }.len(), -1);
-            blob::retire(self.arena, self.epoch, raw);
+            // SAFETY: until now it was linked, and our guard is older than the epoch that will free it: readers have one of the same.
+            unsafe {
+                self.tree.count_blob(stored_key::key(raw).len(), -1);
+                blob::retire(self.arena, self.epoch, raw);
+            }
         }
     }
 
     /// Frees a blob that was never linked; 0 is none.
-    pub(super) fn free_blob(&self, raw: u64) {
+    ///
+    /// # Safety
+    /// [`TreeView::blob_for`] gave it, and nobody but the caller ever knew it.
+    pub(super) unsafe fn free_blob(&self, raw: u64) {
         if raw != 0 {
-            // SAFETY: nobody but the caller ever knew it.
+            // SAFETY: by the contract above.
             unsafe {
                 self.tree.count_blob(stored_key::key(raw).len(), -1);
                 blob::free(self.arena, raw);
@@ -478,9 +486,9 @@ impl<'g> TreeView<'g> {
             lock.unchanged();
             return Err(Obstacle::Retry);
         }
-        let items = Items::unpack(node);
+        let items = Items::unpack(&lock);
         let cut = Cut::choose(&items, &lock, key, &place)?;
-        match self.carry_out(&place, parent.as_ref().map(|(lock, at)| (lock.node, *at)), node, &items, &cut) {
+        match self.carry_out(&place, parent.as_ref().map(|(lock, at)| (lock, *at)), node, &items, &cut) {
             Ok(()) => Ok(()),
             Err(obstacle) => {
                 unlock_unchanged(parent.map(|(lock, _)| lock), Some(lock));
@@ -493,18 +501,18 @@ impl<'g> TreeView<'g> {
     fn carry_out(
         &self,
         place: &PathNode<'g>,
-        parent: Option<(&Node, usize)>,
+        parent: Option<(&NodeLock<'_>, usize)>,
         node: &Node,
-        items: &Items,
+        items: &Items<'_>,
         cut: &Cut,
     ) -> Result<(), Obstacle> {
-        let parent_prefix = parent.map_or(0, |(parent, _)| parent.meta().prefix());
+        let parent_prefix = parent.map_or(0, |(parent, _)| parent.node.meta().prefix());
         let tail = &cut.separator[parent_prefix..];
         let entry_len = if cut.blob == 0 { tail.len() } else { 8 + SUFFIX_MAX + 1 };
         if let Some((parent, _)) = parent
-            && edit::room(parent.meta(), entry_len) == Room::Split
+            && edit::room(parent.node.meta(), entry_len) == Room::Split
         {
-            return Err(Obstacle::Parent(parent.meta().level()));
+            return Err(Obstacle::Parent(parent.node.meta().level()));
         }
         let right = self.allocate()?;
         let new_root = match parent {
@@ -537,10 +545,10 @@ impl<'g> TreeView<'g> {
         let entry = Entry { tail, blob, value: u64::from(right) };
         match parent {
             Some((parent, at)) => {
-                if edit::room(parent.meta(), entry_len) == Room::Relayout {
+                if edit::room(parent.node.meta(), entry_len) == Room::Relayout {
                     edit::relayout(parent, entry_len);
                 }
-                edit::insert(parent, at, &entry);
+                edit::insert(parent.node, at, &entry);
             }
             None => {
                 edit::pack(self.arena.node(new_root), items.level + 1, 0, place.id, 1, None, |_| entry);
@@ -606,7 +614,8 @@ impl<'g> TreeView<'g> {
         self.retire(place.id, lock);
         drop(parent_lock);
         for raw in blobs {
-            self.retire_blob(raw);
+            // SAFETY: the parent led to it until it was removed, under its lock.
+            unsafe { self.retire_blob(raw) };
         }
         Ok(parent_empty)
     }
@@ -637,13 +646,18 @@ struct Cut {
 }
 
 impl Cut {
-    fn choose(items: &Items, lock: &NodeLock<'_>, key: &[u8], place: &PathNode<'_>) -> Result<Cut, Retry> {
+    fn choose(
+        items: &Items<'_>,
+        lock: &NodeLock<'_>,
+        key: &[u8],
+        place: &PathNode<'_>,
+    ) -> Result<Cut, Retry> {
         let (at, _) = lock.node.search(lock.node.meta(), key, lock.version())?;
         if items.level == 0 { Cut::leaf(items, at, key, place) } else { Cut::inner(items, at, key) }
     }
 
     /// A leaf is cut where the separator is shortest, near the middle; near an end if keys come in order there.
-    fn leaf(items: &Items, at: usize, key: &[u8], place: &PathNode<'_>) -> Result<Cut, Retry> {
+    fn leaf(items: &Items<'_>, at: usize, key: &[u8], place: &PathNode<'_>) -> Result<Cut, Retry> {
         let count = items.count;
         let few = (count / 10).max(1);
         let between = |i: usize| common_prefix(items.tail(i - 1), items.tail(i));
@@ -667,7 +681,7 @@ impl Cut {
     }
 
     /// An inner node gives its shortest separator near the middle to its parent.
-    fn inner(items: &Items, at: usize, key: &[u8]) -> Result<Cut, Retry> {
+    fn inner(items: &Items<'_>, at: usize, key: &[u8]) -> Result<Cut, Retry> {
         let count = items.count;
         let few = (count / 10).max(1);
         let cut = match at {
