@@ -108,5 +108,5 @@ pub use file::create_directories;
 pub use machine::{boot_id, spawn};
 pub use memory::memory_bytes;
 pub use random::Random;
-pub use relaxed::{CopiedBlocks, SharedBytes};
+pub use relaxed::{CopiedBlocks, OwnedBytes, SharedBytes};
 pub use zeroed::zeroed_words;

@@ -1,6 +1,6 @@
 //! Bytes that others may store into while they are looked at.
 //!
-//! Owns [`SharedBytes`], which such bytes are handed out as, and [`CopiedBlocks`], where a reader keeps what it read of them. Promises: no load
+//! Owns [`SharedBytes`], which such bytes are handed out as, [`OwnedBytes`], which are lent like them, and [`CopiedBlocks`], where a reader keeps what it read of them. Promises: no load
 //! here is a data race with [`TierBytes::patch`](crate::TierBytes::patch) or [`TierBytes::store_u32`](crate::TierBytes::store_u32), and a copy
 //! does not change any more. Must not know: what the bytes mean, or how a copy is found to be whole.
 //!
@@ -143,6 +143,43 @@ impl SharedBytes {
     #[inline(always)]
     pub fn touch(&self, range: Range<usize>) {
         touch(self.0.as_ptr().cast(), range);
+    }
+}
+
+/// Bytes of one owner, in whole words: written through it alone, and lent as [`SharedBytes`] for whoever looks at both kinds.
+pub struct OwnedBytes {
+    words: Box<[AtomicU64]>,
+}
+
+impl OwnedBytes {
+    /// Zeros: `bytes` of them, and so many more as fill the last word.
+    pub fn zeroed(bytes: usize) -> OwnedBytes {
+        OwnedBytes { words: (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// All of them, to be read and written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let bytes = size_of_val(&*self.words);
+        // SAFETY: the words are ours, and by `&mut self` nobody else looks at them; any bytes are atomics' numbers.
+        unsafe { slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
+    }
+
+    /// All of them, to be read.
+    pub fn as_slice(&self) -> &[u8] {
+        self.shared().frozen(0..size_of_val(&*self.words))
+    }
+
+    /// All of them, as those of a tier are lent.
+    #[inline]
+    pub fn shared(&self) -> &SharedBytes {
+        // SAFETY: the words are ours; through `SharedBytes` nobody can store, and otherwise only by `&mut self`.
+        unsafe { SharedBytes::from_raw(self.words.as_ptr().cast(), self.words.len()) }
+    }
+}
+
+impl fmt::Debug for OwnedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.shared(), f)
     }
 }
 

@@ -53,6 +53,7 @@
 //! | `consolidate` | delta chains merged into rows |
 //! | `scheduler` | background threads, their sleep; how fast writers may go |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory |
+//! | `sst` | sorted tables: rows that left the log, in files of a capacity tier (nothing is moved there yet) |
 //! | `epoch` | when what readers may still see is freed: index nodes, cache entries, segments of the log |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |
 //! | [`backup`] | copies of an open store, and back |
@@ -87,6 +88,7 @@ mod options;
 mod scheduler;
 mod size_class;
 mod space;
+mod sst;
 mod store;
 mod sync;
 mod tier;
@@ -147,5 +149,9 @@ pub mod parts {
     /// A tree of the index.
     pub mod index {
         pub use crate::index::{IndexFull, IndexProbe, LogSlot, ScanBatch, Slot, Tag};
+    }
+    /// Sorted tables.
+    pub mod sst {
+        pub use crate::sst::*;
     }
 }

@@ -215,6 +215,34 @@ impl RecordSpec<'_> {
         }
         fill(&mut tail[..self.body_bytes]);
         let flags = self.all_flags();
+        self.put_fields(prefix, &parts, flags);
+        let mut crcs = [0u32; BLOCKS_MAX];
+        let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
+        crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
+        let mask = checksum_mask(flags, seed);
+        for (bytes, crc) in prefix[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
+            bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
+        }
+    }
+
+    /// Writes a whole record over zeros, as many as it has bytes, that stands under the checksum of something larger: all its own are 0, and it
+    /// replaced nothing.
+    pub(crate) fn encode_without_checksums(
+        &self,
+        zeros: &mut [u8],
+        sequence: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let parts = self.parts();
+        let (prefix, tail) = zeros.split_at_mut(parts.body);
+        fill(&mut tail[..self.body_bytes]);
+        self.put_fields(prefix, &parts, self.all_flags());
+        prefix[8..16].copy_from_slice(&sequence.to_le_bytes());
+    }
+
+    /// What the header says, and the key.
+    #[inline(always)]
+    fn put_fields(&self, prefix: &mut [u8], parts: &Parts, flags: u8) {
         prefix[4..8].copy_from_slice(&(parts.record as u32).to_le_bytes());
         prefix[24..28].copy_from_slice(&self.table.to_le_bytes());
         prefix[28..32].copy_from_slice(&(self.body_bytes as u32).to_le_bytes());
@@ -225,13 +253,6 @@ impl RecordSpec<'_> {
             prefix[40..48].copy_from_slice(&at.to_le_bytes());
         }
         prefix[parts.key..parts.key + self.key.len()].copy_from_slice(self.key);
-        let mut crcs = [0u32; BLOCKS_MAX];
-        let crcs = &mut crcs[..self.body_bytes.div_ceil(1 << parts.shift)];
-        crc32c_blocks(&tail[..self.body_bytes], 1 << parts.shift, crcs);
-        let mask = checksum_mask(flags, seed);
-        for (bytes, crc) in prefix[parts.crcs..].chunks_exact_mut(4).zip(crcs) {
-            bytes.copy_from_slice(&(*crc ^ mask).to_le_bytes());
-        }
     }
 
     /// Bytes from the record's start up to its body: what [`seal`] needs.
@@ -293,6 +314,11 @@ impl Seed {
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         Seed((mixed ^ mixed >> 31) as u32)
+    }
+
+    /// The checksum of `bytes` that begins with it.
+    pub(crate) fn crc32c(self, bytes: &[u8]) -> u32 {
+        crc32c(self.0, bytes)
     }
 
     /// Of what lies at `offset` under its own checksum, such as a header: 0 where the place is left out, since of which

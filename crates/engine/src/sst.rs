@@ -1,0 +1,26 @@
+//! Sorted tables: rows that left the log, in files of the capacity tier, written once and never changed.
+//!
+//! Owns the files' bytes, their writing, and looking keys up in them. Promises that what a reader gets was verified since it left the disk, and
+//! that a file is either whole or refused by name. Must not know slots, the index, which files count, or what a row means.
+//!
+//! * `sst/format.rs`: every byte, with the picture.
+//! * `sst/filter.rs`: the split-block Bloom filter.
+//! * `sst/writer.rs`: a file from records in key order.
+//! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
+//! * `sst/reader.rs`: a file that is looked into. `sst/cursor.rs`: one that is walked.
+
+pub use block::BlockCache;
+pub use cursor::SstCursor;
+pub use format::{Compression, SstCounts, SstTable, composite_key};
+pub use reader::{FoundRecord, Sst, SstKey};
+pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
+
+mod block;
+mod cursor;
+mod filter;
+mod format;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Blocks of sorted tables in memory.
+//!
+//! Owns their parts, building them, and [`BlockCache`], where those that were read stay. Promises that what is in a block was verified when it was read: each
+//! entry lies in it, and of a data block is a record. Must not know files.
+
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use hedgerow_device::OwnedBytes;
+use hedgerow_row::le_bytes::u32_at;
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+
+use super::format::{Codec, HEAD_BYTES, PAGE_BYTES, PageRange, StoredBlock, damaged, open_block};
+use crate::Result;
+use crate::log::format::Record;
+
+/// More than any block has, compressed or not: a row of the largest size alone.
+const RAW_BYTES_MAX: usize = 80 << 20;
+/// What a cached block takes besides its bytes.
+const OVERHEAD_BYTES: usize = 128;
+
+/// What the entries of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    Record,
+    Bound,
+}
+
+/// A verified block.
+pub(super) struct Block {
+    bytes: OwnedBytes,
+    /// Where in them the entries begin.
+    from: usize,
+    /// Where the ends of the entries are.
+    ends: usize,
+    count: usize,
+}
+
+impl Block {
+    /// Verifies what was read of `pages` of the file `number`.
+    pub(super) fn open(bytes: OwnedBytes, number: u64, pages: PageRange, kind: EntryKind) -> Result<Block> {
+        let StoredBlock { codec, raw_bytes, stored } = open_block(bytes.as_slice(), number, pages.first)?;
+        let malformed = || damaged(number, &format!("the block at its page {} is malformed", pages.first));
+        let stored_bytes = stored.len();
+        let (bytes, from, len) = match codec {
+            Codec::Raw => (bytes, HEAD_BYTES, stored_bytes),
+            Codec::Lz4 => {
+                if raw_bytes > RAW_BYTES_MAX {
+                    return Err(malformed());
+                }
+                let mut raw = OwnedBytes::zeroed(raw_bytes);
+                match lz4_flex::block::decompress_into(stored, &mut raw.as_mut_slice()[..raw_bytes]) {
+                    Ok(bytes) if bytes == raw_bytes => (raw, 0, raw_bytes),
+                    _ => return Err(malformed()),
+                }
+            }
+        };
+        let count_at = (from + len).checked_sub(4).filter(|_| len >= 4).ok_or_else(malformed)?;
+        let count = u32_at(bytes.as_slice(), count_at) as usize;
+        let ends = count.checked_mul(4).and_then(|ends| count_at.checked_sub(ends)).filter(|&at| at >= from);
+        let block = Block { ends: ends.ok_or_else(malformed)?, bytes, from, count };
+        match block.is_well_formed(kind) {
+            true => Ok(block),
+            false => Err(malformed()),
+        }
+    }
+
+    /// Whether there are entries, one after the other, and nothing else.
+    fn is_well_formed(&self, kind: EntryKind) -> bool {
+        let mut start = 0;
+        let each = (0..self.count).all(|n| {
+            let end = u32_at(self.bytes.as_slice(), self.ends + 4 * n) as usize;
+            let before = std::mem::replace(&mut start, end);
+            before < end
+                && end <= self.ends - self.from
+                && (kind == EntryKind::Bound || self.parsed(self.from + before..self.from + end).is_some())
+        });
+        each && self.count > 0 && start == self.ends - self.from
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    fn range(&self, n: usize) -> Range<usize> {
+        let ends = self.bytes.as_slice();
+        let end = |n: usize| self.from + u32_at(ends, self.ends + 4 * n) as usize;
+        let start = if n == 0 { self.from } else { end(n - 1) };
+        start..end(n)
+    }
+
+    /// The `n`-th entry.
+    pub(super) fn entry(&self, n: usize) -> &[u8] {
+        &self.bytes.as_slice()[self.range(n)]
+    }
+
+    /// The `n`-th entry of a data block.
+    pub(super) fn record(&self, n: usize) -> Record<'_> {
+        self.parsed(self.range(n)).expect("it was looked at when the block was read")
+    }
+
+    /// The record that takes up `range`: it has no place in the log, and stands under the block's checksum.
+    fn parsed(&self, range: Range<usize>) -> Option<Record<'_>> {
+        let bytes = range.len();
+        let record = Record::parse(self.bytes.shared().get(range)?, 0, 0, false).ok()?;
+        (record.record_bytes() == bytes).then_some(record)
+    }
+
+    /// Of how many entries, from the first on, `is_before` holds, told their places; it holds of none after the first of which it does not.
+    pub(super) fn partition(&self, is_before: impl Fn(usize) -> bool) -> usize {
+        let (mut from, mut to) = (0, self.count);
+        while from < to {
+            let middle = (from + to) / 2;
+            match is_before(middle) {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        from
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes.shared().len() + OVERHEAD_BYTES
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+/// A block to be.
+#[derive(Debug)]
+pub(super) struct BlockBuilder {
+    /// Room for the head, then the entries.
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl BlockBuilder {
+    pub(super) fn new() -> BlockBuilder {
+        BlockBuilder { bytes: vec![0; HEAD_BYTES], ends: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// What would be stored with an entry of so many bytes more.
+    pub(super) fn raw_bytes_with(&self, entry_bytes: usize) -> usize {
+        self.bytes.len() - HEAD_BYTES + entry_bytes + 4 * (self.ends.len() + 2)
+    }
+
+    /// Appends an entry of so many bytes, to be filled.
+    pub(super) fn push(&mut self, entry_bytes: usize) -> &mut [u8] {
+        let from = self.bytes.len();
+        self.bytes.resize(from + entry_bytes, 0);
+        self.ends.push((self.bytes.len() - HEAD_BYTES) as u32);
+        &mut self.bytes[from..]
+    }
+
+    /// The block, but for its head, which has room; to be followed by [`BlockBuilder::clear`].
+    pub(super) fn finish(&mut self) -> &mut Vec<u8> {
+        self.ends.iter().for_each(|end| self.bytes.extend(end.to_le_bytes()));
+        self.bytes.extend((self.ends.len() as u32).to_le_bytes());
+        &mut self.bytes
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.truncate(HEAD_BYTES);
+        self.ends.clear();
+    }
+}
+
+/// A block's place: files of a store have numbers that are never given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockAddress {
+    pub(super) number: u64,
+    pub(super) page: u32,
+}
+
+impl Hash for BlockAddress {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.number << 32 ^ u64::from(self.page));
+    }
+}
+
+/// Spreads places, which nobody else chooses, over 64 bits (splitmix64).
+#[derive(Debug, Default, Clone, Copy)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write_u64(&mut self, n: u64) {
+        let mixed = self.0.wrapping_add(n).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = mixed ^ mixed >> 31;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ByBytes;
+
+impl Weighter<BlockAddress, Arc<Block>> for ByBytes {
+    fn weight(&self, _: &BlockAddress, block: &Arc<Block>) -> u64 {
+        block.memory_bytes() as u64
+    }
+}
+
+/// Verified blocks of all sorted tables of a store, those read least lately first to go. Clones are the same cache.
+#[derive(Clone)]
+pub struct BlockCache {
+    blocks: Arc<Cache<BlockAddress, Arc<Block>, ByBytes, BuildHasherDefault<AddressHasher>>>,
+}
+
+impl BlockCache {
+    /// One of so many bytes.
+    pub fn new(bytes: u64) -> BlockCache {
+        let blocks = (bytes / (2 * PAGE_BYTES) as u64) as usize;
+        let blocks =
+            Cache::with(blocks, bytes, ByBytes, BuildHasherDefault::default(), DefaultLifecycle::default());
+        BlockCache { blocks: Arc::new(blocks) }
+    }
+
+    /// Bytes in it.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.weight()
+    }
+
+    pub(super) fn get(&self, address: BlockAddress) -> Option<Arc<Block>> {
+        self.blocks.get(&address)
+    }
+
+    pub(super) fn insert(&self, address: BlockAddress, block: &Arc<Block>) {
+        self.blocks.insert(address, Arc::clone(block));
+    }
+}
+
+impl fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockCache").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}

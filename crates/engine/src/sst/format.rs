@@ -1,0 +1,382 @@
+//! The bytes of a sorted table. All numbers are little-endian but for the table's in a composite key.
+//!
+//! Owns all of them. Promises that decoding what encoding gave is the same, that whatever else is found is `Corrupted`, and that no checksum of one place
+//! matches at another. Must not know how a file is read.
+//!
+//! A file is whole pages of 4 KiB:
+//!
+//! ```text
+//!  page 0      data blocks      index blocks       summary        filter        last page
+//!  +--------+-----------------+-----------------+--------------+-------------+----------+
+//!  | header | records         | bounds of data  | counts, keys | words of 32 | footer   |
+//!  |        |                 | blocks          | index bounds | bits        |          |
+//!  +--------+-----------------+-----------------+--------------+-------------+----------+
+//! ```
+//!
+//! * **Header**: magic `HDGTABL1`, store (u128), file number (u64), crc32c of those 32 bytes (u32), zeros.
+//! * **Footer**: magic `HDGTABLE`, file number (u64), of the summary and then of the filter first page (u32), bytes (u32) and crc32c (u32), crc32c of
+//!   those 40 bytes (u32), zeros.
+//! * **Block**: begins on a page, so that a look costs one request of as few pages as there are. Head of 16 bytes: crc32c of all that follows (u32),
+//!   stored bytes (u32), raw bytes (u32), codec (u8: 0 raw, 1 LZ4), 3 zeros. Then the stored bytes, then zeros up to a whole page. What is stored are,
+//!   under the codec, the entries, the end of each (u32), how many there are (u32).
+//! * **Entry of a data block**: a record of the log (`log/format.rs`) without checksums of its own, for the block's stands over it; without what it replaced; without
+//!   flags that speak of the log. A delta's base is in an older table, or nowhere. A multiple of 8 bytes.
+//! * **Entry of an index block**: page (u32) and pages (u32) of a data block, then its lower bound: the shortest string above all keys before the block
+//!   and not above its first. Of the summary: the same of index blocks.
+//! * **Key** here: table (u32, big-endian), then the row's key. So tables follow one another, each in the order of its keys.
+//! * **Summary**: least and greatest sequence (u64 each); rows, deltas, tombstones, bytes of records (u64 each); least and greatest key, bytes (u32) before each; how many tables (u32) and of
+//!   each its number (u32), flags (u32: 1 something in it expires), rows, deltas, tombstones, bytes of records (u64 each); how many index blocks (u32), and of each
+//!   an entry with its bytes (u32) before it.
+//! * **Checksums** of blocks, summary and filter are seeded with file number and place (`log/format.rs`, `Seed`).
+
+use hedgerow_device::{CAPACITY_PAGE_BYTES, crc32c};
+use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
+
+use crate::log::format::Seed;
+use crate::manifest::root::PLACED;
+use crate::{Error, Result};
+
+/// Bytes of a page, in which all places are counted.
+pub(super) const PAGE_BYTES: usize = CAPACITY_PAGE_BYTES;
+/// Bytes of a block before what it stores.
+pub(super) const HEAD_BYTES: usize = 16;
+const HEADER_MAGIC: &[u8; 8] = b"HDGTABL1";
+const FOOTER_MAGIC: &[u8; 8] = b"HDGTABLE";
+const HEADER_BYTES: usize = 32;
+const FOOTER_BYTES: usize = 40;
+/// A table with a row, a delta or a field that expires.
+const TABLE_EXPIRES: u32 = 1;
+
+/// How blocks are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are.
+    None,
+    /// By LZ4 where that saves pages.
+    #[default]
+    Lz4,
+}
+
+/// How one block is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Codec {
+    Raw = 0,
+    Lz4 = 1,
+}
+
+/// Some pages of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PageRange {
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+impl PageRange {
+    pub(super) fn offset(self) -> u64 {
+        u64::from(self.first) * PAGE_BYTES as u64
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        self.count as usize * PAGE_BYTES
+    }
+}
+
+/// A part of the file that is read whole when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Section {
+    pub(super) first: u32,
+    pub(super) bytes: u32,
+    pub(super) checksum: u32,
+}
+
+impl Section {
+    /// Of these bytes, at this page.
+    pub(super) fn of(number: u64, first: u32, bytes: &[u8]) -> Section {
+        Section { first, bytes: bytes.len() as u32, checksum: sum(number, first, bytes) }
+    }
+
+    pub(super) fn offset(self) -> u64 {
+        u64::from(self.first) * PAGE_BYTES as u64
+    }
+}
+
+/// The seeded checksum of bytes at a page of a file.
+pub(super) fn sum(number: u64, page: u32, bytes: &[u8]) -> u32 {
+    Seed::new(PLACED | number, u64::from(page) * PAGE_BYTES as u64).crc32c(bytes)
+}
+
+/// A key of the file: `table` and the row's.
+pub fn composite_key(table: u32, key: &[u8]) -> Vec<u8> {
+    [&table.to_be_bytes(), key].concat()
+}
+
+pub(super) fn encode_header(store: u128, number: u64) -> [u8; HEADER_BYTES + 4] {
+    let mut out = [0; HEADER_BYTES + 4];
+    out[..8].copy_from_slice(HEADER_MAGIC);
+    out[8..24].copy_from_slice(&store.to_le_bytes());
+    out[24..32].copy_from_slice(&number.to_le_bytes());
+    let checksum = crc32c(0, &out[..HEADER_BYTES]);
+    out[HEADER_BYTES..].copy_from_slice(&checksum.to_le_bytes());
+    out
+}
+
+/// Checks that the first page is that of this file of this store.
+pub(super) fn check_header(page: &[u8], store: u128, number: u64) -> Result<()> {
+    if u32_at(page, HEADER_BYTES) != crc32c(0, &page[..HEADER_BYTES]) || page[..8] != *HEADER_MAGIC {
+        return Err(damaged(number, "its first page is not that of a sorted table"));
+    }
+    match (u128_at(page, 8), u64_at(page, 24)) {
+        (of_store, _) if of_store != store => Err(damaged(number, "it is of another store")),
+        (_, of_file) if of_file != number => {
+            Err(damaged(number, &format!("its first page is that of file {of_file}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the last page says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub(super) summary: Section,
+    pub(super) filter: Section,
+}
+
+impl Footer {
+    pub(super) fn encode(&self, number: u64) -> [u8; FOOTER_BYTES + 4] {
+        let mut out = [0; FOOTER_BYTES + 4];
+        out[..8].copy_from_slice(FOOTER_MAGIC);
+        out[8..16].copy_from_slice(&number.to_le_bytes());
+        for (at, section) in [(16, self.summary), (28, self.filter)] {
+            out[at..at + 4].copy_from_slice(&section.first.to_le_bytes());
+            out[at + 4..at + 8].copy_from_slice(&section.bytes.to_le_bytes());
+            out[at + 8..at + 12].copy_from_slice(&section.checksum.to_le_bytes());
+        }
+        let checksum = crc32c(0, &out[..FOOTER_BYTES]);
+        out[FOOTER_BYTES..].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Takes the footer of a file of `pages` pages from its last.
+    pub(super) fn decode(page: &[u8], number: u64, pages: u32) -> Result<Footer> {
+        let is_footer = u32_at(page, FOOTER_BYTES) == crc32c(0, &page[..FOOTER_BYTES])
+            && page[..8] == *FOOTER_MAGIC
+            && u64_at(page, 8) == number;
+        if !is_footer {
+            return Err(damaged(number, "its last page is not the end of this table: it is not whole"));
+        }
+        let section = |at| Section {
+            first: u32_at(page, at),
+            bytes: u32_at(page, at + 4),
+            checksum: u32_at(page, at + 8),
+        };
+        let footer = Footer { summary: section(16), filter: section(28) };
+        let fits = |section: Section| {
+            let end = u64::from(section.first) + u64::from(section.bytes).div_ceil(PAGE_BYTES as u64);
+            section.first > 0 && end < u64::from(pages)
+        };
+        match fits(footer.summary) && fits(footer.filter) {
+            true => Ok(footer),
+            false => Err(damaged(number, "its last page points outside of it")),
+        }
+    }
+}
+
+/// What a file, or one table in it, has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SstCounts {
+    /// Whole rows.
+    pub rows: u64,
+    /// Deltas, whose base is in an older table.
+    pub deltas: u64,
+    /// Deleted keys.
+    pub tombstones: u64,
+    /// Bytes of all these records.
+    pub bytes: u64,
+}
+
+impl SstCounts {
+    fn put(&self, out: &mut Vec<u8>) {
+        [self.rows, self.deltas, self.tombstones, self.bytes]
+            .iter()
+            .for_each(|n| out.extend(n.to_le_bytes()));
+    }
+}
+
+/// One table in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SstTable {
+    /// Its number in the catalog.
+    pub table: u32,
+    /// Whether a row, a delta or a field of it expires.
+    pub expires: bool,
+    /// What is in the file of it.
+    pub counts: SstCounts,
+}
+
+/// Where an index block lies, and a lower bound of its keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct IndexBound {
+    pub(super) pages: PageRange,
+    pub(super) bound: Box<[u8]>,
+}
+
+/// What is known of a file without looking into its blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct SstSummary {
+    pub(super) sequences: [u64; 2],
+    pub(super) counts: SstCounts,
+    /// Least and greatest, composite.
+    pub(super) keys: [Box<[u8]>; 2],
+    pub(super) tables: Vec<SstTable>,
+    pub(super) index: Vec<IndexBound>,
+}
+
+impl SstSummary {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.sequences.iter().for_each(|sequence| out.extend(sequence.to_le_bytes()));
+        self.counts.put(&mut out);
+        for key in &self.keys {
+            out.extend((key.len() as u32).to_le_bytes());
+            out.extend_from_slice(key);
+        }
+        out.extend((self.tables.len() as u32).to_le_bytes());
+        for table in &self.tables {
+            out.extend(table.table.to_le_bytes());
+            out.extend((if table.expires { TABLE_EXPIRES } else { 0 }).to_le_bytes());
+            table.counts.put(&mut out);
+        }
+        out.extend((self.index.len() as u32).to_le_bytes());
+        for IndexBound { pages, bound } in &self.index {
+            out.extend((8 + bound.len() as u32).to_le_bytes());
+            put_bound(*pages, bound, &mut out);
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8], number: u64) -> Result<SstSummary> {
+        let mut taking = Taking { bytes, number };
+        let sequences = [taking.u64()?, taking.u64()?];
+        let counts = taking.counts()?;
+        let mut key = || {
+            let len = taking.u32()? as usize;
+            Ok::<Box<[u8]>, Error>(taking.take(len)?.into())
+        };
+        let keys = [key()?, key()?];
+        let mut tables = Vec::new();
+        for _ in 0..taking.u32()? {
+            let (table, flags) = (taking.u32()?, taking.u32()?);
+            let expires = flags & TABLE_EXPIRES != 0;
+            tables.push(SstTable { table, expires, counts: taking.counts()? });
+        }
+        let mut index = Vec::new();
+        for _ in 0..taking.u32()? {
+            let len = taking.u32()? as usize;
+            let Some((pages, bound)) = take_bound(taking.take(len)?) else { return Err(taking.cut_off()) };
+            index.push(IndexBound { pages, bound: bound.into() });
+        }
+        match index.is_empty() || !taking.bytes.is_empty() {
+            true => Err(taking.cut_off()),
+            false => Ok(SstSummary { sequences, counts, keys, tables, index }),
+        }
+    }
+}
+
+/// Takes numbers off the beginning of a summary.
+struct Taking<'b> {
+    bytes: &'b [u8],
+    number: u64,
+}
+
+impl<'b> Taking<'b> {
+    fn cut_off(&self) -> Error {
+        damaged(self.number, "its summary does not end where it should")
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'b [u8]> {
+        let Some((taken, rest)) = self.bytes.split_at_checked(len) else { return Err(self.cut_off()) };
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32_at(self.take(4)?, 0))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64_at(self.take(8)?, 0))
+    }
+
+    fn counts(&mut self) -> Result<SstCounts> {
+        let [rows, deltas, tombstones, bytes] = [self.u64()?, self.u64()?, self.u64()?, self.u64()?];
+        Ok(SstCounts { rows, deltas, tombstones, bytes })
+    }
+}
+
+/// Appends an index entry.
+pub(super) fn put_bound(pages: PageRange, bound: &[u8], out: &mut Vec<u8>) {
+    out.extend(pages.first.to_le_bytes());
+    out.extend(pages.count.to_le_bytes());
+    out.extend_from_slice(bound);
+}
+
+/// Takes an index entry apart.
+pub(super) fn take_bound(entry: &[u8]) -> Option<(PageRange, &[u8])> {
+    let (pages, bound) = entry.split_at_checked(8)?;
+    Some((PageRange { first: u32_at(pages, 0), count: u32_at(pages, 4) }, bound))
+}
+
+/// The length of the shortest lower bound of `key` that is above `before`, which is below `key`.
+pub(super) fn bound_len(before: &[u8], key: &[u8]) -> usize {
+    let common = before.iter().zip(key).take_while(|(a, b)| a == b).count();
+    (common + 1).min(key.len())
+}
+
+/// Writes a block's head before what is stored, which begins at [`HEAD_BYTES`] of `out`.
+pub(super) fn seal_block(out: &mut [u8], number: u64, page: u32, codec: Codec, raw_bytes: usize) {
+    let stored = (out.len() - HEAD_BYTES) as u32;
+    out[..HEAD_BYTES].fill(0);
+    out[4..8].copy_from_slice(&stored.to_le_bytes());
+    out[8..12].copy_from_slice(&(raw_bytes as u32).to_le_bytes());
+    out[12] = codec as u8;
+    let checksum = sum(number, page, &out[4..]);
+    out[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A verified block as it is stored.
+#[derive(Debug)]
+pub(super) struct StoredBlock<'b> {
+    pub(super) codec: Codec,
+    pub(super) raw_bytes: usize,
+    pub(super) stored: &'b [u8],
+}
+
+/// Verifies a block, read with all its pages.
+pub(super) fn open_block(bytes: &[u8], number: u64, page: u32) -> Result<StoredBlock<'_>> {
+    let wrong = || damaged(number, &format!("the block at its page {page} does not match its checksum"));
+    let stored_bytes = u32_at(bytes, 4) as usize;
+    let Some(block) = bytes.get(..HEAD_BYTES + stored_bytes) else { return Err(wrong()) };
+    if sum(number, page, &block[4..]) != u32_at(block, 0) {
+        return Err(wrong());
+    }
+    let codec = match block[12] {
+        0 => Codec::Raw,
+        1 => Codec::Lz4,
+        unknown => {
+            let what =
+                format!("its page {page} is stored by codec {unknown}, which this build does not know");
+            return Err(Error::new(crate::ErrorKind::Version, format!("{}: {what}", name(number))));
+        }
+    };
+    Ok(StoredBlock { codec, raw_bytes: u32_at(block, 8) as usize, stored: &block[HEAD_BYTES..] })
+}
+
+/// For messages.
+fn name(number: u64) -> String {
+    format!("the sorted table {number}")
+}
+
+#[cold]
+pub(super) fn damaged(number: u64, why: &str) -> Error {
+    Error::corrupted(format!("{} is damaged: {why}", name(number)))
+}
