@@ -12,6 +12,7 @@
 //! | `pairs/edit.rs` | what an edit makes of a row |
 //! | `pairs/held_row.rs` | a row as it was got |
 //! | `pairs/catalog.rs` | bytes of the catalog's pairs |
+//! | `pairs/hints.rs` | tables as they were seen last |
 //! | `pairs/exchange.rs` | commands together, and their answers |
 //!
 //! **One row is one step.** A change is a conditional write of one pair, so a row changes whole or not at all, whoever else writes, in this process or
@@ -26,10 +27,11 @@ mod catalog;
 mod edit;
 mod exchange;
 mod held_row;
+mod hints;
 mod table;
 mod transaction;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use batch::PairBatch;
@@ -40,6 +42,7 @@ pub use edit::Edit;
 use exchange::{ask_one, get, put, unexpected};
 use hedgerow_device::Clock;
 pub use held_row::HeldRow;
+use hints::Hints;
 pub use table::PairTable;
 pub use transaction::{Transaction, WalkCursor};
 use transaction::{exists, no_table};
@@ -61,7 +64,7 @@ struct PairStore {
     backend: Arc<dyn Backend>,
     clock: Clock,
     /// Tables as they were seen last: where to look, never what to believe.
-    hints: Mutex<HashMap<Box<str>, SeenEntry>>,
+    hints: Mutex<Hints>,
     /// Groups whose rows are gone for everybody, but not yet from the backend, which failed then.
     unfreed: Mutex<Vec<u32>>,
     /// Sessions that nobody uses at the moment.
@@ -71,8 +74,21 @@ struct PairStore {
 /// Pairs of the catalog in one step of a walk.
 const NAMES_STEP: usize = 256;
 
-fn walk_of_names(from: Cursor) -> Command<'static> {
-    Command::Walk { group: CATALOG_GROUP, from, pairs: NAMES_STEP }
+/// Groups that were not freed when they should have been, of which some are tried again with the next.
+const UNFREED_MAX: usize = 64 << 10;
+
+/// Of those, so many.
+const UNFREED_TRIED: usize = 16;
+
+fn walk_of_names(from: Cursor, pairs: usize) -> Command<'static> {
+    Command::Walk { group: CATALOG_GROUP, from, pairs }
+}
+
+/// The tables whose pairs these are. One that is damaged has a name all the same: who opens it is told, and it can be dropped. One whose name is no
+/// text is nobody's, and nobody could open it or drop it.
+fn names_of(pairs: &[Pair]) -> impl Iterator<Item = String> {
+    let name = |pair: &Pair| String::from_utf8(pair.key.get(GROUP_BYTES..)?.to_vec()).ok();
+    pairs.iter().filter_map(name).filter(|name| !name.is_empty())
 }
 
 impl PairDb {
@@ -150,6 +166,19 @@ impl PairDb {
     /// Those of the backend.
     pub fn table_names(&self) -> Result<Vec<String>> {
         self.transact(|transaction| transaction.table_names().map(<[String]>::to_vec))
+    }
+
+    /// The names of some tables, in no order: at most `most`, and perhaps none. What is there throughout a walk comes at least once. Gives where to go on;
+    /// `None` at the end.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn some_table_names(&self, from: &Cursor, most: usize) -> Result<(Vec<String>, Option<Cursor>)> {
+        let walk = walk_of_names(from.clone(), most);
+        match self.store.with_session(|session| ask_one(session, walk))? {
+            Answer::Walked(pairs, next) => Ok((names_of(&pairs).collect(), next)),
+            _ => Err(unexpected("pairs")),
+        }
     }
 
     /// Drops a table with all its rows; false if there is none. Its name is free again at once.
@@ -261,7 +290,7 @@ impl PairStore {
             return Ok(known);
         }
         let seen = SeenEntry { entry: CatalogEntry::decode(key, &pair.value)?, mark: pair.mark };
-        self.hints.lock().insert(name.into(), seen.clone());
+        self.hints.lock().insert(name, seen.clone(), pair.value.len());
         Ok(seen)
     }
 
@@ -330,9 +359,10 @@ impl PairStore {
         expect: Expect,
     ) -> Result<SeenEntry> {
         let key = entry_key(name);
-        let mark = put(session, &key, &entry.encode(&key), expect)?;
+        let value = entry.encode(&key);
+        let mark = put(session, &key, &value, expect)?;
         let seen = SeenEntry { entry, mark };
-        self.hints.lock().insert(name.into(), seen.clone());
+        self.hints.lock().insert(name, seen.clone(), value.len());
         Ok(seen)
     }
 
@@ -406,12 +436,22 @@ impl PairStore {
         }
     }
 
-    /// Frees what the rows of a group take. The group is no table's any more, so what fails now is done with the next, and nobody need be told.
+    /// Frees what the rows of a group take. The group is no table's any more, so what fails now is done with one of the next, and nobody need be told.
+    /// Of more than are remembered the bytes stay.
     fn free(&self, session: &mut dyn Session, group: u32) {
-        let mut groups = std::mem::take(&mut *self.unfreed.lock());
+        let mut groups = {
+            let mut unfreed = self.unfreed.lock();
+            let left = unfreed.len().saturating_sub(UNFREED_TRIED);
+            unfreed.split_off(left)
+        };
         groups.push(group);
-        groups.retain(|&group| ask_one(session, Command::Clear { group }).is_err());
-        self.unfreed.lock().append(&mut groups);
+        // Where one fails the others probably do.
+        let is_left = |&group: &u32| ask_one(session, Command::Clear { group }).is_err();
+        groups.retain(is_left);
+        let mut unfreed = self.unfreed.lock();
+        // Those that failed now are tried last.
+        unfreed.splice(0..0, groups);
+        unfreed.truncate(UNFREED_MAX);
     }
 
     /// The names of tables, given the first step of a walk through the catalog.
@@ -423,16 +463,12 @@ impl PairStore {
     ) -> Result<Vec<String>> {
         let (mut names, mut walked) = (Vec::new(), HashSet::new());
         loop {
-            for pair in pairs.iter().filter(|pair| *pair.key != counter_key()) {
-                // One that is damaged has a name all the same: who opens it is told, and it can be dropped.
-                let name = String::from_utf8(pair.key.get(GROUP_BYTES..).unwrap_or_default().to_vec());
-                names.push(name.map_err(|_| Error::corrupted("a table whose name is no text"))?);
-            }
+            names.extend(names_of(&pairs));
             let Some(from) = next else { break };
             if !walked.insert(from.clone()) {
                 return Err(unexpected("where to go on"));
             }
-            (pairs, next) = match ask_one(session, walk_of_names(from))? {
+            (pairs, next) = match ask_one(session, walk_of_names(from, NAMES_STEP))? {
                 Answer::Walked(pairs, next) => (pairs, next),
                 _ => return Err(unexpected("pairs")),
             };

@@ -180,7 +180,8 @@ impl Pairs {
             OwnedCommand::Walk(group, from, pairs) => self.walk(group, &from, pairs)?,
             OwnedCommand::Count(group) => Answer::Counted(self.of_group(group, None).count() as u64),
             OwnedCommand::Clear(group) => {
-                self.pairs.retain(|key, _| key[..GROUP_BYTES] != group.to_be_bytes());
+                let keys: Vec<Box<[u8]>> = self.of_group(group, None).map(|(key, _)| key.into()).collect();
+                keys.iter().for_each(|key| drop(self.pairs.remove(key)));
                 Answer::Cleared
             }
         })

@@ -15,7 +15,8 @@ use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
 use crate::schema::unknown_field;
 use crate::{
-    Change, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, TypedRow, Value,
+    Change, ErrorKind, Expiry, FieldId, FieldName, Key, OwnedValue, Result, Row, Schema, Type, TypedRow,
+    Value,
 };
 
 /// A table of rows that are pairs. Cheap to clone, `Send + Sync`.
@@ -315,6 +316,33 @@ impl PairTable {
                 Change::Delete => edit(Edit::Delete)?,
             }
             Ok(result)
+        })
+    }
+
+    /// Removes those of these rows of which `is_over` says so, each as one step, all of them together: however many there are, it takes few
+    /// exchanges. One that somebody else changes meanwhile stays, and so does one that cannot be read.
+    ///
+    /// # Errors
+    /// See [`PairTable`]: the first, once all were tried.
+    pub fn remove_if(&self, keys: &[Vec<u8>], is_over: impl Fn(&HeldRow<'_>) -> Result<bool>) -> Result<()> {
+        self.with_store(|_, session| {
+            let mut attempts: Vec<Transaction> = keys.iter().map(|_| self.db.transaction()).collect();
+            attempts.iter().zip(keys).for_each(|(attempt, key)| attempt.prefetch(&self.name, key));
+            let fetched = Transaction::finish_all(session, &mut attempts, |attempt, session| {
+                attempt.begin_fetch(session)
+            });
+            for ((attempt, key), fetched) in attempts.iter_mut().zip(keys).zip(&fetched) {
+                let found = |row: Option<&HeldRow<'_>>| row.map_or(Ok(false), &is_over);
+                if fetched.is_ok() && self.held(attempt, key, found).unwrap_or(false) {
+                    self.edit_in(attempt, key, &Edit::<&str>::Delete)?;
+                }
+            }
+            let removed =
+                Transaction::finish_all(session, &mut attempts, |attempt, _| attempt.begin_commit());
+            let is_told = |result: &Result<()>| {
+                !result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict)
+            };
+            fetched.into_iter().chain(removed).filter(is_told).collect()
         })
     }
 

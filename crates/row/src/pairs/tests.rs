@@ -447,3 +447,37 @@ fn a_row_newer_than_its_table_is_told_and_not_waited_for() {
     users.add_field("score", Type::I32).unwrap();
     assert_eq!(age(&users, b"a"), Some(1), "it was only early");
 }
+
+#[test]
+fn rows_are_removed_together_if_they_are_over() {
+    let fixture = fixture();
+    let users = fixture.db.create_table("users", users()).unwrap();
+    let keys: Vec<Vec<u8>> = (0..100_i64).map(|n| n.to_be_bytes().to_vec()).collect();
+    keys.iter().zip(0..90_i64).for_each(|(key, n)| users.put(key, &row! { age: n }).unwrap());
+    users.remove_if(&keys, |row| Ok(row.get("age")?.as_i64() < Some(80))).unwrap();
+    assert_eq!(users.len().unwrap(), 10);
+    users.remove_if(&[Vec::new()], |_| Ok(true)).unwrap();
+    fixture.db.drop_table("users").unwrap();
+    users.remove_if(&keys, |_| Ok(true)).unwrap();
+}
+
+/// A pair of the catalog whose key is no text is in nobody's way, and names are told by and by.
+#[test]
+fn names_are_walked_in_steps() {
+    let fixture = fixture();
+    for n in 0..100 {
+        fixture.db.create_table(&format!("t{n:03}"), Schema::flat()).unwrap();
+    }
+    let mut session = fixture.db.session().unwrap();
+    put(&mut *session, &pair_key(CATALOG_GROUP, b"\xff\xfe"), b"nonsense", Expect::Any).unwrap();
+    let (mut names, mut from, mut steps) = (Vec::new(), Some(Cursor::START), 0);
+    while let Some(at) = from {
+        let (some, next) = fixture.db.some_table_names(&at, 7).unwrap();
+        assert!(some.len() <= 7);
+        names.extend(some);
+        (from, steps) = (next, steps + 1);
+    }
+    assert_eq!((names.len(), steps >= 100 / 7), (100, true));
+    names.sort_unstable();
+    assert_eq!(fixture.db.table_names().unwrap(), names);
+}

@@ -56,8 +56,10 @@ pub struct Transaction {
     cleared: Vec<Box<str>>,
     /// Tables that were looked at again because a row seemed newer, and the mark that they still had.
     looked_again: HashMap<Box<str>, Mark>,
+    /// Rows that were got, had expired, and are yet to be removed: the keys of their pairs, and the pairs' marks.
+    expired: HashMap<Vec<u8>, Mark>,
     /// What was asked for and is not at hand.
-    wanted: RefCell<Vec<Want>>,
+    wanted: RefCell<Wanted>,
     /// What it waits for.
     step: Option<Step>,
 }
@@ -71,6 +73,8 @@ struct WalkAtHand {
     group: u32,
     pairs: Vec<Pair>,
     next: Option<Cursor>,
+    /// Pairs whose rows had expired. Those that have a mark are yet to be removed; of the others somebody came first, and what is there now is yet to be got.
+    expired: HashMap<Box<[u8]>, Option<Mark>>,
 }
 
 impl WalkAtHand {
@@ -123,6 +127,39 @@ enum Want {
     Clear(Box<str>),
 }
 
+impl Want {
+    /// The table that it is of. Names are of none, and no table has this name.
+    fn table(&self) -> &str {
+        match self {
+            Want::Table(table) | Want::Row(table, _) | Want::Walk(table, ..) | Want::Count(table) => table,
+            Want::Create(table, _) | Want::Learn(table, ..) | Want::Clear(table) => table,
+            Want::Names => "",
+        }
+    }
+}
+
+/// What is wanted, each once, in the order in which it was asked for.
+#[derive(Default)]
+struct Wanted {
+    all: Vec<Want>,
+    /// Which of them are of a table, rows left out: there may be as many tables as there are prefixes of keys.
+    by_table: HashMap<Box<str>, Vec<usize>>,
+}
+
+impl Wanted {
+    fn add(&mut self, want: Want) {
+        // A run wants a row once, and there may be many.
+        if !matches!(want, Want::Row(..)) {
+            let known = self.by_table.entry(want.table().into()).or_default();
+            if known.iter().any(|&at| self.all[at] == want) {
+                return;
+            }
+            known.push(self.all.len());
+        }
+        self.all.push(want);
+    }
+}
+
 /// Where a walk through the rows of a table goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WalkCursor {
@@ -163,6 +200,7 @@ impl Transaction {
             names: None,
             cleared: Vec::new(),
             looked_again: HashMap::new(),
+            expired: HashMap::new(),
             wanted: RefCell::default(),
             step: None,
         }
@@ -343,7 +381,9 @@ impl Transaction {
             // Its table was cleared: nothing of what it walked was there throughout.
             return Ok(None);
         }
-        let Some(walked) = self.walks.iter().find(|walk| walk.is(table, from, rows, entry.group)) else {
+        let is_whole =
+            |walk: &&WalkAtHand| walk.is(table, from, rows, entry.group) && walk.expired.is_empty();
+        let Some(walked) = self.walks.iter().find(is_whole) else {
             return Err(self.want(Want::Walk(table.into(), from.clone(), rows)));
         };
         for pair in &walked.pairs {
@@ -408,22 +448,18 @@ impl Transaction {
 
     /// Whether something is to be fetched.
     pub fn wants(&self) -> bool {
-        !self.wanted.borrow().is_empty()
+        !self.wanted.borrow().all.is_empty()
     }
 
     /// Whether something is to be made, cleared or taught names with the next fetch: that happens for everybody, whatever becomes of this attempt.
     pub fn wants_changes(&self) -> bool {
         let changes = |want: &Want| matches!(want, Want::Create(..) | Want::Learn(..) | Want::Clear(_));
-        self.wanted.borrow().iter().any(changes)
+        self.wanted.borrow().all.iter().any(changes)
     }
 
     /// Records what is not at hand.
     fn want(&self, want: Want) -> Error {
-        let mut wanted = self.wanted.borrow_mut();
-        // A run wants a row once, and there may be many.
-        if matches!(want, Want::Row(..)) || !wanted.contains(&want) {
-            wanted.push(want);
-        }
+        self.wanted.borrow_mut().add(want);
         Error::new(ErrorKind::NotInMemory, "it is not at hand: have it fetched, then try again")
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: the thread that goes on with the attempts of commands, with a session of its own, and with the sweep when it is asked to. Promises: it tells how each
 //! step ended and wakes the loop for it; what all of them need of the store is asked together, so that many clients wait no longer than one; whoever
-//! comes meanwhile joins with the next exchange, the first to come first; what takes many exchanges holds the others up by one of its kind at a time; what a client
+//! comes meanwhile joins with the next exchange, the first to come first; what takes many exchanges holds the others up by a few at a time; what a client
 //! waits for goes before the sweep. Must not know clients: only their numbers.
 
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ struct Steps {
     session: Box<dyn Session>,
     /// They go on with the next exchange.
     begun: Vec<Job>,
-    /// They have chores, which are done one at a time.
+    /// They have chores, which are done a little at a time, in turn.
     slow: VecDeque<Job>,
     sweep: PairSweep,
 }
@@ -116,9 +116,7 @@ impl Steps {
                 }
             }
             self.exchange(&mut ended);
-            if let Some(job) = self.slow.pop_front() {
-                self.start(job, &mut ended);
-            }
+            self.do_chore(&mut ended);
             let room = limits::EXCHANGED_ATTEMPTS_MAX.saturating_sub(self.begun.len());
             jobs = Vec::new();
             answers.put(|queue| {
@@ -152,9 +150,18 @@ impl Steps {
     }
 
     fn start(&mut self, mut job: Job, ended: &mut Vec<Advanced>) {
-        match job.attempt.start(job.step, &self.db, &mut *self.session) {
+        match job.attempt.start(job.step, &mut *self.session) {
             Some(how) => ended.push(job.ended(how)),
             None => self.begun.push(job),
+        }
+    }
+
+    /// Goes on a little with the chores of one that has some; the next time it is another's turn.
+    fn do_chore(&mut self, ended: &mut Vec<Advanced>) {
+        let Some(mut job) = self.slow.pop_front() else { return };
+        match job.attempt.go_on_with_chores(&self.db) {
+            true => self.start(job, ended),
+            false => self.slow.push_back(job),
         }
     }
 

@@ -272,7 +272,7 @@ fn info(client: &mut Client, name: &str) -> u64 {
     let text = client.run("INFO all");
     let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     let value = line.split(',').next().unwrap();
-    value.trim_start_matches("calls=").trim_start_matches("count=").parse().unwrap()
+    value.rsplit('=').next().unwrap().parse().unwrap()
 }
 
 /// Commands count once, however often they had to be given again: for want of rows, or since somebody came first.
@@ -330,4 +330,72 @@ fn a_store_that_never_answers_does_not_keep_the_server_from_stopping() {
         let expected = (stuck == Stuck::Changes).then(|| told.to_owned());
         assert_eq!((first.try_reply(), second.try_reply()), (expected, None));
     }
+}
+
+/// A table whose pair in the catalog is damaged is an error to who wants its keys, and it can be removed: alone, or with all others.
+#[test]
+fn a_table_that_is_damaged_can_be_removed() {
+    for removal in ["HR.DROP a", "FLUSHDB", "FLUSHALL"] {
+        let backend = MemoryBackend::default();
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("SET a:1 v", "OK"), ("SET b:1 v", "OK"), ("HR.CREATE c n u8", "OK")]);
+        let damage = |name: &[u8]| {
+            let put = Command::Put { key: &pair_key(0, name), value: b"nonsense", expect: Expect::Any };
+            assert!(matches!(answer(&backend, put), Answer::Stored(_)));
+        };
+        damage(b"a");
+        // No name at all: nobody's table.
+        damage(b"\xff\xfe");
+        for line in ["GET a:1", "SET a:1 w", "DBSIZE"] {
+            assert!(client.run(line).contains("does not match its checksum"), "{line}");
+        }
+        client.script(&[("GET b:1", "\"v\""), ("SET b:2 v", "OK")]);
+        let (told, left) = if removal == "HR.DROP a" { ("1", "2") } else { ("OK", "0") };
+        client.script(&[(removal, told), ("DBSIZE", left), ("GET a:1", "nil"), ("SET a:1 w", "OK")]);
+        client.script(&[
+            ("GET a:1", "\"w\""),
+            ("HSET c:1 n 7", "1"),
+            ("HSET c:1 n 777", "(ERR field 'n' of table 'c' is u8: '777' does not fit)"),
+        ]);
+    }
+}
+
+/// What a transaction looked at before it cleared everything is not told as what is there afterwards.
+#[test]
+fn a_transaction_that_clears_looks_again() {
+    let server = server();
+    server.client().script(&[
+        ("SET a:1 v", "OK"),
+        ("MULTI", "OK"),
+        ("KEYS *", "QUEUED"),
+        ("DBSIZE", "QUEUED"),
+        ("FLUSHALL", "QUEUED"),
+        ("KEYS *", "QUEUED"),
+        ("DBSIZE", "QUEUED"),
+        ("EXEC", "[[\"a:1\"], 1, OK, [], 0]"),
+    ]);
+}
+
+/// As many prefixes as there are keys: all are scanned, counted and told.
+#[test]
+fn many_prefixes_are_scanned() {
+    let server = server();
+    let mut client = server.client();
+    (0..500).for_each(|n| assert_eq!(client.run(&format!("SET p{n}:k v")), "OK"));
+    let (mut cursor, mut found) = ("0".to_owned(), std::collections::HashSet::new());
+    loop {
+        let reply = client.run(&format!("SCAN {cursor} COUNT 7"));
+        let words: Vec<&str> = reply.split('"').skip(1).step_by(2).collect();
+        found.extend(words[1..].iter().map(|word| (*word).to_owned()));
+        cursor = words[0].to_owned();
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 500);
+    assert_eq!(client.run("KEYS *").matches(":k").count(), 500);
+    assert_eq!(client.run("HR.TABLES").matches("rows").count(), 500);
+    assert_eq!(info(&mut client, "db0"), 500);
+    client.script(&[("DBSIZE", "500"), ("FLUSHALL", "OK"), ("DBSIZE", "0"), ("SCAN 0", "[\"0\", []]")]);
 }

@@ -13,9 +13,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
-use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Pair, Session, pair_key};
+use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, pair_key};
 use crate::pairs::catalog::entry_key;
-use crate::pairs::exchange::{ask, ask_one, get, unexpected};
+use crate::pairs::exchange::{ask, unexpected};
+use crate::pairs::{NAMES_STEP, walk_of_names};
 use crate::schema::body::is_past;
 use crate::schema::table::TableSchema;
 use crate::stored_row::StoredRow;
@@ -62,6 +63,23 @@ impl Transaction {
         self.finish(begun, session)
     }
 
+    /// Begins a step of each of these and goes on until all have ended; says how.
+    pub(in crate::pairs) fn finish_all(
+        session: &mut dyn Session,
+        attempts: &mut [Transaction],
+        mut begin: impl FnMut(&mut Transaction, &mut dyn Session) -> Option<Result<()>>,
+    ) -> Vec<Result<()>> {
+        let mut ended: Vec<Ended> = attempts.iter_mut().map(|attempt| begin(attempt, session)).collect();
+        while ended.iter().any(Option::is_none) {
+            let going = attempts.iter_mut().zip(&ended).filter(|(_, ended)| ended.is_none());
+            let mut going: Vec<&mut Transaction> = going.map(|(attempt, _)| attempt).collect();
+            let now = Transaction::advance(session, &mut going);
+            let waiting = ended.iter_mut().filter(|ended| ended.is_none());
+            waiting.zip(now).for_each(|(ended, now)| *ended = now);
+        }
+        ended.into_iter().flatten().collect()
+    }
+
     fn finish(&mut self, mut ended: Ended, session: &mut dyn Session) -> Result<()> {
         loop {
             if let Some(ended) = ended {
@@ -74,10 +92,11 @@ impl Transaction {
     /// [`Transaction::fetch`] that goes on by [`Transaction::advance`], together with others; says how it ended, if it has. Blocks only if tables are to be
     /// made, cleared or taught names.
     pub fn begin_fetch(&mut self, session: &mut dyn Session) -> Option<Result<()>> {
-        let wanted = std::mem::take(self.wanted.get_mut());
+        let wanted = std::mem::take(self.wanted.get_mut()).all;
         if wanted.is_empty() {
             return Some(Ok(()));
         }
+        self.expired.clear();
         self.rows.retain(|_, row| row.seen != Expect::Any);
         self.rows.values_mut().for_each(|row| row.change = None);
         match self.change_catalog(session, &wanted) {
@@ -158,7 +177,7 @@ impl Transaction {
             None => Some(Ok(())),
             Some(Step::Fetch { wanted, commands, looks }) => {
                 let mut taken = commands.into_iter().zip(answers);
-                match taken.try_for_each(|(command, answer)| self.take(command, answer?, session)) {
+                match taken.try_for_each(|(command, answer)| self.take(command, answer, session)) {
                     Ok(()) => {
                         let wanted = wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect();
                         self.fetch_on(wanted, looks + 1)
@@ -200,8 +219,8 @@ impl Transaction {
     /// Rows that were got where a table had been before it was cleared are none of its.
     fn forget_other_groups(&mut self) {
         let groups = self.tables.values().flatten().map(|seen| seen.entry.group.to_be_bytes());
-        let groups: Vec<[u8; GROUP_BYTES]> = groups.collect();
-        self.rows.retain(|key, _| groups.iter().any(|group| key.starts_with(group)));
+        let groups: HashSet<[u8; GROUP_BYTES]> = groups.collect();
+        self.rows.retain(|key, _| key.first_chunk().is_some_and(|group| groups.contains(group)));
     }
 
     /// Does what was asked for to the catalog; says whether that was something.
@@ -249,34 +268,79 @@ impl Transaction {
         let Some(group) = self.group_of(table) else { return };
         match want {
             Want::Row(_, key) if self.store.check_key(key).is_ok() => {
-                commands.push_once(pair_key(group, key), |key| PairCommand::Row(group, key));
+                let key = pair_key(group, key);
+                let mark = self.expired.get(&key).copied();
+                commands.push_once(key, |key| match mark {
+                    Some(mark) => PairCommand::Remove(key, mark, None),
+                    None => PairCommand::Row(group, key),
+                });
             }
             Want::Walk(_, from, rows) if from.group == 0 || from.group == group => {
-                commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows));
+                match self.walks.iter().position(|walk| walk.is(table, from, *rows, group)) {
+                    Some(at) => self.plan_rest(at, commands),
+                    None => commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows)),
+                }
             }
             Want::Count(_) => commands.push(PairCommand::Count(table.clone(), group)),
             _ => {}
         }
     }
 
-    fn take(&mut self, command: PairCommand, answer: Answer, session: &mut dyn Session) -> Result<()> {
+    /// What is left of a step of a walk: rows that had expired.
+    fn plan_rest(&self, at: usize, commands: &mut Commands) {
+        let Some(walk) = self.walks.get(at) else { return };
+        for (key, mark) in &walk.expired {
+            let key = key.to_vec();
+            commands.push(match mark {
+                Some(mark) => PairCommand::Remove(key, *mark, Some(at)),
+                None => PairCommand::RowOfWalk(at, key),
+            });
+        }
+    }
+
+    fn take(
+        &mut self,
+        command: PairCommand,
+        answer: Result<Answer>,
+        session: &mut dyn Session,
+    ) -> Result<()> {
+        let answer = match (&command, answer) {
+            (PairCommand::Remove(key, _, walk), answer) => return self.removed(key, *walk, answer),
+            (_, answer) => answer?,
+        };
         match (command, answer) {
             (PairCommand::Table(name, key), Answer::Got(pair)) => {
                 let seen = pair.map(|pair| self.store.seen_entry(&name, &key, &pair)).transpose()?;
                 self.tables.insert(name, seen);
             }
             (PairCommand::Row(group, pair_key), Answer::Got(pair)) => {
-                let row = self.unexpired(session, group, &pair_key, pair)?;
-                self.rows.insert(pair_key, RowAtHand::got(row));
+                match self.expired_mark(group, pair.as_ref()) {
+                    Some(mark) => drop(self.expired.insert(pair_key, mark)),
+                    None => drop(self.rows.insert(pair_key, RowAtHand::got(pair))),
+                }
             }
             (PairCommand::Walk(table, group, from, rows), Answer::Walked(walked, next)) => {
-                let mut pairs = Vec::with_capacity(walked.len());
+                let (mut pairs, mut expired) = (Vec::with_capacity(walked.len()), HashMap::new());
                 for pair in walked {
                     check_group(&pair, group)?;
-                    let key = pair.key.clone();
-                    pairs.extend(self.unexpired(session, group, &key, Some(pair))?);
+                    match self.expired_mark(group, Some(&pair)) {
+                        Some(mark) => drop(expired.insert(pair.key, Some(mark))),
+                        None => pairs.push(pair),
+                    }
                 }
-                self.walks.push(WalkAtHand { table, from, rows, group, pairs, next });
+                self.walks.push(WalkAtHand { table, from, rows, group, pairs, next, expired });
+            }
+            (PairCommand::RowOfWalk(at, key), Answer::Got(pair)) => {
+                let group = self.walks.get(at).map_or(0, |walk| walk.group);
+                let mark = self.expired_mark(group, pair.as_ref());
+                let Some(walk) = self.walks.get_mut(at) else { return Ok(()) };
+                match mark {
+                    Some(mark) => drop(walk.expired.insert(key.into(), Some(mark))),
+                    None => {
+                        walk.expired.remove(&*key);
+                        walk.pairs.extend(pair);
+                    }
+                }
             }
             (PairCommand::Count(table, group), Answer::Counted(count)) => {
                 self.counts.insert(table, (group, count));
@@ -289,30 +353,36 @@ impl Transaction {
         Ok(())
     }
 
-    /// A pair as it was got, unless its row has expired: then it is removed, and what is there afterwards counts. What is no row is told to
-    /// whoever reads it.
-    fn unexpired(
-        &self,
-        session: &mut dyn Session,
-        group: u32,
-        pair_key: &[u8],
-        mut pair: Option<Pair>,
-    ) -> Result<Option<Pair>> {
-        while let Some(found) = &pair {
-            let expires_at_ms = StoredRow::parse(group, &pair_key[GROUP_BYTES..], &found.value)
-                .map(|row| row.expires_at_ms());
-            if !is_past(expires_at_ms.unwrap_or(None), self.now_ms) {
-                break;
+    /// The mark of a pair whose row has expired: it is to be removed, and what is there afterwards counts. What is no row is told to whoever
+    /// reads it.
+    fn expired_mark(&self, group: u32, pair: Option<&Pair>) -> Option<Mark> {
+        let pair = pair?;
+        let row = StoredRow::parse(group, pair.key.get(GROUP_BYTES..)?, &pair.value).ok()?;
+        is_past(row.expires_at_ms(), self.now_ms).then_some(pair.mark)
+    }
+
+    /// A row that had expired is gone, or somebody came first: then what is there now is to be got.
+    fn removed(&mut self, key: &[u8], walk: Option<usize>, answer: Result<Answer>) -> Result<()> {
+        let is_gone = match answer {
+            Ok(Answer::Deleted(_)) => true,
+            Ok(_) => return Err(unexpected("whether it was removed")),
+            Err(error) if error.kind() == ErrorKind::Conflict => false,
+            Err(error) => return Err(error),
+        };
+        let Some(at) = walk else {
+            self.expired.remove(key);
+            if is_gone {
+                self.rows.insert(key.to_vec(), RowAtHand::got(None));
             }
-            let expect = Expect::Same(found.mark);
-            match ask_one(session, Command::Delete { key: pair_key, expect }) {
-                Ok(_) => return Ok(None),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error),
+            return Ok(());
+        };
+        if let Some(walk) = self.walks.get_mut(at) {
+            match is_gone {
+                true => drop(walk.expired.remove(key)),
+                false => drop(walk.expired.insert(key.into(), None)),
             }
-            pair = get(session, pair_key)?;
         }
-        Ok(pair)
+        Ok(())
     }
 
     /// Whether a want is served, by a table that is at hand and not older than the rows that were got with it.
@@ -344,6 +414,7 @@ impl Transaction {
             Want::Walk(_, from, rows) => {
                 match self.walks.iter().find(|walk| walk.is(table, from, *rows, group)) {
                     None => return false,
+                    Some(walk) if !walk.expired.is_empty() => return false,
                     Some(walk) => walk.pairs.iter().any(|pair| is_newer(&pair.key, &pair.value)),
                 }
             }
@@ -443,6 +514,8 @@ struct Union<'a> {
     askers: Vec<usize>,
     /// Pairs that are got, with the commands that do.
     gets: HashMap<&'a [u8], usize>,
+    /// Pairs whose rows have expired, with the commands that remove them.
+    removals: HashMap<(&'a [u8], Mark), usize>,
     /// Pairs that are changed if they are what was read.
     changes: HashSet<&'a [u8]>,
 }
@@ -452,7 +525,7 @@ impl<'a> Union<'a> {
         match step {
             None => CommandNumbers::new(),
             Some(Step::Fetch { commands, .. }) => {
-                commands.iter().map(|command| Some(self.push(command.command()))).collect()
+                commands.iter().map(|command| Some(self.push_fetch(command))).collect()
             }
             Some(Step::Store { pair_key, row }) => {
                 if row.seen != Expect::Any && !self.changes.insert(pair_key) {
@@ -469,6 +542,18 @@ impl<'a> Union<'a> {
                 seen.iter().map(|(key, _)| Some(self.push(Command::Get { key }))).collect()
             }
         }
+    }
+
+    /// Adds a command of what is fetched. What many found expired is removed once.
+    fn push_fetch(&mut self, command: &'a PairCommand) -> usize {
+        let PairCommand::Remove(key, mark, _) = command else { return self.push(command.command()) };
+        let next = self.commands.len();
+        let known = *self.removals.entry((key, *mark)).or_insert(next);
+        if known < next {
+            self.askers[known] += 1;
+            return known;
+        }
+        self.push(command.command())
     }
 
     /// Adds a command, unless it is one that gets what another does; says which it is.
@@ -533,7 +618,11 @@ impl Commands {
 pub(super) enum PairCommand {
     Table(Box<str>, Vec<u8>),
     Row(u32, Vec<u8>),
+    /// Under this key and mark is a row that has expired: it was wanted itself, or came with this step of a walk.
+    Remove(Vec<u8>, Mark, Option<usize>),
     Walk(Box<str>, u32, WalkCursor, usize),
+    /// Under this key was a row that had expired and was written by somebody else since it came with this step of a walk.
+    RowOfWalk(usize, Vec<u8>),
     Count(Box<str>, u32),
     Names,
 }
@@ -541,12 +630,15 @@ pub(super) enum PairCommand {
 impl PairCommand {
     fn command(&self) -> Command<'_> {
         match self {
-            PairCommand::Table(_, key) | PairCommand::Row(_, key) => Command::Get { key },
+            PairCommand::Table(_, key) | PairCommand::Row(_, key) | PairCommand::RowOfWalk(_, key) => {
+                Command::Get { key }
+            }
+            PairCommand::Remove(key, mark, _) => Command::Delete { key, expect: Expect::Same(*mark) },
             PairCommand::Walk(_, group, from, pairs) => {
                 Command::Walk { group: *group, from: from.at.clone(), pairs: *pairs }
             }
             PairCommand::Count(_, group) => Command::Count { group: *group },
-            PairCommand::Names => crate::pairs::walk_of_names(Cursor::START),
+            PairCommand::Names => walk_of_names(Cursor::START, NAMES_STEP),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use hedgerow_row::backend::Cursor;
 use hedgerow_row::pairs::WalkCursor;
 
 use crate::serve::limits;
@@ -22,8 +23,36 @@ pub enum Source {
     Prefix(Box<[u8]>),
     /// In the fields of one hash: its key.
     Fields(Box<[u8]>),
-    /// In this table of a store of pairs.
-    Table(Box<str>),
+    /// In the tables of a store of pairs, in no order.
+    Tables,
+}
+
+/// Where a walk through the keys of a store of pairs goes on: here in the first of these tables, then in the others, then in those that come next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyWalk {
+    /// The names of the tables that were got and not left yet.
+    pub tables: Vec<String>,
+    /// The place in the first of them.
+    pub within: WalkCursor,
+    /// Where others are got, if there may be more.
+    pub rest: Option<Cursor>,
+}
+
+impl KeyWalk {
+    /// From the start.
+    pub const START: KeyWalk =
+        KeyWalk { tables: Vec::new(), within: WalkCursor::START, rest: Some(Cursor::START) };
+
+    /// Whether nothing is left.
+    pub fn is_over(&self) -> bool {
+        self.tables.is_empty() && self.rest.is_none()
+    }
+
+    fn bytes(&self) -> usize {
+        let names: usize = self.tables.iter().map(|name| name.len() + size_of::<String>()).sum();
+        let rest = self.rest.as_ref().and_then(Cursor::place).map_or(0, <[u8]>::len);
+        names + self.within.bytes() + rest
+    }
 }
 
 /// A place between two entries.
@@ -36,25 +65,16 @@ pub struct Position {
     /// The last row (or field) returned.
     pub after: Box<[u8]>,
     /// Where a walk in no order goes on, if it is one.
-    pub walk: Option<WalkCursor>,
+    pub walk: Option<KeyWalk>,
 }
 
 impl Position {
     fn bytes(&self) -> usize {
         let name = match &self.source {
             Source::Prefix(name) | Source::Fields(name) => name.len(),
-            Source::Table(name) => name.len(),
             _ => 0,
         };
-        size_of::<Position>() + name + self.after.len() + self.walk.as_ref().map_or(0, WalkCursor::bytes)
-    }
-
-    /// The table and the place in it, of a walk in no order.
-    pub fn walk(&self) -> Option<(String, WalkCursor)> {
-        match (&self.source, &self.walk) {
-            (Source::Table(table), Some(cursor)) => Some((table.to_string(), cursor.clone())),
-            _ => None,
-        }
+        size_of::<Position>() + name + self.after.len() + self.walk.as_ref().map_or(0, KeyWalk::bytes)
     }
 }
 

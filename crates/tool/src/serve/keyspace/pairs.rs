@@ -22,18 +22,21 @@ use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::{Edit, HeldRow, PairDb};
 use hedgerow_row::schema::table::TableSchema;
 
-use super::cursor::{Position, Source};
+use super::cursor::{KeyWalk, Position, Source};
 use super::naming::{self, Place, TableName};
 use super::{Declared, Filter, Kind, TIME_STEP, TableSummary, Watched};
 use crate::serve::failure::{Failure, Outcome, quote};
 use crate::serve::limits;
 
 pub mod attempt;
+pub mod chores;
 pub mod field_names;
 pub mod hashes;
 pub mod scan;
+mod tables;
 
-use attempt::{Attempt, Chore, Done, FieldChange, Step};
+use attempt::{Attempt, Step};
+use chores::{Chore, Done, FieldChange};
 use field_names::STRING;
 use scan::{KeyScan, ScannedKeys};
 
@@ -358,49 +361,17 @@ impl PairKeyspace {
 
 /// Many keys.
 impl PairKeyspace {
-    fn table_names(&self) -> Outcome<Vec<String>> {
-        let names = self.attempt.transaction.table_names().map(<[String]>::to_vec);
-        self.attempt.checked(names)
-    }
-
     /// About how many keys a database has.
     pub fn len(&self, space: usize) -> Outcome<u64> {
-        let names = self.table_names()?;
-        // All of them are asked for before the first that is not at hand ends it.
-        let counts = scan::tables_of(&names, space).map(|(name, _)| self.rows(name));
-        let counts: Vec<Outcome<u64>> = counts.collect();
-        counts.into_iter().sum()
-    }
-
-    /// About how many rows a table has; none if there is no such table.
-    fn rows(&self, table: &str) -> Outcome<u64> {
-        let transaction = &self.attempt.transaction;
-        match self.attempt.checked(transaction.schema(table))? {
-            None => Ok(0),
-            Some(_) => self.attempt.checked(transaction.count(table)),
+        match self.attempt.chore(Chore::Count)? {
+            Done::Counted(counts) => Ok(counts.get(space).copied().unwrap_or(0)),
+            _ => Err(Failure::NOT_YET),
         }
     }
 
     /// Removes all keys of some databases, table by table. Tables with a declared schema stay; the others go.
     pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
-        let names = self.table_names()?;
-        let tables = spaces.flat_map(|space| scan::tables_of(&names, space));
-        let cleared: Vec<Outcome<()>> = tables.map(|(name, _)| self.clear_table(name)).collect();
-        cleared.into_iter().collect::<Outcome<()>>()?;
-        Ok(())
-    }
-
-    fn clear_table(&self, table: &str) -> Outcome<()> {
-        let drop_it = Chore::Drop(table.to_owned());
-        if self.attempt.has_done(&drop_it) {
-            return self.attempt.chore(drop_it).map(drop);
-        }
-        let transaction = &self.attempt.transaction;
-        match self.attempt.checked(transaction.schema(table))? {
-            None => Ok(()),
-            Some(schema) if schema.fields().is_open() => self.attempt.chore(drop_it).map(drop),
-            Some(_) => self.attempt.checked(transaction.clear(table)),
-        }
+        self.attempt.chore(Chore::Clear(spaces)).map(drop)
     }
 
     /// Runs `visit` on keys of a database from a position on, passing about `budget` rows, and gives the position where to go on. `visit`
@@ -416,7 +387,7 @@ impl PairKeyspace {
         let bytes = if budget == usize::MAX { limits::KEYS_BYTES_MAX } else { limits::SCAN_BYTES_MAX };
         let scanned = self.scan(KeyScan {
             space,
-            from: from.and_then(Position::walk),
+            from: from.and_then(|from| from.walk.clone()).unwrap_or(KeyWalk::START),
             rows: budget.max(1),
             bytes,
             pattern: filter.pattern.map(<[u8]>::to_vec),
@@ -432,18 +403,18 @@ impl PairKeyspace {
                 limits::KEYS_BYTES_MAX
             )));
         }
-        Ok(next.map(|(table, cursor)| Position {
+        Ok(next.map(|walk| Position {
             space,
-            source: Source::Table(table.into()),
+            source: Source::Tables,
             after: Box::default(),
-            walk: Some(cursor),
+            walk: Some(walk),
         }))
     }
 
     fn scan(&self, scan: KeyScan) -> Outcome<&ScannedKeys> {
         match self.attempt.chore(Chore::Scan(scan))? {
             Done::Scanned(keys) => Ok(keys),
-            Done::Changed(_) => Err(Failure::NOT_YET),
+            _ => Err(Failure::NOT_YET),
         }
     }
 
@@ -451,7 +422,7 @@ impl PairKeyspace {
     pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
         let scan = KeyScan {
             space,
-            from: None,
+            from: KeyWalk::START,
             rows: RANDOM_ROWS,
             bytes: limits::SCAN_BYTES_MAX,
             pattern: None,
@@ -505,29 +476,16 @@ impl PairKeyspace {
 
     /// The tables of a database, in the order of their prefixes.
     pub fn summaries(&self, space: usize) -> Outcome<Vec<TableSummary>> {
-        let names = self.table_names()?;
-        let summary = |(name, table): (&String, TableName)| {
-            let Place::Prefix(prefix) = table.place else { return Ok(None) };
-            let rows = self.rows(name)?;
-            let schema = self.attempt.checked(self.attempt.transaction.schema(name))?;
-            Ok(schema.map(|schema| TableSummary {
-                prefix: prefix.to_vec(),
-                rows,
-                fields: schema
-                    .fields()
-                    .fields()
-                    .iter()
-                    .filter(|field| !field.name().starts_with('@'))
-                    .count(),
-                is_open: schema.fields().is_open(),
-            }))
-        };
-        let summaries: Vec<Outcome<Option<TableSummary>>> =
-            scan::tables_of(&names, space).map(summary).collect();
-        let mut summaries: Vec<TableSummary> =
-            summaries.into_iter().filter_map(Outcome::transpose).collect::<Outcome<_>>()?;
-        summaries.sort_unstable_by(|a, b| a.prefix.cmp(&b.prefix));
-        Ok(summaries)
+        match self.attempt.chore(Chore::Summaries(space))? {
+            Done::Summaries(summaries) => {
+                let mut summaries = summaries.clone();
+                summaries.sort_unstable_by(|a, b| a.prefix.cmp(&b.prefix));
+                // A walk may come by a table twice.
+                summaries.dedup_by(|a, b| a.prefix == b.prefix);
+                Ok(summaries)
+            }
+            _ => Err(Failure::NOT_YET),
+        }
     }
 
     /// Adds a nullable field to a table.
@@ -554,7 +512,7 @@ impl PairKeyspace {
     pub fn drop_table(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
         match self.attempt.chore(Chore::Drop(PairKeyspace::table_of(space, prefix)))? {
             Done::Changed(changed) => Ok(*changed),
-            Done::Scanned(_) => Err(Failure::NOT_YET),
+            _ => Err(Failure::NOT_YET),
         }
     }
 }

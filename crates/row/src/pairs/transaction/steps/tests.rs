@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hedgerow_device::Clock;
+
 use super::*;
 use crate::backend::memory::MemoryBackend;
 use crate::backend::{Backend, Ticket};
 use crate::pairs::{Edit, PairDb, PairTable};
 use crate::schema::plan::FieldExpiries;
-use crate::{Schema, Type, Value, row};
+use crate::{Expiry, Schema, Type, Value, row};
 
 type Decide = Box<dyn FnMut(&Command<'_>) -> Option<(ErrorKind, bool)> + Send>;
 
@@ -17,6 +19,9 @@ struct Watched {
     behind: Box<dyn Session>,
     gets: usize,
     changes: usize,
+    /// How often commands were started after answers had been waited for.
+    batches: usize,
+    is_starting: bool,
     decide: Decide,
     failed: Vec<(Ticket, Result<Answer>)>,
     lost: HashMap<Ticket, ErrorKind>,
@@ -34,12 +39,15 @@ impl Watched {
     ) -> Watched {
         let (behind, decide) = (db.session().unwrap(), Box::new(decide));
         let (failed, lost) = (Vec::new(), HashMap::new());
-        Watched { behind, gets: 0, changes: 0, decide, failed, lost, tickets: u64::MAX }
+        let (gets, changes, batches, is_starting, tickets) = (0, 0, 0, false, u64::MAX);
+        Watched { behind, gets, changes, batches, is_starting, decide, failed, lost, tickets }
     }
 }
 
 impl Session for Watched {
     fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        self.batches += usize::from(!self.is_starting);
+        self.is_starting = true;
         match command {
             Command::Get { .. } => self.gets += 1,
             _ => self.changes += 1,
@@ -59,6 +67,7 @@ impl Session for Watched {
     }
 
     fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
+        self.is_starting = false;
         let from = answered.len();
         self.behind.poll(answered);
         for (ticket, answer) in &mut answered[from..] {
@@ -277,4 +286,136 @@ fn what_was_read_together_is_checked() {
     }
     let mut one = fetched(&db, &mut Watched::of(&db), &[key(0)]).0.remove(0);
     assert!(one.begin_check().is_some_and(|checked| checked.is_ok()), "one row is as it was at one time");
+}
+
+/// A table with rows of which the first so many expire at the time that is now in `clock`.
+fn expiring(expired: usize, rows: usize) -> (PairDb, PairTable, Clock) {
+    let clock = Clock::manual(1_000);
+    let db = PairDb::open_at(Arc::new(MemoryBackend::default()) as Arc<dyn Backend>, clock.clone());
+    let table = db.create_table("counters", Schema::new().field("n", Type::I64)).unwrap();
+    for at in 0..rows {
+        let expiry = if at < expired { Expiry::at_unix_ms(2_000) } else { Expiry::Never };
+        table.put_expiring(&key(at), &row! { n: 1 }, expiry).unwrap();
+    }
+    clock.advance_ms(1_000);
+    (db, table, clock)
+}
+
+#[test]
+fn rows_that_have_expired_are_removed_together_while_others_go_on() {
+    let (db, table, _) = expiring(40, 41);
+    let mut session = Watched::of(&db);
+    let mut attempts: Vec<Transaction> = (0..3).map(|_| db.transaction()).collect();
+    (0..40).for_each(|at| attempts[0].prefetch("counters", &key(at)));
+    attempts[1].prefetch("counters", &key(40));
+    attempts[2].prefetch("counters", &key(7));
+    let begun = attempts.iter_mut().map(|attempt| attempt.begin_fetch(&mut session)).collect::<Vec<_>>();
+    assert!(begun.iter().all(Option::is_none));
+    let mut all: Vec<&mut Transaction> = attempts.iter_mut().collect();
+    let first = Transaction::advance(&mut session, &mut all);
+    assert_eq!(first.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(session.changes, 0, "who wants no row that has expired waits for no removal");
+    let mut rest: Vec<&mut Transaction> = attempts.iter_mut().step_by(2).collect();
+    let second = Transaction::advance(&mut session, &mut rest);
+    assert!(second.iter().all(|ended| ended.as_ref().is_some_and(Result::is_ok)));
+    assert_eq!((session.batches, session.changes), (2, 40), "each once, however many found it");
+    assert_eq!(table.len().unwrap(), 1);
+    (0..40).for_each(|at| assert_eq!(read(&attempts[0], &key(at)).unwrap(), 0));
+    assert_eq!((read(&attempts[1], &key(40)).unwrap(), read(&attempts[2], &key(7)).unwrap()), (1, 0));
+}
+
+#[test]
+fn a_walk_removes_what_has_expired_together() {
+    let (db, table, _) = expiring(40, 50);
+    let mut session = Watched::of(&db);
+    let attempt = &mut [db.transaction()];
+    attempt[0].schema("counters").unwrap_err();
+    attempt[0].fetch(&mut session).unwrap();
+    attempt[0].walk("counters", &WalkCursor::START, 64, |_| Ok(())).unwrap_err();
+    session.batches = 0;
+    attempt[0].fetch(&mut session).unwrap();
+    assert_eq!(session.batches, 2, "the walk, and all removals");
+    let mut walked = 0;
+    let look = |row: Result<crate::pairs::HeldRow<'_>>| {
+        walked += row?.get("n")?.as_i64().unwrap();
+        Ok(())
+    };
+    assert_eq!(attempt[0].walk("counters", &WalkCursor::START, 64, look).unwrap(), None);
+    assert_eq!((walked, table.len().unwrap()), (10, 10));
+}
+
+/// Somebody whose clock is behind writes a row just as it is removed: it is there, and a walk comes by it.
+#[test]
+fn a_row_written_as_it_was_to_be_removed_is_there() {
+    let (db, table, clock) = expiring(3, 5);
+    for walks in [false, true] {
+        // Its clock is behind.
+        let other = PairDb::open_at(db.store.backend.clone(), Clock::manual(1_000));
+        let (writer, mut written) = (other.table("counters").unwrap(), 0);
+        let expiry = Expiry::at_unix_ms(2_001);
+        (0..3).for_each(|at| writer.put_expiring(&key(at), &row! { n: 1 }, expiry).unwrap());
+        // The row of one key is written before it is removed, and has expired by then the first time.
+        let mut session = Watched::failing(&db, move |command| {
+            if let Command::Delete { key: pair, .. } = command
+                && pair.ends_with(&key(1))
+            {
+                written += 1;
+                let expiry = if written == 1 { Expiry::at_unix_ms(2_002) } else { Expiry::Never };
+                writer.put_expiring(&key(1), &row! { n: 7 }, expiry).unwrap();
+            }
+            None
+        });
+        clock.advance_ms(10);
+        let mut attempt = db.transaction();
+        let mut found = Vec::new();
+        if walks {
+            attempt.schema("counters").unwrap_err();
+            attempt.fetch(&mut session).unwrap();
+            attempt.walk("counters", &WalkCursor::START, 64, |_| Ok(())).unwrap_err();
+            attempt.fetch(&mut session).unwrap();
+            let look = |row: Result<crate::pairs::HeldRow<'_>>| {
+                found.push(row?.get("n")?.as_i64().unwrap());
+                Ok(())
+            };
+            attempt.walk("counters", &WalkCursor::START, 64, look).unwrap();
+        } else {
+            (0..5).for_each(|at| attempt.prefetch("counters", &key(at)));
+            attempt.fetch(&mut session).unwrap();
+            found = (0..5).map(|at| read(&attempt, &key(at)).unwrap()).filter(|n| *n > 0).collect();
+        }
+        found.sort_unstable();
+        assert_eq!(found, [1, 1, 7], "walks: {walks}");
+        assert_eq!(table.len().unwrap(), 3);
+    }
+}
+
+/// What could not be freed is tried again a little at a time.
+#[test]
+fn groups_that_are_not_freed_are_tried_again_few_at_a_time() {
+    let (db, _) = counters();
+    let mut session = Watched::failing(&db, |command| {
+        matches!(command, Command::Clear { .. }).then_some((ErrorKind::Unavailable, false))
+    });
+    (0..1_000).for_each(|group| db.store.free(&mut session, group));
+    assert!((1_000..20_000).contains(&session.changes), "{}", session.changes);
+    assert_eq!(db.store.unfreed.lock().len(), 1_000);
+    let mut session = Watched::of(&db);
+    (0..100).for_each(|group| db.store.free(&mut session, group));
+    assert!(db.store.unfreed.lock().is_empty());
+}
+
+#[test]
+fn many_tables_are_wanted_each_once() {
+    let (db, _) = counters();
+    let attempt = db.transaction();
+    for _ in 0..3 {
+        for table in 0..20_000 {
+            let name = format!("t{table}");
+            assert!(attempt.schema(&name).is_err());
+            attempt.prefetch(&name, b"k");
+        }
+        assert!(attempt.table_names().is_err());
+    }
+    let wanted = attempt.wanted.borrow();
+    assert_eq!(wanted.all.iter().filter(|want| !matches!(want, Want::Row(..))).count(), 20_001);
 }

@@ -43,10 +43,16 @@ pub fn info(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let defaults = wanted.is_empty() || is_named("default");
     let is_shown = |name: &str, is_default: bool| all_of_them || is_named(name) || defaults && is_default;
     // A store that fails is looked into by INFO: all but the keys is told all the same.
-    let has_keys = context.server.keyspace.take_failure().is_none();
-    if has_keys && is_shown("keyspace", true) {
-        // What it counts may have to be got first.
-        context.server.keyspace.len(0)?;
+    let mut has_keys = context.server.keyspace.take_failure().is_none();
+    // What it counts may have to be got first.
+    if has_keys
+        && is_shown("keyspace", true)
+        && let Err(failure) = context.server.keyspace.len(0)
+    {
+        if context.server.keyspace.wants_again() {
+            return Err(failure);
+        }
+        has_keys = false;
     }
     let mut text = String::new();
     for (name, is_default, section) in SECTIONS {

@@ -1,52 +1,20 @@
 //! An attempt of one command at a store of pairs: what is at hand for it, and what it would change.
 //!
 //! Owns a transaction, and beside it the questions and changes that are none of rows: keys in no order, tables. Promises that nothing but
-//! [`Attempt::start`] waits, and that a change of tables happens once an attempt, however often the command is given. Must not
+//! [`Attempt::start`] and [`Attempt::go_on_with_chores`] wait, and that a change of tables happens once an attempt, however often the command is given. Must not
 //! know commands or clients.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use hedgerow::{ErrorKind, Schema, Type};
+use hedgerow::ErrorKind;
 use hedgerow_row::backend::Session;
 use hedgerow_row::pairs::{PairDb, Transaction};
 
-use super::scan::{KeyScan, ScannedKeys};
+use super::chores::{Chore, Done, Work};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::limits;
-
-/// What is asked for beside rows.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Chore {
-    /// Keys, in no order.
-    Scan(KeyScan),
-    /// A table of this name and schema.
-    Create(String, Schema),
-    /// The table of this name is to go.
-    Drop(String),
-    /// A table's schema is to change.
-    Evolve(String, FieldChange),
-}
-
-/// A change of a schema.
-#[derive(Debug, Clone, PartialEq)]
-pub enum FieldChange {
-    /// A nullable field more.
-    Add(String, Type),
-    /// Another name for a field.
-    Rename(String, String),
-    /// A field less.
-    Drop(String),
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub enum Done {
-    /// These keys.
-    Scanned(ScannedKeys),
-    /// Whether it changed something.
-    Changed(bool),
-}
 
 /// What an attempt waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +42,13 @@ pub enum Ended {
 pub struct Attempt {
     /// Rows.
     pub transaction: Transaction,
-    wanted: RefCell<Vec<Chore>>,
+    wanted: RefCell<VecDeque<Chore>>,
+    /// One of those that are wanted, under way.
+    work: Option<Work>,
+    /// In the order in which they were done.
     done: Vec<(Chore, Outcome<Done>)>,
+    /// Of those, so many came before the last change of tables that this run of the command has asked for: what they looked at was before it.
+    outdated: Cell<usize>,
     /// Something was asked for that is not at hand.
     missed: Cell<bool>,
     /// Keys of the command that were asked for together.
@@ -94,7 +67,9 @@ impl Attempt {
         Attempt {
             transaction: db.transaction(),
             wanted: RefCell::default(),
+            work: None,
             done: Vec::new(),
+            outdated: Cell::new(0),
             missed: Cell::new(false),
             prefetched: Cell::new(0),
             failure: None,
@@ -123,12 +98,17 @@ impl Attempt {
 
     /// What came of a chore, or that it is yet to be done.
     pub fn chore(&self, chore: Chore) -> Outcome<&Done> {
-        if let Some((_, done)) = self.done.iter().find(|(known, _)| *known == chore) {
+        let outdated = self.outdated.get();
+        let found = self.done.iter().enumerate().skip(outdated).find(|(_, (known, _))| *known == chore);
+        if let Some((at, (_, done))) = found {
+            if chore.changes() {
+                self.outdated.set(at + 1);
+            }
             return done.as_ref().map_err(Failure::clone);
         }
         let mut wanted = self.wanted.borrow_mut();
         if !wanted.contains(&chore) {
-            wanted.push(chore);
+            wanted.push_back(chore);
         }
         Err(self.miss())
     }
@@ -151,6 +131,7 @@ impl Attempt {
     /// The command begins anew, with what is at hand.
     pub fn begin(&mut self) {
         self.missed.set(false);
+        self.outdated.set(0);
         self.is_to_check = false;
     }
 
@@ -181,16 +162,17 @@ impl Attempt {
     /// Forgets what is at hand of rows and keys. What was done to tables stays done.
     pub fn restart(&mut self) {
         self.transaction.restart();
-        self.done.retain(|(chore, _)| !matches!(chore, Chore::Scan(_)));
+        self.done.retain(|(chore, _)| chore.changes());
         self.missed.set(false);
         self.prefetched.set(0);
     }
 
     /// Whether a step may change something for others.
     pub fn may_change(&self, step: Step) -> bool {
-        let changes = |chore: &Chore| !matches!(chore, Chore::Scan(_));
         match step {
-            Step::Fetch => self.transaction.wants_changes() || self.wanted.borrow().iter().any(changes),
+            Step::Fetch => {
+                self.transaction.wants_changes() || self.wanted.borrow().iter().any(Chore::changes)
+            }
             Step::Commit => true,
             Step::Check => false,
         }
@@ -198,33 +180,37 @@ impl Attempt {
 
     /// Whether chores are to be done: each may take many exchanges.
     pub fn has_chores(&self) -> bool {
-        !self.wanted.borrow().is_empty()
+        self.work.is_some() || !self.wanted.borrow().is_empty()
     }
 
-    /// Begins a step; says how it ended, if it has. Else it goes on with [`Transaction::advance`]. Blocks for what is none of rows: chores, tables.
-    pub fn start(&mut self, step: Step, db: &PairDb, session: &mut dyn Session) -> Option<Ended> {
+    /// Goes on with the chores a little; says whether there are none left. Then what else is to be fetched is. Blocks.
+    pub fn go_on_with_chores(&mut self, db: &PairDb) -> bool {
+        let Some(mut work) = self.work.take().or_else(|| self.wanted.get_mut().pop_front().map(Work::new))
+        else {
+            return true;
+        };
+        match work.step(db) {
+            None => self.work = Some(work),
+            Some(done) => {
+                if work.chore.changes() {
+                    // What is at hand of tables, and of their rows, is of before: with a table that went, a row that the command writes would go, too.
+                    self.transaction.restart();
+                }
+                self.done.push((work.chore, done));
+            }
+        }
+        !self.has_chores()
+    }
+
+    /// Begins a step; says how it ended, if it has. Else it goes on with [`Transaction::advance`]. Blocks where tables are to be made or taught names.
+    pub fn start(&mut self, step: Step, session: &mut dyn Session) -> Option<Ended> {
         self.checks += u32::from(step == Step::Check);
         let begun = match step {
-            Step::Fetch => {
-                self.do_chores(db);
-                self.transaction.begin_fetch(session)
-            }
+            Step::Fetch => self.transaction.begin_fetch(session),
             Step::Commit => self.transaction.begin_commit(),
             Step::Check => self.transaction.begin_check(),
         };
         begun.map(|result| self.ended(step, result))
-    }
-
-    /// What is at hand of tables, and of their rows, is of before: with a table that went, a row that the command writes would go, too.
-    fn do_chores(&mut self, db: &PairDb) {
-        let chores = self.wanted.take();
-        if chores.iter().any(|chore| !matches!(chore, Chore::Scan(_))) {
-            self.transaction.restart();
-        }
-        for chore in chores {
-            let done = chore.run(db);
-            self.done.push((chore, done));
-        }
     }
 
     /// What it means for the command how a step ended.
@@ -242,28 +228,6 @@ impl Attempt {
                 (ErrorKind::Unsupported, Step::Commit) => Ended::Failed(Failure::CROSS_SLOT),
                 _ => Ended::Failed(error.into()),
             },
-        }
-    }
-}
-
-impl Chore {
-    fn run(&self, db: &PairDb) -> Outcome<Done> {
-        match self {
-            Chore::Scan(scan) => Ok(Done::Scanned(scan.run(db)?)),
-            Chore::Create(table, schema) => {
-                db.create_table(table, schema.clone())?;
-                Ok(Done::Changed(true))
-            }
-            Chore::Drop(table) => Ok(Done::Changed(db.drop_table(table)?)),
-            Chore::Evolve(table, change) => {
-                let table = db.table(table)?;
-                match change {
-                    FieldChange::Add(name, kind) => table.add_field(name, *kind)?,
-                    FieldChange::Rename(name, to) => table.rename_field(name, to)?,
-                    FieldChange::Drop(name) => table.drop_field(name)?,
-                }
-                Ok(Done::Changed(true))
-            }
         }
     }
 }

@@ -1,22 +1,23 @@
 //! Keys of a store of pairs, in no order: for `SCAN`, `KEYS`, `RANDOMKEY`; and the sweep.
 //!
-//! Owns walks through the tables of a database. Promises that a key that is there throughout comes at least once, in bounded memory. All of
+//! Owns walks through the rows of the tables of a database. Promises that a key that is there throughout comes at least once, in bounded memory. All of
 //! it waits for the store: it is not for the event loop.
 
-use hedgerow::{Change, ErrorKind};
+use hedgerow::ErrorKind;
 use hedgerow_row::pairs::{HeldRow, PairDb, PairTable, WalkCursor, may_be_of_a_broken_session};
 
 use super::kind_of;
+use super::tables::{TableWalk, open, parse};
 use crate::serve::glob;
 use crate::serve::keyspace::Kind;
+use crate::serve::keyspace::cursor::KeyWalk;
 use crate::serve::keyspace::naming::{Place, TableName};
-use crate::serve::limits;
 
 /// Rows in one step of a walk.
 const WALK_ROWS: usize = 64;
 
-/// Where a walk goes on: in this table, here.
-pub type WalkPosition = (String, WalkCursor);
+/// Names of tables that are got at a time: where a scan goes on they are remembered.
+const NAMES: usize = 16;
 
 /// Which keys are wanted.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +25,7 @@ pub struct KeyScan {
     /// Of this database.
     pub space: usize,
     /// From here on.
-    pub from: Option<WalkPosition>,
+    pub from: KeyWalk,
     /// Rows that are passed, about.
     pub rows: usize,
     /// Bytes of keys after which it ends, about.
@@ -41,14 +42,7 @@ pub struct ScannedKeys {
     /// Each once.
     pub keys: Vec<Vec<u8>>,
     /// None at the end.
-    pub next: Option<WalkPosition>,
-}
-
-/// The tables of a database, in order.
-pub(super) fn tables_of(names: &[String], space: usize) -> impl Iterator<Item = (&String, TableName)> {
-    let parsed = names.iter().filter_map(|name| Some((name, TableName::parse(name)?)));
-    let of_keys = |place: &Place| matches!(place, Place::Plain | Place::Overflow | Place::Prefix(_));
-    parsed.filter(move |(_, table)| table.space == space && of_keys(&table.place))
+    pub next: Option<KeyWalk>,
 }
 
 fn key_of(table: &TableName, row: &[u8]) -> Vec<u8> {
@@ -58,67 +52,105 @@ fn key_of(table: &TableName, row: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A table of this name; none if it went meanwhile.
-fn open(db: &PairDb, name: &str) -> hedgerow::Result<Option<PairTable>> {
-    match db.table(name) {
-        Ok(table) => Ok(Some(table)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+/// A scan under way.
+pub(super) struct ScanWork {
+    scan: KeyScan,
+    at: KeyWalk,
+    /// The table it is in.
+    table: Option<(PairTable, TableName)>,
+    keys: Vec<Vec<u8>>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl ScanWork {
+    pub(super) fn new(scan: KeyScan) -> ScanWork {
+        let at = scan.from.clone();
+        ScanWork { scan, at, table: None, keys: Vec::new(), rows: 0, bytes: 0 }
+    }
+
+    /// Goes on by some rows; gives the keys once it has ended. Blocks.
+    pub(super) fn step(&mut self, db: &PairDb) -> hedgerow::Result<Option<ScannedKeys>> {
+        if self.at.is_over() || self.rows >= self.scan.rows || self.bytes >= self.scan.bytes {
+            let mut keys = std::mem::take(&mut self.keys);
+            // A walk may come by a row twice.
+            keys.sort_unstable();
+            keys.dedup();
+            return Ok(Some(ScannedKeys { keys, next: Some(self.at.clone()).filter(|at| !at.is_over()) }));
+        }
+        if self.at.tables.is_empty() {
+            self.find_tables(db)?;
+            return Ok(None);
+        }
+        if self.table.is_none() && !self.enter(db)? {
+            self.leave();
+            return Ok(None);
+        }
+        self.walk()?;
+        Ok(None)
+    }
+
+    /// Some more tables of the database, perhaps none.
+    fn find_tables(&mut self, db: &PairDb) -> hedgerow::Result<()> {
+        let Some(from) = &self.at.rest else { return Ok(()) };
+        let (names, rest) = db.some_table_names(from, NAMES)?;
+        let named = names.into_iter().filter_map(parse);
+        let of_space = named.filter(|(_, table)| table.space == self.scan.space);
+        (self.at.tables, self.at.rest) = (of_space.map(|(name, _)| name).collect(), rest);
+        self.at.within = WalkCursor::START;
+        // It counts, or a walk through nothing might go on for long.
+        self.rows = self.rows.saturating_add(1);
+        Ok(())
+    }
+
+    /// Opens the first of the tables; false if it went meanwhile.
+    fn enter(&mut self, db: &PairDb) -> hedgerow::Result<bool> {
+        let Some((name, table)) = self.at.tables.first().cloned().and_then(parse) else { return Ok(false) };
+        let Some(opened) = open(db, &name)? else { return Ok(false) };
+        if !opened.goes_on(&self.at.within) {
+            // The table that it was of is gone, and with it all that was there throughout.
+            self.at.within = WalkCursor::START;
+        }
+        self.table = Some((opened, table));
+        Ok(true)
+    }
+
+    fn leave(&mut self) {
+        self.table = None;
+        self.at.tables.drain(..self.at.tables.len().min(1));
+        self.at.within = WalkCursor::START;
+        self.rows = self.rows.saturating_add(1);
+    }
+
+    /// A step through the rows of the table.
+    fn walk(&mut self) -> hedgerow::Result<()> {
+        let Some((opened, table)) = &self.table else { return Ok(()) };
+        let (scan, keys, bytes, mut passed) = (&self.scan, &mut self.keys, &mut self.bytes, 0);
+        let next = opened.walk(&self.at.within, WALK_ROWS.min(scan.rows - self.rows), |row| {
+            passed += 1;
+            if let Some(key) = scan.wanted(table, row)? {
+                *bytes += key.len();
+                keys.push(key);
+            }
+            Ok(())
+        });
+        let next = match next {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            other => other?,
+        };
+        self.rows = self.rows.saturating_add(passed);
+        match next {
+            Some(next) => {
+                self.at.within = next;
+                self.rows = self.rows.saturating_add(usize::from(passed == 0));
+            }
+            None => self.leave(),
+        }
+        Ok(())
     }
 }
 
 impl KeyScan {
-    /// Walks. Blocks.
-    pub(super) fn run(&self, db: &PairDb) -> hedgerow::Result<ScannedKeys> {
-        let names = db.table_names()?;
-        let mut found = ScannedKeys::default();
-        let (mut rows, mut bytes) = (0, 0);
-        let mut from = self.from.clone();
-        for (name, table) in tables_of(&names, self.space) {
-            let mut cursor = match &from {
-                Some((at, _)) if at > name => continue,
-                Some((at, cursor)) if at == name => cursor.clone(),
-                _ => WalkCursor::START,
-            };
-            from = None;
-            if rows >= self.rows || bytes >= self.bytes {
-                found.next = Some((name.clone(), cursor));
-                break;
-            }
-            let Some(opened) = open(db, name)? else { continue };
-            if !opened.goes_on(&cursor) {
-                // The table that it was of is gone, and with it all that was there throughout.
-                cursor = WalkCursor::START;
-            }
-            loop {
-                let mut passed = 0;
-                let next = opened.walk(&cursor, WALK_ROWS.min(self.rows - rows), |row| {
-                    passed += 1;
-                    if let Some(key) = self.wanted(&table, row)? {
-                        bytes += key.len();
-                        found.keys.push(key);
-                    }
-                    Ok(())
-                });
-                let next = match next {
-                    Err(error) if error.kind() == ErrorKind::NotFound => None,
-                    other => other?,
-                };
-                // A step that passed none counts, too, or a walk through nothing might go on for long.
-                rows = rows.saturating_add(passed.max(1));
-                let Some(next) = next else { break };
-                cursor = next;
-                if rows >= self.rows || bytes >= self.bytes {
-                    found.next = Some((name.clone(), cursor));
-                    found.tidy();
-                    return Ok(found);
-                }
-            }
-        }
-        found.tidy();
-        Ok(found)
-    }
-
     /// The row's key, if it is wanted.
     fn wanted(&self, table: &TableName, row: &HeldRow<'_>) -> hedgerow::Result<Option<Vec<u8>>> {
         let key = key_of(table, row.key());
@@ -130,82 +162,73 @@ impl KeyScan {
     }
 }
 
-impl ScannedKeys {
-    /// A walk may come by a row twice.
-    fn tidy(&mut self) {
-        self.keys.sort_unstable();
-        self.keys.dedup();
-    }
-}
-
 /// Whether a row is no key any more since its last field has expired. One that is no key for another reason is none of the server's.
 fn is_left_empty(row: &HeldRow<'_>) -> hedgerow::Result<bool> {
     Ok(row.has_field_expiry() && kind_of(row)?.is_none())
 }
 
 /// A round through all rows, which removes what has expired: rows by being come by, and those whose last field has expired.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct PairSweep {
-    space: usize,
-    at: Option<WalkPosition>,
+    tables: TableWalk,
+    /// The table it is in, and where in it.
+    at: Option<(PairTable, WalkCursor)>,
 }
 
 impl PairSweep {
     /// Goes on a little; false at the end of the round, after which the next begins. What fails is tried again with the next step. Blocks.
     pub fn step(&mut self, db: &PairDb) -> hedgerow::Result<bool> {
-        let names = db.table_names()?;
-        let at = self.at.clone();
-        let next = |(name, _): &(&String, TableName)| at.as_ref().is_none_or(|(table, _)| *table <= **name);
-        let Some((name, _)) = tables_of(&names, self.space).find(next) else { return Ok(self.next_space()) };
-        let cursor = match at {
-            Some((table, cursor)) if table == *name => cursor,
-            _ => WalkCursor::START,
-        };
-        let table = match open(db, name) {
-            Ok(Some(table)) => table,
-            Ok(None) => return Ok(self.go_on(name, None)),
-            // Whoever wants it is told; the others' rows expire all the same.
-            Err(error) if !may_be_of_a_broken_session(&error) => return Ok(self.go_on(name, None)),
-            Err(error) => return Err(error),
-        };
-        let cursor = if table.goes_on(&cursor) { cursor } else { WalkCursor::START };
-        let mut empty: Vec<Vec<u8>> = Vec::new();
-        let walked = table.walk_over_damage(&cursor, WALK_ROWS, |row| {
-            // Who reads a row that is damaged is told.
-            if let Ok(row) = row
-                && is_left_empty(&row).unwrap_or(false)
-            {
-                empty.push(row.key().to_vec());
+        let Some((table, cursor)) = self.at.take() else { return self.enter(db) };
+        match step_through(&table, &cursor) {
+            Ok(next) => self.at = next.map(|next| (table, next)),
+            // Nothing of this table can be come by, or it went; of others perhaps.
+            Err(error) if !may_be_of_a_broken_session(&error) => {}
+            Err(error) => {
+                self.at = Some((table, cursor));
+                return Err(error);
             }
-            Ok(())
-        });
-        let walked = match walked {
-            // Nothing of this table can be come by; of others perhaps.
-            Err(error) if !may_be_of_a_broken_session(&error) => return Ok(self.go_on(name, None)),
-            walked => walked?,
-        };
-        for key in empty {
-            table.modify(&key, |row| {
-                let is_empty = row.map(is_left_empty).transpose()?.unwrap_or(false);
-                Ok((if is_empty { Change::Delete } else { Change::Keep }, ()))
-            })?;
         }
-        Ok(self.go_on(name, walked))
+        Ok(self.goes_on())
     }
 
-    /// Remembers where to go on: in this table, or after it.
-    fn go_on(&mut self, name: &str, walked: Option<WalkCursor>) -> bool {
-        self.at = match walked {
-            Some(cursor) => Some((name.to_owned(), cursor)),
-            // No name lies between this and the one it is made of.
-            None => Some((format!("{name}\0"), WalkCursor::START)),
-        };
-        true
+    /// Goes to the next table; false if there is none.
+    fn enter(&mut self, db: &PairDb) -> hedgerow::Result<bool> {
+        self.tables.refill(db)?;
+        let Some((name, _)) = self.tables.pending.front() else { return Ok(self.goes_on()) };
+        match open(db, name) {
+            Ok(table) => self.at = table.map(|table| (table, WalkCursor::START)),
+            // Whoever wants it is told; the others' rows expire all the same.
+            Err(error) if !may_be_of_a_broken_session(&error) => {}
+            Err(error) => return Err(error),
+        }
+        self.tables.pending.pop_front();
+        Ok(self.goes_on())
     }
 
-    fn next_space(&mut self) -> bool {
-        self.at = None;
-        self.space = (self.space + 1) % limits::DATABASES;
-        self.space != 0
+    fn goes_on(&mut self) -> bool {
+        let is_over = self.at.is_none() && self.tables.is_over();
+        if is_over {
+            *self = PairSweep::default();
+        }
+        !is_over
+    }
+}
+
+/// Some rows of a table; gives where to go on.
+fn step_through(table: &PairTable, cursor: &WalkCursor) -> hedgerow::Result<Option<WalkCursor>> {
+    let mut empty: Vec<Vec<u8>> = Vec::new();
+    let next = table.walk_over_damage(cursor, WALK_ROWS, |row| {
+        // Who reads a row that is damaged is told.
+        if let Ok(row) = row
+            && is_left_empty(&row).unwrap_or(false)
+        {
+            empty.push(row.key().to_vec());
+        }
+        Ok(())
+    })?;
+    match table.remove_if(&empty, is_left_empty) {
+        // What cannot be removed now is come by in the next round.
+        Err(error) if !may_be_of_a_broken_session(&error) => Ok(next),
+        removed => removed.map(|()| next),
     }
 }

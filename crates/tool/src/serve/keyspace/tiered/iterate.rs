@@ -83,7 +83,7 @@ impl TieredKeyspace {
             Source::Plain => here.plain?,
             Source::Overflow => here.overflow?,
             Source::Prefix(prefix) => *here.in_order.get(prefix)?,
-            Source::Fields(_) | Source::Table(_) => return None,
+            Source::Fields(_) | Source::Tables => return None,
         };
         Some((Some(index), self.tables[index].table()))
     }
