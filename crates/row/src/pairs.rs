@@ -12,6 +12,7 @@
 //! | `pairs/edit.rs` | what an edit makes of a row |
 //! | `pairs/held_row.rs` | a row as it was got |
 //! | `pairs/catalog.rs` | bytes of the catalog's pairs |
+//! | `pairs/at_hand.rs` | how many bytes all attempts have at hand |
 //! | `pairs/hints.rs` | tables as they were seen last |
 //! | `pairs/exchange.rs` | commands together, and their answers |
 //!
@@ -22,6 +23,7 @@
 //! that begin after it. Clearing a table gives its rows another group, at once; what an attempt that had begun before writes into the old one
 //! is as if it had been cleared. It may stay there as bytes that nobody finds.
 
+mod at_hand;
 mod batch;
 mod catalog;
 mod edit;
@@ -34,6 +36,7 @@ mod transaction;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use at_hand::AtHand;
 pub use batch::PairBatch;
 use catalog::{
     CATALOG_GROUP, CatalogEntry, SeenEntry, counter_key, decode_counter, encode_counter, entry_key,
@@ -44,7 +47,7 @@ use hedgerow_device::Clock;
 pub use held_row::HeldRow;
 use hints::Hints;
 pub use table::PairTable;
-pub use transaction::{Transaction, WalkCursor};
+pub use transaction::{FetchRoom, Transaction, WalkCursor};
 use transaction::{exists, no_table};
 
 use crate::backend::{Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Pair, Session};
@@ -65,6 +68,7 @@ struct PairStore {
     clock: Clock,
     /// Tables as they were seen last: where to look, never what to believe.
     hints: Mutex<Hints>,
+    at_hand: AtHand,
     /// Groups whose rows are gone for everybody, but not yet from the backend, which failed then.
     unfreed: Mutex<Vec<u32>>,
     /// Sessions that nobody uses at the moment.
@@ -100,12 +104,18 @@ impl PairDb {
     /// [`PairDb::open`], by another clock.
     pub fn open_at(backend: Arc<dyn Backend>, clock: Clock) -> PairDb {
         let (hints, unfreed, sessions) = (Mutex::default(), Mutex::default(), Mutex::default());
-        PairDb { store: Arc::new(PairStore { backend, clock, hints, unfreed, sessions }) }
+        let at_hand = AtHand::default();
+        PairDb { store: Arc::new(PairStore { backend, clock, hints, at_hand, unfreed, sessions }) }
     }
 
     /// What the backend can, and how much it takes.
     pub fn capabilities(&self) -> &Capabilities {
         self.store.backend.capabilities()
+    }
+
+    /// Bytes of the rows that are at hand for all attempts there are, and about those of their tables. A row that several have got together counts for each.
+    pub fn bytes_at_hand(&self) -> usize {
+        self.store.at_hand.bytes()
     }
 
     /// A session of the backend, for a thread of its own that [fetches](Transaction::fetch) and [commits](Transaction::commit).
@@ -289,8 +299,9 @@ impl PairStore {
         if let Some(known) = known {
             return Ok(known);
         }
-        let seen = SeenEntry { entry: CatalogEntry::decode(key, &pair.value)?, mark: pair.mark };
-        self.hints.lock().insert(name, seen.clone(), pair.value.len());
+        let entry = CatalogEntry::decode(key, &pair.value)?;
+        let seen = SeenEntry { entry, mark: pair.mark, bytes: pair.value.len() };
+        self.hints.lock().insert(name, seen.clone());
         Ok(seen)
     }
 
@@ -361,8 +372,8 @@ impl PairStore {
         let key = entry_key(name);
         let value = entry.encode(&key);
         let mark = put(session, &key, &value, expect)?;
-        let seen = SeenEntry { entry, mark };
-        self.hints.lock().insert(name, seen.clone(), value.len());
+        let seen = SeenEntry { entry, mark, bytes: value.len() };
+        self.hints.lock().insert(name, seen.clone());
         Ok(seen)
     }
 

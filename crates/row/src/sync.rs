@@ -1,5 +1,7 @@
-//! The door to locks.
+//! The door to locks and atomics.
 //!
-//! Owns the choice of them. Only the backend in memory has one; all else here that threads share never changes.
+//! Owns the choice of them. Few have one: the backend in memory, and what the attempts at a store of pairs share.
+
+pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use parking_lot::Mutex;

@@ -93,7 +93,8 @@ pub struct Args {
     /// Disconnect a client whose unread replies take more for 60 seconds.
     #[arg(long, default_value = "64mb", value_parser = bytes)]
     pub output_soft_limit: u64,
-    /// The most bytes all clients' buffers may take together.
+    /// The most bytes all clients' buffers may take together; and, where the store keeps pairs, the rows that were fetched for their commands: others
+    /// wait until there is room.
     #[arg(long, default_value = "1gb", value_parser = bytes)]
     pub client_bytes_max: u64,
 }

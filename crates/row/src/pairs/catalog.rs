@@ -53,6 +53,8 @@ pub(super) struct CatalogEntry {
 pub(super) struct SeenEntry {
     pub(super) entry: CatalogEntry,
     pub(super) mark: Mark,
+    /// Of the entry as it is stored.
+    pub(super) bytes: usize,
 }
 
 /// The key of a table's pair.

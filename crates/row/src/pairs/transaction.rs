@@ -24,9 +24,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::PairStore;
+use super::at_hand::AtHandOfOne;
 use super::catalog::{CatalogEntry, SeenEntry};
 use super::edit::{Edit, Target};
-use super::exchange::unexpected;
+use super::exchange::{rows_under_way, unexpected};
 use super::held_row::HeldRow;
 use crate::backend::{Cursor, Expect, GROUP_BYTES, Mark, Pair, pair_key};
 use crate::schema::plan::PlanError;
@@ -62,6 +63,7 @@ pub struct Transaction {
     wanted: RefCell<Wanted>,
     /// What it waits for.
     step: Option<Step>,
+    at_hand: AtHandOfOne,
 }
 
 /// Some rows of a table, and where to go on, if there are more.
@@ -87,8 +89,8 @@ impl WalkAtHand {
 struct RowAtHand {
     /// What must be there for a change of it to happen: what was read, or anything.
     seen: Expect,
-    /// The value of the pair that was read.
-    got: Option<Box<[u8]>>,
+    /// The pair that was read. Others who got it with the same exchange have it, too.
+    got: Option<Arc<Pair>>,
     change: Option<NewValue>,
 }
 
@@ -96,14 +98,17 @@ struct RowAtHand {
 type NewValue = Option<Box<[u8]>>;
 
 impl RowAtHand {
-    fn got(pair: Option<Pair>) -> RowAtHand {
+    fn got(pair: Option<Arc<Pair>>) -> RowAtHand {
         let seen = pair.as_ref().map_or(Expect::Absent, |pair| Expect::Same(pair.mark));
-        RowAtHand { seen, got: pair.map(|pair| pair.value), change: None }
+        RowAtHand { seen, got: pair, change: None }
     }
 
     /// The pair's value, a change included.
     fn value(&self) -> Option<&[u8]> {
-        self.change.as_ref().unwrap_or(&self.got).as_deref()
+        match &self.change {
+            Some(change) => change.as_deref(),
+            None => self.got.as_ref().map(|pair| &*pair.value),
+        }
     }
 
     fn version(&self) -> u64 {
@@ -184,12 +189,27 @@ impl WalkCursor {
     }
 }
 
+/// Bytes that a row takes besides its own.
+const ROW_BYTES: usize = 64;
+
+/// How many times longer than an entry of the catalog the schema is that is made of it, about.
+const SCHEMA_TIMES: usize = 4;
+
+/// How much may come with an exchange of several attempts.
+#[derive(Debug, Clone, Copy)]
+pub struct FetchRoom {
+    /// After so many bytes nothing more is got; the last row may be over it.
+    pub bytes: usize,
+    /// Whether that does not hold for the first of the attempts.
+    pub first_goes: bool,
+}
+
 /// Rows in one step of a walk, at most: they are all in memory at once.
 const WALK_ROWS_MAX: usize = 1_024;
 
 impl Transaction {
     pub(super) fn new(store: Arc<PairStore>) -> Transaction {
-        let now_ms = store.clock.now_ms();
+        let (now_ms, at_hand) = (store.clock.now_ms(), store.at_hand.attempt());
         Transaction {
             store,
             now_ms,
@@ -203,6 +223,7 @@ impl Transaction {
             expired: HashMap::new(),
             wanted: RefCell::default(),
             step: None,
+            at_hand,
         }
     }
 
@@ -373,7 +394,9 @@ impl Transaction {
         rows: usize,
         mut look: impl FnMut(Result<HeldRow<'_>>) -> Result<()>,
     ) -> Result<Option<WalkCursor>> {
-        let (entry, rows) = (self.existing(table)?, rows.clamp(1, WALK_ROWS_MAX));
+        let value_bytes_max = self.store.backend.capabilities().value_bytes_max;
+        let rows = rows.clamp(1, WALK_ROWS_MAX.min(rows_under_way(value_bytes_max)));
+        let entry = self.existing(table)?;
         if !from.is_of(entry.table) {
             return Err(Error::invalid("a walk goes on in the table that it began in"));
         }
@@ -439,11 +462,18 @@ impl Transaction {
         Err(self.want(Want::Clear(table.into())))
     }
 
-    /// Bytes of the rows that are at hand, as they were got.
+    /// Bytes of the rows that are at hand, as they were got, and about those of what is known of their tables.
     pub fn bytes_at_hand(&self) -> usize {
-        let rows = self.rows.values().filter_map(|row| row.got.as_ref()).map(|value| value.len());
-        let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| pair.value.len());
-        rows.sum::<usize>() + walked.sum::<usize>()
+        self.at_hand.bytes()
+    }
+
+    /// After what is at hand has changed.
+    fn count_bytes(&mut self) {
+        let rows =
+            self.rows.values().map(|row| ROW_BYTES + row.got.as_ref().map_or(0, |pair| pair.value.len()));
+        let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| ROW_BYTES + pair.value.len());
+        let tables = self.tables.values().flatten().map(|seen| seen.bytes.saturating_mul(SCHEMA_TIMES));
+        self.at_hand.set(rows.sum::<usize>() + walked.sum::<usize>() + tables.sum::<usize>());
     }
 
     /// Whether something is to be fetched.

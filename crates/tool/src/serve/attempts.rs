@@ -1,7 +1,7 @@
 //! Waiting for a store of pairs away from the event loop.
 //!
 //! Owns: the thread that goes on with the attempts of commands, with a session of its own, and with the sweep when it is asked to. Promises: it tells how each
-//! step ended and wakes the loop for it; what all of them need of the store is asked together, so that many clients wait no longer than one; whoever
+//! step ended and wakes the loop for it; what all of them need of the store is asked together, so that many clients wait no longer than one, as far as there is memory for their rows; whoever
 //! comes meanwhile joins with the next exchange, the first to come first; what takes many exchanges holds the others up by a few at a time; what a client
 //! waits for goes before the sweep. Must not know clients: only their numbers.
 
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hedgerow_row::backend::Session;
-use hedgerow_row::pairs::{PairDb, Transaction, may_be_of_a_broken_session};
+use hedgerow_row::pairs::{FetchRoom, PairDb, Transaction, may_be_of_a_broken_session};
 use mio::Waker;
 
+use super::failure::Failure;
 use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
 use super::keyspace::pairs::scan::PairSweep;
 use super::limits;
@@ -93,10 +94,17 @@ struct Steps {
     session: Box<dyn Session>,
     /// They go on with the next exchange.
     begun: Vec<Job>,
-    /// They have chores, which are done a little at a time, in turn.
+    /// They have chores, which are done a little at a time.
     slow: VecDeque<Job>,
+    /// Whether one that takes one step is to go first the next time.
+    is_short_next: bool,
     sweep: PairSweep,
+    /// Bytes of rows that the commands of all clients may have at hand together.
+    bytes_max: usize,
 }
+
+/// How long nothing is got if there is no room for it, before it is looked again.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// Exchanges after which the sweep has its turn, however many wait.
 const SWEEP_TURN: u32 = 16;
@@ -115,7 +123,10 @@ impl Steps {
                     false => self.start(job, &mut ended),
                 }
             }
-            self.exchange(&mut ended);
+            if !self.exchange(&mut ended) {
+                // The loop is about to do the commands that have it.
+                answers.wait(ROOM_WAIT);
+            }
             self.do_chore(&mut ended);
             let room = limits::EXCHANGED_ATTEMPTS_MAX.saturating_sub(self.begun.len());
             jobs = Vec::new();
@@ -156,27 +167,44 @@ impl Steps {
         }
     }
 
-    /// Goes on a little with the chores of one that has some; the next time it is another's turn.
+    /// Goes on a little with the chores of the first that has some. What takes one step goes before it every other time. Of those that take many one is under
+    /// way: what they have found so far is in memory.
     fn do_chore(&mut self, ended: &mut Vec<Advanced>) {
-        let Some(mut job) = self.slow.pop_front() else { return };
+        self.is_short_next = !self.is_short_next;
+        let short = |slow: &VecDeque<Job>| slow.iter().position(|job| job.attempt.has_short_chore());
+        let at = Some(&self.slow).filter(|_| self.is_short_next).and_then(short).unwrap_or(0);
+        let Some(mut job) = self.slow.remove(at) else { return };
         match job.attempt.go_on_with_chores(&self.db) {
             true => self.start(job, ended),
-            false => self.slow.push_back(job),
+            false => self.slow.insert(at, job),
         }
     }
 
-    /// Goes on with all that have begun.
-    fn exchange(&mut self, ended: &mut Vec<Advanced>) {
+    /// How much may be got now. The rows at hand are those of attempts that are here, and of commands that the loop is about to do, which then lets go of them. The first of
+    /// those that are here goes on once it waits for no others than these: else all might wait for each other.
+    fn room(&self) -> FetchRoom {
+        let here = self.begun.iter().chain(&self.slow).map(|job| job.attempt.transaction.bytes_at_hand());
+        let all = self.db.bytes_at_hand();
+        FetchRoom { bytes: self.bytes_max.saturating_sub(all), first_goes: all <= here.sum::<usize>() }
+    }
+
+    /// Goes on with all that have begun, as far as there is room. False if there was none for any of them.
+    fn exchange(&mut self, ended: &mut Vec<Advanced>) -> bool {
         if self.begun.is_empty() {
-            return;
+            return true;
         }
+        let (room, before) = (self.room(), ended.len());
         let mut attempts: Vec<&mut Transaction> =
             self.begun.iter_mut().map(|job| &mut job.attempt.transaction).collect();
-        let results = Transaction::advance(&mut *self.session, &mut attempts);
+        let results = Transaction::advance_within(&mut *self.session, &mut attempts, room);
         let mut failures = results.iter().flatten().filter_map(|result| result.as_ref().err());
         let is_broken = failures.any(may_be_of_a_broken_session);
         for (job, result) in std::mem::take(&mut self.begun).into_iter().zip(results) {
             match result {
+                // However long it may go on: it is not to get more.
+                None if job.attempt.has_too_much() => {
+                    ended.push(job.ended(Ended::Failed(Failure::TOO_MUCH_AT_HAND)))
+                }
                 None => self.begun.push(job),
                 Some(result) => {
                     let how = job.attempt.ended(job.step, result);
@@ -190,6 +218,7 @@ impl Steps {
         if is_broken && let Ok(session) = self.db.session() {
             self.session = session;
         }
+        room.bytes > 0 || room.first_goes || ended.len() > before
     }
 }
 
@@ -197,11 +226,12 @@ impl Steps {
 pub struct Attempts(Worker<Queue>);
 
 impl Attempts {
-    /// Starts the thread; it wakes `waker` when a step has ended.
-    pub fn start(db: PairDb, waker: Arc<Waker>) -> io::Result<Attempts> {
+    /// Starts the thread; it wakes `waker` when a step has ended. It gets no more once so many bytes of rows are at hand for commands.
+    pub fn start(db: PairDb, waker: Arc<Waker>, bytes_max: usize) -> io::Result<Attempts> {
         let session = db.session().map_err(io::Error::other)?;
-        let (begun, slow, sweep) = (Vec::new(), VecDeque::new(), PairSweep::default());
-        let mut steps = Steps { db, session, begun, slow, sweep };
+        let (begun, slow, is_short_next) = (Vec::new(), VecDeque::new(), false);
+        let sweep = PairSweep::default();
+        let mut steps = Steps { db, session, begun, slow, is_short_next, sweep, bytes_max };
         let worker = Worker::start("attempts", waker, Queue::take, move |task, answers| match task {
             Task::Jobs(jobs) => steps.run(jobs, answers),
             Task::Sweep => steps.sweep(answers),

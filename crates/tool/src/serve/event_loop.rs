@@ -133,7 +133,10 @@ impl EventLoop {
             None => None,
         };
         let attempts = match &server.keyspace {
-            Keyspace::Pairs(keys) => Some(Attempts::start(keys.db().clone(), waker.clone())?),
+            Keyspace::Pairs(keys) => {
+                let bytes_max = server.settings.client_bytes_max;
+                Some(Attempts::start(keys.db().clone(), waker.clone(), bytes_max)?)
+            }
             Keyspace::Tiered(_) => None,
         };
         Ok(EventLoop {
@@ -780,6 +783,8 @@ fn execute(
             let waits = server.is_paused() && dispatch::pauses(server, key, args);
             server.sessions[key].is_paused = waits;
             if waits {
+                // A pause is long: what was fetched for it is not to keep others waiting for room.
+                server.sessions[key].attempt = None;
                 dispatch::record_waiting(server, key, args);
                 return ControlFlow::Break(Executed::Waits);
             }

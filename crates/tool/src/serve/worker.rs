@@ -67,6 +67,12 @@ impl<Q> Answers<'_, Q> {
         self.channel.with(|state| access(&mut state.queue))
     }
 
+    /// Waits for a request, or so long.
+    pub fn wait(&self, most: Duration) {
+        let state = self.channel.state.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.channel.requested.wait_timeout(state, most));
+    }
+
     /// Puts an answer into the queue; `put` says whether that is to wake the loop. Fails if it can not be woken any more.
     pub fn put(&self, put: impl FnOnce(&mut Q) -> bool) -> io::Result<()> {
         match self.channel.with(|state| put(&mut state.queue)) {

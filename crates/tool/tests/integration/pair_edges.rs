@@ -2,7 +2,7 @@
 //! something.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -242,14 +242,14 @@ fn the_sweep_has_its_turn() {
     let mut client = server.client();
     (0..2_000).for_each(|n| assert_eq!(client.run(&format!("SET s{n} v PX 1000")), "OK"));
     clock.advance_ms(2_000);
-    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         for at in 0..3 {
             let (server, is_done) = (&server, &is_done);
             scope.spawn(move || {
                 let mut client = server.client();
                 let key = format!("busy{at}");
-                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) {
                     (0..50).for_each(|_| client.send(&[b"INCR", key.as_bytes()]));
                     (0..50).for_each(|_| drop(client.reply()));
                 }
@@ -259,7 +259,7 @@ fn the_sweep_has_its_turn() {
             clock.advance_ms(61_000);
             number(&client.run("DBSIZE")) <= 3
         });
-        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -269,7 +269,10 @@ fn number(reply: &str) -> u64 {
 
 /// A number of INFO.
 fn info(client: &mut Client, name: &str) -> u64 {
-    let text = client.run("INFO all");
+    field(&client.run("INFO all"), name)
+}
+
+fn field(text: &str, name: &str) -> u64 {
     let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     let value = line.split(',').next().unwrap();
     value.rsplit('=').next().unwrap().parse().unwrap()
@@ -398,4 +401,54 @@ fn many_prefixes_are_scanned() {
     assert_eq!(client.run("HR.TABLES").matches("rows").count(), 500);
     assert_eq!(info(&mut client, "db0"), 500);
     client.script(&[("DBSIZE", "500"), ("FLUSHALL", "OK"), ("DBSIZE", "0"), ("SCAN 0", "[\"0\", []]")]);
+}
+
+/// Rows are fetched for as many commands as there is memory for; the others wait, and all are done.
+#[test]
+fn what_is_fetched_for_all_commands_is_bounded() {
+    const MIB: u64 = 1 << 20;
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &["--client-bytes-max", "8mb"]);
+    let mut client = server.client();
+    let value = vec![b'v'; MIB as usize - 1_000];
+    let name = |n: usize| format!("k{n}");
+    // Each client has a table of its own, for the sweep has the rows of one at hand at a time.
+    let own = |at: usize| (0..3).map(move |n| format!("t{at}:{n}"));
+    for key in (0..20).flat_map(own) {
+        assert_eq!(client.run_words(&[b"SET", key.as_bytes(), &value]), "OK");
+    }
+    let is_done = AtomicBool::new(false);
+    let most = thread::scope(|scope| {
+        let clients = (0..20).map(|at| {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client();
+                let names = own(at).collect::<Vec<String>>().join(" ");
+                (0..20).for_each(|_| assert_eq!(client.run(&format!("EXISTS {names}")), "3"));
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        let watching = scope.spawn(|| {
+            let mut most = 0;
+            while !is_done.load(Ordering::SeqCst) {
+                let text = client.run("INFO hedgerow");
+                most = most.max(field(&text, "fetched_bytes"));
+                assert_eq!(field(&text, "fetched_bytes_max"), 8 * MIB);
+            }
+            most
+        });
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        is_done.store(true, Ordering::SeqCst);
+        watching.join().unwrap()
+    });
+    // The last row may be over it, and so may those of one command, if all others wait; and those of the sweep.
+    assert!(most > 0 && most < 16 * MIB, "{most}");
+    eventually("all of it is let go of", || info(&mut server.client(), "fetched_bytes") == 0);
+    // One that has more than a command may is told so, whatever there is room for.
+    let long = vec![b'v'; 900_000];
+    (0..400).for_each(|n| assert_eq!(server.client().run_words(&[b"SET", name(n).as_bytes(), &long]), "OK"));
+    let many: Vec<String> = (0..400).map(name).collect();
+    let mut client = server.client();
+    assert!(client.run(&format!("EXISTS {}", many.join(" "))).contains("more than 256 MiB"));
+    assert_eq!(client.run(&format!("EXISTS {}", many[..100].join(" "))), "100");
 }

@@ -12,10 +12,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
+use super::{FetchRoom, RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
 use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, pair_key};
 use crate::pairs::catalog::entry_key;
-use crate::pairs::exchange::{ask, unexpected};
+use crate::pairs::exchange::{AskRoom, ask_within, unexpected};
 use crate::pairs::{NAMES_STEP, walk_of_names};
 use crate::schema::body::is_past;
 use crate::schema::table::TableSchema;
@@ -99,6 +99,7 @@ impl Transaction {
         self.expired.clear();
         self.rows.retain(|_, row| row.seen != Expect::Any);
         self.rows.values_mut().for_each(|row| row.change = None);
+        self.count_bytes();
         match self.change_catalog(session, &wanted) {
             Err(error) => Some(Err(error)),
             Ok(true) => {
@@ -158,44 +159,95 @@ impl Transaction {
     /// Has the steps that were begun of these attempts go on by one exchange, all together. Says of each how its step has ended, if it has; else
     /// it goes on by the next. Blocks; the session is theirs alone meanwhile.
     pub fn advance(session: &mut dyn Session, attempts: &mut [&mut Transaction]) -> Vec<Option<Result<()>>> {
-        let mut union = Union::default();
-        let asked: Vec<CommandNumbers> =
-            attempts.iter().map(|attempt| union.ask(attempt.step.as_ref())).collect();
-        let mut answers = Answers::new(ask(session, &union.commands), union.askers);
+        Transaction::advance_within(session, attempts, FetchRoom { bytes: usize::MAX, first_goes: true })
+    }
+
+    /// [`Transaction::advance`] that gets no more than there is room for. What was left out is got by one of the next; a step may go on for several.
+    pub fn advance_within(
+        session: &mut dyn Session,
+        attempts: &mut [&mut Transaction],
+        room: FetchRoom,
+    ) -> Vec<Option<Result<()>>> {
+        let (mut union, mut always) = (Union::default(), 0);
+        let mut asked: Vec<CommandNumbers> = Vec::with_capacity(attempts.len());
+        for attempt in attempts.iter() {
+            asked.push(union.ask(attempt.step.as_ref()));
+            if asked.len() == 1 && room.first_goes {
+                always = union.commands.len();
+            }
+        }
+        let backend = attempts.first().map(|attempt| attempt.store.backend.capabilities());
+        let value_bytes_max = backend.map_or(0, |capabilities| capabilities.value_bytes_max);
+        let room = AskRoom { value_bytes_max, bytes: room.bytes, always };
+        let mut answers = Answers::new(ask_within(session, &union.commands, room), union.askers);
         let take = |(attempt, asked): (&mut &mut Transaction, CommandNumbers)| {
-            attempt.go_on(session, asked.into_iter().map(|command| answers.take(command)))
+            let ended = attempt.go_on(session, asked.into_iter().map(|command| answers.take(command)));
+            attempt.count_bytes();
+            ended
         };
         attempts.iter_mut().zip(asked).map(take).collect()
     }
 
+    /// Goes on with answers; `None` where a command was left out.
     fn go_on(
         &mut self,
         session: &mut dyn Session,
-        mut answers: impl Iterator<Item = Result<Answer>>,
+        mut answers: impl Iterator<Item = Option<Result<Taken>>>,
     ) -> Ended {
         match self.step.take() {
             None => Some(Ok(())),
             Some(Step::Fetch { wanted, commands, looks }) => {
-                let mut taken = commands.into_iter().zip(answers);
-                match taken.try_for_each(|(command, answer)| self.take(command, answer, session)) {
+                let (mut taken, mut is_whole) = (commands.into_iter().zip(answers), true);
+                let taken = taken.try_for_each(|(command, answer)| match answer {
+                    Some(answer) => self.take(command, answer, session),
+                    None => {
+                        is_whole = false;
+                        Ok(())
+                    }
+                });
+                match taken {
                     Ok(()) => {
                         let wanted = wanted.into_iter().filter(|want| !self.is_at_hand(want)).collect();
-                        self.fetch_on(wanted, looks + 1)
+                        self.fetch_on(wanted, looks + usize::from(is_whole))
                     }
                     Err(error) => Some(Err(not_read(error))),
                 }
             }
             Some(Step::Store { pair_key, row }) => {
-                self.stored(pair_key, row, answers.next().unwrap_or_else(no_answer))
+                self.stored(pair_key, row, answers.next().flatten().unwrap_or_else(no_answer))
             }
-            Some(Step::LookAgain { table, entry_key, group }) => {
-                Some(self.looked_again(&table, &entry_key, group, answers.next().unwrap_or_else(no_answer)))
-            }
-            Some(Step::Check { seen }) => {
-                let mut checks = seen.into_iter().zip(answers);
-                Some(checks.try_for_each(|((_, seen), answer)| check(seen, answer.map_err(not_read)?)))
-            }
+            Some(Step::LookAgain { table, entry_key, group }) => match answers.next() {
+                Some(None) => {
+                    self.step = Some(Step::LookAgain { table, entry_key, group });
+                    None
+                }
+                answer => {
+                    let answer = answer.flatten().unwrap_or_else(no_answer);
+                    Some(self.looked_again(&table, &entry_key, group, answer))
+                }
+            },
+            Some(Step::Check { seen }) => self.checked(seen, answers),
         }
+    }
+
+    fn checked(
+        &mut self,
+        seen: Vec<(Vec<u8>, Expect)>,
+        answers: impl Iterator<Item = Option<Result<Taken>>>,
+    ) -> Ended {
+        let mut left_out = Vec::new();
+        let checked = seen.into_iter().zip(answers).try_for_each(|(seen, answer)| match answer {
+            Some(answer) => check(seen.1, answer.map_err(not_read)?),
+            None => {
+                left_out.push(seen);
+                Ok(())
+            }
+        });
+        if checked.is_err() || left_out.is_empty() {
+            return Some(checked);
+        }
+        self.step = Some(Step::Check { seen: left_out });
+        None
     }
 }
 
@@ -278,7 +330,9 @@ impl Transaction {
             Want::Walk(_, from, rows) if from.group == 0 || from.group == group => {
                 match self.walks.iter().position(|walk| walk.is(table, from, *rows, group)) {
                     Some(at) => self.plan_rest(at, commands),
-                    None => commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows)),
+                    None => {
+                        commands.push(PairCommand::Walk(table.clone(), group, from.clone(), *rows));
+                    }
                 }
             }
             Want::Count(_) => commands.push(PairCommand::Count(table.clone(), group)),
@@ -298,28 +352,23 @@ impl Transaction {
         }
     }
 
-    fn take(
-        &mut self,
-        command: PairCommand,
-        answer: Result<Answer>,
-        session: &mut dyn Session,
-    ) -> Result<()> {
+    fn take(&mut self, command: PairCommand, answer: Result<Taken>, session: &mut dyn Session) -> Result<()> {
         let answer = match (&command, answer) {
             (PairCommand::Remove(key, _, walk), answer) => return self.removed(key, *walk, answer),
             (_, answer) => answer?,
         };
         match (command, answer) {
-            (PairCommand::Table(name, key), Answer::Got(pair)) => {
+            (PairCommand::Table(name, key), Taken::Pair(pair)) => {
                 let seen = pair.map(|pair| self.store.seen_entry(&name, &key, &pair)).transpose()?;
                 self.tables.insert(name, seen);
             }
-            (PairCommand::Row(group, pair_key), Answer::Got(pair)) => {
-                match self.expired_mark(group, pair.as_ref()) {
+            (PairCommand::Row(group, pair_key), Taken::Pair(pair)) => {
+                match self.expired_mark(group, pair.as_deref()) {
                     Some(mark) => drop(self.expired.insert(pair_key, mark)),
                     None => drop(self.rows.insert(pair_key, RowAtHand::got(pair))),
                 }
             }
-            (PairCommand::Walk(table, group, from, rows), Answer::Walked(walked, next)) => {
+            (PairCommand::Walk(table, group, from, rows), Taken::Other(Answer::Walked(walked, next))) => {
                 let (mut pairs, mut expired) = (Vec::with_capacity(walked.len()), HashMap::new());
                 for pair in walked {
                     check_group(&pair, group)?;
@@ -330,22 +379,22 @@ impl Transaction {
                 }
                 self.walks.push(WalkAtHand { table, from, rows, group, pairs, next, expired });
             }
-            (PairCommand::RowOfWalk(at, key), Answer::Got(pair)) => {
+            (PairCommand::RowOfWalk(at, key), Taken::Pair(pair)) => {
                 let group = self.walks.get(at).map_or(0, |walk| walk.group);
-                let mark = self.expired_mark(group, pair.as_ref());
+                let mark = self.expired_mark(group, pair.as_deref());
                 let Some(walk) = self.walks.get_mut(at) else { return Ok(()) };
                 match mark {
                     Some(mark) => drop(walk.expired.insert(key.into(), Some(mark))),
                     None => {
                         walk.expired.remove(&*key);
-                        walk.pairs.extend(pair);
+                        walk.pairs.extend(pair.map(Arc::unwrap_or_clone));
                     }
                 }
             }
-            (PairCommand::Count(table, group), Answer::Counted(count)) => {
+            (PairCommand::Count(table, group), Taken::Other(Answer::Counted(count))) => {
                 self.counts.insert(table, (group, count));
             }
-            (PairCommand::Names, Answer::Walked(pairs, next)) => {
+            (PairCommand::Names, Taken::Other(Answer::Walked(pairs, next))) => {
                 self.names = Some(self.store.names_from(session, pairs, next)?);
             }
             _ => return Err(unexpected("what it was asked for")),
@@ -362,9 +411,9 @@ impl Transaction {
     }
 
     /// A row that had expired is gone, or somebody came first: then what is there now is to be got.
-    fn removed(&mut self, key: &[u8], walk: Option<usize>, answer: Result<Answer>) -> Result<()> {
+    fn removed(&mut self, key: &[u8], walk: Option<usize>, answer: Result<Taken>) -> Result<()> {
         let is_gone = match answer {
-            Ok(Answer::Deleted(_)) => true,
+            Ok(Taken::Other(Answer::Deleted(_))) => true,
             Ok(_) => return Err(unexpected("whether it was removed")),
             Err(error) if error.kind() == ErrorKind::Conflict => false,
             Err(error) => return Err(error),
@@ -407,7 +456,7 @@ impl Transaction {
                 let key = pair_key(group, key);
                 match self.rows.get(&key) {
                     None => return false,
-                    Some(row) => row.got.as_ref().is_some_and(|value| is_newer(&key, value)),
+                    Some(row) => row.got.as_ref().is_some_and(|pair| is_newer(&key, &pair.value)),
                 }
             }
             Want::Walk(_, from, _) if from.group != 0 && from.group != group => false,
@@ -434,18 +483,22 @@ impl Transaction {
 /// What is stored.
 impl Transaction {
     /// Goes on after a row was stored, or was not.
-    fn stored(&mut self, pair_key: Vec<u8>, mut row: RowAtHand, answer: Result<Answer>) -> Ended {
+    fn stored(&mut self, pair_key: Vec<u8>, mut row: RowAtHand, answer: Result<Taken>) -> Ended {
         let is_put = matches!(row.change, Some(Some(_)));
         let seen = match answer {
-            Ok(Answer::Stored(mark)) if is_put => Ok(Expect::Same(mark)),
-            Ok(Answer::Deleted(_)) if !is_put => Ok(Expect::Absent),
+            Ok(Taken::Other(Answer::Stored(mark))) if is_put => Ok(Some(mark)),
+            Ok(Taken::Other(Answer::Deleted(_))) if !is_put => Ok(None),
             Ok(_) => Err(unexpected("whether it was stored")),
             Err(error) => Err(error),
         };
         let was_absent = row.seen == Expect::Absent;
         let ended = match seen {
-            Ok(seen) => {
-                (row.seen, row.got) = (seen, row.change.take().flatten());
+            Ok(mark) => {
+                let key = pair_key.as_slice();
+                let value = row.change.take().flatten();
+                let stored =
+                    mark.zip(value).map(|(mark, value)| Arc::new(Pair { key: key.into(), value, mark }));
+                row = RowAtHand::got(stored);
                 match was_absent && is_put {
                     true => self.look_again(&pair_key),
                     false => Some(Ok(())),
@@ -470,8 +523,8 @@ impl Transaction {
         None
     }
 
-    fn looked_again(&self, table: &str, key: &[u8], group: u32, answer: Result<Answer>) -> Result<()> {
-        let Ok(Answer::Got(Some(pair))) = answer else { return Err(may_be_gone()) };
+    fn looked_again(&self, table: &str, key: &[u8], group: u32, answer: Result<Taken>) -> Result<()> {
+        let Ok(Taken::Pair(Some(pair))) = answer else { return Err(may_be_gone()) };
         match self.store.seen_entry(table, key, &pair) {
             Ok(now) if now.entry.group == group => Ok(()),
             _ => Err(may_be_gone()),
@@ -487,8 +540,8 @@ fn not_read(error: Error) -> Error {
     }
 }
 
-fn check(seen: Expect, answer: Answer) -> Result<()> {
-    let Answer::Got(pair) = answer else { return Err(unexpected("a pair")) };
+fn check(seen: Expect, answer: Taken) -> Result<()> {
+    let Taken::Pair(pair) = answer else { return Err(unexpected("a pair")) };
     match pair.map_or(Expect::Absent, |pair| Expect::Same(pair.mark)) == seen {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::Conflict, "what was read is not what is there any more")),
@@ -500,7 +553,7 @@ fn may_be_gone() -> Error {
     Error::new(ErrorKind::Indeterminate, message)
 }
 
-fn no_answer() -> Result<Answer> {
+fn no_answer() -> Result<Taken> {
     Err(unexpected("nothing"))
 }
 
@@ -572,24 +625,39 @@ impl<'a> Union<'a> {
     }
 }
 
-/// The answers of an exchange, each for as many as asked.
-struct Answers(Vec<(Option<Result<Answer>>, usize)>);
+/// An answer. A pair that several got is in memory once.
+#[derive(Clone)]
+enum Taken {
+    Pair(Option<Arc<Pair>>),
+    Other(Answer),
+}
+
+impl Taken {
+    fn of(answer: Answer) -> Taken {
+        match answer {
+            Answer::Got(pair) => Taken::Pair(pair.map(Arc::new)),
+            other => Taken::Other(other),
+        }
+    }
+}
+
+/// The answers of an exchange, each for as many as asked; `None` where a command was left out.
+struct Answers(Vec<(Option<Result<Taken>>, usize)>);
 
 impl Answers {
-    fn new(answers: Vec<Result<Answer>>, askers: Vec<usize>) -> Answers {
-        Answers(answers.into_iter().map(Some).zip(askers).collect())
+    fn new(answers: Vec<Option<Result<Answer>>>, askers: Vec<usize>) -> Answers {
+        let taken = answers.into_iter().map(|answer| answer.map(|answer| answer.map(Taken::of)));
+        Answers(taken.zip(askers).collect())
     }
 
-    fn take(&mut self, command: Option<usize>) -> Result<Answer> {
+    fn take(&mut self, command: Option<usize>) -> Option<Result<Taken>> {
         let Some(command) = command else {
             let message = "another change of the row came first";
-            return Err(Error::new(ErrorKind::Conflict, message));
+            return Some(Err(Error::new(ErrorKind::Conflict, message)));
         };
-        let answer = self.0.get_mut(command).and_then(|(answer, askers)| {
-            *askers -= 1;
-            if *askers == 0 { answer.take() } else { answer.clone() }
-        });
-        answer.unwrap_or_else(no_answer)
+        let Some((answer, askers)) = self.0.get_mut(command) else { return Some(no_answer()) };
+        *askers -= 1;
+        if *askers == 0 { answer.take() } else { answer.clone() }
     }
 }
 

@@ -137,8 +137,13 @@ impl PairKeyspace {
     #[cold]
     pub fn end_command(&mut self, is_done: bool) -> Option<(Box<Attempt>, Step)> {
         let step = match self.attempt.has_missed() {
-            true => Step::Fetch,
-            false => is_done.then(|| self.attempt.last_step()).flatten()?,
+            true => Some(Step::Fetch),
+            false => is_done.then(|| self.attempt.last_step()).flatten(),
+        };
+        let Some(step) = step else {
+            // What it had at hand is in memory no longer than it is needed.
+            *self.attempt = Attempt::new(&self.db);
+            return None;
         };
         let next = Box::new(Attempt::new(&self.db));
         Some((std::mem::replace(&mut self.attempt, next), step))

@@ -303,11 +303,11 @@ fn expiring(expired: usize, rows: usize) -> (PairDb, PairTable, Clock) {
 
 #[test]
 fn rows_that_have_expired_are_removed_together_while_others_go_on() {
-    let (db, table, _) = expiring(40, 41);
+    let (db, table, _) = expiring(10, 11);
     let mut session = Watched::of(&db);
     let mut attempts: Vec<Transaction> = (0..3).map(|_| db.transaction()).collect();
-    (0..40).for_each(|at| attempts[0].prefetch("counters", &key(at)));
-    attempts[1].prefetch("counters", &key(40));
+    (0..10).for_each(|at| attempts[0].prefetch("counters", &key(at)));
+    attempts[1].prefetch("counters", &key(10));
     attempts[2].prefetch("counters", &key(7));
     let begun = attempts.iter_mut().map(|attempt| attempt.begin_fetch(&mut session)).collect::<Vec<_>>();
     assert!(begun.iter().all(Option::is_none));
@@ -318,15 +318,15 @@ fn rows_that_have_expired_are_removed_together_while_others_go_on() {
     let mut rest: Vec<&mut Transaction> = attempts.iter_mut().step_by(2).collect();
     let second = Transaction::advance(&mut session, &mut rest);
     assert!(second.iter().all(|ended| ended.as_ref().is_some_and(Result::is_ok)));
-    assert_eq!((session.batches, session.changes), (2, 40), "each once, however many found it");
+    assert_eq!((session.batches, session.changes), (2, 10), "each once, however many found it");
     assert_eq!(table.len().unwrap(), 1);
-    (0..40).for_each(|at| assert_eq!(read(&attempts[0], &key(at)).unwrap(), 0));
-    assert_eq!((read(&attempts[1], &key(40)).unwrap(), read(&attempts[2], &key(7)).unwrap()), (1, 0));
+    (0..10).for_each(|at| assert_eq!(read(&attempts[0], &key(at)).unwrap(), 0));
+    assert_eq!((read(&attempts[1], &key(10)).unwrap(), read(&attempts[2], &key(7)).unwrap()), (1, 0));
 }
 
 #[test]
 fn a_walk_removes_what_has_expired_together() {
-    let (db, table, _) = expiring(40, 50);
+    let (db, table, _) = expiring(9, 12);
     let mut session = Watched::of(&db);
     let attempt = &mut [db.transaction()];
     attempt[0].schema("counters").unwrap_err();
@@ -341,7 +341,7 @@ fn a_walk_removes_what_has_expired_together() {
         Ok(())
     };
     assert_eq!(attempt[0].walk("counters", &WalkCursor::START, 64, look).unwrap(), None);
-    assert_eq!((walked, table.len().unwrap()), (10, 10));
+    assert_eq!((walked, table.len().unwrap()), (3, 3));
 }
 
 /// Somebody whose clock is behind writes a row just as it is removed: it is there, and a walk comes by it.
@@ -418,4 +418,98 @@ fn many_tables_are_wanted_each_once() {
     }
     let wanted = attempt.wanted.borrow();
     assert_eq!(wanted.all.iter().filter(|want| !matches!(want, Want::Row(..))).count(), 20_001);
+}
+
+const MIB: usize = 1 << 20;
+
+/// A table with rows of a megabyte each.
+fn big(rows: usize) -> (PairDb, PairTable) {
+    let db = PairDb::open(Arc::new(MemoryBackend::default()) as Arc<dyn Backend>);
+    let table = db.create_table("big", Schema::new().field("v", Type::Bytes)).unwrap();
+    let value = vec![7; MIB];
+    (0..rows).for_each(|at| table.put(&key(at), &row! { v: &value[..] }).unwrap());
+    (db, table)
+}
+
+#[test]
+fn no_more_is_got_than_there_is_room_for() {
+    let (db, _table) = big(120);
+    let mut session = Watched::of(&db);
+    let mut attempts: Vec<Transaction> = (0..4).map(|_| db.transaction()).collect();
+    for (at, attempt) in attempts.iter_mut().enumerate() {
+        (30 * at..30 * at + 30).for_each(|row| attempt.prefetch("big", &key(row)));
+        assert!(attempt.begin_fetch(&mut session).is_none());
+    }
+    let room = FetchRoom { bytes: 10 * MIB, first_goes: true };
+    let mut ended = 0;
+    while !attempts.is_empty() {
+        let before = db.bytes_at_hand();
+        let mut all: Vec<&mut Transaction> = attempts.iter_mut().collect();
+        let now = Transaction::advance_within(&mut session, &mut all, room);
+        let came = db.bytes_at_hand() - before;
+        assert!(came < 42 * MIB, "{came} bytes came: those of the first, ten megabytes, and one row");
+        assert!(now[0].as_ref().is_some_and(Result::is_ok), "the first has what it wants, whatever the room");
+        assert!(attempts[0].bytes_at_hand() > 30 * MIB);
+        assert_eq!(attempts.iter().map(Transaction::bytes_at_hand).sum::<usize>(), db.bytes_at_hand());
+        let done = now.iter().filter(|ended| ended.is_some()).count();
+        attempts.drain(..done);
+        ended += done;
+    }
+    assert_eq!((ended, db.bytes_at_hand()), (4, 0), "what an attempt had is counted no more");
+    // Nothing goes where there is no room, and nothing is lost by it.
+    let mut attempt = db.transaction();
+    attempt.prefetch("big", &key(3));
+    assert!(attempt.begin_fetch(&mut session).is_none());
+    let none = FetchRoom { bytes: 0, first_goes: false };
+    session.gets = 0;
+    for _ in 0..100 {
+        assert!(Transaction::advance_within(&mut session, &mut [&mut attempt], none)[0].is_none());
+    }
+    assert_eq!(session.gets, 0);
+    assert!(Transaction::advance(&mut session, &mut [&mut attempt])[0].is_some());
+    assert!(attempt.read("big", &key(3), |row| Ok(row.is_some())).unwrap());
+}
+
+/// What is checked is got again, as far as there is room, and none of it is left out in the end.
+#[test]
+fn a_check_goes_on_while_there_is_room() {
+    let (db, table) = big(60);
+    for changes in [false, true] {
+        let mut session = Watched::of(&db);
+        let mut attempt = db.transaction();
+        (0..60).for_each(|row| attempt.prefetch("big", &key(row)));
+        attempt.fetch(&mut session).unwrap();
+        if changes {
+            let last = attempt.rows.keys().last().unwrap()[GROUP_BYTES..].to_vec();
+            table.put(&last, &row! { v: &b"new"[..] }).unwrap();
+        }
+        assert!(attempt.begin_check().is_none());
+        let (mut exchanges, room) = (0, FetchRoom { bytes: MIB, first_goes: false });
+        let checked = loop {
+            exchanges += 1;
+            if let Some(checked) =
+                Transaction::advance_within(&mut session, &mut [&mut attempt], room)[0].clone()
+            {
+                break checked;
+            }
+        };
+        assert_eq!(checked.is_err(), changes);
+        assert!(exchanges > 1 && session.gets >= 61, "{exchanges} exchanges");
+    }
+}
+
+/// What many get together is in memory once.
+#[test]
+fn a_row_that_many_get_is_in_memory_once() {
+    let (db, _table) = big(1);
+    let mut session = Watched::of(&db);
+    let mut attempts: Vec<Transaction> = (0..3).map(|_| db.transaction()).collect();
+    attempts.iter().for_each(|attempt| attempt.prefetch("big", &key(0)));
+    assert!(
+        Transaction::finish_all(&mut session, &mut attempts, |one, session| one.begin_fetch(session))
+            .iter()
+            .all(Result::is_ok)
+    );
+    let of = |attempt: &Transaction| Arc::clone(attempt.rows.values().next().unwrap().got.as_ref().unwrap());
+    assert!(attempts.iter().all(|attempt| Arc::ptr_eq(&of(attempt), &of(&attempts[0]))));
 }

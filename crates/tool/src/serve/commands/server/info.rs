@@ -10,6 +10,7 @@ use super::REDIS_VERSION;
 use crate::process::{Memory, machine_memory};
 use crate::serve::commands::{all, is_word};
 use crate::serve::failure::Outcome;
+use crate::serve::keyspace::Keyspace;
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::{Context, Server};
@@ -298,6 +299,10 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "read_only:{}", u8::from(server.settings.read_only))?;
     writeln!(out, "waits_for_space:{}", server.counters.waits_for_space)?;
     writeln!(out, "waits_for_rows:{}", server.counters.waits_for_rows)?;
+    if let Keyspace::Pairs(keys) = &server.keyspace {
+        writeln!(out, "fetched_bytes:{}", keys.db().bytes_at_hand())?;
+        writeln!(out, "fetched_bytes_max:{}", server.settings.client_bytes_max)?;
+    }
     let backup = server.backups.status();
     writeln!(out, "backup_status:{}", backup.word())?;
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;

@@ -183,6 +183,11 @@ impl Attempt {
         self.work.is_some() || !self.wanted.borrow().is_empty()
     }
 
+    /// Whether the next chore takes one step.
+    pub fn has_short_chore(&self) -> bool {
+        self.work.is_none() && self.wanted.borrow().front().is_some_and(Chore::is_short)
+    }
+
     /// Goes on with the chores a little; says whether there are none left. Then what else is to be fetched is. Blocks.
     pub fn go_on_with_chores(&mut self, db: &PairDb) -> bool {
         let Some(mut work) = self.work.take().or_else(|| self.wanted.get_mut().pop_front().map(Work::new))
@@ -213,12 +218,15 @@ impl Attempt {
         begun.map(|result| self.ended(step, result))
     }
 
+    /// Whether it has more at hand than one command may.
+    pub fn has_too_much(&self) -> bool {
+        self.transaction.bytes_at_hand() > limits::AT_HAND_BYTES_MAX
+    }
+
     /// What it means for the command how a step ended.
     pub fn ended(&self, step: Step, result: hedgerow::Result<()>) -> Ended {
         match result {
-            Ok(()) if step == Step::Fetch && self.transaction.bytes_at_hand() > limits::AT_HAND_BYTES_MAX => {
-                Ended::Failed(Failure::TOO_MUCH_AT_HAND)
-            }
+            Ok(()) if step == Step::Fetch && self.has_too_much() => Ended::Failed(Failure::TOO_MUCH_AT_HAND),
             Ok(()) => Ended::Well,
             Err(error) => match (error.kind(), step) {
                 // With a table that was made, or went, meanwhile the command may mean something else.

@@ -65,6 +65,13 @@ impl Chore {
     }
 }
 
+impl Chore {
+    /// Whether it takes one step.
+    pub fn is_short(&self) -> bool {
+        matches!(self, Chore::Create(..) | Chore::Drop(_) | Chore::Evolve(..))
+    }
+}
+
 /// A chore that is being done.
 pub struct Work {
     /// Which.
