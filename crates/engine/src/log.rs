@@ -106,16 +106,8 @@ pub(crate) struct Log {
 struct Commit {
     /// By the log's clock.
     checkpointed_at: Duration,
-    /// What recovery found, until a sync has made it durable.
-    recovered: Option<Recovered>,
-}
-
-/// What a store was opened with that no sync of this opening has covered.
-#[derive(Debug)]
-struct Recovered {
-    ends: Vec<SegmentEnd>,
-    /// Pages that a killed process left and that nothing says are on the medium, though the kernel may take them for clean.
-    doubtful: Vec<Range<u64>>,
+    /// Where recovery found the segments to end, until a sync has made that durable.
+    recovered: Option<Vec<SegmentEnd>>,
 }
 
 /// What a sync writes down besides.
@@ -474,21 +466,14 @@ impl Log {
         }
         let list = if wants_list { self.write_list() } else { None };
         let extents = (self.tier.bytes() >> self.space.extent_shift()) as u32;
-        if let Some(recovered) = &commit.recovered {
-            // PERSIST: after a write-back that failed, a sync leaves out what was not stored to again.
-            recovered
-                .doubtful
-                .iter()
-                .for_each(|range| self.tier.rewrite(range.start, range.end - range.start));
-        }
         self.tier.persist_all()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         {
             let mut root = self.root.lock();
             root.extents = root.extents.max(extents);
         }
-        if let Some(recovered) = commit.recovered.take() {
-            self.seal_recovered(&recovered.ends, last, list)?;
+        if let Some(ends) = commit.recovered.take() {
+            self.seal_recovered(&ends, last, list)?;
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if headers {

@@ -19,15 +19,14 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     // SAFETY: the rules of `TierBytes::new`, by their numbers:
     // 1. The log writes records where a reservation, which one appender has, says (`log/appender.rs`), and headers of segments and the root under
     //    their locks (`log/segments.rs`, `log.rs`); before anybody can find them, or while all who could are kept out. The space gives back what
-    //    its pool says is free (`space.rs`). The cache writes to places that its pages gave it, and no slot leads to (`cache.rs`).
+    //    its pool says is free (`space.rs`). The cache writes to places that its pages gave it, and no slot leads to (`cache.rs`). What a killed
+    //    process left is stored again by whoever opens the store, before anybody else knows of it (`log/open.rs`).
     // 2. Records are lent from a guard (`log/view.rs`, `Cache::raw_record`), and a segment or an entry is free only once no guard from before
     //    is held. Who walks a segment without a guard keeps it from being freed: gc its victims, a backup what it copies.
     // 3. The words of the cache's entries, the first words of records that are invalidated, and the words of a merge in place are the ones.
     // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags (`log/format/mergeable.rs` has which of their bytes) and have
     //    deltas over them. Who reads one with its deltas reads copies (`db/chain.rs`); who saw it without has a guard that keeps merges from it, or keeps
     //    them out altogether, as gc, sweeps and backups do. Records are held as `SharedBytes`, so that no slice outlives a look.
-    //    Not kept to the letter: the first sync after a process was killed stores to records what is in them already
-    //    (`TierBytes::rewrite`, by `Log::sync`), while readers may be at them by plain loads. No value changes.
     // 5. Models and tests crash a medium and open it anew only after the store on it was dropped. Nothing but their care keeps this one.
     Ok(unsafe { TierBytes::new(tier) }?)
 }

@@ -45,12 +45,13 @@ impl TierBytes {
     ///
     /// # Safety
     /// Slices of the tier are handed out, and so the holder keeps these rules, for as long as a clone or a slice is used:
-    /// 1. Whoever calls [`TierBytes::write`], [`TierBytes::write_apart`], [`TierBytes::release`] or
-    ///    [`TierBytes::populate_for_small_syncs`] owns the range: no other thread reads or writes any byte of it until the writer has
+    /// 1. Whoever calls [`TierBytes::write`], [`TierBytes::write_apart`], [`TierBytes::release`],
+    ///    [`TierBytes::populate_for_small_syncs`] or [`TierBytes::rewrite`] (which takes the whole page that its range begins in) owns the
+    ///    range: no other thread reads or writes any byte of it until the writer has
     ///    published it by some release operation (an index slot, a queue, [`TierBytes::store_u64`] elsewhere).
     /// 2. A slice from [`TierBytes::read`] and its like is dropped before its bytes are handed to such a call again (epochs see to that).
-    /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`], [`TierBytes::store_u64`],
-    ///    [`TierBytes::rewrite`] and [`TierBytes::sum_lines`].
+    /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`], [`TierBytes::store_u64`]
+    ///    and [`TierBytes::sum_lines`].
     /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that others look at, word by word. They look at them as [`SharedBytes`]
     ///    ([`TierBytes::try_view`]) and believe none of them before a checksum has been compared; a slice of such bytes, from [`TierBytes::read`] and its like or
     ///    [`SharedBytes::frozen`], nobody has.
@@ -294,8 +295,9 @@ impl TierBytes {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
     }
 
-    /// Stores one word of every page of `offset..offset + len` over itself, so that the next persist writes them all. Nobody may
-    /// store there meanwhile. After a write-back that failed the kernel takes a page for clean that never reached the medium:
+    /// Stores one word of every page of `offset..offset + len` over itself, so that the next persist writes them all. The caller owns
+    /// them (rule 1 of [`TierBytes::new`]): no value changes, but to whoever reads meanwhile a store is a store.
+    /// After a write-back that failed the kernel takes a page for clean that never reached the medium:
     /// what an earlier process left is durable after a sync only if it was stored to again. Nothing at all where there is no
     /// page cache.
     ///
@@ -317,7 +319,8 @@ impl TierBytes {
             if self.watched_writes {
                 self.watch_store_u64(page, word, value);
             } else {
-                // SAFETY: the place of an atomic that is borrowed. Volatile, or it might be left out: it changes nothing.
+                // SAFETY: the place of an atomic that is borrowed, and nobody else's by rule 1. Volatile, or it might be left out: it
+                // changes nothing.
                 unsafe { word.as_ptr().write_volatile(value.to_le()) };
             }
         }

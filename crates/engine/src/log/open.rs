@@ -14,7 +14,7 @@ use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
 };
 use super::segments::Segments;
-use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Recovered, Root, SegmentEnd, header_of};
+use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Root, SegmentEnd, header_of};
 use crate::epoch::Epoch;
 use crate::manifest::root::{
     CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
@@ -233,6 +233,18 @@ impl Log {
             .for_each(|extent| self.tier.rewrite(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
     }
 
+    /// The same for the records of a segment that was walked, up to its `end`. For whoever opens the store: nobody else knows of it yet, and no walk
+    /// over the segment goes on.
+    pub(crate) fn rewrite_walked(&self, found: &OpenState, end: &SegmentEnd) {
+        if !self.may_hold_forgotten_pages(found.power_cut) {
+            return;
+        }
+        // Up to what the header says all was durable, whatever became of the header itself.
+        let durable = self.segments.lock().used.get(&end.extent).map_or(0, |segment| segment.in_header.0);
+        // PERSIST: before the first sync of this opening calls them durable.
+        self.tier.rewrite(self.extent_offset(end.extent) + durable, end.end.saturating_sub(durable));
+    }
+
     /// A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS; on a file system in memory
     /// a load, too. Of the root what is in use.
     fn allocate_headers(&self, grown: u32) -> Result<()> {
@@ -421,23 +433,16 @@ impl Log {
         sync_now: bool,
         upgraded: Option<Vec<u8>>,
     ) -> Result<()> {
-        let is_doubtful = self.may_hold_forgotten_pages(found.power_cut);
-        let mut doubtful = Vec::new();
         let mut segments = self.segments.lock();
         for end in &ends {
             let Some(segment) = segments.used.get_mut(&end.extent) else { continue };
             (segment.end, segment.max_sequence, segment.sealed) = (end.end, end.max_sequence, true);
             segment.deltas = end.deltas;
-            // Up to what the header says all was durable, whatever became of the header itself.
-            if is_doubtful && segment.in_header.0 < end.end {
-                let start = self.extent_offset(end.extent);
-                doubtful.push(start + segment.in_header.0..start + end.end);
-            }
         }
         drop(segments);
         self.next_sequence.0.store(last_sequence + 1, Ordering::Release);
         let mut commit = self.commit.lock();
-        commit.recovered = Some(Recovered { ends, doubtful });
+        commit.recovered = Some(ends);
         if self.tier.is_read_only() {
             return Ok(());
         }

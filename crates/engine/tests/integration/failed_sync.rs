@@ -212,6 +212,32 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
     }
 }
 
+/// Whoever opens the store stores again what the kernel may have forgotten, while nobody else knows of it. The first sync has
+/// readers beside it, who read keys by plain loads: it stores to no record, though what it stored would change nothing.
+#[test]
+fn what_a_killed_process_left_is_stored_again_before_anybody_reads_it() {
+    const PAGES: u64 = 60 * 60_000 / 4096;
+    for durability in [Durability::Process, Durability::Immediate] {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let db = open(&sim, Durability::Process, false);
+        let flat = db.create_table("flat", Schema::flat()).unwrap();
+        for n in 0..60u8 {
+            flat.put(&[n], &value(&[n; 60_000])).unwrap();
+        }
+        let next = CrashSim::from_image(&sim.process_kill());
+        let db = open(&next, durability, false);
+        let opened = next.ops();
+        assert!(opened > PAGES, "{opened} operations: not each page was stored to");
+        db.persist().unwrap();
+        let synced = next.ops() - opened;
+        assert!(synced < PAGES / 4, "the first sync stores to records: {synced} operations");
+        // After a sync nothing is in doubt.
+        let third = CrashSim::from_image(&next.process_kill());
+        drop(open(&third, durability, false));
+        assert!(third.ops() < PAGES / 4, "{} operations", third.ops());
+    }
+}
+
 /// Closing a store with changes of the catalog asks for at least so many.
 const CLOSING_SYNCS: u64 = 8;
 
