@@ -88,23 +88,39 @@ mod imp {
         Layout::from_size_align(bytes, ALIGN).map_err(io::Error::other)
     }
 
+    /// Takes `bytes` from the allocator. What may be done with them is not kept.
     pub(crate) fn reserve(bytes: usize, _: Access) -> io::Result<NonNull<u8>> {
+        if bytes == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let layout = layout(bytes)?;
-        // SAFETY: nobody reserves nothing.
+        // SAFETY: not of no bytes, checked above.
         NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
+    /// Gives a whole reservation back.
+    ///
+    /// # Safety
+    /// `base` and `bytes` are those of [`reserve`], and nobody uses the memory now or later.
     pub(crate) unsafe fn release(base: NonNull<u8>, bytes: usize) {
         if let Ok(layout) = layout(bytes) {
-            // SAFETY: by the contract above: allocated with this layout.
+            // SAFETY: by the contract above: allocated with this layout, which depends on `bytes` alone.
             unsafe { dealloc(base.as_ptr(), layout) };
         }
     }
 
+    /// Nothing: memory of the allocator is fit for loads and stores.
+    ///
+    /// # Safety
+    /// As of the kernel's: pages of a reservation of the caller's.
     pub(crate) unsafe fn make_accessible(_: *mut u8, _: usize) -> io::Result<()> {
         Ok(())
     }
 
+    /// Does what of the advice can be seen: what is dropped reads as zeros.
+    ///
+    /// # Safety
+    /// As of the kernel's: the pages lie in a reservation of the caller's, and if the advice drops contents (`MADV_DONTNEED`), nobody refers to them.
     pub(crate) unsafe fn advise(start: *mut u8, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         if advice == libc::MADV_DONTNEED {
             // SAFETY: by the contract above: the caller's, and nobody refers to it.
