@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::emulate::{EmulatedTier, PersistentMemoryModel};
@@ -119,8 +119,6 @@ pub struct FastTier {
     backing: Backing,
     growing: Mutex<()>,
     syncs: SyncGate,
-    /// There is a [`TierBytes`] of it.
-    is_leased: AtomicBool,
 }
 
 // SAFETY: `base` points into the mapping that `backing` owns for as long as the tier lives; the bytes behind it are plain
@@ -185,7 +183,7 @@ impl FastTier {
     }
 
     /// A tier over the crash-simulating medium, with what it holds now: a second tier over the same medium, opened after
-    /// the first was dropped, is a clean restart. Do not use two at a time.
+    /// the first was dropped, is a clean restart. Of two at a time only one can have the bytes ([`TierBytes::new`]).
     pub fn simulated(sim: &CrashSim) -> FastTier {
         sim.open();
         let (bytes, bytes_max) = (sim.bytes(), sim.bytes_max());
@@ -217,7 +215,6 @@ impl FastTier {
             backing,
             growing: Mutex::new(()),
             syncs: SyncGate::default(),
-            is_leased: AtomicBool::new(false),
         }
     }
 

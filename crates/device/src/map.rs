@@ -69,12 +69,14 @@ pub(crate) struct Mapping {
     bytes: usize,
     /// See [`Mapping::read_nothing_ahead`].
     reads_ahead: AtomicBool,
+    /// See [`Mapping::lease`].
+    is_leased: AtomicBool,
 }
 
 // SAFETY: a Mapping is address space, not data; the kernel calls it makes are safe from any thread, and who may touch
-// which bytes is settled by FastTier's contract.
+// which bytes is settled by the rules of TierBytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method changes the struct.
+// SAFETY: as above; what methods change of the struct are atomics.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -98,12 +100,18 @@ impl Mapping {
         let skip = whole.as_ptr().align_offset(BASE_ALIGN);
         // SAFETY: skip < BASE_ALIGN, and the mapping is BASE_ALIGN longer than `bytes`.
         let base = unsafe { whole.add(skip) };
-        Ok(Mapping { whole, whole_bytes, base, bytes, reads_ahead: AtomicBool::new(true) })
+        let (reads_ahead, is_leased) = (AtomicBool::new(true), AtomicBool::new(false));
+        Ok(Mapping { whole, whole_bytes, base, bytes, reads_ahead, is_leased })
     }
 
     /// Where byte 0 is.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// Whether the bytes are given out, to whoever may load and store them: once, however many tiers the mapping is under.
+    pub(crate) fn lease(&self) -> &AtomicBool {
+        &self.is_leased
     }
 
     /// Bytes reserved.

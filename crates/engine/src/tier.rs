@@ -27,6 +27,5 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags (`log/format/mergeable.rs` has which of their bytes) and have
     //    deltas over them. Who reads one with its deltas reads copies (`db/chain.rs`); who saw it without has a guard that keeps merges from it, or keeps
     //    them out altogether, as gc, sweeps and backups do. Records are held as `SharedBytes`, so that no slice outlives a look.
-    // 5. Models and tests crash a medium and open it anew only after the store on it was dropped. Nothing but their care keeps this one.
     Ok(unsafe { TierBytes::new(tier) }?)
 }

@@ -33,7 +33,7 @@ struct Lease(Arc<FastTier>);
 impl Drop for Lease {
     fn drop(&mut self) {
         // What was done with the bytes comes before what the next holder does.
-        self.0.is_leased.store(false, Ordering::Release);
+        self.0.backing.mapping().lease().store(false, Ordering::Release);
     }
 }
 
@@ -41,7 +41,7 @@ impl TierBytes {
     /// The way to the bytes of `tier`.
     ///
     /// # Errors
-    /// [`DeviceError::Locked`] while there is another, or a clone of it.
+    /// [`DeviceError::Locked`] while there is another, or a clone of it: of `tier`, or of another tier over the same simulated medium.
     ///
     /// # Safety
     /// Slices of the tier are handed out, and so the holder keeps these rules, for as long as a clone or a slice is used:
@@ -55,9 +55,8 @@ impl TierBytes {
     /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that others look at, word by word. They look at them as [`SharedBytes`]
     ///    ([`TierBytes::try_view`]) and believe none of them before a checksum has been compared; a slice of such bytes, from [`TierBytes::read`] and its like or
     ///    [`SharedBytes::frozen`], nobody has.
-    /// 5. A simulated medium has one tier at a time.
     pub unsafe fn new(tier: Arc<FastTier>) -> Result<TierBytes> {
-        if tier.is_leased.swap(true, Ordering::Acquire) {
+        if tier.backing.mapping().lease().swap(true, Ordering::Acquire) {
             let path = tier.path().unwrap_or(Path::new("memory")).to_path_buf();
             return Err(DeviceError::Locked { path, holder: "another store of this process".into() });
         }

@@ -52,6 +52,26 @@ fn the_bytes_of_a_tier_have_one_holder() {
     assert!(ask().is_ok());
 }
 
+/// Two tiers over one simulated medium are over the same memory.
+#[test]
+fn the_bytes_of_a_simulated_medium_have_one_holder() {
+    let sim = CrashSim::new(CrashModel::Pages, MIB);
+    let ask = || {
+        // SAFETY: nothing is loaded nor stored.
+        unsafe { TierBytes::new(Arc::new(FastTier::simulated(&sim))) }
+    };
+    let first = ask().unwrap();
+    let clone = first.clone();
+    assert!(matches!(ask(), Err(DeviceError::Locked { .. })));
+    drop(first);
+    assert!(matches!(ask(), Err(DeviceError::Locked { .. })), "a clone is left");
+    drop(clone);
+    drop(ask().unwrap());
+    let another = FastTier::from_image(&sim.process_kill()).into_bytes();
+    drop(ask().expect("another medium is other memory"));
+    drop(another);
+}
+
 fn put(tier: &TierBytes, offset: u64, bytes: &[u8]) {
     tier.write(offset, bytes.len(), |place| place.copy_from_slice(bytes));
 }

@@ -239,6 +239,7 @@ fn a_process_kill_is_always_what_the_process_saw() {
                 1 => {
                     sim_now.fail_persist_after(0, false);
                     tier.persist(offset, 5_000).unwrap_err();
+                    drop(tier);
                     tier = FastTier::simulated(&sim_now).into_bytes();
                 }
                 2 if step % 10 == 0 => tier.grow(tier.bytes() + 4096).unwrap(),
@@ -320,6 +321,7 @@ fn a_failed_persist_may_lose_the_data_for_ever() {
     let refused = tier.persist(0, 5).unwrap_err();
     assert!(matches!(refused, DeviceError::Io { what: "msync", .. }), "{refused}");
     // Another process, which knows nothing of it: this one's tier is closed.
+    drop(tier);
     let tier = FastTier::simulated(&sim).into_bytes();
     tier.persist(0, 5).unwrap();
     tier.persist_all().unwrap();
@@ -336,10 +338,9 @@ fn what_was_forgotten_is_written_after_a_rewrite() {
     let (sim, tier) = medium(CrashModel::Pages);
     put(&tier, 4000, &[7; 9000]);
     sim.fail_write_back();
-    let tier = {
-        assert!(tier.persist_all().is_err());
-        FastTier::simulated(&sim).into_bytes()
-    };
+    assert!(tier.persist_all().is_err());
+    drop(tier);
+    let tier = FastTier::simulated(&sim).into_bytes();
     tier.rewrite(4000, 9000);
     assert_eq!(tier.read(4000, 9000), [7; 9000], "a rewrite changes nothing");
     tier.persist_all().unwrap();
@@ -356,7 +357,7 @@ fn faults_come_when_told_and_stay_if_told() {
             let (sim, tier) = medium(CrashModel::CacheLines);
             sim.fail_persists(Fault { after: 2, sticky, refusal });
             // A new tier each time: a tier is closed by the first failure.
-            let got = [(); 5].map(|()| FastTier::simulated(&sim).into_bytes().persist(0, 1));
+            let got = [(); 5].map(|()| FastTier::simulated(&sim).persist(0, 1));
             assert_eq!(got.each_ref().map(Result::is_ok), wanted);
             assert!(got[2].as_ref().unwrap_err().to_string().contains(text));
             sim.clear_faults();

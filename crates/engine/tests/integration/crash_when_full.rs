@@ -128,7 +128,7 @@ impl Tight {
             }
         }
         db.check_counts().unwrap_or_else(|error| panic!("{context}: {error}"));
-        go_on(db, &table, found, random);
+        go_on(db, table, found, random);
         let again = read(&open(&sim, self.durability).table("t").unwrap(), &context);
         assert!(again.iter().flatten().any(|number| *number > 1 << 20), "{context}: what came later is gone");
     }
@@ -153,13 +153,13 @@ fn read(table: &Table, context: &str) -> Vec<[u32; FIELDS]> {
 }
 
 /// The store takes as many updates as it must collect for, closes, and has them.
-fn go_on(db: Db, table: &Table, mut found: Vec<[u32; FIELDS]>, random: &mut Random) {
+fn go_on(db: Db, table: Table, mut found: Vec<[u32; FIELDS]>, random: &mut Random) {
     for number in (1 << 20)..(1 << 20) + 600 {
         let (row, field) = (random.below(ROWS), random.below(FIELDS as u64) as usize);
-        update(&db, table, (row, field, number), |db| db.collect().unwrap() > 0);
+        update(&db, &table, (row, field, number), |db| db.collect().unwrap() > 0);
         found[row as usize][field] = number;
     }
-    assert!(read(table, "going on") == found, "what was written after the crash is not there");
+    assert!(read(&table, "going on") == found, "what was written after the crash is not there");
     db.close().unwrap();
 }
 
@@ -285,6 +285,7 @@ impl Refused {
         sim.clear_faults();
         let (name, schema) = wide_table(self.made.len() as u64);
         db.create_table(&name, schema).unwrap_or_else(|error| panic!("{context}: with room: {error}"));
+        drop(flat);
         db.close().unwrap();
         let db = open(&sim, self.durability);
         assert!(db.table(&name).is_ok() && db.table("flat").unwrap().exists(b"later").unwrap(), "{context}");

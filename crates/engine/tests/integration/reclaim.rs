@@ -126,8 +126,7 @@ fn a_delta_whose_merged_row_was_lost_is_cut() {
             db.check_counts().unwrap();
             outcomes.push(a_and_b(&db));
             assert!([(Some(2), Some(1)), (Some(2), Some(2))].contains(&a_and_b(&db)), "{kind:?}");
-            let table = db.table("t").unwrap();
-            table.update(b"key", &row! { a: 3 }).unwrap();
+            db.table("t").unwrap().update(b"key", &row! { a: 3 }).unwrap();
             assert_eq!(a_and_b(&db).0, Some(3));
             db.close().unwrap();
             assert_eq!(a_and_b(&open(&crashed).unwrap()).0, Some(3), "{kind:?}");
