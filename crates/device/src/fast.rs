@@ -457,10 +457,32 @@ impl FastTier {
             return;
         }
         let address = self.base.as_ptr() as u64 + offset;
-        flush::evict(address, end - offset);
+        // SAFETY: below the grown length, so mapped while `self` lives.
+        unsafe { flush::evict(address, end - offset) };
         if let Some(emulation) = &self.emulation {
             emulation.forget(address, end - offset);
         }
+    }
+
+    /// Waits for the cache lines from `offset` on, a multiple of 8, to arrive, and answers with a number made of theirs: for measuring how long
+    /// so many bytes take. It means nothing, but whatever depends on it waits as well. Nothing is read as far as the language goes, so
+    /// others may store there. Charged as a read of them all.
+    ///
+    /// # Panics
+    /// They all exist.
+    pub fn await_lines(&self, offset: u64, len: u64) -> u64 {
+        let bytes = self.bytes();
+        if !offset.is_multiple_of(8) || offset.checked_add(len).is_none_or(|end| end > bytes) {
+            out_of_range(offset, len, bytes);
+        }
+        let address = self.base.as_ptr() as u64 + offset;
+        if let Some(emulation) = &self.emulation {
+            emulation.read(address, len);
+        }
+        // SAFETY: whole lines of a range below the grown length, so mapped while `self` lives.
+        let numbers =
+            (0..len / LINE_BYTES).map(|line| unsafe { flush::await_word(address + line * LINE_BYTES) });
+        numbers.fold(0, u64::wrapping_add)
     }
 
     #[inline]
@@ -511,7 +533,8 @@ impl FastTier {
                 }
                 // PERSIST: the caller's stores, then the write-back of their lines, then the fence; whatever the caller
                 // stores after this call is ordered behind it.
-                flush::write_back(self.base.as_ptr() as u64 + offset, end - offset);
+                // SAFETY: below the grown length, so mapped while `self` lives.
+                unsafe { flush::write_back(self.base.as_ptr() as u64 + offset, end - offset) };
                 flush::fence();
                 Ok(())
             }

@@ -1,6 +1,6 @@
-//! Cache lines: write-back and the fence that waits for it, and fetching them ahead.
+//! Cache lines: write-back and the fence that waits for it, fetching them ahead, and waiting for them.
 //!
-//! Owns the instructions `clwb`, `clflushopt`, `clflush`, `prefetcht1` (x86-64) and `dc cvap`, `dc civac`, `prfm` (aarch64). Promises that after
+//! Owns the instructions `clwb`, `clflushopt`, `clflush`, `prefetcht1`, `mov` (x86-64) and `dc cvap`, `dc civac`, `prfm`, `ldr` (aarch64). Promises that after
 //! [`write_back`] and then [`fence`], the lines are in the persistence domain of the memory they map. Must not know which
 //! memory that is.
 #![allow(unsafe_code)]
@@ -13,10 +13,13 @@ pub(crate) fn can_write_back() -> bool {
     imp::can_write_back()
 }
 
-/// Starts the write-back of every line that the `len` mapped bytes at `address` touch. Does not wait: see [`fence`].
-/// An address that is not mapped traps as a load from it would; contents never change.
-pub(crate) fn write_back(address: u64, len: u64) {
-    imp::write_back(address, len);
+/// Starts the write-back of every line that the `len` bytes at `address` touch. Does not wait: see [`fence`]. Contents never change.
+///
+/// # Safety
+/// The bytes are mapped: elsewhere it traps as a load would.
+pub(crate) unsafe fn write_back(address: u64, len: u64) {
+    // SAFETY: by the contract above.
+    unsafe { imp::write_back(address, len) };
 }
 
 /// Starts to bring the lines of the `len` bytes at `address` into the second-level cache. A hint: an address that is not mapped is
@@ -26,9 +29,28 @@ pub(crate) fn fetch(address: u64, len: u64) {
     (address..address + len).step_by(LINE_BYTES as usize).for_each(imp::fetch);
 }
 
-/// Drops every line that the `len` mapped bytes at `address` touch from the processor's caches, where it can be done.
-pub(crate) fn evict(address: u64, len: u64) {
-    imp::evict(address, len);
+/// Drops every line that the `len` bytes at `address` touch from the processor's caches, where it can be done. Contents never change.
+///
+/// # Safety
+/// The bytes are mapped.
+pub(crate) unsafe fn evict(address: u64, len: u64) {
+    // SAFETY: by the contract above.
+    unsafe { imp::evict(address, len) };
+}
+
+/// Waits for the word at `address`, a multiple of 8, to arrive, and answers with some number: for measuring how long that takes. What
+/// follows by way of the number begins after it. 0 where the processor is asked for nothing.
+///
+/// To the language this is no load. The number is any number, and comes from nowhere that the language knows of, so others may store to the
+/// word meanwhile, in whatever pieces.
+///
+/// # Safety
+/// The word is mapped.
+#[inline]
+pub(crate) unsafe fn await_word(address: u64) -> u64 {
+    debug_assert!(address.is_multiple_of(8), "a word that lies in two lines");
+    // SAFETY: by the contract above.
+    unsafe { imp::await_word(address) }
 }
 
 /// Waits until every write-back this thread started has reached the persistence domain.
@@ -73,7 +95,9 @@ mod imp {
         true
     }
 
-    pub(super) fn write_back(address: u64, len: u64) {
+    /// # Safety
+    /// As of the parent's.
+    pub(super) unsafe fn write_back(address: u64, len: u64) {
         let mut line = address & !(LINE_BYTES - 1);
         let end = address + len;
         let instruction = instruction();
@@ -95,7 +119,9 @@ mod imp {
         }
     }
 
-    pub(super) fn evict(address: u64, len: u64) {
+    /// # Safety
+    /// As of the parent's.
+    pub(super) unsafe fn evict(address: u64, len: u64) {
         for line in (address & !(LINE_BYTES - 1)..address + len).step_by(LINE_BYTES as usize) {
             // SAFETY: the line holds a byte the caller says is mapped; every x86-64 has the instruction, and it changes no
             // contents.
@@ -103,6 +129,18 @@ mod imp {
         }
         // SAFETY: a barrier, of SSE2, which every x86-64 has: loads after it find the lines gone.
         unsafe { std::arch::x86_64::_mm_mfence() };
+    }
+
+    /// # Safety
+    /// As of the parent's.
+    #[inline]
+    pub(super) unsafe fn await_word(address: u64) -> u64 {
+        let number: u64;
+        // SAFETY: the caller says that the word is mapped; nothing is stored.
+        unsafe {
+            asm!("mov {}, [{}]", out(reg) number, in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        number
     }
 
     #[inline(always)]
@@ -136,7 +174,9 @@ mod imp {
         unsafe { libc::getauxval(libc::AT_HWCAP) & HWCAP_DCPOP != 0 }
     }
 
-    pub(super) fn write_back(address: u64, len: u64) {
+    /// # Safety
+    /// As of the parent's.
+    pub(super) unsafe fn write_back(address: u64, len: u64) {
         if !can_write_back() {
             return;
         }
@@ -150,12 +190,26 @@ mod imp {
         }
     }
 
-    pub(super) fn evict(address: u64, len: u64) {
+    /// # Safety
+    /// As of the parent's.
+    pub(super) unsafe fn evict(address: u64, len: u64) {
         for line in (address & !(LINE_BYTES - 1)..address + len).step_by(LINE_BYTES as usize) {
             // SAFETY: the line is mapped; Linux lets programs clean and invalidate lines by address, and no contents change.
             unsafe { asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) };
         }
         fence();
+    }
+
+    /// # Safety
+    /// As of the parent's.
+    #[inline]
+    pub(super) unsafe fn await_word(address: u64) -> u64 {
+        let number: u64;
+        // SAFETY: the caller says that the word is mapped; nothing is stored.
+        unsafe {
+            asm!("ldr {}, [{}]", out(reg) number, in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        number
     }
 
     #[inline(always)]
@@ -180,9 +234,19 @@ mod imp {
         false
     }
 
-    pub(super) fn write_back(_address: u64, _len: u64) {}
+    /// # Safety
+    /// None: it does nothing.
+    pub(super) unsafe fn write_back(_address: u64, _len: u64) {}
 
-    pub(super) fn evict(_address: u64, _len: u64) {}
+    /// # Safety
+    /// None: it does nothing.
+    pub(super) unsafe fn evict(_address: u64, _len: u64) {}
+
+    /// # Safety
+    /// None: it asks for nothing.
+    pub(super) unsafe fn await_word(_address: u64) -> u64 {
+        0
+    }
 
     pub(super) fn fetch(_line: u64) {}
 

@@ -370,7 +370,7 @@ impl Cache {
 
     /// How many times longer reads of the `fast` tier, in the [`SAMPLED_BYTES`] from `from` on, take than reads of the cache's memory. Places
     /// on either side are as near to each other: memory answers sooner to who was close by just before.
-    pub(crate) fn probe_benefit(&self, fast: &Probed<'_>, from: u64) -> f64 {
+    pub(crate) fn probe_benefit(&self, fast: &FastTier, from: u64) -> f64 {
         let memory = self.memory();
         let places = |from: u64| {
             let stride = SAMPLED_BYTES / benefit::SAMPLES as u64;
@@ -379,12 +379,11 @@ impl Cache {
         let others = places(memory.bytes() - SAMPLED_BYTES);
         // Pages of zeros that were never written are all the same one.
         others.iter().for_each(|&place| memory.write(place, 1, |byte| byte[0] = 1));
-        let sum_lines = |offset, len| memory.sum_lines(offset, len);
-        benefit::measure(fast, &places(from), &Probed { tier: memory, sum_lines: &sum_lines }, &others)
+        benefit::measure(fast, &places(from), memory, &others)
     }
 }
 
-pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, Probed, is_better_than_pages};
+pub(crate) use benefit::{BENEFIT_KEPT, BENEFIT_MIN, is_better_than_pages};
 
 /// Of the fast tier, and of the cache's last page, when the one is measured against the other.
 pub(crate) const SAMPLED_BYTES: u64 = PAGE_BYTES;

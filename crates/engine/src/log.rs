@@ -210,11 +210,6 @@ impl Log {
         self.tier.store_u32(offset, checksum);
     }
 
-    /// Reads committed bytes for the time it takes. Under a guard: see [`FastTier`]'s emulation, and `TierBytes::sum_lines`.
-    pub(crate) fn sum_lines(&self, offset: u64, len: u64) -> u64 {
-        self.tier.sum_lines(offset, len)
-    }
-
     /// The time since some fixed moment, by the store's clock. Nothing that is kept depends on it.
     fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.monotonic_ns())

@@ -3,6 +3,7 @@
 //! Owns three measurements: a random line of DRAM, writing a line back, and reading the clock. Promises to take them once in
 //! a process, in some milliseconds, and to answer with the least of a few goes, since others on the machine can only make
 //! them longer. Must not know what they are for.
+#![allow(unsafe_code)]
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -65,7 +66,8 @@ fn ring_of_lines() -> Vec<u64> {
 
 /// Nanoseconds a line, read from `start` on after all were dropped from the caches.
 fn line_ns(words: &[u64], start: &mut u64) -> f64 {
-    flush::evict(words.as_ptr() as u64, (words.len() * 8) as u64);
+    // SAFETY: the bytes of a slice.
+    unsafe { flush::evict(words.as_ptr() as u64, (words.len() * 8) as u64) };
     let begun = monotonic_ns();
     for _ in 0..STEPS {
         *start = words[*start as usize];
@@ -79,7 +81,8 @@ fn line_flush_ns(words: &mut [u64]) -> f64 {
     let words = &mut words[..STEPS * WORDS_PER_LINE];
     words.iter_mut().skip(1).step_by(WORDS_PER_LINE).for_each(|word| *word = black_box(*word + 1));
     let begun = monotonic_ns();
-    flush::write_back(words.as_ptr() as u64, (words.len() * 8) as u64);
+    // SAFETY: the bytes of a slice.
+    unsafe { flush::write_back(words.as_ptr() as u64, (words.len() * 8) as u64) };
     flush::fence();
     (monotonic_ns() - begun) as f64 / STEPS as f64
 }

@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Backing, FastTier, LINE_BYTES, Medium, PAGE_BYTES_MIN, out_of_range};
+use super::{Backing, FastTier, Medium, PAGE_BYTES_MIN, out_of_range};
 use crate::error::{DeviceError, Result};
 use crate::fault::CrashModel;
 use crate::relaxed::SharedBytes;
@@ -50,8 +50,7 @@ impl TierBytes {
     ///    range: no other thread reads or writes any byte of it until the writer has
     ///    published it by some release operation (an index slot, a queue, [`TierBytes::store_u64`] elsewhere).
     /// 2. A slice from [`TierBytes::read`] and its like is dropped before its bytes are handed to such a call again (epochs see to that).
-    /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`], [`TierBytes::store_u64`]
-    ///    and [`TierBytes::sum_lines`].
+    /// 3. A word that changes while others look at it is touched only by [`TierBytes::load_u64`] and [`TierBytes::store_u64`].
     /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that others look at, word by word. They look at them as [`SharedBytes`]
     ///    ([`TierBytes::try_view`]) and believe none of them before a checksum has been compared; a slice of such bytes, from [`TierBytes::read`] and its like or
     ///    [`SharedBytes::frozen`], nobody has.
@@ -131,23 +130,6 @@ impl TierBytes {
             Some(bytes) => bytes,
             None => out_of_range(offset, len as u64, self.bytes()),
         }
-    }
-
-    /// The first words of the cache lines from `offset` on, a multiple of 8, added up: for measuring how long so many bytes take to
-    /// arrive. Others may patch them meanwhile. Charged as a read of them all.
-    ///
-    /// # Panics
-    /// They all exist.
-    pub fn sum_lines(&self, offset: u64, len: u64) -> u64 {
-        let bytes = self.bytes();
-        if !offset.is_multiple_of(8) || offset.checked_add(len).is_none_or(|end| end > bytes) {
-            out_of_range(offset, len, bytes);
-        }
-        if let Some(emulation) = &self.emulation {
-            emulation.read(self.base.as_ptr() as u64 + offset, len);
-        }
-        let lines = (0..len / LINE_BYTES).map(|line| self.word(offset + line * LINE_BYTES));
-        lines.fold(0, |sum, word| sum.wrapping_add(u64::from_le(word.load(Ordering::Relaxed))))
     }
 
     /// Hands the `len` bytes at `offset` to `fill`, to be written in place; they hold whatever was there. The caller owns

@@ -606,9 +606,20 @@ fn only_media_with_system_calls_have_dear_flushes() {
 fn writing_back_lines_leaves_their_contents() {
     assert!(flush::can_write_back());
     let bytes: Vec<u8> = (0..1000).map(|n| n as u8).collect();
-    flush::write_back(bytes.as_ptr() as u64 + 3, 700);
+    // SAFETY: bytes of a vector.
+    unsafe { flush::write_back(bytes.as_ptr() as u64 + 3, 700) };
     flush::fence();
     assert!(bytes.iter().enumerate().all(|(n, &byte)| byte == n as u8));
+}
+
+#[test]
+#[should_panic(expected = "do not lie in a tier")]
+fn lines_that_do_not_exist_are_not_waited_for() {
+    let tier = FastTier::dram(&FastTierOptions::default()).unwrap();
+    tier.grow(MIB).unwrap();
+    tier.await_lines(0, MIB);
+    tier.await_lines(MIB - 64, 64);
+    tier.await_lines(MIB - 56, 64);
 }
 
 #[test]
@@ -627,6 +638,12 @@ fn cooled_bytes_are_read_from_the_medium_again() {
     assert!(timed() < 40_000_000, "just written: in the cache");
     tier.cool(4096, 256);
     assert!(timed() > 40_000_000);
+    // And waited for: whoever waits is charged, and has them in the cache then.
+    tier.cool(4096, 256);
+    let began = clock.monotonic_ns();
+    tier.await_lines(4096, 256);
+    assert!(clock.monotonic_ns() - began > 40_000_000);
+    assert!(timed() < 40_000_000);
     tier.cool(1 << 19, 1 << 30);
     tier.cool(1 << 30, 1);
     assert_eq!(tier.read(4096, 256), [7; 256]);

@@ -32,19 +32,11 @@ pub(crate) fn is_better_than_pages(cache_bytes: u64, used_bytes: u64, index_byte
         && cache_bytes.saturating_add(index_bytes) <= memory / 8 * 7
 }
 
-/// What is read for the time it takes.
-pub(crate) struct Probed<'t> {
-    pub(crate) tier: &'t FastTier,
-    /// Reads so many bytes from an offset on.
-    pub(crate) sum_lines: &'t dyn Fn(u64, u64) -> u64,
-}
-
-/// How many times longer reads at `places` of `fast` take than reads at `others` of `memory`. Nobody stores there meanwhile but in whole
-/// words.
+/// How many times longer reads at `places` of `fast` take than reads at `others` of `memory`.
 pub(crate) fn measure(
-    fast: &Probed<'_>,
+    fast: &FastTier,
     places: &[u64; SAMPLES],
-    memory: &Probed<'_>,
+    memory: &FastTier,
     others: &[u64; SAMPLES],
 ) -> f64 {
     let clock = Clock::system();
@@ -56,8 +48,7 @@ pub(crate) fn measure(
     on_fast as f64 / in_memory.max(1) as f64
 }
 
-fn time(clock: &Clock, probed: &Probed<'_>, places: &[u64; SAMPLES]) -> u64 {
-    let tier = probed.tier;
+fn time(clock: &Clock, tier: &FastTier, places: &[u64; SAMPLES]) -> u64 {
     places.iter().for_each(|&place| tier.cool(place, SAMPLE_BYTES));
     let zero = black_box(0u64);
     let began = clock.monotonic_ns();
@@ -66,7 +57,7 @@ fn time(clock: &Clock, probed: &Probed<'_>, places: &[u64; SAMPLES]) -> u64 {
         // The next place depends on what was read, so that no two reads overlap.
         let place = place + sum * zero;
         tier.prefetch(place, SAMPLE_BYTES);
-        sum = sum.wrapping_add((probed.sum_lines)(place, SAMPLE_BYTES));
+        sum = sum.wrapping_add(tier.await_lines(place, SAMPLE_BYTES));
     }
     black_box(sum);
     clock.monotonic_ns() - began
@@ -97,12 +88,7 @@ mod tests {
         let places = std::array::from_fn(|i| i as u64 * 40_000 / 8 * 8);
         let others = std::array::from_fn(|i| i as u64 * 8_192);
         let (memory, fast) = (dram(), dram());
-        let benefit = |fast: &TierBytes| {
-            let fast_lines = |offset, len| fast.sum_lines(offset, len);
-            let lines = |offset, len| memory.sum_lines(offset, len);
-            let fast = Probed { tier: fast, sum_lines: &fast_lines };
-            measure(&fast, &places, &Probed { tier: &memory, sum_lines: &lines }, &others)
-        };
+        let benefit = |fast: &TierBytes| measure(fast, &places, &memory, &others);
         assert!(benefit(&slow) > BENEFIT_MIN);
         // One of a few: a busy machine may spoil one.
         let alike = |_| benefit(&fast) < BENEFIT_MIN;

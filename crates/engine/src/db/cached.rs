@@ -32,8 +32,8 @@ use super::disk_waits::DiskWaits;
 use super::engine::TableShared;
 use super::read::{Bodies, GROUP};
 use crate::cache::{
-    BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Probed, Request, SAMPLED_BYTES,
-    TICKS_PER_SECOND, is_better_than_pages,
+    BENEFIT_KEPT, BENEFIT_MIN, Cache, CacheState, EvictionStep, Request, SAMPLED_BYTES, TICKS_PER_SECOND,
+    is_better_than_pages,
 };
 use crate::epoch::{Epoch, Guard};
 use crate::index::{LogSlot, NodeArena, Slot, Tag};
@@ -224,9 +224,7 @@ impl CacheWorker<'_> {
         // What is committed is written again only after its segment was freed. That waits for this guard, unless gc was at it before.
         let _guard = self.epoch.pin();
         let from = self.sampled_place(state)?;
-        let sum_lines = |offset, len| self.log.sum_lines(offset, len);
-        let fast = Probed { tier: self.log.tier(), sum_lines: &sum_lines };
-        let benefit = self.cache.probe_benefit(&fast, from);
+        let benefit = self.cache.probe_benefit(self.log.tier(), from);
         self.cache.numbers.benefit_percent.store((benefit * 100.0) as u64, Ordering::Relaxed);
         Some(benefit >= if state.beneficial { BENEFIT_KEPT } else { BENEFIT_MIN })
     }
