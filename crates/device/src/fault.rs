@@ -496,14 +496,18 @@ impl CrashSim {
         self.record().faults = Faults::default();
     }
 
-    /// Flips the bits `xor` of the byte at `offset`, at rest and in the present view. Nothing happens beyond the end. No
-    /// one may be reading the byte meanwhile.
-    pub fn corrupt(&self, offset: u64, xor: u8) {
+    /// Flips the bits `xor` of the byte at `offset`, at rest and in the present view, under the tier that is open. Nothing happens beyond the
+    /// end. Of what a crash leaves, [`Image::corrupt`] flips bits.
+    ///
+    /// # Safety
+    /// Nobody reads or stores the byte meanwhile, and nobody holds a slice that it is in: it is stored to as by
+    /// [`TierBytes::write`](crate::TierBytes::write), and not by who promised to keep its rules.
+    pub unsafe fn corrupt(&self, offset: u64, xor: u8) {
         let mut record = self.record();
         if offset >= record.bytes {
             return;
         }
-        // SAFETY: below the grown length, so mapped; the caller keeps others away from the byte.
+        // SAFETY: below the grown length, so mapped; by the contract above nobody else is at the byte.
         let byte = unsafe {
             let byte = self.mapping().base().add(offset as usize).as_ptr();
             *byte ^= xor;

@@ -29,3 +29,10 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     //    them out altogether, as gc, sweeps and backups do. Records are held as `SharedBytes`, so that no slice outlives a look.
     Ok(unsafe { TierBytes::new(tier) }?)
 }
+
+/// Flips bits of a byte under an open store, as a decayed medium would: for a test, on the thread that alone uses the store.
+#[cfg(test)]
+pub(crate) fn rot(medium: &hedgerow_device::CrashSim, offset: u64, xor: u8) {
+    // SAFETY: that thread is here. The store has no loops of its own (`Options::background` is off), and a test holds no row or record meanwhile.
+    unsafe { medium.corrupt(offset, xor) };
+}

@@ -243,7 +243,8 @@ fn a_process_kill_is_always_what_the_process_saw() {
                     tier = FastTier::simulated(&sim_now).into_bytes();
                 }
                 2 if step % 10 == 0 => tier.grow(tier.bytes() + 4096).unwrap(),
-                3 => sim_now.corrupt(offset, 0x10),
+                // SAFETY: on the one thread, and no slice is held.
+                3 => unsafe { sim_now.corrupt(offset, 0x10) },
                 4 => tier.store_u64(offset - offset % 8, step),
                 _ => put(&tier, offset, &vec![step as u8; random.below(300) as usize]),
             }
@@ -441,9 +442,10 @@ fn corruption_is_seen_at_once_and_by_every_crash() {
         put(&tier, 0, b"abcdef");
         tier.persist(0, 3).unwrap();
         put(&tier, 200, b"pending");
-        sim.corrupt(1, 0x20);
-        sim.corrupt(200, 0x20);
-        sim.corrupt(u64::MAX, 1);
+        for (offset, xor) in [(1, 0x20), (200, 0x20), (u64::MAX, 1)] {
+            // SAFETY: on the one thread, and no slice is held.
+            unsafe { sim.corrupt(offset, xor) };
+        }
         assert_eq!((tier.read(0, 3), tier.read(200, 7)), (b"aBc".as_slice(), b"Pending".as_slice()));
         for kind in Survivors::EACH {
             let image = crash(&sim, kind);

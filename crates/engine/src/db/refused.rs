@@ -19,7 +19,7 @@ mod names {
 mod borrows {
     use std::sync::Arc;
 
-    use hedgerow_device::{FastTier, TierBytes};
+    use hedgerow_device::{CrashSim, FastTier, TierBytes};
 
     use super::super::engine::{Engine, TableShared};
     use super::super::read::ReadView;
@@ -104,6 +104,11 @@ mod borrows {
     /// The bytes of a tier without the promise to keep their rules (`tier.rs` gives it once).
     fn bytes_without_a_promise(tier: Arc<FastTier>) -> Option<TierBytes> {
         TierBytes::new(tier).ok() //~ E0133
+    }
+
+    /// It may lie under a slice of whoever has the bytes.
+    fn a_byte_that_rots_under_an_open_store(medium: &CrashSim) {
+        medium.corrupt(0, 1); //~ E0133
     }
 }
 

@@ -313,7 +313,7 @@ mod tests {
         let (sim, db, table) = of_rows(20, &Clock::manual(1_000));
         let slot = table.shared().levels.locate(&[5], &db.engine.epoch.pin()).and_then(|slot| slot.in_log());
         // The key is under the checksum of the prefix, which is looked at with every row.
-        sim.corrupt(slot.unwrap().offset() + 8, 0x10);
+        crate::tier::rot(&sim, slot.unwrap().offset() + 8, 0x10);
         let mut scan = table.scan();
         let before: Vec<u8> = scan
             .by_ref()

@@ -110,7 +110,7 @@ fn a_corrupted_segment_is_quarantined_and_the_others_are_freed() {
     (0..66u8).filter(|&i| i != 50).for_each(|i| put(&flat, &[b'f', 2, i], b"small"));
     let spoiled = [b'f', 2, 50];
     let offset = place(&flat, &spoiled);
-    sim.corrupt(offset + 8_000, 0x10);
+    crate::tier::rot(&sim, offset + 8_000, 0x10);
     let engine = flat.engine();
     assert_eq!(engine.choose(Need::Now).victims[0], (offset >> 20) as u32, "the spoiled one ranks first");
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
@@ -145,7 +145,7 @@ fn a_victim_corrupted_while_a_snapshot_holds_it_is_freed() {
     empty(&flat, 1);
     put(&flat, b"later", b"x");
     assert_eq!(db.collect().unwrap(), 0, "the snapshot needs it");
-    sim.corrupt(offset + 8_000, 0x10);
+    crate::tier::rot(&sim, offset + 8_000, 0x10);
     drop(snapshot);
     assert_eq!(db.collect().unwrap(), 1);
     assert_eq!(flat.scan().count(), 67);
@@ -238,7 +238,7 @@ fn the_sweeper_passes_over_a_corrupted_row() {
     for i in 0..3u8 {
         flat.put_expiring(&[i], &[("value", Value::Bytes(&[i; 300]))], Expiry::at_unix_ms(500)).unwrap();
     }
-    sim.corrupt(place(&flat, &[1]) + 20, 0x10);
+    crate::tier::rot(&sim, place(&flat, &[1]) + 20, 0x10);
     let mut pass = crate::db::shared_table::expiring::Pass::default();
     flat.engine().sweep(flat.shared(), &mut pass).unwrap();
     assert_eq!(db.metrics().expired, 2);

@@ -12,6 +12,7 @@ use hedgerow_sim::{Call, Effect, FORMATS, History, Scratch, rounds};
 use crate::concurrency::{
     ACCOUNTS, EACH, KEYS, Recorder, StopAtEnd, account, db_with, key_of, registers, transfer,
 };
+use crate::rot::rot;
 
 /// Of a store of the newest version; one of those in memory is of the oldest.
 pub(crate) fn options() -> Options {
@@ -375,7 +376,7 @@ fn a_damaged_record_is_reported_and_not_copied() {
     let mut found = 0;
     // In the segment of rows: that of deltas may be gone.
     for at in (5_001..5_100).step_by(11).map(|at| (1 << 20) + at) {
-        sim.corrupt(at, 0x10);
+        rot(&sim, at, 0x10);
         match db.backup(scratch.join("to")) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupted);
@@ -387,7 +388,7 @@ fn a_damaged_record_is_reported_and_not_copied() {
             // Bytes that mean nothing fill records up.
             Ok(_) => std::fs::remove_dir_all(scratch.join("to")).unwrap(),
         }
-        sim.corrupt(at, 0x10);
+        rot(&sim, at, 0x10);
     }
     assert!(found > 5, "{found} of 9");
     table.put(b"more", &row! { body: b"x" }).unwrap();

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hedgerow::{Batch, Db, ErrorKind, Expiry, Options, Row, Schema, Type, Value, row};
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Image};
 
+use crate::rot::rot;
+
 const SEGMENT_BYTES: u64 = 1 << 20;
 const TABLES: [&str; 3] = ["users", "open", "flat"];
 
@@ -204,7 +206,7 @@ fn a_flip_under_an_open_store_is_told_by_the_read() {
     let image = sim.process_kill();
     let (mut refused, mut intact) = (0, 0);
     for offset in places(&image).into_iter().filter(|offset| *offset >= SEGMENT_BYTES).step_by(7) {
-        sim.corrupt(offset, 0x40);
+        rot(&sim, offset, 0x40);
         match dump(&db) {
             Ok(found) => {
                 assert!(same(&found, &wanted), "wrong data after flipping byte {offset}");
@@ -215,7 +217,7 @@ fn a_flip_under_an_open_store_is_told_by_the_read() {
                 refused += 1;
             }
         }
-        sim.corrupt(offset, 0x40);
+        rot(&sim, offset, 0x40);
     }
     println!("{refused} refused, {intact} intact");
     assert!(refused > 100);
@@ -243,7 +245,7 @@ fn a_flip_where_reads_do_not_verify_is_no_panic() {
     for offset in places(&sim.process_kill()).into_iter().filter(|offset| *offset >= SEGMENT_BYTES).step_by(3)
     {
         for xor in [1, 0x80] {
-            sim.corrupt(offset, xor);
+            rot(&sim, offset, xor);
             match catch_unwind(AssertUnwindSafe(read)) {
                 Err(_) => panic!("a panic: byte {offset} ^ {xor:#x}"),
                 Ok(Ok(())) => {}
@@ -253,7 +255,7 @@ fn a_flip_where_reads_do_not_verify_is_no_panic() {
                     refused += 1;
                 }
             }
-            sim.corrupt(offset, xor);
+            rot(&sim, offset, xor);
         }
     }
     println!("{refused} refused");

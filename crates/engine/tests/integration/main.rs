@@ -23,6 +23,7 @@ mod model;
 mod pairs;
 mod reclaim;
 mod reopen;
+mod rot;
 mod slow_medium;
 mod small;
 mod tear;

@@ -9,6 +9,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Ra
 use hedgerow_sim::{eventually, rounds};
 
 use crate::concurrency::StopAtEnd;
+use crate::rot::rot;
 
 const SEGMENT: u64 = 1 << 20;
 
@@ -157,7 +158,7 @@ fn a_spoiled_record_does_not_end_a_collection() {
     let flat = db.create_table("flat", Schema::flat()).unwrap();
     fill(&flat, 1);
     empty(&flat, 1);
-    sim.corrupt(SEGMENT + 50 * 16_300 + 8_000, 0x10);
+    rot(&sim, SEGMENT + 50 * 16_300 + 8_000, 0x10);
     let spoiled = (40..60).find(|&i| flat.get(&[b'f', 1, i]).is_err()).unwrap();
     assert_eq!(db.collect().unwrap_err().kind(), ErrorKind::Corrupted);
     for i in spoiled + 1..66 {

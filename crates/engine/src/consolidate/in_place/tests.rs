@@ -276,7 +276,7 @@ fn corruption_is_not_hidden_where_reads_do_not_verify() {
     let db = open_with(&sim, unverified()).unwrap();
     let table = table_of(&db);
     table.engine().log.checkpoint().unwrap();
-    sim.corrupt(body_of(&table) + OTHER, 0x20);
+    crate::tier::rot(&sim, body_of(&table) + OTHER, 0x20);
     let error = open_with(&CrashSim::from_image(&sim.process_kill()), unverified()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupted, "opening");
     table.get(KEY).unwrap();

@@ -77,7 +77,7 @@ fn a_partial_read_stops_at_the_delta_that_names_its_field() {
         [(|_| {}, Ok(value(7, 1).to_vec())), (off, Err(ErrorKind::Corrupted))];
     for (switch, found) in cases {
         let (sim, _db, table) = open(without(switch));
-        sim.corrupt(places(&table).0 + 8, 0x10);
+        crate::tier::rot(&sim, places(&table).0 + 8, 0x10);
         assert_eq!(read(&table, 7), found);
         assert_eq!(read(&table, 0), Err(ErrorKind::Corrupted));
     }
@@ -92,7 +92,7 @@ fn a_field_at_a_constant_offset_needs_none_before_it() {
     for (switch, found) in cases {
         let (sim, _db, table) = open(without(switch));
         // In the second field.
-        sim.corrupt(places(&table).1 + 150, 0x10);
+        crate::tier::rot(&sim, places(&table).1 + 150, 0x10);
         assert_eq!(read(&table, 9), found);
         assert_eq!(read(&table, 1), Err(ErrorKind::Corrupted));
         assert_eq!(read(&table, 7), Ok(value(7, 1).to_vec()), "from its delta");

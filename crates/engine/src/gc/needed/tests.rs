@@ -141,7 +141,7 @@ fn a_corrupted_version_gives_up_no_other_segment() {
         (0..20).for_each(|i| put(&table, 1_000 + (n * 20 + i) % 1_000, n, 3_300).unwrap());
         places.push(place(&table, hot));
     }
-    sim.corrupt(places[30] + 8, 0x10);
+    crate::tier::rot(&sim, places[30] + 8, 0x10);
     let collect = || (0..20).filter_map(|_| db.collect().ok()).sum::<usize>();
     assert!(collect() >= 8, "what was obsolete before the snapshot");
     drop(snapshot);
