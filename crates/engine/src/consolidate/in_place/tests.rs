@@ -5,6 +5,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 use super::*;
 use crate::db::fixture::options;
 use crate::index::Slot;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Db, ErrorKind, Options, Schema, Table, Type, Value};
 
 const KEY: &[u8] = b"key";
@@ -126,6 +127,31 @@ fn a_row_is_read_at_every_step_of_a_merge() {
         check(&table);
         db.check_counts().unwrap();
     }
+}
+
+/// No reader has a slice of what a merge stores to: miri tells where one has, even if nothing but the same values is stored.
+#[test]
+fn a_row_is_read_while_it_is_merged() {
+    const ROUNDS: usize = if cfg!(miri) { 2 } else { 2_000 };
+    let sim = sim();
+    let db = open(&sim);
+    let table = table_of(&db);
+    let (checksums, fields) = writes_of(&table);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let log = &table.engine().log;
+            for _ in 0..ROUNDS {
+                checksums.iter().for_each(|(at, checksum)| log.patch_checksum(*at, u32_at(checksum, 0)));
+                fields.iter().for_each(|(at, bytes)| log.patch_row(*at, bytes));
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        while !is_over.load(Ordering::Acquire) {
+            check(&table);
+        }
+    });
+    check(&table);
 }
 
 #[test]
