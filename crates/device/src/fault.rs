@@ -332,9 +332,9 @@ impl CrashSim {
             // One call takes the page faults that the copies below would take one by one.
             mapping.populate(0, mapped);
         }
-        for (offset, page) in view.filled() {
+        for (offset, page) in view.filled().take_while(|(offset, _)| *offset < bytes) {
             let len = page.len().min((bytes.saturating_sub(offset)) as usize);
-            // SAFETY: below `bytes`, which was just mapped, and no one else knows the mapping yet.
+            // SAFETY: it begins and ends below `bytes`, which was just mapped, and no one else knows the mapping yet.
             unsafe {
                 let target = mapping.base().add(offset as usize).as_ptr();
                 std::ptr::copy_nonoverlapping(page.as_ptr(), target, len);

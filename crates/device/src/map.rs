@@ -98,7 +98,8 @@ impl Mapping {
         let whole_bytes = bytes + BASE_ALIGN;
         let whole = pages::reserve(whole_bytes, Access::None)?;
         let skip = whole.as_ptr().align_offset(BASE_ALIGN);
-        // SAFETY: skip < BASE_ALIGN, and the mapping is BASE_ALIGN longer than `bytes`.
+        assert!(skip < BASE_ALIGN, "an address can be rounded up");
+        // SAFETY: skip < BASE_ALIGN, checked above, and the mapping is BASE_ALIGN longer than `bytes`.
         let base = unsafe { whole.add(skip) };
         let (reads_ahead, is_leased) = (AtomicBool::new(true), AtomicBool::new(false));
         Ok(Mapping { whole, whole_bytes, base, bytes, reads_ahead, is_leased })
@@ -206,10 +207,15 @@ impl Mapping {
         unsafe { pages::make_accessible(start, bytes) }
     }
 
-    /// Gives the memory of `from..to`, mapped by [`Mapping::map_memory`], back; it reads as zeros from now on.
+    /// Gives the memory of `from..to`, mapped by [`Mapping::map_memory`], back; it reads as zeros from now on. False, and nothing happens, where
+    /// those are no whole pages: the kernel would take the rest of the last one as well.
     pub(crate) fn release_memory(&self, from: u64, to: u64) -> bool {
+        if !from.is_multiple_of(page_bytes()) || !to.is_multiple_of(page_bytes()) {
+            return false;
+        }
         let (start, bytes) = self.at(from, to);
-        // SAFETY: private memory of our own reservation, which nobody refers to (the caller owns the range).
+        // SAFETY: private memory of our own reservation, which nobody refers to: the caller owns the range (rule 1 of `TierBytes::new`), and no
+        // byte of a page beside it goes, by the check above.
         unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED).is_ok() }
     }
 

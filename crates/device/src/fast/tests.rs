@@ -288,6 +288,18 @@ fn what_is_released_is_zero_and_takes_no_room() {
     }
 }
 
+/// Memory is given back by the page: of half a page nothing is, or what lies beside it would go.
+#[test]
+fn memory_beside_what_is_released_stays() {
+    let tier = FastTier::dram(&FastTierOptions::default()).unwrap().into_bytes();
+    tier.grow(MIB).unwrap();
+    put(&tier, 0, &[7; 1 << 20]);
+    assert!(!tier.release(0, 100) && !tier.release(100, MIB));
+    assert_eq!(tier.read(0, MIB as usize), [7; 1 << 20]);
+    assert!(tier.release(MIB / 2, u64::MAX), "up to the end, which is that of a page");
+    assert_eq!(tier.read(MIB / 2 - 1, 2), [7, 0]);
+}
+
 #[test]
 fn a_simulated_disk_refuses_and_finds_stores_to_what_it_got_back() {
     let sim = CrashSim::new(CrashModel::Pages, 1 << 40);
