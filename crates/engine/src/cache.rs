@@ -211,10 +211,10 @@ impl Cache {
         self.memory.as_ref().expect("a cached slot was made by a cache with memory")
     }
 
-    /// The slot that leads to a key's records in the log: itself, unless its row is cached. Under a guard pinned before
-    /// `slot` was read.
+    /// The slot that leads to a key's records in the log: itself, unless its row is cached. The guard was pinned before `slot` was read: its
+    /// entry is still that of the key.
     #[inline]
-    pub(crate) fn log_slot(&self, slot: Slot) -> LogSlot {
+    pub(crate) fn log_slot(&self, slot: Slot, _guard: &Guard<'_>) -> LogSlot {
         match slot.leads_to() {
             SlotTarget::Log(slot) => slot,
             SlotTarget::Cache(place) => self.log_slot_at(place).with_older_versions(slot.older_versions()),

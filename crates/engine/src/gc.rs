@@ -346,7 +346,8 @@ impl Engine {
             };
             let mut wanted = [None; GROUP];
             for ((wanted, slot), record) in wanted.iter_mut().zip(found).zip(records) {
-                *wanted = slot.map(|slot| self.cache.log_slot(slot)).filter(|slot| leads_to(slot, record));
+                *wanted =
+                    slot.map(|slot| self.cache.log_slot(slot, &guard)).filter(|slot| leads_to(slot, record));
             }
             prefetch_chains(guard.view(), wanted);
         }
@@ -362,7 +363,7 @@ impl Engine {
     ) -> Result<Option<u64>> {
         let guard = self.log.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(Some(0)) };
-        let slot = self.cache.log_slot(slot);
+        let slot = self.cache.log_slot(slot, &guard);
         if slot.tag() == Tag::Delta {
             return self.merge_chain(table, record, (slot, guard.view()), claim);
         }

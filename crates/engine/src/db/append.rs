@@ -190,7 +190,7 @@ impl Engine {
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
         let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
-            let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot)));
+            let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot, guard)));
             if let Some(place) = now.and_then(Slot::in_cache)
                 && decision != Decision::Keep
             {

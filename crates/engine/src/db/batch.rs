@@ -507,7 +507,7 @@ impl Engine {
                 // After the slots, so that it knows the version of every record that they lead to.
                 let schema = table.schema.load();
                 for ((write, found), key) in group.iter().zip(found).zip(keys) {
-                    let old = found.slot.map(|slot| self.cache.log_slot(slot));
+                    let old = found.slot.map(|slot| self.cache.log_slot(slot, view.guard()));
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         check_at_hand(view.log(), &self.disk_waits, *chain)?;
                     }
@@ -626,6 +626,7 @@ impl Engine {
         (view, slot, now_ms): (&ReadView<'_>, Option<Slot>, u64),
         made: &mut Vec<u8>,
     ) -> Result<Option<(Draft, EncodedBody<'b>)>> {
+        let log_slot = |slot| self.cache.log_slot(slot, view.guard());
         let from = made.len();
         let draft = match &write.op {
             Op::Delete => {
@@ -652,7 +653,7 @@ impl Engine {
                 self.counters.add(Count::Update);
                 let body = staged.body(write, fields, schema);
                 let goes_unseen = |bytes| {
-                    let old = slot.map(|slot| self.cache.log_slot(slot));
+                    let old = slot.map(log_slot);
                     *expiry == RowExpiry::Keep && old.is_some_and(|old| self.takes_delta_unseen(*old, bytes))
                 };
                 match body {
@@ -667,7 +668,7 @@ impl Engine {
                     delta_draft(schema, None, made.len() - from)
                 } else {
                     let row = view.row_as_of(schema, slot, || now_ms)?;
-                    self.with_delta(schema, (slot, row, now_ms), (made, from), *expiry)?
+                    self.with_delta(schema, (slot.map(log_slot), row, now_ms), (made, from), *expiry)?
                 }
             }
             Op::Expire(at_ms) => {
@@ -675,7 +676,7 @@ impl Engine {
                 let Some(row) = view.row_as_of(schema, slot, || now_ms)? else { return Ok(None) };
                 let expiry = RowExpiry::SetOfOld(*at_ms);
                 made.extend(EMPTY_DELTA);
-                self.with_delta(schema, (slot, Some(row), now_ms), (made, from), expiry)?
+                self.with_delta(schema, (slot.map(log_slot), Some(row), now_ms), (made, from), expiry)?
             }
         };
         Ok(Some((draft, EncodedBody::Made(from..made.len()))))
@@ -711,12 +712,12 @@ impl Engine {
     fn with_delta(
         &self,
         schema: &Arc<TableSchema>,
-        (slot, row, now_ms): (Option<Slot>, Option<RowRef<'_>>, u64),
+        (slot, row, now_ms): (Option<LogSlot>, Option<RowRef<'_>>, u64),
         (bodies, from): (&mut Vec<u8>, usize),
         expiry: RowExpiry,
     ) -> Result<Draft> {
         let bytes = bodies.len() - from;
-        if self.takes_delta(slot.map(|slot| self.cache.log_slot(slot)), row.as_ref(), bytes)? {
+        if self.takes_delta(slot, row.as_ref(), bytes)? {
             return Ok(delta_draft(schema, delta_expiry(expiry), bytes));
         }
         let delta = bodies.split_off(from);

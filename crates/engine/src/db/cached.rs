@@ -462,7 +462,7 @@ impl CacheWorker<'_> {
         let Ok(record) = self.cache.owner(place) else { return false };
         let guard = self.epoch.pin();
         let replaced = table.levels.replace(record.key(), &guard, |now| {
-            (now.in_cache() == Some(place)).then(|| self.cache.log_slot(now).into())
+            (now.in_cache() == Some(place)).then(|| self.cache.log_slot(now, &guard).into())
         });
         let evicted = matches!(replaced, Ok(Some(_)));
         if evicted {

@@ -135,7 +135,7 @@ impl Engine {
             let mut found = [None; GROUP];
             let guard = self.epoch.pin();
             table.levels.locate_many(&keys, &guard, &mut found);
-            let slots = found.map(|slot| slot.map(|slot| self.cache.log_slot(slot)));
+            let slots = found.map(|slot| slot.map(|slot| self.cache.log_slot(slot, &guard)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
             let appender = self.log.appender();
             for (record, slot) in records.iter().zip(slots) {

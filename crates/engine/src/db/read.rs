@@ -261,7 +261,8 @@ impl Engine {
     ) -> Result<Option<Slot>> {
         match (slot, before) {
             (Some(slot), Some(sequence)) => {
-                Ok(version_before(view.log(), self.cache.log_slot(slot), sequence)?.map(Slot::from))
+                Ok(version_before(view.log(), self.cache.log_slot(slot, view.guard()), sequence)?
+                    .map(Slot::from))
             }
             _ => Ok(slot),
         }

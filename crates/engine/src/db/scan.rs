@@ -235,7 +235,8 @@ impl Scan {
             let version = match before {
                 None => Some(slot),
                 Some(sequence) => {
-                    version_before(view.log(), engine.cache.log_slot(slot), sequence)?.map(Slot::from)
+                    version_before(view.log(), engine.cache.log_slot(slot, view.guard()), sequence)?
+                        .map(Slot::from)
                 }
             };
             let Some(row) = view.row_at(&schema, version)? else { continue };

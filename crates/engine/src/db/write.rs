@@ -372,7 +372,7 @@ impl Engine {
     #[cold]
     fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
         let guard = self.log.pin();
-        let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot));
+        let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot, &guard));
         match found.filter(|slot| slot.tag() == Tag::Delta) {
             Some(slot) => check_at_hand(guard.view(), &self.disk_waits, *slot),
             None => Ok(()),
@@ -509,7 +509,7 @@ impl Engine {
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
                 let row = view.row_at(&schema, found)?;
-                let slot = found.map(|slot| self.cache.log_slot(slot));
+                let slot = found.map(|slot| self.cache.log_slot(slot, view.guard()));
                 decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
             })?;
             match step {

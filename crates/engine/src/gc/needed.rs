@@ -96,7 +96,7 @@ impl Engine {
         let guard = self.log.pin();
         // What left the index is found by nobody.
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(None) };
-        let slot = self.cache.log_slot(slot);
+        let slot = self.cache.log_slot(slot, &guard);
         if slot.offset() == record.offset() && record.kind() == RecordKind::Row {
             // Its copy is found in its place.
             return Ok(None);

@@ -68,7 +68,7 @@ fn a_row_that_was_read_is_cached_and_reads_the_same() {
     let engine = table.engine();
     let guard = engine.log.pin();
     let cached = table.shared().levels.locate(b"k", &guard).unwrap();
-    assert_eq!(*engine.cache.log_slot(cached), log_slot);
+    assert_eq!(*engine.cache.log_slot(cached, &guard), log_slot);
     assert_eq!((cached.depth(), cached.expires()), (2, false));
     drop(guard);
     let metrics = db.metrics();
@@ -116,7 +116,7 @@ fn every_write_replaces_the_cached_row() {
             "merge",
             |_, t| {
                 let (engine, guard) = (t.engine(), t.engine().log.pin());
-                let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap());
+                let log_slot = engine.cache.log_slot(t.shared().levels.locate(b"k", &guard).unwrap(), &guard);
                 let chain = Chain::of(guard.view(), log_slot).unwrap();
                 assert!(
                     engine
@@ -222,12 +222,12 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     cache(&db, &table, b"k");
     let (engine, guard) = (table.engine(), table.engine().log.pin());
     let levels = &table.shared().levels;
-    assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap()).older_versions(), 2);
+    assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap(), &guard).older_versions(), 2);
     let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
     let cached = levels.locate(b"k", &guard).unwrap();
     assert_eq!(fewer, Some(cached));
     assert!(cached.is_cached());
-    assert_eq!(engine.cache.log_slot(cached).older_versions(), 1);
+    assert_eq!(engine.cache.log_slot(cached, &guard).older_versions(), 1);
     let mut state = engine.cache.state.lock();
     assert!(engine.cache_worker().evict(&mut state, table.shared(), cached.in_cache().unwrap()));
     assert_eq!(levels.locate(b"k", &guard).unwrap().older_versions(), 1);
@@ -319,7 +319,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         let row = view.row_at(&schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
-        assert_eq!(engine.cache.log_slot(found.unwrap()).tag(), Tag::Row);
+        assert_eq!(engine.cache.log_slot(found.unwrap(), view.guard()).tag(), Tag::Row);
         drop(row);
         drop(view);
         rounds(&db);

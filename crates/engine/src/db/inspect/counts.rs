@@ -119,7 +119,7 @@ impl CountsCheck<'_> {
         each_slot(
             |cursor, batch| table.levels.next_rows(cursor, STEP, &guard, batch),
             |key, slot| {
-                let slot = self.cache.log_slot(slot);
+                let slot = self.cache.log_slot(slot, &guard);
                 mixed += u64::from(slot.tag() == Tag::Tombstone);
                 expiring += u64::from(slot.expires());
                 let records = keys.remove(key).unwrap_or(0);
