@@ -123,7 +123,7 @@ impl Steps {
                     false => self.start(job, &mut ended),
                 }
             }
-            if !self.exchange(&mut ended) {
+            if !self.exchange(&mut ended, answers.is_stopping()) {
                 // The loop is about to do the commands that have it.
                 answers.wait(ROOM_WAIT);
             }
@@ -181,19 +181,23 @@ impl Steps {
     }
 
     /// How much may be got now. The rows at hand are those of attempts that are here, and of commands that the loop is about to do, which then lets go of them. The first of
-    /// those that are here goes on once it waits for no others than these: else all might wait for each other.
-    fn room(&self) -> FetchRoom {
+    /// those that are here goes on once it waits for no others than these: else all might wait for each other. So it does while the server stops: what the
+    /// loop has it keeps then.
+    fn room(&self, is_stopping: bool) -> FetchRoom {
         let here = self.begun.iter().chain(&self.slow).map(|job| job.attempt.transaction.bytes_at_hand());
         let all = self.db.bytes_at_hand();
-        FetchRoom { bytes: self.bytes_max.saturating_sub(all), first_goes: all <= here.sum::<usize>() }
+        FetchRoom {
+            bytes: self.bytes_max.saturating_sub(all),
+            first_goes: is_stopping || all <= here.sum::<usize>(),
+        }
     }
 
     /// Goes on with all that have begun, as far as there is room. False if there was none for any of them.
-    fn exchange(&mut self, ended: &mut Vec<Advanced>) -> bool {
+    fn exchange(&mut self, ended: &mut Vec<Advanced>, is_stopping: bool) -> bool {
         if self.begun.is_empty() {
             return true;
         }
-        let (room, before) = (self.room(), ended.len());
+        let (room, before) = (self.room(is_stopping), ended.len());
         let mut attempts: Vec<&mut Transaction> =
             self.begun.iter_mut().map(|job| &mut job.attempt.transaction).collect();
         let results = Transaction::advance_within(&mut *self.session, &mut attempts, room);

@@ -359,7 +359,8 @@ impl Server {
             Ended::Conflict => attempt.restart(),
             Ended::Failed(failure) => attempt.fail(failure),
         }
-        session.attempt = Some(attempt);
+        // A client that is closing gives no more commands, and may take its time over the replies: it keeps nobody waiting for room.
+        session.attempt = Some(attempt).filter(|_| !session.is_closing);
     }
 
     /// Why the command that is given again can not be done, if that was found out meanwhile: a transaction is over with it. INFO looks for

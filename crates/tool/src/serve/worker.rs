@@ -67,6 +67,11 @@ impl<Q> Answers<'_, Q> {
         self.channel.with(|state| access(&mut state.queue))
     }
 
+    /// Whether the loop waits for the worker to end, and does nothing else meanwhile.
+    pub fn is_stopping(&self) -> bool {
+        self.channel.with(|state| state.stopping)
+    }
+
     /// Waits for a request, or so long.
     pub fn wait(&self, most: Duration) {
         let state = self.channel.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -452,3 +452,32 @@ fn what_is_fetched_for_all_commands_is_bounded() {
     assert!(client.run(&format!("EXISTS {}", many.join(" "))).contains("more than 256 MiB"));
     assert_eq!(client.run(&format!("EXISTS {}", many[..100].join(" "))), "100");
 }
+
+/// What was fetched for commands that are not done any more, as the server stops, is not waited for.
+#[test]
+fn a_server_that_stops_waits_for_no_room() {
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &["--client-bytes-max", "8mb"]);
+    let value = vec![b'v'; 900_000];
+    let mut setter = server.client();
+    for at in 0..20 {
+        assert_eq!(setter.run_words(&[b"SET", format!("k{at}").as_bytes(), &value]), "OK");
+    }
+    let mut clients: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        (0..20).for_each(|_| client.send(&[b"APPEND", format!("k{at}").as_bytes(), b"+"]));
+    }
+    assert_eq!(clients[0].reply(), "900001");
+    server.stop();
+    let mut answered = vec![1; 20];
+    for (client, answered) in clients.iter_mut().zip(&mut answered) {
+        while let Some(reply) = client.try_reply() {
+            *answered += reply.parse::<usize>().map(|_| 1).unwrap();
+        }
+    }
+    answered[1..].iter_mut().for_each(|answered| *answered -= 1);
+    let other = Server::start_over_pairs(&backend, &clock(), &[]);
+    for (at, answered) in answered.into_iter().enumerate() {
+        assert_eq!(other.client().run(&format!("STRLEN k{at}")), (900_000 + answered).to_string(), "k{at}");
+    }
+}
