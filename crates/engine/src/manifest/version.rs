@@ -1,0 +1,199 @@
+//! Which sorted tables count, and for which keys.
+//!
+//! Owns [`SstVersion`]: runs, newest first, each of ranges in the order of their keys, and [`SstChange`], how one version becomes the next. Promises that the ranges of a run do
+//! not overlap, and that an operation which does not fit is refused. Must not know files, nor how a version is kept.
+//!
+//! A run is named by a number that rises: of two runs the one with the higher number is newer, and what it says of a key counts. Merging runs puts
+//! ranges into the oldest of them and takes from all of them what was merged, in one edit.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::{Error, Result};
+
+/// A part of a sorted table that counts: a file, and the least and the greatest key of it (composite, both included).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileRange {
+    pub(crate) number: u64,
+    pub(crate) keys: [Box<[u8]>; 2],
+}
+
+/// One step from a version to the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SstChange {
+    /// The range counts, in the run of this number. The file may have ranges elsewhere.
+    Add { run: u64, range: FileRange },
+    /// No range of this run which is of this file counts any more.
+    Remove { run: u64, number: u64 },
+    /// Files and runs get these numbers next.
+    Next { number: u64, run: u64 },
+    /// Every record with a sequence up to this one was durable in the log: an older log is not the log of these files.
+    Watermark { sequence: u64 },
+}
+
+/// The ranges of a run, by their least keys.
+type Run = BTreeMap<Box<[u8]>, FileRange>;
+
+/// What counts at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SstVersion {
+    runs: BTreeMap<u64, Run>,
+    pub(crate) next_number: u64,
+    pub(crate) next_run: u64,
+    pub(crate) watermark: u64,
+}
+
+impl SstVersion {
+    /// The runs, newest first, and their ranges in the order of keys.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = &FileRange>)> {
+        self.runs.iter().rev().map(|(&run, ranges)| (run, ranges.values()))
+    }
+
+    /// Whether any range of the file counts.
+    pub(crate) fn has_file(&self, number: u64) -> bool {
+        self.runs.values().flat_map(BTreeMap::values).any(|range| range.number == number)
+    }
+
+    /// The version after these operations, all of them or none.
+    pub(crate) fn after(&self, ops: &[SstChange]) -> Result<SstVersion> {
+        let mut next = self.clone();
+        ops.iter().try_for_each(|op| next.apply(op))?;
+        Ok(next)
+    }
+
+    fn apply(&mut self, op: &SstChange) -> Result<()> {
+        match op {
+            SstChange::Add { run, range } => self.add(*run, range),
+            SstChange::Remove { run, number } => self.remove(*run, *number),
+            SstChange::Next { number, run } if *number >= self.next_number && *run >= self.next_run => {
+                (self.next_number, self.next_run) = (*number, *run);
+                Ok(())
+            }
+            SstChange::Watermark { sequence } if *sequence >= self.watermark => {
+                self.watermark = *sequence;
+                Ok(())
+            }
+            SstChange::Next { .. } | SstChange::Watermark { .. } => Err(Error::corrupted(format!(
+                "an edit of the manifest goes back, to {op:?} from file {}, run {}, sequence {}",
+                self.next_number, self.next_run, self.watermark
+            ))),
+        }
+    }
+
+    fn add(&mut self, run: u64, range: &FileRange) -> Result<()> {
+        let [least, greatest] = &range.keys;
+        let ranges = self.runs.entry(run).or_default();
+        let upto = (Bound::Unbounded, Bound::Included(&**greatest));
+        let before = ranges.range::<[u8], _>(upto).next_back();
+        let overlaps = before.is_some_and(|(_, before)| before.keys[1] >= *least);
+        if overlaps || least > greatest || range.number >= self.next_number || run >= self.next_run {
+            return Err(Error::corrupted(format!(
+                "an edit of the manifest adds a range of file {} to run {run} that does not fit there",
+                range.number
+            )));
+        }
+        ranges.insert(least.clone(), range.clone());
+        Ok(())
+    }
+
+    fn remove(&mut self, run: u64, number: u64) -> Result<()> {
+        let ranges = self.runs.get_mut(&run);
+        let before = ranges.as_ref().map_or(0, |ranges| ranges.len());
+        let left = ranges.map_or(0, |ranges| {
+            ranges.retain(|_, range| range.number != number);
+            ranges.len()
+        });
+        if left == before {
+            return Err(Error::corrupted(format!(
+                "an edit of the manifest removes file {number} from run {run}, which does not have it"
+            )));
+        }
+        if left == 0 {
+            self.runs.remove(&run);
+        }
+        Ok(())
+    }
+
+    /// The operations that make this version of none.
+    pub(crate) fn ops(&self) -> Vec<SstChange> {
+        let next = SstChange::Next { number: self.next_number, run: self.next_run };
+        let mut ops = vec![next, SstChange::Watermark { sequence: self.watermark }];
+        for (&run, ranges) in &self.runs {
+            ops.extend(ranges.values().map(|range| SstChange::Add { run, range: range.clone() }));
+        }
+        ops
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn range(number: u64, least: &[u8], greatest: &[u8]) -> FileRange {
+        FileRange { number, keys: [least.into(), greatest.into()] }
+    }
+
+    fn add(run: u64, range: FileRange) -> SstChange {
+        SstChange::Add { run, range }
+    }
+
+    #[test]
+    fn runs_are_newest_first_and_pieces_in_order() {
+        let first = SstVersion::default()
+            .after(&[
+                SstChange::Next { number: 10, run: 3 },
+                SstChange::Watermark { sequence: 77 },
+                add(1, range(4, b"m", b"z")),
+                add(1, range(3, b"a", b"f")),
+                add(2, range(5, b"c", b"c")),
+            ])
+            .unwrap();
+        let numbers = |version: &SstVersion| -> Vec<(u64, Vec<u64>)> {
+            version.runs().map(|(run, ranges)| (run, ranges.map(|range| range.number).collect())).collect()
+        };
+        assert_eq!(numbers(&first), [(2, vec![5]), (1, vec![3, 4])]);
+        assert_eq!(SstVersion::default().after(&first.ops()).unwrap(), first);
+        // A merge of c to p: into the oldest run; what is left of its files stays.
+        let merged = first
+            .after(&[
+                SstChange::Remove { run: 2, number: 5 },
+                SstChange::Remove { run: 1, number: 3 },
+                SstChange::Remove { run: 1, number: 4 },
+                add(1, range(3, b"a", b"b")),
+                add(1, range(6, b"c", b"p")),
+                add(1, range(4, b"q", b"z")),
+            ])
+            .unwrap();
+        assert_eq!(numbers(&merged), [(1, vec![3, 6, 4])]);
+        assert!(merged.has_file(4) && !merged.has_file(5));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        let there = [
+            SstChange::Next { number: 10, run: 3 },
+            SstChange::Watermark { sequence: 7 },
+            add(1, range(3, b"f", b"m")),
+        ];
+        let version = SstVersion::default().after(&there).unwrap();
+        for wrong in [
+            add(1, range(4, b"m", b"n")),
+            add(1, range(4, b"a", b"f")),
+            add(1, range(4, b"a", b"z")),
+            add(1, range(4, b"g", b"h")),
+            add(1, range(4, b"z", b"y")),
+            add(1, range(10, b"z", b"z")),
+            add(3, range(4, b"z", b"z")),
+            SstChange::Remove { run: 1, number: 4 },
+            SstChange::Remove { run: 2, number: 3 },
+            SstChange::Next { number: 9, run: 3 },
+            SstChange::Next { number: 10, run: 2 },
+            SstChange::Watermark { sequence: 6 },
+        ] {
+            let ops = [add(2, range(5, b"a", b"z")), wrong];
+            assert_eq!(version.after(&ops).unwrap_err().kind(), ErrorKind::Corrupted, "{ops:?}");
+        }
+        version.after(&[add(1, range(4, b"mm", b"n")), add(1, range(4, b"a", b"ez"))]).unwrap();
+    }
+}
