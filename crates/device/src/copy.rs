@@ -102,7 +102,7 @@ impl CopyFile {
     /// knows no holes the bytes stay as they are.
     pub fn punch_hole(&self, offset: u64, bytes: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: a call on an open descriptor; it touches no memory of ours.
+        // SAFETY: a call on an open descriptor. Should a tier have the file mapped, that is against its fifth rule (`TierBytes::new`).
         let _ = unsafe {
             libc::fallocate(self.file.as_raw_fd(), mode, offset as libc::off_t, bytes as libc::off_t)
         };

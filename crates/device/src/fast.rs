@@ -424,7 +424,7 @@ impl FastTier {
     /// Nothing but time changes. On a file in the page cache; elsewhere nothing at all.
     pub fn remap(&self, offset: u64, len: u64) {
         if let Some((file, end)) = self.cached_file(offset, len) {
-            file.mapping().remap(offset, end);
+            file.remap(offset, end);
         }
     }
 

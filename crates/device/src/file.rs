@@ -85,8 +85,8 @@ impl TierFile {
             // On persistent memory the block map would have to be synced at each change.
             tier.has_ranges = punch(&tier.file, length, page_bytes()).is_ok();
         }
-        tier.mapping
-            .map_file(0, length, &tier.mapped, access)
+        // SAFETY: nothing is mapped yet; what the file lacks of blocks was allocated, or is found before it is stored to (`FastTier::allocate`).
+        unsafe { tier.mapping.map_file(0, length, &tier.mapped, access) }
             .map_err(|source| DeviceError::io("map", path, source))?;
         Ok((tier, length))
     }
@@ -97,12 +97,14 @@ impl TierFile {
 
     /// [`Mapping::make_pages_small`].
     pub(crate) fn make_pages_small(&self, from: u64, to: u64) {
-        self.mapping.make_pages_small(&self.file, from, to);
+        // SAFETY: the mapping is this file's.
+        unsafe { self.mapping.make_pages_small(&self.file, from, to) };
     }
 
     /// [`Mapping::evict`].
     pub(crate) fn evict(&self, from: u64, to: u64) {
-        self.mapping.evict(&self.file, from, to);
+        // SAFETY: the mapping is this file's.
+        unsafe { self.mapping.evict(&self.file, from, to) };
     }
 
     /// Writes `from..to` over with what the file holds there, to the device. Blocks that were allocated and never written are
@@ -129,6 +131,12 @@ impl TierFile {
         is_allowed && self.file.write_all_at(bytes, from).is_ok()
     }
 
+    /// [`Mapping::remap`].
+    pub(crate) fn remap(&self, from: u64, to: u64) {
+        // SAFETY: the mapping is this file's.
+        unsafe { self.mapping.remap(from, to) };
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -143,8 +151,8 @@ impl TierFile {
 
     /// Maps what was [allocated](TierFile::allocate).
     pub(crate) fn map_more(&self, from: u64, to: u64) -> Result<()> {
-        self.mapping
-            .map_file(from, to, &self.mapped, self.access)
+        // SAFETY: nothing but this file is mapped; the blocks were allocated.
+        unsafe { self.mapping.map_file(from, to, &self.mapped, self.access) }
             .map_err(|source| DeviceError::io("map", &self.path, source))
     }
 

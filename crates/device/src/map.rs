@@ -133,7 +133,16 @@ impl Mapping {
 
     /// Maps bytes `from..to` of `file` at the same offsets here. `from` is rounded down to a page. Pages mapped before
     /// keep their contents: they are the same pages of the same file.
-    pub(crate) fn map_file(&self, from: u64, to: u64, file: &File, access: FileAccess) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// What is mapped here already is of that file. It has blocks for all these bytes, or a store would trap.
+    pub(crate) unsafe fn map_file(
+        &self,
+        from: u64,
+        to: u64,
+        file: &File,
+        access: FileAccess,
+    ) -> io::Result<()> {
         let from = from - from % page_bytes();
         let (start, bytes) = self.at(from, to);
         if bytes == 0 {
@@ -141,7 +150,7 @@ impl Mapping {
         }
         let flags = access.flags() | libc::MAP_FIXED;
         // SAFETY: MAP_FIXED replaces only pages of our own reservation: unused ones, or the same page of the same file,
-        // which a concurrent reader finds unchanged. The caller allocated the file's blocks, so a store cannot trap.
+        // which a concurrent reader finds unchanged, by the contract above.
         let answer = unsafe {
             libc::mmap(start.cast(), bytes, access.protection(), flags, file.as_raw_fd(), from as libc::off_t)
         };
@@ -209,13 +218,16 @@ impl Mapping {
 
     /// Gives the memory of `from..to`, mapped by [`Mapping::map_memory`], back; it reads as zeros from now on. False, and nothing happens, where
     /// those are no whole pages: the kernel would take the rest of the last one as well.
-    pub(crate) fn release_memory(&self, from: u64, to: u64) -> bool {
+    ///
+    /// # Safety
+    /// Nobody refers to these bytes.
+    pub(crate) unsafe fn release_memory(&self, from: u64, to: u64) -> bool {
         if !from.is_multiple_of(page_bytes()) || !to.is_multiple_of(page_bytes()) {
             return false;
         }
         let (start, bytes) = self.at(from, to);
-        // SAFETY: private memory of our own reservation, which nobody refers to: the caller owns the range (rule 1 of `TierBytes::new`), and no
-        // byte of a page beside it goes, by the check above.
+        // SAFETY: private memory of our own reservation, which nobody refers to, by the contract above; and no byte of a page beside it goes, by
+        // the check.
         unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED).is_ok() }
     }
 
@@ -240,7 +252,10 @@ impl Mapping {
     ///
     /// When the kernel writes a dirty page it first takes the right to store to it away, in every processor that may have it in its
     /// table of translations: an interrupt a page. Here all of them lose it at once.
-    pub(crate) fn remap(&self, from: u64, to: u64) {
+    ///
+    /// # Safety
+    /// A file is mapped here ([`Mapping::map_file`]), not memory, which would be gone.
+    pub(crate) unsafe fn remap(&self, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
         let _ = unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED) };
@@ -264,13 +279,20 @@ impl Mapping {
     ///
     /// The kernel reads a file ahead in pieces of up to 2 MiB (large folios), and a store to one byte makes all of its piece
     /// dirty: each sync of a record of 100 bytes would write half a megabyte.
-    pub(crate) fn make_pages_small(&self, file: &File, from: u64, to: u64) {
+    ///
+    /// # Safety
+    /// As [`Mapping::evict`].
+    pub(crate) unsafe fn make_pages_small(&self, file: &File, from: u64, to: u64) {
         self.advise_random(from - from % page_bytes(), to);
-        self.evict(file, from, to);
+        // SAFETY: the caller's.
+        unsafe { self.evict(file, from, to) };
     }
 
     /// Lets go of the pages of `from..to`, as far as they are clean. Best effort.
-    pub(crate) fn evict(&self, file: &File, from: u64, to: u64) {
+    ///
+    /// # Safety
+    /// `file` is mapped here, not memory, which would be gone.
+    pub(crate) unsafe fn evict(&self, file: &File, from: u64, to: u64) {
         let (start, bytes) = self.at(from - from % page_bytes(), to);
         // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
         unsafe {

@@ -63,8 +63,9 @@ impl SharedBytes {
     /// The `count` words at `words`.
     ///
     /// # Safety
-    /// For the lifetime they may be read, and stored to only by atomics, of 8 bytes; or of 4, which nobody reads but by
-    /// [`SharedBytes::u32_at`]. What is asked for by [`SharedBytes::frozen`] nobody stores to while the answer lives.
+    /// They begin at a multiple of 8 and lie in one allocation. For the lifetime they may be read, and stored to only by atomics, of 8 bytes; or of 4, which nobody reads but by
+    /// [`SharedBytes::u32_at`]. What is asked for by [`SharedBytes::frozen`] nobody stores to while the answer lives. What is
+    /// never looked at through them is nobody's concern.
     #[inline(always)]
     pub(crate) unsafe fn from_raw<'a>(words: *const u64, count: usize) -> &'a SharedBytes {
         // SAFETY: the caller's. `SharedBytes` is a slice of atomics, which are numbers in memory.
@@ -206,11 +207,11 @@ impl CopiedBlocks {
     /// None yet, of `bytes` bytes (a multiple of 8) in blocks of `1 << block_shift`.
     ///
     /// # Panics
-    /// A block has at least 8 bytes, and there are at most 128.
+    /// A block has at least 8 bytes and less than 4 GiB, so that no number of one overflows its place; there are at most 128.
     pub fn new(bytes: usize, block_shift: u8) -> CopiedBlocks {
         assert!(
-            bytes.is_multiple_of(WORD_BYTES) && 1 << block_shift >= WORD_BYTES,
-            "{bytes} bytes are no words"
+            bytes.is_multiple_of(WORD_BYTES) && (3..32).contains(&block_shift),
+            "{bytes} bytes in blocks of 2^{block_shift} are no words"
         );
         assert!(bytes.div_ceil(1 << block_shift) <= BLOCKS_MAX, "too many blocks in {bytes} bytes");
         let spare = SPARE.try_with(Cell::take).ok().flatten();

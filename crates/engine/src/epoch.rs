@@ -212,7 +212,8 @@ fn announce(word: &AtomicU64, pinned: u64) {
         word.swap(pinned, Ordering::SeqCst);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     } else {
-        word.store(pinned, Ordering::Relaxed);
+        // Release, for it may hide from `advance` that an earlier guard of this thread was dropped: what was read under that comes before.
+        word.store(pinned, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }

@@ -27,6 +27,9 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags (`log/format/mergeable.rs` has which of their bytes) and have
     //    deltas over them. Who reads one with its deltas reads copies (`db/chain.rs`); who saw it without has a guard that keeps merges from it, or keeps
     //    them out altogether, as gc, sweeps and backups do. Records are held as `SharedBytes`, so that no slice outlives a look.
+    // 5. The file has a name of its own in the store's directory, and a lock, which another store, a copy and a repair ask for. Against programs that ask for
+    //    none there is no help.
+    // 6. Words are loaded where a record may be invalidated or merged, and in the cache: a store that was opened for reading does neither and has none.
     Ok(unsafe { TierBytes::new(tier) }?)
 }
 

@@ -54,6 +54,8 @@ impl TierBytes {
     /// 4. [`TierBytes::patch`] and [`TierBytes::store_u32`] change bytes that others look at, word by word. They look at them as [`SharedBytes`]
     ///    ([`TierBytes::try_view`]) and believe none of them before a checksum has been compared; a slice of such bytes, from [`TierBytes::read`] and its like or
     ///    [`SharedBytes::frozen`], nobody has.
+    /// 5. What is under the tier, a file, is stored to in no other way, by no process, and not cut short.
+    /// 6. Of a tier that was opened for reading only nobody calls [`TierBytes::load_u64`]: the language has no acquire loads of such memory.
     pub unsafe fn new(tier: Arc<FastTier>) -> Result<TierBytes> {
         if tier.backing.mapping().lease().swap(true, Ordering::Acquire) {
             let path = tier.path().unwrap_or(Path::new("memory")).to_path_buf();
@@ -317,7 +319,8 @@ impl TierBytes {
         }
         match &self.backing {
             Backing::File(file) => file.release(offset, end),
-            Backing::Dram(mapping) => mapping.release_memory(offset, end),
+            // SAFETY: by rule 1 the range is the caller's, and nobody refers to it.
+            Backing::Dram(mapping) => unsafe { mapping.release_memory(offset, end) },
             Backing::Simulated(sim) => {
                 sim.release(offset, end);
                 true

@@ -201,6 +201,8 @@ mod memory {
 
     use super::{NODE_BYTES, Node};
 
+    const _: () = assert!(size_of::<Node>() as u64 == NODE_BYTES, "the memory holds so many nodes");
+
     /// The most address space asked for, and the least that will do.
     const RESERVE_MOST: u64 = 1 << 40;
     const RESERVE_LEAST: u64 = 1 << 30;

@@ -540,7 +540,7 @@ impl<'g> TreeView<'g> {
             ),
             items.pack(node, 0..cut.left, left_prefix, items.first_child, None),
         );
-        debug_assert!(left_fits && right_fits, "a part fits where the whole did");
+        assert!(left_fits && right_fits, "a part fits where the whole did");
         self.tree.count_separator(cut.separator.len());
         let entry = Entry { tail, blob, value: u64::from(right) };
         match parent {

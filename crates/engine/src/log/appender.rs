@@ -67,7 +67,8 @@ impl Reservation<'_> {
     #[inline]
     pub(crate) fn encode(&self, spec: &RecordSpec<'_>, fill: impl FnOnce(&mut [u8])) -> EncodedRecord<'_> {
         let Reservation { log, open, ref next, end, .. } = *self;
-        let (offset, bytes) = (next.get(), spec.record_bytes());
+        // Nothing is left while this record is written: `fill` may call this again, and would write over it.
+        let (offset, bytes) = (next.replace(end), spec.record_bytes());
         assert!(bytes as u64 <= end - offset, "a record is no longer than what was reserved for it");
         let end_bytes = if open.limit - offset > bytes as u64 { END_BYTES } else { 0 };
         log.tier.write(offset, bytes + end_bytes, |out| {

@@ -273,7 +273,9 @@ pub(super) struct Finished {
 
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
     let end_at = end as usize;
-    let tail = log.segment_bytes(segment)?.frozen(end_at - end_at.min(TAIL_BYTES)..end_at);
+    // Not the header, which is written anew as the store goes on.
+    let from = (end_at - end_at.min(TAIL_BYTES)).max(SEGMENT_HEADER_BYTES as usize);
+    let tail = log.segment_bytes(segment)?.frozen(from.min(end_at)..end_at);
     Ok(Kept {
         extents: segment.extents,
         segment_number: segment.segment_number,
