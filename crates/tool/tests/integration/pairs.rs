@@ -8,7 +8,7 @@ use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_sim::{BackendFault, FailingBackend, eventually};
 
-use crate::client::{Server, clock};
+use crate::client::{Server, clock, encode};
 use crate::slow_pairs::SlowBackend;
 
 fn server() -> Server {
@@ -444,11 +444,14 @@ fn pipelines_of_many_clients_are_answered_in_order() {
     let mut starter = server.client();
     assert_eq!(starter.run("CLIENT PAUSE 1000000"), "OK");
     for (at, client) in clients.iter_mut().enumerate() {
-        for _ in 0..EACH {
-            client.send(&[b"INCR", format!("own{at}").as_bytes()]);
-            client.send(&[b"INCR", b"shared"]);
-        }
+        // At once, so that the server has all of it when it has some.
+        let own = format!("own{at}");
+        let pair = [encode(&[b"INCR", own.as_bytes()]), encode(&[b"INCR", b"shared"])].concat();
+        client.send_raw(&pair.repeat(EACH as usize));
     }
+    eventually("the server has that of each", || {
+        starter.run("CLIENT LIST").split(" qbuf=").filter(|after| !after.starts_with("0 ")).count() > CLIENTS
+    });
     assert_eq!(starter.run("CLIENT UNPAUSE"), "OK");
     let mut shared: Vec<Vec<u64>> = Vec::new();
     for client in &mut clients {
