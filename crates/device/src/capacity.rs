@@ -12,12 +12,11 @@
 //! the cache, which is told to let go. Reads go through the cache: it is the large one, shared by all processes, and its hits cost no request.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(doc)]
-use crate::error::DeviceError;
-use crate::error::Result;
+use crate::error::{DeviceError, Result};
 use crate::fault::{CrashSim, SimulatedFile};
 
 use directory::{Directory, FileWriter, OpenedFile, RewrittenFile};
@@ -87,7 +86,7 @@ impl CapacityTier {
             Place::Directory(directory) => Target::Directory(directory.create(name)?),
             Place::Simulated(sim) => Target::Simulated(sim.clone(), sim.create_file(name)?),
         };
-        Ok(NewFile { target, step: Step::new(), written: 0 })
+        Ok(NewFile { target, step: Step::new(), written: 0, has_failed: false })
     }
 
     /// Makes a file of `bytes` zeros that have their blocks on the device, durably but for the name.
@@ -99,18 +98,25 @@ impl CapacityTier {
     /// As [`CapacityTier::create`].
     pub fn create_allocated(&self, name: &str, bytes: u64) -> Result<AllocatedFile> {
         check_name(name);
-        let file = match &self.place {
-            Place::Directory(directory) => Rewritten::Directory(directory.create_allocated(name, bytes)?),
-            Place::Simulated(sim) => {
-                let file = sim.create_file(name)?;
-                sim.lengthen_file(&file, bytes)?;
-                Rewritten::Simulated(sim.clone(), file)
-            }
+        let made = match &self.place {
+            Place::Directory(directory) => directory.create(name)?.into_allocated().map(Rewritten::Directory),
+            Place::Simulated(sim) => Ok(Rewritten::Simulated(sim.clone(), sim.create_file(name)?)),
         };
-        let file = AllocatedFile { file, bytes };
-        // PERSIST: the length, so that a file of this name is as long as it should be.
-        file.sync()?;
-        Ok(file)
+        let allocated = made.and_then(|file| {
+            let file = AllocatedFile { file, bytes };
+            match &file.file {
+                Rewritten::Directory(zeros) => zeros.allocate(bytes)?,
+                Rewritten::Simulated(sim, zeros) => sim.lengthen_file(zeros, bytes)?,
+            }
+            // PERSIST: the length, so that a file of this name is as long as it should be.
+            file.sync()?;
+            Ok(file)
+        });
+        if allocated.is_err() {
+            // What there is of it is of no use, and in the way of another try.
+            let _ = self.remove(name);
+        }
+        allocated
     }
 
     /// Opens a file that [`CapacityTier::create_allocated`] made.
@@ -248,6 +254,8 @@ pub struct NewFile {
     step: Step,
     /// In the file, without what is in `step`.
     written: u64,
+    /// A write failed: what came after it is not in the file.
+    has_failed: bool,
 }
 
 impl NewFile {
@@ -259,7 +267,7 @@ impl NewFile {
     /// Appends `bytes`, of which some may stay in memory until more come.
     ///
     /// # Errors
-    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: then the file is of no use any more.
+    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: then the file is of no use any more, and refuses all else.
     pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             bytes = self.step.fill(bytes);
@@ -280,13 +288,26 @@ impl NewFile {
     }
 
     fn write_step(&mut self) -> Result<()> {
+        if self.has_failed {
+            let source = io::Error::other("an earlier write to it failed");
+            return Err(DeviceError::io("go on with", &self.path(), source));
+        }
+        self.has_failed = true;
         match &mut self.target {
             Target::Directory(writer) => writer.write(self.written, self.step.bytes())?,
             Target::Simulated(sim, file) => sim.write_file(file, self.written, self.step.bytes())?,
         }
+        self.has_failed = false;
         self.written += self.step.filled as u64;
         self.step.filled = 0;
         Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        match &self.target {
+            Target::Directory(writer) => writer.path().to_path_buf(),
+            Target::Simulated(_, file) => file.path(),
+        }
     }
 
     /// Writes what is left, with zeros up to a whole number of pages; all bytes are on the device on return. The name is not, before
@@ -420,7 +441,7 @@ impl AllocatedFile {
     /// every other.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]: some of them may be written.
+    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: some of them may be written.
     ///
     /// # Panics
     /// They do not all lie in the file.
@@ -435,7 +456,7 @@ impl AllocatedFile {
     /// All that was written is on the device on return.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]: what was written since the last sync may never be, however often one tries again.
+    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: what was written since the last sync may never be, however often one tries again.
     pub fn sync(&self) -> Result<()> {
         match &self.file {
             Rewritten::Directory(file) => file.sync(),

@@ -10,10 +10,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::copy::{DirectoryLock, names_in};
+use crate::copy::DirectoryLock;
 use crate::error::{DeviceError, Result};
 use crate::file::{
-    FILE_MODE, create_directories, file_size_limit, file_system_bytes, open_again, write_zeros,
+    FILE_MODE, create_directories, file_size_limit, file_system_bytes, open_again, sync_directory,
+    write_zeros,
 };
 
 /// A locked directory.
@@ -26,12 +27,21 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Directory> {
+        let path = &absolute(path)?;
         create_directories(path).map_err(|source| DeviceError::io("make the directory", path, source))?;
+        // PERSIST: also of one that was there: who made it may have been killed before this.
+        match sync_directory(path) {
+            Err(source) if source.kind() != io::ErrorKind::PermissionDenied => {
+                return Err(DeviceError::io("sync the directory of", path, source));
+            }
+            _ => {}
+        }
         let lock = DirectoryLock::take(path)?;
         Ok(Directory { path: path.to_path_buf(), lock, is_read_only: false })
     }
 
     pub(super) fn open_read_only(path: &Path) -> Result<Directory> {
+        let path = &absolute(path)?;
         let lock = DirectoryLock::share(path)?;
         Ok(Directory { path: path.to_path_buf(), lock, is_read_only: true })
     }
@@ -43,9 +53,17 @@ impl Directory {
         }
     }
 
-    /// Only files: nothing else is made here.
+    /// Of files: what else there is, as a file system has at its top, nobody here has made.
     pub(super) fn names(&self) -> Result<Vec<String>> {
-        names_in(&self.path)
+        let io = |source| DeviceError::io("list", &self.path, source);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if entry.file_type().map_err(io)?.is_file() {
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        Ok(names)
     }
 
     pub(super) fn create(self: &Arc<Self>, name: &str) -> Result<FileWriter> {
@@ -56,27 +74,15 @@ impl Directory {
         let opened = match options.clone().custom_flags(libc::O_DIRECT).open(&path) {
             // The file system knows no direct writes; some make the file before they say so.
             Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) => {
-                options.create_new(false).create(true).truncate(true).open(&path).map(|file| (file, false))
+                if fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
+                    options.create_new(false);
+                }
+                options.open(&path).map(|file| (file, false))
             }
             opened => opened.map(|file| (file, true)),
         };
         let (file, is_direct) = opened.map_err(|source| refused("create", &path, 0, source))?;
         Ok(FileWriter { file, path, is_direct, directory: Arc::clone(self) })
-    }
-
-    pub(super) fn create_allocated(self: &Arc<Self>, name: &str, bytes: u64) -> Result<RewrittenFile> {
-        self.check_writable()?;
-        let path = self.path.join(name);
-        let mut options = OpenOptions::new();
-        let opened = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(&path);
-        let file = opened.map_err(|source| refused("create", &path, bytes, source))?;
-        if file_size_limit().is_some_and(|limit| bytes > limit) {
-            // Asking would raise SIGXFSZ, which kills the process.
-            return Err(refused("allocate", &path, bytes, io::Error::from_raw_os_error(libc::EFBIG)));
-        }
-        // Zeros, not only blocks: a sync after the first write to each block would else commit the file system's journal.
-        write_zeros(&file, 0, bytes).map_err(|source| refused("allocate", &path, bytes, source))?;
-        Ok(RewrittenFile { file, path, _directory: Arc::clone(self) })
     }
 
     /// The file, and its bytes.
@@ -102,12 +108,17 @@ impl Directory {
     pub(super) fn sync_names(&self) -> Result<()> {
         self.check_writable()?;
         let synced = self.lock.directory().sync_all();
-        synced.map_err(|source| DeviceError::io("sync", &self.path, source))
+        synced.map_err(|source| refused("sync", &self.path, 0, source))
     }
 
     pub(super) fn free_bytes(&self) -> Option<u64> {
         file_system_bytes(self.lock.directory()).map(|(_, free)| free)
     }
+}
+
+/// Names of files go by the path and their sync by the lock: both lead to one directory, wherever the process goes.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| DeviceError::io("find", path, source))
 }
 
 fn refused(what: &'static str, path: &Path, wanted: u64, source: io::Error) -> DeviceError {
@@ -159,6 +170,17 @@ impl FileWriter {
         Ok(())
     }
 
+    /// The same file, to be filled with zeros.
+    pub(super) fn into_allocated(mut self) -> Result<RewrittenFile> {
+        self.make_buffered()?;
+        let FileWriter { file, path, directory, .. } = self;
+        Ok(RewrittenFile { file, path, _directory: directory })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// So that the sync at the end finds little left to do, and readers of other files no queue. A hint.
     fn begin_write_back(&self, offset: u64, bytes: usize) {
         // SAFETY: a call on an open descriptor.
@@ -171,9 +193,8 @@ impl FileWriter {
     /// The bytes and the length are on the device on return.
     pub(super) fn finish(self) -> Result<Arc<OpenedFile>> {
         self.file.sync_data().map_err(|source| refused("sync", &self.path, 0, source))?;
-        if !self.is_direct {
-            advise(&self.file, 0, 0, libc::POSIX_FADV_DONTNEED);
-        }
+        // Direct or not: some file systems take the flag, and go through the cache all the same.
+        advise(&self.file, 0, 0, libc::POSIX_FADV_DONTNEED);
         OpenedFile::open(&self.directory, self.path)
     }
 }
@@ -223,6 +244,16 @@ pub(super) struct RewrittenFile {
 }
 
 impl RewrittenFile {
+    /// Makes the file of `bytes` zeros. They are written, not only given blocks: a sync after the first write to each block would else commit the file
+    /// system's journal.
+    pub(super) fn allocate(&self, bytes: u64) -> Result<()> {
+        if file_size_limit().is_some_and(|limit| bytes > limit) {
+            // Asking would raise SIGXFSZ, which kills the process.
+            return Err(refused("allocate", &self.path, bytes, io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        write_zeros(&self.file, 0, bytes).map_err(|source| refused("allocate", &self.path, bytes, source))
+    }
+
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(bytes, offset);
         read.map_err(|source| DeviceError::io("read", &self.path, source))
@@ -230,11 +261,11 @@ impl RewrittenFile {
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(bytes, offset);
-        written.map_err(|source| DeviceError::io("write to", &self.path, source))
+        written.map_err(|source| refused("write to", &self.path, offset + bytes.len() as u64, source))
     }
 
     pub(super) fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|source| DeviceError::io("sync", &self.path, source))
+        self.file.sync_data().map_err(|source| refused("sync", &self.path, 0, source))
     }
 }
 

@@ -173,6 +173,46 @@ fn a_directory_is_open_once_for_writing_or_often_for_reading() {
     }
 }
 
+/// What other programs put there is none of ours.
+#[test]
+fn only_files_have_names() {
+    let scratch = Scratch::new();
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    fs::create_dir(scratch.0.join("lost+found")).unwrap();
+    write(&tier, "a", b"a").unwrap();
+    assert_eq!(tier.names().unwrap(), ["a"]);
+    fs::remove_dir_all(&scratch.0).unwrap();
+    assert!(matches!(tier.names(), Err(DeviceError::Io { .. })), "gone is not empty");
+}
+
+/// Whatever the caller goes on with: what was lost in between would be missed by nobody.
+#[test]
+fn a_file_of_which_a_write_failed_is_never_finished() {
+    for refusal in [Refusal::Io, Refusal::NoSpace] {
+        let sim = sim();
+        let tier = CapacityTier::simulated(&sim);
+        let mut file = tier.create("a").unwrap();
+        sim.fail_file_calls(FileCall::Write, Fault { after: 0, sticky: false, refusal });
+        assert!(file.append(&[1; STEP_BYTES + 1]).is_err());
+        assert!(matches!(file.append(&[2]), Err(DeviceError::Io { .. })));
+        assert!(matches!(file.finish(), Err(DeviceError::Io { .. })));
+    }
+}
+
+#[test]
+fn a_file_that_could_not_be_allocated_is_not_in_the_way() {
+    let sim = sim();
+    sim.limit_disk(1 << 20);
+    let tier = CapacityTier::simulated(&sim);
+    assert!(matches!(tier.create_allocated("a", 2 << 20), Err(DeviceError::TargetFull { .. })));
+    sim.fail_file_calls(FileCall::Sync, Fault { after: 0, sticky: false, refusal: Refusal::Io });
+    assert!(matches!(tier.create_allocated("a", 1 << 19), Err(DeviceError::Io { .. })));
+    let file = tier.create_allocated("a", 1 << 20).unwrap();
+    file.write_at(0, b"no more of the disk is taken").unwrap();
+    sim.limit_disk(0);
+    file.write_at(0, b"nor here").unwrap();
+}
+
 /// As where direct writes are refused.
 #[test]
 fn a_file_is_written_through_the_page_cache_where_it_must_be() {
@@ -314,7 +354,8 @@ fn each_call_can_be_refused_once_or_for_good() {
             for sticky in [false, true] {
                 sim.fail_file_calls(call, Fault { after: 0, sticky, refusal });
                 let is_full = matches!(calls(), Err(DeviceError::TargetFull { .. }));
-                assert_eq!(is_full, refusal == Refusal::NoSpace, "{call:?}");
+                let takes_space = !matches!(call, FileCall::Read | FileCall::Remove);
+                assert_eq!(is_full, takes_space && refusal == Refusal::NoSpace, "{call:?}");
                 assert_eq!(
                     calls().is_err(),
                     sticky || call == FileCall::Remove,

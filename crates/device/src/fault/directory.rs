@@ -9,12 +9,13 @@ use super::files::{FileCall, FileOp, SimulatedFile, SyncOf, path_of};
 use super::{CrashSim, Fault, Image, Record, Refusal};
 use crate::error::{DeviceError, Result};
 
-fn refused(what: &'static str, name: &str, refusal: Refusal) -> DeviceError {
+fn refused(call: FileCall, what: &'static str, name: &str, refusal: Refusal) -> DeviceError {
+    let takes_space = !matches!(call, FileCall::Read | FileCall::Remove);
     match refusal {
-        Refusal::NoSpace => {
+        Refusal::NoSpace if takes_space => {
             DeviceError::TargetFull { path: path_of(name), wanted: 0, source: refusal.error() }
         }
-        Refusal::Io => DeviceError::io(what, &path_of(name), refusal.error()),
+        _ => DeviceError::io(what, &path_of(name), refusal.error()),
     }
 }
 
@@ -25,7 +26,7 @@ fn missing(what: &'static str, name: &str) -> DeviceError {
 impl Record {
     fn may(&mut self, call: FileCall, what: &'static str, name: &str) -> Result<()> {
         match self.faults.files.next(call) {
-            Some(refusal) => Err(refused(what, name, refusal)),
+            Some(refusal) => Err(refused(call, what, name, refusal)),
             None => Ok(()),
         }
     }
@@ -35,7 +36,7 @@ impl Record {
         self.may(FileCall::Write, "write to", name)?;
         let more = new.saturating_sub(old);
         match self.faults.disk_bytes {
-            Some(disk) if self.taken_bytes() + more > disk => Err(DeviceError::TargetFull {
+            Some(disk) if more > 0 && self.taken_bytes() + more > disk => Err(DeviceError::TargetFull {
                 path: path_of(name),
                 wanted: new,
                 source: Refusal::NoSpace.error(),
