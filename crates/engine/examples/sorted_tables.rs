@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use arguments::Arguments;
 use hedgerow::parts::sst::{
-    BlockCache, Compression, Sst, SstKey, SstOptions, SstRecord, SstRecordKind, SstWriter,
+    BlockCache, Compression, Sst, SstId, SstKey, SstOptions, SstRecord, SstRecordKind, SstWriter,
 };
 use hedgerow_device::{CapacityTier, Random};
 
@@ -48,7 +48,8 @@ struct Files {
 
 fn key_of(n: u64) -> [u8; 24] {
     let mut key = *b"user0000000000000000    ";
-    key[16..].copy_from_slice(&n.to_be_bytes());
+    // Between each two rows there is a key that no row has.
+    key[16..].copy_from_slice(&(2 * n).to_be_bytes());
     key
 }
 
@@ -68,8 +69,7 @@ fn write(tier: &CapacityTier, arguments: &Arguments, cache: &BlockCache) -> File
     let mut tables = Vec::new();
     let measured = measure(|| {
         for number in 0..files {
-            let name = format!("{number:08}.sst");
-            let mut writer = SstWriter::create(tier, &name, (STORE, number), options).unwrap();
+            let mut writer = SstWriter::create(tier, SstId { store: STORE, number }, options).unwrap();
             for n in number * rows_a_file..(number + 1) * rows_a_file {
                 let key = key_of(n);
                 let record = SstRecord {
@@ -157,14 +157,15 @@ fn main() {
     look("rows, block cache", &lookups, threads, get);
     let small = BlockCache::new(8 << 20);
     let again: Vec<Sst> = (0..files.tables.len() as u64)
-        .map(|number| Sst::open(&tier, &format!("{number:08}.sst"), (STORE, number), &small).unwrap())
+        .map(|number| Sst::open(&tier, SstId { store: STORE, number }, &small).unwrap())
         .collect();
     look("rows, page cache", &lookups, threads, |n| {
         let table = &again[(n / files.rows_a_file) as usize];
         assert!(table.get(&SstKey::new(TABLE, &key_of(n))).unwrap().is_some());
     });
     look("absent keys", &lookups, threads, |n| {
-        let absent = key_of(n | 1 << 60);
+        let mut absent = key_of(n);
+        absent[23] |= 1;
         assert!(table(n).get(&SstKey::new(TABLE, &absent)).unwrap().is_none());
     });
     drop((files, again, opened));

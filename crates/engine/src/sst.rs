@@ -11,7 +11,7 @@
 
 pub use block::BlockCache;
 pub use cursor::SstCursor;
-pub use format::{Compression, SstCounts, SstTable, composite_key};
+pub use format::{Compression, SstCounts, SstId, SstTable, composite_key};
 pub use reader::{FoundRecord, Sst, SstKey};
 pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 

@@ -13,21 +13,14 @@ use hedgerow_row::le_bytes::u32_at;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
-use super::format::{Codec, HEAD_BYTES, PAGE_BYTES, PageRange, StoredBlock, damaged, open_block};
+use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
 use crate::Result;
-use crate::log::format::Record;
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordKind};
 
 /// More than any block has, compressed or not: a row of the largest size alone.
-const RAW_BYTES_MAX: usize = 80 << 20;
+pub(super) const RAW_BYTES_MAX: usize = 80 << 20;
 /// What a cached block takes besides its bytes.
 const OVERHEAD_BYTES: usize = 128;
-
-/// What the entries of a block are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EntryKind {
-    Record,
-    Bound,
-}
 
 /// A verified block.
 pub(super) struct Block {
@@ -37,13 +30,14 @@ pub(super) struct Block {
     /// Where the ends of the entries are.
     ends: usize,
     count: usize,
+    kind: EntryKind,
 }
 
 impl Block {
     /// Verifies what was read of `pages` of the file `number`.
-    pub(super) fn open(bytes: OwnedBytes, number: u64, pages: PageRange, kind: EntryKind) -> Result<Block> {
-        let StoredBlock { codec, raw_bytes, stored } = open_block(bytes.as_slice(), number, pages.first)?;
-        let malformed = || damaged(number, &format!("the block at its page {} is malformed", pages.first));
+    pub(super) fn open(bytes: OwnedBytes, id: SstId, pages: PageRange, kind: EntryKind) -> Result<Block> {
+        let StoredBlock { codec, raw_bytes, stored } = open_block(bytes.as_slice(), id, pages.first, kind)?;
+        let malformed = || id.damaged(&format!("the block at its page {} is malformed", pages.first));
         let stored_bytes = stored.len();
         let (bytes, from, len) = match codec {
             Codec::Raw => (bytes, HEAD_BYTES, stored_bytes),
@@ -61,24 +55,46 @@ impl Block {
         let count_at = (from + len).checked_sub(4).filter(|_| len >= 4).ok_or_else(malformed)?;
         let count = u32_at(bytes.as_slice(), count_at) as usize;
         let ends = count.checked_mul(4).and_then(|ends| count_at.checked_sub(ends)).filter(|&at| at >= from);
-        let block = Block { ends: ends.ok_or_else(malformed)?, bytes, from, count };
-        match block.is_well_formed(kind) {
-            true => Ok(block),
-            false => Err(malformed()),
+        let block = Block { ends: ends.ok_or_else(malformed)?, bytes, from, count, kind };
+        if !block.is_well_formed() {
+            return Err(malformed());
         }
+        if kind == EntryKind::Record {
+            block.check_records(id)?;
+        }
+        Ok(block)
     }
 
     /// Whether there are entries, one after the other, and nothing else.
-    fn is_well_formed(&self, kind: EntryKind) -> bool {
+    fn is_well_formed(&self) -> bool {
         let mut start = 0;
         let each = (0..self.count).all(|n| {
             let end = u32_at(self.bytes.as_slice(), self.ends + 4 * n) as usize;
             let before = std::mem::replace(&mut start, end);
-            before < end
-                && end <= self.ends - self.from
-                && (kind == EntryKind::Bound || self.parsed(self.from + before..self.from + end).is_some())
+            before < end && end <= self.ends - self.from
         });
         each && self.count > 0 && start == self.ends - self.from
+    }
+
+    /// Whether all entries are records as they are in sorted tables.
+    fn check_records(&self, id: SstId) -> Result<()> {
+        for n in 0..self.count {
+            let (entry, range) = (self.entry(n), self.range(n));
+            // What the block's checksum stands over somebody meant.
+            let unknown = entry.get(37).map_or(0, |flags| flags & !(FLAG_EXPIRES | FLAG_FIELD_EXPIRY));
+            if unknown != 0 {
+                return Err(id.newer(&format!("a record with flags {unknown}")));
+            }
+            let is_of_rows = |record: Record<'_>| record.kind() != RecordKind::Batch;
+            if !self.parsed(range).is_some_and(is_of_rows) {
+                return Err(id.damaged("one of its entries is no record of a row"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn kind(&self) -> EntryKind {
+        self.kind
     }
 
     pub(super) fn len(&self) -> usize {

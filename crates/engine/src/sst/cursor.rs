@@ -1,28 +1,32 @@
 //! Walking a sorted table, in either direction.
 //!
-//! Owns [`SstCursor`]. Promises that from where it stands it meets each record once in the order of keys, and asks for what comes next before it is needed. Must not
-//! know other files.
+//! Owns [`SstCursor`]. Promises that from where it stands it meets each record once in the order of keys, and that whoever goes on in one direction has what comes next asked for
+//! before it is needed. Must not know other files.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::block::{Block, EntryKind};
-use super::format::PageRange;
-use super::reader::{FoundRecord, Sst, bound_for, records_below};
+use super::block::Block;
+use super::format::{EntryKind, PageRange};
+use super::reader::{FoundRecord, Sst, bound_at_or_below, bound_below, records_below};
 use crate::Result;
 
-/// What is asked for ahead of a walk.
-const AHEAD_PAGES: u32 = 128;
+/// What is asked for ahead when a walk leaves its first block, and at most: twice as much each time.
+const AHEAD_PAGES: [u32; 2] = [8, 128];
+/// Kernels cut a longer request off.
+const ASKED_AT_ONCE: u32 = 32;
 
-/// A place in a sorted table: at a record, or at neither end.
+/// A place in a sorted table: at a record, or at none.
 #[derive(Debug)]
 pub struct SstCursor {
     sst: Sst,
     place: Option<CursorPlace>,
     /// Whether what is read stays in the cache.
     keeps_blocks: bool,
-    /// Asked for up to here.
-    asked_to: u32,
+    /// The next request ahead.
+    ahead: u32,
+    /// Pages that were asked for, those of the present block included.
+    asked: [u32; 2],
 }
 
 #[derive(Debug)]
@@ -35,10 +39,19 @@ struct CursorPlace {
     n: usize,
 }
 
+/// How a data block comes to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Going {
+    /// By a look for a key.
+    There,
+    Forward,
+    Back,
+}
+
 impl SstCursor {
     /// At no record yet. `keeps_blocks`: what it reads stays in the cache, as for readers; not as for a merge, which reads all once.
     pub fn new(sst: &Sst, keeps_blocks: bool) -> SstCursor {
-        SstCursor { sst: sst.clone(), place: None, keeps_blocks, asked_to: 0 }
+        SstCursor { sst: sst.clone(), place: None, keeps_blocks, ahead: 0, asked: [0; 2] }
     }
 
     /// The record it stands at.
@@ -52,17 +65,11 @@ impl SstCursor {
     /// `Corrupted`; what the capacity tier refuses. The cursor stands at no record then.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.place = None;
-        self.asked_to = 0;
         let index_number = self.sst.index_of(key);
-        let index = self.sst.index_block(index_number)?;
-        let bound = bound_for(&index, key);
-        let block = self.data_block(&index, bound)?;
-        let n = records_below(&block, &with_table(key));
-        let place = CursorPlace { index_number, index, bound, block, n };
-        match n < place.block.len() {
-            true => self.place = Some(place),
-            false => self.place = self.block_after(place)?,
-        }
+        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+        let bound = bound_at_or_below(&index, key);
+        let place = self.look_for(key, (index_number, index, bound))?;
+        self.place = if place.n < place.block.len() { Some(place) } else { self.after(place, Going::There)? };
         Ok(())
     }
 
@@ -71,11 +78,13 @@ impl SstCursor {
     /// # Errors
     /// As [`SstCursor::seek`].
     pub fn seek_below(&mut self, key: &[u8]) -> Result<()> {
-        self.seek(key)?;
-        match self.place {
-            Some(_) => self.step_back(),
-            None => self.seek_last(),
-        }
+        self.place = None;
+        let index_number = self.sst.index_below(key);
+        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+        let bound = bound_below(&index, key);
+        let place = self.look_for(key, (index_number, index, bound))?;
+        self.place = self.before(place, Going::There)?;
+        Ok(())
     }
 
     /// Goes to the last record of all.
@@ -84,89 +93,121 @@ impl SstCursor {
     /// As [`SstCursor::seek`].
     pub fn seek_last(&mut self) -> Result<()> {
         self.place = None;
-        self.place = Some(self.last_of(self.sst.index_blocks() - 1)?);
+        self.place = Some(self.last_of(self.sst.index_blocks() - 1, Going::There)?);
         Ok(())
     }
 
-    /// Goes to the next record; behind the last it stands at none.
+    /// Goes to the next record; behind the last, and from none, to none.
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
     pub fn advance(&mut self) -> Result<()> {
         let Some(mut place) = self.place.take() else { return Ok(()) };
         place.n += 1;
-        self.place = if place.n < place.block.len() { Some(place) } else { self.block_after(place)? };
+        self.place =
+            if place.n < place.block.len() { Some(place) } else { self.after(place, Going::Forward)? };
         Ok(())
     }
 
-    /// Goes to the previous record; before the first it stands at none.
+    /// Goes to the previous record; before the first, and from none, to none.
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
     pub fn step_back(&mut self) -> Result<()> {
-        let Some(mut place) = self.place.take() else { return Ok(()) };
-        if place.n > 0 {
-            place.n -= 1;
-        } else if place.bound > 0 {
-            place.bound -= 1;
-            place.block = self.data_block(&place.index, place.bound)?;
-            place.n = place.block.len() - 1;
-        } else if place.index_number > 0 {
-            place = self.last_of(place.index_number - 1)?;
-        } else {
-            return Ok(());
-        }
-        self.place = Some(place);
+        let Some(place) = self.place.take() else { return Ok(()) };
+        self.place = self.before(place, Going::Back)?;
         Ok(())
     }
 
-    /// The last record under an index block.
-    fn last_of(&mut self, index_number: usize) -> Result<CursorPlace> {
-        let index = self.sst.index_block(index_number)?;
-        let bound = index.len() - 1;
-        let block = self.data_block(&index, bound)?;
-        let n = block.len() - 1;
+    /// Where the first record whose key is not below `key` is in a block, or would be.
+    fn look_for(
+        &mut self,
+        key: &[u8],
+        (index_number, index, bound): (usize, Arc<Block>, usize),
+    ) -> Result<CursorPlace> {
+        let block = self.data_block(&index, bound, Going::There)?;
+        let n = records_below(&block, &with_table(key));
         Ok(CursorPlace { index_number, index, bound, block, n })
     }
 
     /// The first record of the block behind that of `place`.
-    fn block_after(&mut self, mut place: CursorPlace) -> Result<Option<CursorPlace>> {
+    fn after(&mut self, mut place: CursorPlace, going: Going) -> Result<Option<CursorPlace>> {
         place.bound += 1;
         if place.bound == place.index.len() {
             place.index_number += 1;
             if place.index_number == self.sst.index_blocks() {
                 return Ok(None);
             }
-            (place.index, place.bound) = (self.sst.index_block(place.index_number)?, 0);
+            place.index = self.sst.index_block(place.index_number, self.keeps_blocks)?;
+            place.bound = 0;
         }
-        place.block = self.data_block(&place.index, place.bound)?;
+        place.block = self.data_block(&place.index, place.bound, going)?;
         place.n = 0;
         Ok(Some(place))
     }
 
-    fn data_block(&mut self, index: &Block, bound: usize) -> Result<Arc<Block>> {
-        let pages = self.sst.bound_at(index, bound)?;
-        self.ask_ahead(pages);
-        match self.keeps_blocks {
-            true => self.sst.block(pages, EntryKind::Record),
-            false => Ok(Arc::new(self.sst.read_block(pages, EntryKind::Record)?)),
+    /// The record before that of `place`, of its block or the one before.
+    fn before(&mut self, mut place: CursorPlace, going: Going) -> Result<Option<CursorPlace>> {
+        if place.n > 0 {
+            place.n -= 1;
+        } else if place.bound > 0 {
+            place.bound -= 1;
+            place.block = self.data_block(&place.index, place.bound, going)?;
+            place.n = place.block.len() - 1;
+        } else if place.index_number > 0 {
+            place = self.last_of(place.index_number - 1, going)?;
+        } else {
+            return Ok(None);
         }
+        Ok(Some(place))
     }
 
-    /// Has the device read what follows, a good deal at once, as soon as half of what was asked for is used up. Data blocks follow one another; a little
-    /// beyond the last does no harm.
-    fn ask_ahead(&mut self, pages: PageRange) {
-        let after = pages.first + pages.count;
-        let is_walk =
-            self.asked_to != 0 && after + AHEAD_PAGES / 2 > self.asked_to && pages.first <= self.asked_to;
-        if is_walk {
-            let first = self.asked_to.max(after);
-            self.sst.will_read(PageRange { first, count: after + AHEAD_PAGES - first });
-            self.asked_to = after + AHEAD_PAGES;
-        } else if self.asked_to == 0 {
-            // The first block alone: whoever looks at one record asks for no more.
-            self.asked_to = after;
+    /// The last record under an index block.
+    fn last_of(&mut self, index_number: usize, going: Going) -> Result<CursorPlace> {
+        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+        let bound = index.len() - 1;
+        let block = self.data_block(&index, bound, going)?;
+        let n = block.len() - 1;
+        Ok(CursorPlace { index_number, index, bound, block, n })
+    }
+
+    fn data_block(&mut self, index: &Block, bound: usize, going: Going) -> Result<Arc<Block>> {
+        let pages = self.sst.bound_at(index, bound)?;
+        self.ask_ahead(pages, going);
+        self.sst.block(pages, EntryKind::Record, self.keeps_blocks)
+    }
+
+    /// Has the device read what a walk comes to next, as soon as half of what was asked for is used up. Data blocks follow one another.
+    fn ask_ahead(&mut self, pages: PageRange, going: Going) {
+        let (first, end) = (pages.first, pages.first + pages.count);
+        let [from, to] = self.asked;
+        let goes_on = match going {
+            Going::There => false,
+            Going::Forward => (from..=to).contains(&first),
+            Going::Back => (from..=to).contains(&end),
+        };
+        if !goes_on {
+            (self.ahead, self.asked) = (AHEAD_PAGES[0], [first, end]);
+            if going == Going::There {
+                return;
+            }
         }
+        let [from, to] = self.asked;
+        let (left, wanted) = match going {
+            Going::Back => {
+                (first.saturating_sub(from), first.saturating_sub(self.ahead).max(1)..from.min(first))
+            }
+            _ => (to.saturating_sub(end), to.max(end)..(end + self.ahead).min(self.sst.blocks_end())),
+        };
+        if left > self.ahead / 2 || wanted.is_empty() {
+            return;
+        }
+        for piece in wanted.clone().step_by(ASKED_AT_ONCE as usize) {
+            let count = ASKED_AT_ONCE.min(wanted.end - piece);
+            self.sst.will_read(PageRange { first: piece, count });
+        }
+        self.asked = [from.min(wanted.start), to.max(wanted.end)];
+        self.ahead = (2 * self.ahead).min(AHEAD_PAGES[1]);
     }
 }
 

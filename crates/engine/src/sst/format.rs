@@ -13,11 +13,11 @@
 //!  +--------+-----------------+-----------------+--------------+-------------+----------+
 //! ```
 //!
-//! * **Header**: magic `HDGTABL1`, store (u128), file number (u64), crc32c of those 32 bytes (u32), zeros.
+//! * **Header**: magic `HDGTABL1`, store (u128), file number (u64), what a reader needs to know (u32, a bit each; none so far), crc32c of those 36 bytes (u32), zeros.
 //! * **Footer**: magic `HDGTABLE`, file number (u64), of the summary and then of the filter first page (u32), bytes (u32) and crc32c (u32), crc32c of
 //!   those 40 bytes (u32), zeros.
 //! * **Block**: begins on a page, so that a look costs one request of as few pages as there are. Head of 16 bytes: crc32c of all that follows (u32),
-//!   stored bytes (u32), raw bytes (u32), codec (u8: 0 raw, 1 LZ4), 3 zeros. Then the stored bytes, then zeros up to a whole page. What is stored are,
+//!   stored bytes (u32), raw bytes (u32), codec (u8: 0 raw, 1 LZ4), what its entries are (u8: 1 records, 2 bounds), 2 zeros. Then the stored bytes, then zeros up to a whole page. What is stored are,
 //!   under the codec, the entries, the end of each (u32), how many there are (u32).
 //! * **Entry of a data block**: a record of the log (`log/format.rs`) without checksums of its own, for the block's stands over it; without what it replaced; without
 //!   flags that speak of the log. A delta's base is in an older table, or nowhere. A multiple of 8 bytes.
@@ -27,14 +27,14 @@
 //! * **Summary**: least and greatest sequence (u64 each); rows, deltas, tombstones, bytes of records (u64 each); least and greatest key, bytes (u32) before each; how many tables (u32) and of
 //!   each its number (u32), flags (u32: 1 something in it expires), rows, deltas, tombstones, bytes of records (u64 each); how many index blocks (u32), and of each
 //!   an entry with its bytes (u32) before it.
-//! * **Checksums** of blocks, summary and filter are seeded with file number and place (`log/format.rs`, `Seed`).
+//! * **Checksums** of blocks, summary and filter are seeded with store, file number and place (`log/format.rs`, `Seed`).
 
 use hedgerow_device::{CAPACITY_PAGE_BYTES, crc32c};
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
-use crate::log::format::Seed;
+use crate::log::format::{RecordKind, Seed};
 use crate::manifest::root::PLACED;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a page, in which all places are counted.
 pub(super) const PAGE_BYTES: usize = CAPACITY_PAGE_BYTES;
@@ -42,10 +42,46 @@ pub(super) const PAGE_BYTES: usize = CAPACITY_PAGE_BYTES;
 pub(super) const HEAD_BYTES: usize = 16;
 const HEADER_MAGIC: &[u8; 8] = b"HDGTABL1";
 const FOOTER_MAGIC: &[u8; 8] = b"HDGTABLE";
-const HEADER_BYTES: usize = 32;
+const HEADER_BYTES: usize = 36;
 const FOOTER_BYTES: usize = 40;
 /// A table with a row, a delta or a field that expires.
 const TABLE_EXPIRES: u32 = 1;
+
+/// Which sorted table: its number is given to no other of its store, ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SstId {
+    /// The store's.
+    pub store: u128,
+    /// The file's.
+    pub number: u64,
+}
+
+impl SstId {
+    /// The name of its file.
+    pub fn file_name(self) -> String {
+        format!("{:08}.sst", self.number)
+    }
+
+    /// The seeded checksum of bytes at a page of the file.
+    pub(super) fn sum(self, page: u32, bytes: &[u8]) -> u32 {
+        let of_file = self.number ^ (self.store as u64).rotate_left(32);
+        Seed::new(PLACED | of_file, u64::from(page) * PAGE_BYTES as u64).crc32c(bytes)
+    }
+
+    #[cold]
+    pub(super) fn damaged(self, why: &str) -> Error {
+        Error::corrupted(format!("the sorted table {} is damaged: {why}", self.file_name()))
+    }
+
+    #[cold]
+    pub(super) fn newer(self, what: &str) -> Error {
+        let name = self.file_name();
+        Error::new(
+            ErrorKind::Version,
+            format!("the sorted table {name} has {what}, which this build does not know"),
+        )
+    }
+}
 
 /// How blocks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,8 +127,8 @@ pub(super) struct Section {
 
 impl Section {
     /// Of these bytes, at this page.
-    pub(super) fn of(number: u64, first: u32, bytes: &[u8]) -> Section {
-        Section { first, bytes: bytes.len() as u32, checksum: sum(number, first, bytes) }
+    pub(super) fn of(id: SstId, first: u32, bytes: &[u8]) -> Section {
+        Section { first, bytes: bytes.len() as u32, checksum: id.sum(first, bytes) }
     }
 
     pub(super) fn offset(self) -> u64 {
@@ -100,37 +136,37 @@ impl Section {
     }
 }
 
-/// The seeded checksum of bytes at a page of a file.
-pub(super) fn sum(number: u64, page: u32, bytes: &[u8]) -> u32 {
-    Seed::new(PLACED | number, u64::from(page) * PAGE_BYTES as u64).crc32c(bytes)
-}
-
 /// A key of the file: `table` and the row's.
 pub fn composite_key(table: u32, key: &[u8]) -> Vec<u8> {
     [&table.to_be_bytes(), key].concat()
 }
 
-pub(super) fn encode_header(store: u128, number: u64) -> [u8; HEADER_BYTES + 4] {
+pub(super) fn encode_header(id: SstId) -> [u8; HEADER_BYTES + 4] {
     let mut out = [0; HEADER_BYTES + 4];
     out[..8].copy_from_slice(HEADER_MAGIC);
-    out[8..24].copy_from_slice(&store.to_le_bytes());
-    out[24..32].copy_from_slice(&number.to_le_bytes());
+    out[8..24].copy_from_slice(&id.store.to_le_bytes());
+    out[24..32].copy_from_slice(&id.number.to_le_bytes());
     let checksum = crc32c(0, &out[..HEADER_BYTES]);
     out[HEADER_BYTES..].copy_from_slice(&checksum.to_le_bytes());
     out
 }
 
-/// Checks that the first page is that of this file of this store.
-pub(super) fn check_header(page: &[u8], store: u128, number: u64) -> Result<()> {
-    if u32_at(page, HEADER_BYTES) != crc32c(0, &page[..HEADER_BYTES]) || page[..8] != *HEADER_MAGIC {
-        return Err(damaged(number, "its first page is not that of a sorted table"));
+/// Checks that the first page is that of this file of this store, and that this build knows all that it asks for.
+pub(super) fn check_header(page: &[u8], id: SstId) -> Result<()> {
+    let is_whole = u32_at(page, HEADER_BYTES) == crc32c(0, &page[..HEADER_BYTES]);
+    if !is_whole || page[..7] != HEADER_MAGIC[..7] {
+        return Err(id.damaged("its first page is not that of a sorted table"));
     }
-    match (u128_at(page, 8), u64_at(page, 24)) {
-        (of_store, _) if of_store != store => Err(damaged(number, "it is of another store")),
-        (_, of_file) if of_file != number => {
-            Err(damaged(number, &format!("its first page is that of file {of_file}")))
+    if page[7] != HEADER_MAGIC[7] {
+        return Err(id.newer(&format!("format {}", page[7].escape_ascii())));
+    }
+    match (u128_at(page, 8), u64_at(page, 24), u32_at(page, 32)) {
+        (of_store, _, _) if of_store != id.store => Err(id.damaged("it is of another store")),
+        (_, of_file, _) if of_file != id.number => {
+            Err(id.damaged(&format!("its first page is that of file {of_file}")))
         }
-        _ => Ok(()),
+        (_, _, 0) => Ok(()),
+        (_, _, needs) => Err(id.newer(&format!("needs {needs:#x}"))),
     }
 }
 
@@ -142,10 +178,10 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    pub(super) fn encode(&self, number: u64) -> [u8; FOOTER_BYTES + 4] {
+    pub(super) fn encode(&self, id: SstId) -> [u8; FOOTER_BYTES + 4] {
         let mut out = [0; FOOTER_BYTES + 4];
         out[..8].copy_from_slice(FOOTER_MAGIC);
-        out[8..16].copy_from_slice(&number.to_le_bytes());
+        out[8..16].copy_from_slice(&id.number.to_le_bytes());
         for (at, section) in [(16, self.summary), (28, self.filter)] {
             out[at..at + 4].copy_from_slice(&section.first.to_le_bytes());
             out[at + 4..at + 8].copy_from_slice(&section.bytes.to_le_bytes());
@@ -157,12 +193,12 @@ impl Footer {
     }
 
     /// Takes the footer of a file of `pages` pages from its last.
-    pub(super) fn decode(page: &[u8], number: u64, pages: u32) -> Result<Footer> {
+    pub(super) fn decode(page: &[u8], id: SstId, pages: u32) -> Result<Footer> {
         let is_footer = u32_at(page, FOOTER_BYTES) == crc32c(0, &page[..FOOTER_BYTES])
             && page[..8] == *FOOTER_MAGIC
-            && u64_at(page, 8) == number;
+            && u64_at(page, 8) == id.number;
         if !is_footer {
-            return Err(damaged(number, "its last page is not the end of this table: it is not whole"));
+            return Err(id.damaged("its last page is not the end of this table: it is not whole"));
         }
         let section = |at| Section {
             first: u32_at(page, at),
@@ -176,7 +212,7 @@ impl Footer {
         };
         match fits(footer.summary) && fits(footer.filter) {
             true => Ok(footer),
-            false => Err(damaged(number, "its last page points outside of it")),
+            false => Err(id.damaged("its last page points outside of it")),
         }
     }
 }
@@ -221,8 +257,9 @@ pub(super) struct IndexBound {
 }
 
 /// What is known of a file without looking into its blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SstSummary {
+    /// Least and greatest.
     pub(super) sequences: [u64; 2],
     pub(super) counts: SstCounts,
     /// Least and greatest, composite.
@@ -231,7 +268,53 @@ pub(super) struct SstSummary {
     pub(super) index: Vec<IndexBound>,
 }
 
+/// No record yet.
+impl Default for SstSummary {
+    fn default() -> SstSummary {
+        SstSummary {
+            sequences: [u64::MAX, 0],
+            counts: SstCounts::default(),
+            keys: Default::default(),
+            tables: Vec::new(),
+            index: Vec::new(),
+        }
+    }
+}
+
+/// What a summary knows of a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) table: u32,
+    pub(super) kind: RecordKind,
+    pub(super) sequence: u64,
+    /// It, or a field of it, expires.
+    pub(super) expires: bool,
+    pub(super) bytes: u64,
+}
+
 impl SstSummary {
+    /// Counts a record whose composite key comes after all before.
+    pub(super) fn add(&mut self, key: &[u8], record: Counted) {
+        if self.tables.is_empty() {
+            self.keys[0] = key.into();
+        }
+        self.sequences = [self.sequences[0].min(record.sequence), self.sequences[1].max(record.sequence)];
+        if self.tables.last().is_none_or(|last| last.table != record.table) {
+            let counts = SstCounts::default();
+            self.tables.push(SstTable { table: record.table, expires: false, counts });
+        }
+        let table = self.tables.last_mut().expect("there is one by now");
+        table.expires |= record.expires;
+        for counts in [&mut self.counts, &mut table.counts] {
+            counts.bytes += record.bytes;
+            *match record.kind {
+                RecordKind::Row => &mut counts.rows,
+                RecordKind::Delta => &mut counts.deltas,
+                RecordKind::Tombstone | RecordKind::Batch => &mut counts.tombstones,
+            } += 1;
+        }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.sequences.iter().for_each(|sequence| out.extend(sequence.to_le_bytes()));
@@ -254,8 +337,8 @@ impl SstSummary {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8], number: u64) -> Result<SstSummary> {
-        let mut taking = Taking { bytes, number };
+    pub(super) fn decode(bytes: &[u8], id: SstId) -> Result<SstSummary> {
+        let mut taking = Taking { bytes, id };
         let sequences = [taking.u64()?, taking.u64()?];
         let counts = taking.counts()?;
         let mut key = || {
@@ -285,12 +368,12 @@ impl SstSummary {
 /// Takes numbers off the beginning of a summary.
 struct Taking<'b> {
     bytes: &'b [u8],
-    number: u64,
+    id: SstId,
 }
 
 impl<'b> Taking<'b> {
     fn cut_off(&self) -> Error {
-        damaged(self.number, "its summary does not end where it should")
+        self.id.damaged("its summary does not end where it should")
     }
 
     fn take(&mut self, len: usize) -> Result<&'b [u8]> {
@@ -332,14 +415,26 @@ pub(super) fn bound_len(before: &[u8], key: &[u8]) -> usize {
     (common + 1).min(key.len())
 }
 
+/// What the entries of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    Record = 1,
+    Bound = 2,
+}
+
 /// Writes a block's head before what is stored, which begins at [`HEAD_BYTES`] of `out`.
-pub(super) fn seal_block(out: &mut [u8], number: u64, page: u32, codec: Codec, raw_bytes: usize) {
+pub(super) fn seal_block(
+    out: &mut [u8],
+    (id, page): (SstId, u32),
+    (kind, codec): (EntryKind, Codec),
+    raw_bytes: usize,
+) {
     let stored = (out.len() - HEAD_BYTES) as u32;
     out[..HEAD_BYTES].fill(0);
     out[4..8].copy_from_slice(&stored.to_le_bytes());
     out[8..12].copy_from_slice(&(raw_bytes as u32).to_le_bytes());
-    out[12] = codec as u8;
-    let checksum = sum(number, page, &out[4..]);
+    out[12..14].copy_from_slice(&[codec as u8, kind as u8]);
+    let checksum = id.sum(page, &out[4..]);
     out[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
@@ -351,32 +446,23 @@ pub(super) struct StoredBlock<'b> {
     pub(super) stored: &'b [u8],
 }
 
-/// Verifies a block, read with all its pages.
-pub(super) fn open_block(bytes: &[u8], number: u64, page: u32) -> Result<StoredBlock<'_>> {
-    let wrong = || damaged(number, &format!("the block at its page {page} does not match its checksum"));
+/// Verifies a block of this kind, read with all its pages.
+pub(super) fn open_block(bytes: &[u8], id: SstId, page: u32, kind: EntryKind) -> Result<StoredBlock<'_>> {
+    let wrong = |what| id.damaged(&format!("the block at its page {page} {what}"));
     let stored_bytes = u32_at(bytes, 4) as usize;
-    let Some(block) = bytes.get(..HEAD_BYTES + stored_bytes) else { return Err(wrong()) };
-    if sum(number, page, &block[4..]) != u32_at(block, 0) {
-        return Err(wrong());
+    let Some(block) = bytes.get(..HEAD_BYTES + stored_bytes) else {
+        return Err(wrong("does not match its checksum"));
+    };
+    if id.sum(page, &block[4..]) != u32_at(block, 0) {
+        return Err(wrong("does not match its checksum"));
     }
     let codec = match block[12] {
         0 => Codec::Raw,
         1 => Codec::Lz4,
-        unknown => {
-            let what =
-                format!("its page {page} is stored by codec {unknown}, which this build does not know");
-            return Err(Error::new(crate::ErrorKind::Version, format!("{}: {what}", name(number))));
-        }
+        unknown => return Err(id.newer(&format!("a block of codec {unknown} at its page {page}"))),
     };
+    if block[13] != kind as u8 {
+        return Err(wrong("is one of another kind"));
+    }
     Ok(StoredBlock { codec, raw_bytes: u32_at(block, 8) as usize, stored: &block[HEAD_BYTES..] })
-}
-
-/// For messages.
-fn name(number: u64) -> String {
-    format!("the sorted table {number}")
-}
-
-#[cold]
-pub(super) fn damaged(number: u64, why: &str) -> Error {
-    Error::corrupted(format!("{} is damaged: {why}", name(number)))
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes};
 use smallvec::SmallVec;
 
-use super::block::{Block, BlockAddress, BlockCache, EntryKind};
+use super::block::{Block, BlockAddress, BlockCache};
 use super::filter::{Filter, hash_of};
 use super::format::{
-    Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstSummary, SstTable, check_header,
-    damaged, sum, take_bound,
+    Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
+    SstTable, check_header, composite_key, take_bound,
 };
 use crate::Result;
-use crate::log::format::Record;
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
 
 /// A file has a header, a data block, an index block, a summary, a filter, a footer.
 const PAGES_MIN: u64 = 6;
@@ -54,8 +54,13 @@ pub(super) fn records_below(block: &Block, composite: &[u8]) -> usize {
 }
 
 /// The entry of an index block for the data block that has the key if any has: the last whose bound is not above it, or the first.
-pub(super) fn bound_for(index: &Block, key: &[u8]) -> usize {
+pub(super) fn bound_at_or_below(index: &Block, key: &[u8]) -> usize {
     index.partition(|n| bound_of(index.entry(n)) <= key).saturating_sub(1)
+}
+
+/// The entry of an index block for the data block that has the last key below `key` if any has, or for the one after it.
+pub(super) fn bound_below(index: &Block, key: &[u8]) -> usize {
+    index.partition(|n| bound_of(index.entry(n)) < key).saturating_sub(1)
 }
 
 /// An opened sorted table. Clones are the same.
@@ -65,8 +70,10 @@ pub struct Sst {
 }
 
 struct Inner {
-    number: u64,
+    id: SstId,
     file: CapacityFile,
+    /// Where what is read whole begins: blocks lie before it.
+    blocks_end: u32,
     summary: SstSummary,
     filter: Filter,
     cache: BlockCache,
@@ -74,7 +81,7 @@ struct Inner {
 
 impl fmt::Debug for Sst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sst").field("number", &self.inner.number).finish_non_exhaustive()
+        f.debug_struct("Sst").field("id", &self.inner.id).finish_non_exhaustive()
     }
 }
 
@@ -117,47 +124,44 @@ impl FoundRecord {
 
 impl Sst {
     pub(super) fn of(
-        (file, number): (CapacityFile, u64),
+        (file, id): (CapacityFile, SstId),
         summary: SstSummary,
-        filter: Filter,
+        (filter, blocks_end): (Filter, u32),
         cache: &BlockCache,
     ) -> Sst {
-        Sst { inner: Arc::new(Inner { number, file, summary, filter, cache: cache.clone() }) }
+        Sst { inner: Arc::new(Inner { id, file, blocks_end, summary, filter, cache: cache.clone() }) }
     }
 
-    /// Opens the file `name`, which is number `number` of the store `store`.
+    /// Opens a file.
     ///
     /// # Errors
-    /// `Corrupted` if it is not whole, or another; what the capacity tier refuses.
-    pub fn open(
-        tier: &CapacityTier,
-        name: &str,
-        (store, number): (u128, u64),
-        cache: &BlockCache,
-    ) -> Result<Sst> {
-        let file = tier.open_file(name)?;
+    /// `Corrupted` if it is not whole, or another; `Version` if a later build wrote it; what the capacity tier refuses.
+    pub fn open(tier: &CapacityTier, id: SstId, cache: &BlockCache) -> Result<Sst> {
+        let file = tier.open_file(&id.file_name())?;
         let bytes = file.bytes()?;
         let pages = bytes / PAGE_BYTES as u64;
         if bytes % PAGE_BYTES as u64 != 0 || pages < PAGES_MIN || pages > u64::from(u32::MAX) {
-            return Err(damaged(number, &format!("it has {bytes} bytes, as no whole file has")));
+            return Err(id.damaged(&format!("it has {bytes} bytes, as no whole file has")));
         }
         let mut page = [0; PAGE_BYTES];
         file.read_at(0, &mut page)?;
-        check_header(&page, store, number)?;
+        check_header(&page, id)?;
         file.read_at(bytes - PAGE_BYTES as u64, &mut page)?;
-        let footer = Footer::decode(&page, number, pages as u32)?;
-        let summary = SstSummary::decode(&read_section(&file, number, footer.summary)?, number)?;
+        let footer = Footer::decode(&page, id, pages as u32)?;
+        let summary = SstSummary::decode(&read_section(&file, id, footer.summary)?, id)?;
         if summary.keys.iter().any(|key| key.len() < 5) {
-            return Err(damaged(number, "its summary has no keys"));
+            return Err(id.damaged("its summary has no keys"));
         }
-        let filter = Filter::decode(&read_section(&file, number, footer.filter)?);
-        let filter = filter.ok_or_else(|| damaged(number, "its filter has no whole number of blocks"))?;
-        Ok(Sst::of((file, number), summary, filter, cache))
+        let filter = Filter::decode(&read_section(&file, id, footer.filter)?);
+        let filter = filter.ok_or_else(|| id.damaged("its filter has no whole number of blocks"))?;
+        let sst = Sst::of((file, id), summary, (filter, footer.summary.first), cache);
+        sst.inner.summary.index.iter().try_for_each(|index| sst.check_place(index.pages).map(drop))?;
+        Ok(sst)
     }
 
-    /// Its number.
-    pub fn number(&self) -> u64 {
-        self.inner.number
+    /// Which it is.
+    pub fn id(&self) -> SstId {
+        self.inner.id
     }
 
     /// What is in it.
@@ -178,8 +182,10 @@ impl Sst {
 
     /// Bytes of memory that it takes as long as it is open, besides blocks in the cache.
     pub fn memory_bytes(&self) -> usize {
-        let bounds = self.inner.summary.index.iter().map(|bound| size_of::<IndexBound>() + bound.bound.len());
-        self.inner.filter.bytes() + bounds.sum::<usize>()
+        let SstSummary { index, tables, keys, .. } = &self.inner.summary;
+        let bounds = index.iter().map(|bound| size_of::<IndexBound>() + bound.bound.len());
+        let keys = keys.iter().map(|key| key.len());
+        self.inner.filter.bytes() + bounds.chain(keys).sum::<usize>() + size_of_val(tables.as_slice())
     }
 
     /// Whether it may hold the key: if not, it surely does not.
@@ -198,7 +204,7 @@ impl Sst {
             return Ok(None);
         }
         let pages = self.data_block_of(key.bytes())?;
-        let block = self.block(pages, EntryKind::Record)?;
+        let block = self.block(pages, EntryKind::Record, true)?;
         let n = records_below(&block, key.bytes());
         let is_it = n < block.len() && {
             let record = block.record(n);
@@ -209,8 +215,8 @@ impl Sst {
 
     /// The data block that has the key if any has.
     fn data_block_of(&self, key: &[u8]) -> Result<PageRange> {
-        let index = self.index_block(self.index_of(key))?;
-        self.bound_at(&index, bound_for(&index, key))
+        let index = self.index_block(self.index_of(key), true)?;
+        self.bound_at(&index, bound_at_or_below(&index, key))
     }
 
     /// The index block whose bounds are about the key.
@@ -218,29 +224,55 @@ impl Sst {
         self.inner.summary.index.partition_point(|index| *index.bound <= *key).saturating_sub(1)
     }
 
+    /// The index block whose bounds are about what is below the key.
+    pub(super) fn index_below(&self, key: &[u8]) -> usize {
+        self.inner.summary.index.partition_point(|index| *index.bound < *key).saturating_sub(1)
+    }
+
+    /// The page behind the last block.
+    pub(super) fn blocks_end(&self) -> u32 {
+        self.inner.blocks_end
+    }
+
     /// How many index blocks there are.
     pub(super) fn index_blocks(&self) -> usize {
         self.inner.summary.index.len()
     }
 
-    pub(super) fn index_block(&self, n: usize) -> Result<Arc<Block>> {
-        self.block(self.inner.summary.index[n].pages, EntryKind::Bound)
+    /// `keeps`: it stays in the cache.
+    pub(super) fn index_block(&self, n: usize, keeps: bool) -> Result<Arc<Block>> {
+        self.block(self.inner.summary.index[n].pages, EntryKind::Bound, keeps)
     }
 
     /// Where the data block lies that the `n`-th entry of an index block is about.
     pub(super) fn bound_at(&self, index: &Block, n: usize) -> Result<PageRange> {
-        let bound = take_bound(index.entry(n)).map(|(pages, _)| pages);
-        bound.ok_or_else(|| damaged(self.number(), "an entry of its index is too short"))
+        match take_bound(index.entry(n)) {
+            Some((pages, _)) => self.check_place(pages),
+            None => Err(self.id().damaged("an entry of its index is too short")),
+        }
     }
 
-    /// A verified block, of the cache or of the file.
-    pub(super) fn block(&self, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>> {
-        let address = BlockAddress { number: self.number(), page: pages.first };
-        if let Some(block) = self.inner.cache.get(address) {
+    fn check_place(&self, pages: PageRange) -> Result<PageRange> {
+        let end = u64::from(pages.first) + u64::from(pages.count);
+        match pages.first > 0 && pages.count > 0 && end <= u64::from(self.inner.blocks_end) {
+            true => Ok(pages),
+            false => {
+                let PageRange { first, count } = pages;
+                Err(self.id().damaged(&format!("its index has a block of {count} pages at page {first}")))
+            }
+        }
+    }
+
+    /// A verified block, of the cache or of the file. `keeps`: it stays in the cache.
+    pub(super) fn block(&self, pages: PageRange, kind: EntryKind, keeps: bool) -> Result<Arc<Block>> {
+        let address = BlockAddress { number: self.id().number, page: pages.first };
+        if let Some(block) = self.inner.cache.get(address).filter(|block| block.kind() == kind) {
             return Ok(block);
         }
         let block = Arc::new(self.read_block(pages, kind)?);
-        self.inner.cache.insert(address, &block);
+        if keeps {
+            self.inner.cache.insert(address, &block);
+        }
         Ok(block)
     }
 
@@ -248,7 +280,7 @@ impl Sst {
     pub(super) fn read_block(&self, pages: PageRange, kind: EntryKind) -> Result<Block> {
         let mut bytes = OwnedBytes::zeroed(pages.bytes());
         self.inner.file.read_at(pages.offset(), bytes.as_mut_slice())?;
-        Block::open(bytes, self.number(), pages, kind)
+        Block::open(bytes, self.id(), pages, kind)
     }
 
     /// Asks for blocks that will be read soon.
@@ -256,37 +288,72 @@ impl Sst {
         self.inner.file.will_read(pages.offset(), pages.bytes() as u64);
     }
 
-    /// Reads and verifies all blocks, past the cache, and that they are what the summary says.
+    /// Reads and verifies all blocks, past the cache, and that index, filter and summary agree with what is in them.
     ///
     /// # Errors
     /// `Corrupted`, of the first that is wrong; what the capacity tier refuses.
     pub fn verify(&self) -> Result<()> {
-        let mut found = SstCounts::default();
-        for index in &self.inner.summary.index {
-            let index = self.read_block(index.pages, EntryKind::Bound)?;
+        let summary = &self.inner.summary;
+        let (mut found, mut last) = (SstSummary::default(), Vec::new());
+        for bound in &summary.index {
+            let index = self.read_block(bound.pages, EntryKind::Bound)?;
+            if bound_of(index.entry(0)) != &*bound.bound {
+                return Err(self.id().damaged("its summary and its index do not agree"));
+            }
             for n in 0..index.len() {
-                let block = self.read_block(self.bound_at(&index, n)?, EntryKind::Record)?;
-                (0..block.len()).for_each(|n| found.add(&block.record(n)));
+                let pages = self.bound_at(&index, n)?;
+                self.will_read(PageRange { first: pages.first, count: VERIFIED_AHEAD_PAGES });
+                let block = self.read_block(pages, EntryKind::Record)?;
+                if !last.is_empty() && *last >= *bound_of(index.entry(n)) {
+                    return Err(self.id().damaged("a bound in its index is not above the keys before"));
+                }
+                self.verify_block(&block, bound_of(index.entry(n)), &mut last, &mut found)?;
             }
         }
-        match found == self.counts() {
+        found.keys[1] = last.into();
+        found.index.clone_from(&summary.index);
+        match found == *summary {
             true => Ok(()),
-            false => Err(damaged(self.number(), "its records are not those that its summary counts")),
+            false => Err(self.id().damaged("its records are not those that its summary counts")),
         }
+    }
+
+    /// Verifies what is known of the records of a block, of which `last` is the key before.
+    fn verify_block(
+        &self,
+        block: &Block,
+        bound: &[u8],
+        last: &mut Vec<u8>,
+        found: &mut SstSummary,
+    ) -> Result<()> {
+        for n in 0..block.len() {
+            let record = block.record(n);
+            let key = composite_key(record.table(), record.key());
+            if key <= *last || *key < *bound || !self.inner.filter.may_hold(hash_of(&key)) {
+                let key = key.escape_ascii();
+                return Err(self
+                    .id()
+                    .damaged(&format!("its order or its filter does not lead to the key {key}")));
+            }
+            let expires = record.expires_at_ms().is_some_and(|ms| ms != 0);
+            found.add(
+                &key,
+                Counted {
+                    table: record.table(),
+                    kind: record.kind(),
+                    sequence: record.sequence(),
+                    expires: expires || record.flags() & FLAG_FIELD_EXPIRY != 0,
+                    bytes: record.record_bytes() as u64,
+                },
+            );
+            *last = key;
+        }
+        Ok(())
     }
 }
 
-impl SstCounts {
-    fn add(&mut self, record: &Record<'_>) {
-        use crate::log::format::RecordKind;
-        self.bytes += record.record_bytes() as u64;
-        *match record.kind() {
-            RecordKind::Row => &mut self.rows,
-            RecordKind::Delta => &mut self.deltas,
-            RecordKind::Tombstone | RecordKind::Batch => &mut self.tombstones,
-        } += 1;
-    }
-}
+/// What is asked for ahead of a block that is verified.
+const VERIFIED_AHEAD_PAGES: u32 = 32;
 
 /// The lower bound in an index entry; nothing, which is below all, in one that is too short.
 fn bound_of(entry: &[u8]) -> &[u8] {
@@ -294,14 +361,14 @@ fn bound_of(entry: &[u8]) -> &[u8] {
 }
 
 /// Reads and verifies a part that is read whole.
-fn read_section(file: &CapacityFile, number: u64, section: Section) -> Result<Vec<u8>> {
+fn read_section(file: &CapacityFile, id: SstId, section: Section) -> Result<Vec<u8>> {
     let mut bytes = vec![0; section.bytes as usize];
     file.read_at(section.offset(), &mut bytes)?;
-    match sum(number, section.first, &bytes) == section.checksum {
+    match id.sum(section.first, &bytes) == section.checksum {
         true => Ok(bytes),
         false => {
             let why = format!("what is at its page {} does not match its checksum", section.first);
-            Err(damaged(number, &why))
+            Err(id.damaged(&why))
         }
     }
 }

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use hedgerow_device::{
-    CapacityTier, CrashModel, CrashSim, Fault, FileCall, Image, Random, Refusal, Survivors,
+    CapacityTier, CrashModel, CrashSim, Fault, FileCall, Image, Random, Refusal, Survivors, crc32c,
 };
 
+use super::format::HEAD_BYTES;
 use super::*;
-use crate::ErrorKind;
 use crate::log::format::RecordKind;
+use crate::{ErrorKind, limits};
 
-const STORE: u128 = 0x5_7012_3456_789a_bcde;
+const ID: SstId = SstId { store: 0x5_7012_3456_789a_bcde, number: 7 };
 
 /// A record as the model has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,14 +22,21 @@ struct Model {
     body: Vec<u8>,
 }
 
+const NAME: &str = "00000007.sst";
+
 type Records = BTreeMap<(u32, Vec<u8>), Model>;
 
 fn sim() -> CrashSim {
     CrashSim::new(CrashModel::Pages, 1 << 20)
 }
 
-fn write(tier: &CapacityTier, name: &str, records: &Records, options: SstOptions) -> crate::Result<Sst> {
-    let mut writer = SstWriter::create(tier, name, (STORE, 7), options)?;
+fn write(tier: &CapacityTier, records: &Records, options: SstOptions) -> crate::Result<Sst> {
+    let mut writer = SstWriter::create(tier, ID, options)?;
+    push_all(&mut writer, records)?;
+    writer.finish(&BlockCache::new(1 << 20))
+}
+
+fn push_all(writer: &mut SstWriter, records: &Records) -> crate::Result<()> {
     for ((table, key), model) in records {
         let record = SstRecord {
             kind: model.kind,
@@ -42,11 +50,11 @@ fn write(tier: &CapacityTier, name: &str, records: &Records, options: SstOptions
         };
         writer.push(&record, |body| body.copy_from_slice(&model.body))?;
     }
-    writer.finish(&BlockCache::new(1 << 20))
+    Ok(())
 }
 
-fn open(tier: &CapacityTier, name: &str) -> crate::Result<Sst> {
-    Sst::open(tier, name, (STORE, 7), &BlockCache::new(1 << 20))
+fn open(tier: &CapacityTier) -> crate::Result<Sst> {
+    Sst::open(tier, ID, &BlockCache::new(1 << 20))
 }
 
 /// A body that compresses to about `left` of a hundred.
@@ -118,8 +126,8 @@ fn a_table_answers_as_the_model() {
     for (round, options) in (0..12).zip(EACH.into_iter().cycle()) {
         let tier = CapacityTier::simulated(&sim());
         let records = records(round, 1 + round * round * 30, [100, 30, 0][round as usize % 3]);
-        write(&tier, "t", &records, options).unwrap();
-        let sst = open(&tier, "t").unwrap();
+        write(&tier, &records, options).unwrap();
+        let sst = open(&tier).unwrap();
         sst.verify().unwrap();
         for keeps_blocks in [true, false] {
             assert_eq!(walked(&sst, keeps_blocks).unwrap(), records, "round {round}");
@@ -153,43 +161,61 @@ fn a_table_answers_as_the_model() {
     }
 }
 
+/// Seeks keys at random and walks from them, both ways.
+fn walk_at_random(sst: &Sst, records: &Records, seed: u64) {
+    let keys: Vec<Vec<u8>> = records.keys().map(|(table, key)| composite_key(*table, key)).collect();
+    let at = |cursor: &SstCursor| cursor.record().map(|found| composite_key(found.table(), found.key()));
+    let mut random = Random::from_seed(seed);
+    for keeps_blocks in [true, false] {
+        let mut cursor = SstCursor::new(sst, keeps_blocks);
+        for _ in 0..200 {
+            let mut key = keys[random.below(keys.len() as u64) as usize].clone();
+            match random.below(3) {
+                0 => key.truncate(random.below(key.len() as u64 + 1) as usize),
+                1 => key.push(random.below(256) as u8),
+                _ => {}
+            }
+            let first = keys.partition_point(|there| *there < key);
+            cursor.seek(&key).unwrap();
+            assert_eq!(at(&cursor), keys.get(first).cloned());
+            let mut n = first;
+            for _ in 0..random.below(40) {
+                cursor.advance().unwrap();
+                n = (n + 1).min(keys.len());
+                assert_eq!(at(&cursor), keys.get(n).cloned());
+            }
+            cursor.seek_below(&key).unwrap();
+            assert_eq!(at(&cursor), first.checked_sub(1).map(|n| keys[n].clone()));
+            for back in 2..random.below(40) as usize {
+                cursor.step_back().unwrap();
+                assert_eq!(at(&cursor), first.checked_sub(back).map(|n| keys[n].clone()));
+            }
+        }
+        cursor.seek_last().unwrap();
+        assert_eq!(at(&cursor).as_ref(), keys.last());
+        cursor.advance().unwrap();
+        cursor.advance().unwrap();
+        assert_eq!(at(&cursor), None);
+        cursor.step_back().unwrap();
+        assert_eq!(at(&cursor), None, "from none to none");
+        cursor.seek_below(&[0xff; 4]).unwrap();
+        let mut back: Vec<Vec<u8>> = Vec::new();
+        while let Some(key) = at(&cursor) {
+            back.push(key);
+            cursor.step_back().unwrap();
+        }
+        back.reverse();
+        let below = keys.partition_point(|key| **key < [0xff; 4][..]);
+        assert!(back == keys[..below], "all of them backwards");
+    }
+}
+
 #[test]
 fn a_cursor_walks_both_ways_from_anywhere() {
     let tier = CapacityTier::simulated(&sim());
     let records = records(77, 2500, 50);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
-    let sst = open(&tier, "t").unwrap();
-    let keys: Vec<Vec<u8>> = records.keys().map(|(table, key)| composite_key(*table, key)).collect();
-    let at = |cursor: &SstCursor| cursor.record().map(|found| composite_key(found.table(), found.key()));
-    let mut random = Random::from_seed(5);
-    let mut cursor = SstCursor::new(&sst, true);
-    for _ in 0..400 {
-        let mut key = keys[random.below(keys.len() as u64) as usize].clone();
-        match random.below(3) {
-            0 => key.truncate(random.below(key.len() as u64 + 1) as usize),
-            1 => key.push(random.below(256) as u8),
-            _ => {}
-        }
-        let first = keys.partition_point(|there| *there < key);
-        cursor.seek(&key).unwrap();
-        assert_eq!(at(&cursor), keys.get(first).cloned());
-        let mut n = first;
-        for _ in 0..random.below(40) {
-            cursor.advance().unwrap();
-            n = (n + 1).min(keys.len());
-            assert_eq!(at(&cursor), keys.get(n).cloned());
-        }
-        cursor.seek_below(&key).unwrap();
-        assert_eq!(at(&cursor), first.checked_sub(1).map(|n| keys[n].clone()));
-        for back in 2..random.below(40) as usize {
-            cursor.step_back().unwrap();
-            assert_eq!(at(&cursor), first.checked_sub(back).map(|n| keys[n].clone()));
-        }
-    }
-    cursor.seek_last().unwrap();
-    assert_eq!(at(&cursor).as_ref(), keys.last());
-    cursor.advance().unwrap();
-    assert_eq!(at(&cursor), None);
+    write(&tier, &records, SstOptions::default()).unwrap();
+    walk_at_random(&open(&tier).unwrap(), &records, 5);
 }
 
 #[test]
@@ -206,9 +232,9 @@ fn what_compresses_takes_fewer_pages_and_what_does_not_no_more() {
             };
             ((1, n.to_be_bytes().to_vec()), model)
         });
-        let sst = write(&tier, "t", &rows.collect(), SstOptions { compression, block_pages: 2 }).unwrap();
+        let sst = write(&tier, &rows.collect(), SstOptions { compression, block_pages: 2 }).unwrap();
         sst.verify().unwrap();
-        tier.open_file("t").unwrap().bytes().unwrap() as f64
+        tier.open_file(NAME).unwrap().bytes().unwrap() as f64
     };
     let raw = bytes(100, Compression::None);
     assert!(raw < 3000.0 * 1_072.0 * 1.16, "{raw} bytes are a good deal more than the rows");
@@ -235,9 +261,9 @@ fn golden_bytes() {
         ((9, b"ada".to_vec()), Model { kind: SstRecordKind::Delta, ..row(1002, None, &[b'x'; 40]) }),
     ]
     .into();
-    write(&tier, "t", &records, EACH[1]).unwrap();
+    write(&tier, &records, EACH[1]).unwrap();
     tier.sync_names().unwrap();
-    let bytes = sim.process_kill().read_file("t").unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
     assert_eq!(bytes.len(), 6 * 4096);
     let hex = |page: usize| {
         let page = &bytes[page * 4096..(page + 1) * 4096];
@@ -249,16 +275,16 @@ fn golden_bytes() {
     assert_eq!(
         pages,
         [
-            "4844475441424c31debc9a7856341270050000000000000007000000000000003ad67ffb",
+            "4844475441424c31debc9a7856341270050000000000000007000000000000000000000025c893e0",
             concat!(
-                "d3236753d8000000d8000000000000000000000040000000e803000000000000000000000000000007000000",
+                "2f027ac5d8000000d8000000000100000000000040000000e803000000000000000000000000000007000000",
                 "0500000003000200010108000201000000000000616461000000000068656c6c6f0000000000000030000000",
                 "e903000000000000000000000000000007000000000000000300020003000800626f62000000000000000000",
                 "58000000ea030000000000000000000000000000090000002800000003000200020008006164610000000000",
                 "7878787878787878787878787878787878787878787878787878787878787878787878787878787840000000",
                 "70000000c800000003",
             ),
-            "53d139261100000011000000000000000100000001000000000900000001",
+            "8d8549661100000011000000000200000100000001000000000900000001",
             concat!(
                 "e803000000000000ea03000000000000010000000000000001000000000000000100000000000000c8000000",
                 "0000000007000000000000076164610700000000000009616461020000000700000001000000010000000000",
@@ -266,7 +292,7 @@ fn golden_bytes() {
                 "0000000000000000000000000000580000000000000001000000090000000200000001",
             ),
             "0300000100000828001800000002004400081010001001100004210014",
-            "4844475441424c45070000000000000003000000ab00000020f6c9970400000020000000e39744dc06c38d69",
+            "4844475441424c45070000000000000003000000ab000000a9785a130400000020000000aa895f1cb4b0cf4c",
         ]
     );
 }
@@ -284,23 +310,29 @@ fn keys_rise_and_there_are_some() {
         has_field_expiries: false,
         body_bytes: 0,
     };
-    let mut writer = SstWriter::create(&tier, "t", (STORE, 7), SstOptions::default()).unwrap();
+    let mut writer = SstWriter::create(&tier, ID, SstOptions::default()).unwrap();
     writer.push(&record(2, b"b"), |_| ()).unwrap();
     for (table, key) in [(2, &b"b"[..]), (2, b"a"), (1, b"z")] {
         assert_eq!(writer.push(&record(table, key), |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
     }
+    let long = [0; limits::KEY_BYTES_MAX + 1];
+    for key in [&b""[..], &long] {
+        assert_eq!(writer.push(&record(3, key), |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    let huge = SstRecord { body_bytes: limits::ROW_BYTES_MAX + 1, ..record(3, b"huge") };
+    assert_eq!(writer.push(&huge, |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
     writer.push(&record(2, b"ba"), |_| ()).unwrap();
     assert_eq!((writer.len(), writer.is_empty()), (2, false));
     assert!(writer.bytes() > 4096);
     writer.finish(&BlockCache::new(1 << 20)).unwrap().verify().unwrap();
-    let empty = SstWriter::create(&tier, "u", (STORE, 8), SstOptions::default()).unwrap();
+    let empty = SstWriter::create(&tier, SstId { number: 8, ..ID }, SstOptions::default()).unwrap();
     assert!(empty.is_empty());
     assert_eq!(empty.finish(&BlockCache::new(1 << 20)).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// All of a file: what it says of itself, its records one after the other, each looked up.
-fn all_of(tier: &CapacityTier, name: &str, expected: &Records) -> crate::Result<Records> {
-    let sst = open(tier, name)?;
+fn all_of(tier: &CapacityTier, expected: &Records) -> crate::Result<Records> {
+    let sst = open(tier)?;
     sst.verify()?;
     for (table, key) in expected.keys() {
         let found =
@@ -315,24 +347,31 @@ fn every_byte_that_decays_is_noticed_or_means_nothing() {
     let sim = sim();
     let tier = CapacityTier::simulated(&sim);
     let records = records(9, 25, 40);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
-    let bytes = sim.process_kill().read_file("t").unwrap();
+    write(&tier, &records, SstOptions::default()).unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
     let (mut noticed, mut random) = (0, Random::from_seed(3));
     for at in 0..bytes.len() as u64 {
         let xor = 1 << random.below(8);
-        sim.corrupt_file("t", at, xor);
-        match all_of(&tier, "t", &records) {
+        sim.corrupt_file(NAME, at, xor);
+        match all_of(&tier, &records) {
             Ok(found) => assert_eq!(found, records, "byte {at}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
-                assert!(error.to_string().contains("sorted table 7"), "{error}");
+                assert!(error.to_string().contains("sorted table 00000007.sst"), "{error}");
                 noticed += 1;
             }
         }
-        sim.corrupt_file("t", at, xor);
+        sim.corrupt_file(NAME, at, xor);
     }
     let padding = bytes.iter().filter(|&&byte| byte == 0).count();
     assert!(noticed as usize >= bytes.len() - padding, "{noticed} of {}, {padding} zeros", bytes.len());
+}
+
+/// Makes the file `id` of these bytes.
+fn put_file(tier: &CapacityTier, id: SstId, bytes: &[u8]) {
+    let mut file = tier.create(&id.file_name()).unwrap();
+    file.append(bytes).unwrap();
+    file.finish().unwrap();
 }
 
 #[test]
@@ -340,26 +379,169 @@ fn a_file_of_another_place_is_refused_by_name() {
     let sim = sim();
     let tier = CapacityTier::simulated(&sim);
     let records = records(9, 400, 100);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
-    let cache = BlockCache::new(1 << 20);
-    for (of, said) in [((STORE + 1, 7), "another store"), ((STORE, 8), "that of file 7")] {
-        let error = Sst::open(&tier, "t", of, &cache).unwrap_err();
+    write(&tier, &records, SstOptions::default()).unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
+    put_file(&tier, SstId { number: 8, ..ID }, &bytes);
+    for (id, said) in [
+        (SstId { store: ID.store + 1, ..ID }, "another store"),
+        (SstId { number: 8, ..ID }, "that of file 7"),
+    ] {
+        let error = Sst::open(&tier, id, &BlockCache::new(1 << 20)).unwrap_err();
         assert!(error.kind() == ErrorKind::Corrupted && error.to_string().contains(said), "{error}");
     }
     // The disk put one block where another should be.
-    let bytes = sim.process_kill().read_file("t").unwrap();
-    let mut file = tier.create("misplaced").unwrap();
-    file.append(&[&bytes[..4096], &bytes[3 * 4096..5 * 4096], &bytes[3 * 4096..]].concat()).unwrap();
-    file.finish().unwrap();
-    let error = all_of(&tier, "misplaced", &records).unwrap_err();
+    tier.remove(NAME).unwrap();
+    put_file(&tier, ID, &[&bytes[..4096], &bytes[3 * 4096..5 * 4096], &bytes[3 * 4096..]].concat());
+    let error = all_of(&tier, &records).unwrap_err();
     assert!(error.to_string().contains("page 1 does not match"), "{error}");
     for pages in [0, 1, 5, bytes.len() / 4096 - 1] {
-        let name = format!("cut{pages}");
-        let mut file = tier.create(&name).unwrap();
-        file.append(&bytes[..pages * 4096]).unwrap();
-        file.finish().unwrap();
-        assert_eq!(open(&tier, &name).unwrap_err().kind(), ErrorKind::Corrupted);
+        tier.remove(NAME).unwrap();
+        put_file(&tier, ID, &bytes[..pages * 4096]);
+        assert_eq!(open(&tier).unwrap_err().kind(), ErrorKind::Corrupted);
     }
+}
+
+/// A file of an older store, at the same number and place: as after a directory was made anew and a write got lost.
+#[test]
+fn a_block_of_another_store_does_not_verify() {
+    let records = records(9, 400, 100);
+    let bytes_of = |store| {
+        let sim = sim();
+        let tier = CapacityTier::simulated(&sim);
+        let mut writer = SstWriter::create(&tier, SstId { store, ..ID }, EACH[1]).unwrap();
+        push_all(&mut writer, &records).unwrap();
+        writer.finish(&BlockCache::new(1 << 20)).unwrap();
+        sim.process_kill().read_file(NAME).unwrap()
+    };
+    let (mut bytes, other) = (bytes_of(ID.store), bytes_of(ID.store + 1));
+    assert_eq!(bytes.len(), other.len());
+    bytes[4096..3 * 4096].copy_from_slice(&other[4096..3 * 4096]);
+    let tier = CapacityTier::simulated(&sim());
+    put_file(&tier, ID, &bytes);
+    let error = open(&tier).unwrap().verify().unwrap_err();
+    assert!(error.to_string().contains("page 1 does not match"), "{error}");
+}
+
+/// What a later build wrote is told by name, and is no damage.
+#[test]
+fn what_this_build_does_not_know_is_told_apart_from_damage() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let records = records(9, 20, 100);
+    write(&tier, &records, EACH[1]).unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
+    type Change = fn(&mut [u8]);
+    let header: [(Change, &str); 2] =
+        [(|page| page[7] = b'2', "format 2"), (|page| page[32] = 4, "needs 0x4")];
+    for (change, said) in header {
+        let mut changed = bytes.clone();
+        change(&mut changed);
+        let checksum = crc32c(0, &changed[..36]);
+        changed[36..40].copy_from_slice(&checksum.to_le_bytes());
+        tier.remove(NAME).unwrap();
+        put_file(&tier, ID, &changed);
+        let error = open(&tier).unwrap_err();
+        assert!(error.kind() == ErrorKind::Version && error.to_string().contains(said), "{error}");
+    }
+    let stored = HEAD_BYTES + u32::from_le_bytes(bytes[4100..4104].try_into().unwrap()) as usize;
+    let block: [(Change, &str, ErrorKind); 4] = [
+        (|block| block[12] = 9, "codec 9", ErrorKind::Version),
+        (|block| block[HEAD_BYTES + 37] |= 32, "flags 32", ErrorKind::Version),
+        (|block| block[HEAD_BYTES + 36] = 4, "no record of a row", ErrorKind::Corrupted),
+        (|block| block[13] = 2, "another kind", ErrorKind::Corrupted),
+    ];
+    for (change, said, kind) in block {
+        let mut changed = bytes.clone();
+        let block = &mut changed[4096..4096 + stored];
+        change(block);
+        let checksum = ID.sum(1, &block[4..]);
+        block[..4].copy_from_slice(&checksum.to_le_bytes());
+        tier.remove(NAME).unwrap();
+        put_file(&tier, ID, &changed);
+        let error = open(&tier).unwrap().verify().unwrap_err();
+        assert!(error.kind() == kind && error.to_string().contains(said), "{error}");
+    }
+}
+
+/// An index that verifies and leads nowhere: an error, whatever it says.
+#[test]
+fn an_index_that_leads_nowhere_is_damage() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let records = records(9, 20, 100);
+    write(&tier, &records, EACH[1]).unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
+    let index_page = (1..).find(|page| bytes[page * 4096 + 13] == 2 && bytes[page * 4096 + 12] == 0).unwrap();
+    let stored =
+        HEAD_BYTES + u32::from_le_bytes(bytes[index_page * 4096 + 4..][..4].try_into().unwrap()) as usize;
+    for place in [[0, 1], [1, 0], [1, u32::MAX], [u32::MAX, 1], [index_page as u32, 1], [1 << 20, 2]] {
+        let mut changed = bytes.clone();
+        let block = &mut changed[index_page * 4096..][..stored];
+        block[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&place[0].to_le_bytes());
+        block[HEAD_BYTES + 4..HEAD_BYTES + 8].copy_from_slice(&place[1].to_le_bytes());
+        let checksum = ID.sum(index_page as u32, &block[4..]);
+        block[..4].copy_from_slice(&checksum.to_le_bytes());
+        tier.remove(NAME).unwrap();
+        put_file(&tier, ID, &changed);
+        let sst = open(&tier).unwrap();
+        let (table, key) = records.keys().next().unwrap();
+        for _ in 0..2 {
+            let error = sst.get(&SstKey::new(*table, key)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "{place:?}: {error}");
+            assert_eq!(walked(&sst, true).unwrap_err().kind(), ErrorKind::Corrupted);
+        }
+    }
+}
+
+/// Long keys that begin alike make long bounds, and so many index blocks.
+fn far_apart(count: u64) -> Records {
+    let record = |n: u64| {
+        let key = [&[b'p'; 300][..], &(n * 0x0101).to_be_bytes(), &[b's'; 20]].concat();
+        let kind = if n.is_multiple_of(5) { SstRecordKind::Tombstone } else { SstRecordKind::Row };
+        let body = if n.is_multiple_of(5) { Vec::new() } else { n.to_le_bytes().repeat(n as usize % 40) };
+        ((1 + (n / 400) as u32, key), Model { kind, sequence: n, expires_at_ms: None, body })
+    };
+    (0..count).map(record).collect()
+}
+
+#[test]
+fn many_index_blocks_answer_as_one() {
+    let tier = CapacityTier::simulated(&sim());
+    let records = far_apart(1200);
+    write(&tier, &records, EACH[0]).unwrap();
+    let sst = open(&tier).unwrap();
+    assert!(sst.index_blocks() >= 8, "{} index blocks", sst.index_blocks());
+    assert_eq!(all_of(&tier, &records).unwrap(), records);
+    for (table, key) in records.keys() {
+        let absent = [key.as_slice(), b"\0"].concat();
+        assert!(sst.get(&SstKey::new(*table, &absent)).unwrap().is_none());
+    }
+    walk_at_random(&sst, &records, 11);
+}
+
+#[test]
+fn the_longest_keys_and_large_rows_are_there() {
+    let tier = CapacityTier::simulated(&CrashSim::new(CrashModel::Pages, 1 << 20));
+    let mut random = Random::from_seed(8);
+    let key = |last| [vec![b'k'; limits::KEY_BYTES_MAX - 1], vec![last]].concat();
+    let large = |body: Vec<u8>| Model { kind: SstRecordKind::Row, sequence: 1, expires_at_ms: None, body };
+    let records: Records = [
+        ((1, vec![0]), large(body(&mut random, 3 << 20, 100))),
+        ((1, key(b'a')), large(vec![])),
+        ((1, key(b'b')), large(vec![7; 2 << 20])),
+        ((1, key(b'c')), large(vec![1])),
+        ((2, key(b'a')), large(body(&mut random, 100_000, 30))),
+    ]
+    .into();
+    for options in EACH {
+        write(&tier, &records, options).unwrap();
+        assert_eq!(all_of(&tier, &records).unwrap(), records);
+        walk_at_random(&open(&tier).unwrap(), &records, 3);
+        tier.remove(NAME).unwrap();
+    }
+    let alone: Records = [((9, b"only".to_vec()), large(vec![]))].into();
+    write(&tier, &alone, EACH[0]).unwrap();
+    walk_at_random(&open(&tier).unwrap(), &alone, 4);
 }
 
 /// A power cut while a file is written, at each place: it is whole, or refused, or not there.
@@ -368,7 +550,7 @@ fn a_cut_file_is_never_taken_for_whole() {
     let sim = sim();
     let tier = CapacityTier::simulated(&sim);
     let records = records(4, 4000, 100);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
+    write(&tier, &records, SstOptions::default()).unwrap();
     tier.sync_names().unwrap();
     let (mut walk, mut whole, mut refused) = (sim.walk(), 0, 0);
     loop {
@@ -379,7 +561,7 @@ fn a_cut_file_is_never_taken_for_whole() {
             let left = CapacityTier::simulated(&CrashSim::from_image(&image));
             match left.names().unwrap().is_empty() {
                 true => assert!(image.op_index < sim.ops(), "the name was synced"),
-                false => match all_of(&left, "t", &records) {
+                false => match all_of(&left, &records) {
                     Ok(found) => {
                         assert_eq!(found, records);
                         whole += 1;
@@ -408,7 +590,7 @@ fn what_the_disk_refuses_is_said_and_leaves_nothing_half_done() {
                 let sim = sim();
                 let tier = CapacityTier::simulated(&sim);
                 sim.fail_file_calls(call, Fault { after, sticky: false, refusal });
-                match write(&tier, "t", &records, SstOptions::default()) {
+                match write(&tier, &records, SstOptions::default()) {
                     Ok(sst) => {
                         assert!(after > 0);
                         assert_eq!(walked(&sst, true).unwrap(), records);
@@ -419,7 +601,7 @@ fn what_the_disk_refuses_is_said_and_leaves_nothing_half_done() {
                             [ErrorKind::Io, ErrorKind::Full][usize::from(refusal == Refusal::NoSpace)];
                         assert_eq!(error.kind(), expected, "{error}");
                         if call != FileCall::Create {
-                            assert_eq!(open(&tier, "t").is_ok(), call == FileCall::Sync);
+                            assert_eq!(open(&tier).is_ok(), call == FileCall::Sync);
                         }
                     }
                 }
@@ -429,9 +611,9 @@ fn what_the_disk_refuses_is_said_and_leaves_nothing_half_done() {
     // A read that failed is tried again by the next look.
     let sim = sim();
     let tier = CapacityTier::simulated(&sim);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
+    write(&tier, &records, SstOptions::default()).unwrap();
     let (table, key) = records.keys().next().unwrap();
-    let (sst, key) = (open(&tier, "t").unwrap(), SstKey::new(*table, key));
+    let (sst, key) = (open(&tier).unwrap(), SstKey::new(*table, key));
     for after in 0..2 {
         sim.fail_file_calls(FileCall::Read, Fault { after, sticky: false, refusal: Refusal::Io });
         assert_eq!(sst.get(&key).unwrap_err().kind(), ErrorKind::Io);
@@ -446,9 +628,9 @@ fn what_the_disk_refuses_is_said_and_leaves_nothing_half_done() {
 fn the_cache_keeps_to_its_bytes() {
     let tier = CapacityTier::simulated(&sim());
     let records = records(8, 20_000, 100);
-    write(&tier, "t", &records, SstOptions::default()).unwrap();
+    write(&tier, &records, SstOptions::default()).unwrap();
     let cache = BlockCache::new(300_000);
-    let sst = Sst::open(&tier, "t", (STORE, 7), &cache).unwrap();
+    let sst = Sst::open(&tier, ID, &cache).unwrap();
     walked(&sst, true).unwrap();
     assert!((100_000..=300_000).contains(&cache.bytes()), "{} bytes", cache.bytes());
     let memory = sst.memory_bytes() as f64 / records.len() as f64;

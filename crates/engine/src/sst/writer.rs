@@ -11,15 +11,15 @@
 
 use hedgerow_device::{CapacityTier, NewFile};
 
-use super::block::{BlockBuilder, BlockCache};
+use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
 use super::filter::{Filter, hash_of};
 use super::format::{
-    Codec, Compression, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section, SstSummary, SstTable,
-    bound_len, encode_header, put_bound, seal_block,
+    Codec, Compression, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section,
+    SstId, SstSummary, bound_len, encode_header, put_bound, seal_block,
 };
 use super::reader::Sst;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
-use crate::{Error, Result};
+use crate::{Error, Result, limits};
 
 /// One block in so many is tried while compression gains too little.
 const TRIED_ONE_IN: u32 = 16;
@@ -29,13 +29,24 @@ const LEFT_MAX: f32 = 0.88;
 const FILLED: f32 = 0.97;
 /// However well it compresses, a block holds no more than so many times what it stores: all of it is unpacked for one row.
 const RAW_TIMES_MAX: usize = 4;
+const BLOCK_PAGES_MAX: u32 = 64;
+/// A file takes no record more that would make it longer.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+/// Nor one of a table more: what is known of each is in memory.
+const TABLES_MAX: usize = 4096;
+
+/// The largest row alone, with its checksums and the longest key, and the largest block of several.
+const _: () = assert!(
+    limits::ROW_BYTES_MAX + limits::ROW_BYTES_MAX / 8 + 2 * limits::KEY_BYTES_MAX < RAW_BYTES_MAX
+        && RAW_TIMES_MAX * BLOCK_PAGES_MAX as usize * PAGE_BYTES < RAW_BYTES_MAX
+);
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SstOptions {
     /// How blocks are stored.
     pub compression: Compression,
-    /// PageRange of 4 KiB that a block is meant to take.
+    /// Pages of 4 KiB that a block is meant to take: 1 to 64.
     pub block_pages: u32,
 }
 
@@ -114,7 +125,7 @@ impl Packing {
 
     /// Raw bytes that the next block should have at most.
     fn raw_bytes(&self) -> usize {
-        let room = self.options.block_pages.max(1) as usize * PAGE_BYTES - HEAD_BYTES;
+        let room = self.options.block_pages.clamp(1, BLOCK_PAGES_MAX) as usize * PAGE_BYTES - HEAD_BYTES;
         match self.compresses && self.left < 1.0 {
             true => ((room as f32 * FILLED / self.left) as usize).clamp(room, RAW_TIMES_MAX * room),
             false => room,
@@ -146,7 +157,7 @@ impl Packing {
 #[derive(Debug)]
 pub struct SstWriter {
     file: NewFile,
-    number: u64,
+    id: SstId,
     packing: Packing,
     block: BlockBuilder,
     /// Lower bound of the block that is being filled.
@@ -161,22 +172,17 @@ pub struct SstWriter {
 }
 
 impl SstWriter {
-    /// Begins the file `name` of the store `store`; `number` is given to no other file of it, ever.
+    /// Begins a file.
     ///
     /// # Errors
     /// What the capacity tier refuses.
-    pub fn create(
-        tier: &CapacityTier,
-        name: &str,
-        (store, number): (u128, u64),
-        options: SstOptions,
-    ) -> Result<SstWriter> {
-        let mut file = tier.create(name)?;
-        file.append(&encode_header(store, number))?;
+    pub fn create(tier: &CapacityTier, id: SstId, options: SstOptions) -> Result<SstWriter> {
+        let mut file = tier.create(&id.file_name())?;
+        file.append(&encode_header(id))?;
         file.fill_page()?;
         Ok(SstWriter {
             file,
-            number,
+            id,
             packing: Packing::new(options),
             block: BlockBuilder::new(),
             bound: Box::default(),
@@ -184,7 +190,7 @@ impl SstWriter {
             key: Vec::new(),
             hashes: Vec::new(),
             bounds: Vec::new(),
-            summary: SstSummary { sequences: [u64::MAX, 0], ..SstSummary::default() },
+            summary: SstSummary::default(),
         })
     }
 
@@ -206,8 +212,10 @@ impl SstWriter {
     /// Appends a record, whose key is above all before it; `fill` writes its body.
     ///
     /// # Errors
-    /// `Invalid` if the key is not above the last; what the capacity tier refuses: then the file is of no use any more.
+    /// `Invalid` if the key is not above the last, is empty or longer than any, if the row is larger than any, or the file full; what the
+    /// capacity tier refuses: then the file is of no use any more.
     pub fn push(&mut self, record: &SstRecord<'_>, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        check_lengths(record)?;
         self.key.clear();
         self.key.extend(record.table.to_be_bytes());
         self.key.extend_from_slice(record.key);
@@ -220,6 +228,9 @@ impl SstWriter {
         }
         let spec = record.spec();
         let bytes = spec.record_bytes();
+        if self.bytes() + bytes as u64 > FILE_BYTES_MAX || self.is_full_of_tables(record.table) {
+            return Err(Error::invalid(format!("the sorted table {} is full", self.id.file_name())));
+        }
         if !self.block.is_empty() && self.block.raw_bytes_with(bytes) > self.packing.raw_bytes() {
             self.end_block()?;
         }
@@ -228,39 +239,31 @@ impl SstWriter {
         }
         spec.encode_without_checksums(self.block.push(bytes), record.sequence, fill);
         self.hashes.push(hash_of(&self.key));
-        self.count(record, bytes as u64);
+        self.summary.add(
+            &self.key,
+            Counted {
+                table: record.table,
+                kind: spec.kind,
+                sequence: record.sequence,
+                expires: record.has_field_expiries || record.expires_at_ms.is_some_and(|ms| ms != 0),
+                bytes: bytes as u64,
+            },
+        );
         std::mem::swap(&mut self.last_key, &mut self.key);
         Ok(())
     }
 
-    fn count(&mut self, record: &SstRecord<'_>, bytes: u64) {
-        let summary = &mut self.summary;
-        if summary.tables.is_empty() {
-            summary.keys[0] = self.key.as_slice().into();
-        }
-        summary.sequences =
-            [summary.sequences[0].min(record.sequence), summary.sequences[1].max(record.sequence)];
-        if summary.tables.last().is_none_or(|last| last.table != record.table) {
-            let counts = Default::default();
-            summary.tables.push(SstTable { table: record.table, expires: false, counts });
-        }
-        let table = summary.tables.last_mut().expect("it was just pushed");
-        table.expires |= record.has_field_expiries || record.expires_at_ms.is_some_and(|ms| ms != 0);
-        for counts in [&mut summary.counts, &mut table.counts] {
-            counts.bytes += bytes;
-            *match record.kind {
-                SstRecordKind::Row => &mut counts.rows,
-                SstRecordKind::Delta => &mut counts.deltas,
-                SstRecordKind::Tombstone => &mut counts.tombstones,
-            } += 1;
-        }
+    /// Whether a record of this table would be the first of one table too many.
+    fn is_full_of_tables(&self, table: u32) -> bool {
+        let tables = &self.summary.tables;
+        tables.len() == TABLES_MAX && tables.last().is_some_and(|last| last.table != table)
     }
 
     fn end_block(&mut self) -> Result<()> {
         let raw = self.block.finish();
         let raw_bytes = raw.len() - HEAD_BYTES;
         let (codec, bytes) = self.packing.store(raw);
-        let pages = write_block((&mut self.file, self.number), codec, bytes, raw_bytes)?;
+        let pages = write_block((&mut self.file, self.id), (EntryKind::Record, codec), (bytes, raw_bytes))?;
         self.bounds.push(IndexBound { pages, bound: std::mem::take(&mut self.bound) });
         self.block.clear();
         Ok(())
@@ -282,9 +285,9 @@ impl SstWriter {
             summary: self.write_section(&self.summary.encode())?,
             filter: self.write_section(&filter.encode())?,
         };
-        self.file.append(&footer.encode(self.number))?;
+        self.file.append(&footer.encode(self.id))?;
         let file = self.file.finish()?;
-        Ok(Sst::of((file, self.number), self.summary, filter, cache))
+        Ok(Sst::of((file, self.id), self.summary, (filter, footer.summary.first), cache))
     }
 
     /// Writes the index blocks, and returns where they are.
@@ -306,7 +309,8 @@ impl SstWriter {
             if is_full {
                 let raw = block.finish();
                 let raw_bytes = raw.len() - HEAD_BYTES;
-                let pages = write_block((&mut self.file, self.number), Codec::Raw, raw, raw_bytes)?;
+                let how = (EntryKind::Bound, Codec::Raw);
+                let pages = write_block((&mut self.file, self.id), how, (raw, raw_bytes))?;
                 index.last_mut().expect("the block was begun").pages = pages;
                 block.clear();
             }
@@ -318,8 +322,21 @@ impl SstWriter {
         let first = next_page(&self.file);
         self.file.append(bytes)?;
         self.file.fill_page()?;
-        Ok(Section::of(self.number, first, bytes))
+        Ok(Section::of(self.id, first, bytes))
     }
+}
+
+fn check_lengths(record: &SstRecord<'_>) -> Result<()> {
+    let (key, body) = (record.key.len(), record.body_bytes);
+    if key == 0 || key > limits::KEY_BYTES_MAX {
+        let most = limits::KEY_BYTES_MAX;
+        return Err(Error::invalid(format!("a key has 1 to {most} bytes, and this has {key}")));
+    }
+    if body > limits::ROW_BYTES_MAX {
+        let most = limits::ROW_BYTES_MAX;
+        return Err(Error::invalid(format!("a row has {body} bytes; the limit is {most}")));
+    }
+    Ok(())
 }
 
 fn next_page(file: &NewFile) -> u32 {
@@ -328,13 +345,12 @@ fn next_page(file: &NewFile) -> u32 {
 
 /// Writes a block behind room for its head, on pages of its own.
 fn write_block(
-    (file, number): (&mut NewFile, u64),
-    codec: Codec,
-    bytes: &mut [u8],
-    raw_bytes: usize,
+    (file, id): (&mut NewFile, SstId),
+    how: (EntryKind, Codec),
+    (bytes, raw_bytes): (&mut [u8], usize),
 ) -> Result<PageRange> {
     let first = next_page(file);
-    seal_block(bytes, number, first, codec, raw_bytes);
+    seal_block(bytes, (id, first), how, raw_bytes);
     file.append(bytes)?;
     file.fill_page()?;
     Ok(PageRange { first, count: next_page(file) - first })
