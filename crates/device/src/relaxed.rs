@@ -310,6 +310,13 @@ mod tests {
         words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
     }
 
+    /// Two blocks would share one place.
+    #[test]
+    #[should_panic(expected = "in blocks of 2^58")]
+    fn no_block_is_so_large_that_its_place_overflows() {
+        let _ = CopiedBlocks::new(8, 58);
+    }
+
     #[test]
     fn numbers_and_parts_are_those_of_the_bytes() {
         let bytes: Vec<u8> = (0..64).collect();

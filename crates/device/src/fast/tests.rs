@@ -39,26 +39,14 @@ impl Drop for Scratch {
 #[test]
 fn the_bytes_of_a_tier_have_one_holder() {
     let tier = Arc::new(FastTier::dram(&FastTierOptions::default()).unwrap());
-    let ask = || {
-        // SAFETY: nothing is loaded nor stored.
-        unsafe { TierBytes::new(Arc::clone(&tier)) }
-    };
-    let first = ask().unwrap();
-    let clone = first.clone();
-    assert!(matches!(ask(), Err(DeviceError::Locked { .. })));
-    drop(first);
-    assert!(matches!(ask(), Err(DeviceError::Locked { .. })), "a clone is left");
-    drop(clone);
-    assert!(ask().is_ok());
+    has_one_holder(|| Arc::clone(&tier));
 }
 
-/// Two tiers over one simulated medium are over the same memory.
-#[test]
-fn the_bytes_of_a_simulated_medium_have_one_holder() {
-    let sim = CrashSim::new(CrashModel::Pages, MIB);
+/// Whether only one at a time can have the bytes of the tiers that `tier` gives.
+fn has_one_holder(tier: impl Fn() -> Arc<FastTier>) {
     let ask = || {
         // SAFETY: nothing is loaded nor stored.
-        unsafe { TierBytes::new(Arc::new(FastTier::simulated(&sim))) }
+        unsafe { TierBytes::new(tier()) }
     };
     let first = ask().unwrap();
     let clone = first.clone();
@@ -67,8 +55,16 @@ fn the_bytes_of_a_simulated_medium_have_one_holder() {
     assert!(matches!(ask(), Err(DeviceError::Locked { .. })), "a clone is left");
     drop(clone);
     drop(ask().unwrap());
+}
+
+/// Two tiers over one simulated medium are over the same memory.
+#[test]
+fn the_bytes_of_a_simulated_medium_have_one_holder() {
+    let sim = CrashSim::new(CrashModel::Pages, MIB);
+    has_one_holder(|| Arc::new(FastTier::simulated(&sim)));
+    // Another medium is other memory.
     let another = FastTier::from_image(&sim.process_kill()).into_bytes();
-    drop(ask().expect("another medium is other memory"));
+    has_one_holder(|| Arc::new(FastTier::simulated(&sim)));
     drop(another);
 }
 

@@ -113,6 +113,18 @@ fn no_record_goes_beyond_what_was_reserved() {
     _ = reservation.encode(&spec, |body| body.fill(2));
 }
 
+/// Else it would be written over the one that is being written.
+#[test]
+#[should_panic(expected = "no longer than what was reserved")]
+fn no_record_is_encoded_within_another() {
+    let log = open(&Clock::manual(1_000_000));
+    let (spec, mut appender) = (spec(0), log.appender());
+    let reservation = reserve(&log, &mut appender, 4 * spec.record_bytes());
+    _ = reservation.encode(&spec, |_| {
+        _ = reservation.encode(&spec, |body| body.fill(1));
+    });
+}
+
 /// Else the first would count, torn.
 #[test]
 #[should_panic(expected = "in the order that they lie in")]
