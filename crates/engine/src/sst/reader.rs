@@ -39,7 +39,7 @@ impl SstKey {
         SstKey { composite, hash }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.composite
     }
 }
