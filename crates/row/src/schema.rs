@@ -6,10 +6,12 @@
 //! must not know about keys, record headers, checksums, logs or indexes.
 //!
 //! [`types`] has the types, `format` the bytes, [`layout`] the offsets, [`plan`] the writing, [`body`] the reading, [`merge`] the
-//! consolidation of a row with its deltas, [`table`] the evolution of a table's schema and [`catalog`] its bytes.
+//! consolidation of a row with its deltas, [`fold`] that of deltas without their row, [`table`] the evolution of a table's schema
+//! and [`catalog`] its bytes.
 
 pub mod body;
 pub mod catalog;
+pub mod fold;
 mod format;
 pub mod layout;
 pub mod merge;

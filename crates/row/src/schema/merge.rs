@@ -36,12 +36,17 @@ pub struct MergePlan<'a> {
 }
 
 /// The slots that are decided.
-struct Decided([u64; FIELDS_MAX / 64]);
+pub(super) struct Decided([u64; FIELDS_MAX / 64]);
 
 impl Decided {
+    #[inline]
+    pub(super) fn none() -> Decided {
+        Decided([0; FIELDS_MAX / 64])
+    }
+
     /// Whether `slot` was decided before; it is from now on.
     #[inline]
-    fn test_and_set(&mut self, slot: usize) -> bool {
+    pub(super) fn test_and_set(&mut self, slot: usize) -> bool {
         let (word, bit) = (&mut self.0[slot / 64], 1 << (slot % 64));
         let was = *word & bit != 0;
         *word |= bit;
@@ -72,7 +77,7 @@ impl<'a> MergePlan<'a> {
             value_bytes: 0,
             body_bytes,
         };
-        let mut decided = Decided([0; FIELDS_MAX / 64]);
+        let mut decided = Decided::none();
         for delta in deltas {
             for entry in delta.entries()? {
                 let entry = entry?;

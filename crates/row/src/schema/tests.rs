@@ -1,8 +1,10 @@
 //! The schema module against golden bytes and its limits; `model` has the random part.
 
+mod fold;
 mod model;
 
 use super::body::{DeltaBody, FieldRead, RowBody};
+use super::fold::DeltaFold;
 use super::merge::MergePlan;
 use super::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use super::table::{LIFE_MAX, NewField, TableSchema};
@@ -32,6 +34,12 @@ fn delta_body<F: FieldName>(
 fn merged_body(plan: &MergePlan<'_>) -> Vec<u8> {
     let mut body = vec![0xAA; plan.body_bytes()];
     plan.encode(&mut body);
+    body
+}
+
+fn folded_body(fold: &DeltaFold<'_>) -> Vec<u8> {
+    let mut body = vec![0xAA; fold.body_bytes()];
+    fold.encode(&mut body);
     body
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::schema::table::FieldAccess;
 
 #[derive(Debug, Clone)]
-enum Op {
+pub(super) enum Op {
     Put(Vec<(u16, u64)>),
     Update(Vec<(u16, u64)>, Option<u64>),
     Consolidate(u64),
@@ -19,7 +19,7 @@ enum Op {
     Reopen,
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let values = || prop::collection::vec((any::<u16>(), any::<u64>()), 0..12);
     let op = prop_oneof![
         3 => values().prop_map(Op::Put),
@@ -75,23 +75,23 @@ fn value(kind: Type, seed: u64) -> OwnedValue {
 }
 
 /// One row, as bodies and as the model has it.
-struct Row {
-    schema: TableSchema,
+pub(super) struct Row {
+    pub(super) schema: TableSchema,
     base: Option<(u16, Vec<u8>, bool)>,
     /// Newest first.
-    deltas: Vec<Vec<u8>>,
+    pub(super) deltas: Vec<Vec<u8>>,
     model: BTreeMap<FieldId, (OwnedValue, Option<u64>)>,
     names: u32,
 }
 
 impl Row {
-    fn new(by_offset: bool) -> Row {
+    pub(super) fn new(by_offset: bool) -> Row {
         let schema = TableSchema::create(&Schema::open().field("first", Type::U32)).unwrap();
         let schema = schema.with_access(FieldAccess { by_offset, ..FieldAccess::default() });
         Row { schema, base: None, deltas: Vec::new(), model: BTreeMap::new(), names: 0 }
     }
 
-    fn apply(&mut self, op: &Op) {
+    pub(super) fn apply(&mut self, op: &Op) {
         match op {
             Op::Put(values) => self.put(values),
             Op::Update(values, expires) => self.update(values, *expires),
@@ -201,7 +201,7 @@ impl Row {
         });
     }
 
-    fn row_body(&self) -> Option<RowBody<'_, &[u8]>> {
+    pub(super) fn row_body(&self) -> Option<RowBody<'_, &[u8]>> {
         let (version, body, expiry) = self.base.as_ref()?;
         Some(RowBody::new(self.schema.layout(*version).unwrap(), &body[..], *expiry))
     }
@@ -270,6 +270,9 @@ fn read_all(schema: &TableSchema, base: &RowBody<'_, &[u8]>, deltas: &[DeltaBody
     if let Ok(merged) = MergePlan::new(schema, Some(base), deltas, 50) {
         let _ = merged.for_each(|_, _| ());
         merged_body(&merged);
+    }
+    if let Ok(fold) = DeltaFold::new(schema, deltas, 50) {
+        folded_body(&fold);
     }
 }
 
