@@ -9,11 +9,11 @@
 //!  | magic  |version| n |generation|extent    | store id  | boot id | opens |watermark |
 //!  |        |       |   |          | bytes    |           |         |       |          |
 //!  +--------+-------+---+----------+----------+-----------+---------+-------+----------+
-//!  80      81     82  84        88       96       104   108     112 120         124  128
-//!  +-------+------+---+---------+--------+--------+-----+-------+---+-----------+----+
-//!  | clean | list | 0 | listed  |catalog |catalog |crc  |extents| 0 | crc of    |crc |
-//!  |       | area |   |segments | offset | bytes  |     |       |   | the list  |    |
-//!  +-------+------+---+---------+--------+--------+-----+-------+---+-----------+----+
+//!  80      81     82  84        88       96       104   108     112   120         124  128
+//!  +-------+------+---+---------+--------+--------+-----+-------+-----+-----------+----+
+//!  | clean | list | 0 | listed  |catalog |catalog |crc  |extents|mani-| crc of    |crc |
+//!  |       | area |   |segments | offset | bytes  |     |       |fest | the list  |    |
+//!  +-------+------+---+---------+--------+--------+-----+-------+-----+-----------+----+
 //! ```
 //!
 //! * `n`: how many extents the root takes, in versions 2 and 3. In version 1 it is 0, and the root takes one.
@@ -26,6 +26,8 @@
 //! * `version`: 1 to 3, with bit 16 set from opening the store until it is closed in order. While it is set the log may hold
 //!   records that change the catalog: those with higher sequences than the catalog says it is whole as of, count. Where it is
 //!   not set the catalog is whole, and none counts. A build that knows no such records refuses the bit.
+//! * `manifest`: the number of the manifest that says which sorted tables count (`manifest/edits.rs`), and bit 17 of `version` with it: a
+//!   build that knows no sorted tables would miss their rows, and refuses the bit. 0, and no bit, where the store has none.
 //! * `watermark`: every record with a sequence up to this one was durable when the root was written.
 //! * `boot id` tells, after an unclean end, a killed process (same boot: every store survived) from a power cut.
 //! * A change of the catalog that is durable is followed by a copy of it into the other area: if one rots, the other serves.
@@ -58,6 +60,8 @@ pub(crate) const VERSION_NEWEST: u32 = 3;
 pub(crate) const VERSION_OLDER: u32 = 2;
 /// In the version: the log may hold changes of the catalog that the catalog here does not.
 const CHANGES_IN_LOG: u32 = 1 << 16;
+/// In the version: rows may be in sorted tables, which the manifest names.
+const HAS_MANIFEST: u32 = 1 << 17;
 /// Bytes of one copy of the root.
 const ROOT_BYTES: usize = 128;
 const COPY_OFFSETS: [u64; 2] = [0, 4096];
@@ -109,6 +113,8 @@ pub(crate) struct Root {
     pub(crate) extents: u32,
     /// The list of segments, if one was written.
     pub(crate) list: Option<SegmentList>,
+    /// Number of the manifest of sorted tables; 0 if there is none.
+    pub(crate) manifest: u64,
     /// Which copy on the medium is whole for sure. Not persisted.
     whole_copy: usize,
     /// Each of the two areas for catalogs has disk blocks for so many bytes. Not persisted.
@@ -138,6 +144,7 @@ impl Root {
             catalog_crc: crc32c(0, &[]),
             extents: root_extents,
             list: None,
+            manifest: 0,
             whole_copy: 1,
             catalog_room: 0,
         }
@@ -156,6 +163,8 @@ impl Root {
             catalog_crc: crc32c(0, catalog),
             extents,
             list: None,
+            // The files of sorted tables are not copied: whoever copies a store that has some refuses first.
+            manifest: 0,
             ..self.clone()
         }
     }
@@ -180,7 +189,8 @@ impl Root {
         let mut bytes = [0; ROOT_BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
         let changes = if self.changes_in_log { CHANGES_IN_LOG } else { 0 };
-        bytes[8..12].copy_from_slice(&(self.version() | changes).to_le_bytes());
+        let manifest = if self.manifest != 0 { HAS_MANIFEST } else { 0 };
+        bytes[8..12].copy_from_slice(&(self.version() | changes | manifest).to_le_bytes());
         let root_extents = if self.version() == 1 { 0 } else { self.root_extents };
         bytes[12..16].copy_from_slice(&root_extents.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
@@ -199,6 +209,7 @@ impl Root {
         bytes[96..104].copy_from_slice(&self.catalog_bytes.to_le_bytes());
         bytes[104..108].copy_from_slice(&self.catalog_crc.to_le_bytes());
         bytes[108..112].copy_from_slice(&self.extents.to_le_bytes());
+        bytes[112..120].copy_from_slice(&self.manifest.to_le_bytes());
         let crc = crc32c(0, &bytes[..124]);
         bytes[124..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -208,11 +219,12 @@ impl Root {
         if bytes[..8] != MAGIC[..] || crc32c(0, &bytes[..124]) != u32_at(bytes, 124) {
             return None;
         }
+        let version = u32_at(bytes, 8) & !(CHANGES_IN_LOG | HAS_MANIFEST);
         let root = Root {
             generation: u64_at(bytes, 16),
             extent_bytes: u64_at(bytes, 24),
             root_extents: u32_at(bytes, 12).max(1),
-            placed: u32_at(bytes, 8) & !CHANGES_IN_LOG == 3,
+            placed: version == 3,
             store_id: u128_at(bytes, 32),
             boot_id: u128_at(bytes, 48),
             opens: u64_at(bytes, 64),
@@ -228,10 +240,11 @@ impl Root {
                 count: u32_at(bytes, 84),
                 crc: u32_at(bytes, 120),
             }),
+            manifest: u64_at(bytes, 112),
             whole_copy: 0,
             catalog_room: 0,
         };
-        Some((u32_at(bytes, 8) & !CHANGES_IN_LOG, root))
+        Some((version, root))
     }
 
     /// Reads the root of a tier; `None` if the tier has never held a store.
@@ -608,6 +621,33 @@ mod tests {
         let bytes = root.encode();
         assert_eq!(bytes[8..12], [1, 0, 1, 0], "a version that older builds refuse");
         assert_eq!(Root::decode(&bytes), Some((1, Root { whole_copy: 0, ..root })));
+    }
+
+    /// Bytes 112 to 120, and a version that builds which know no sorted tables refuse.
+    #[test]
+    fn golden_bytes_of_a_root_with_a_manifest() {
+        for changes_in_log in [false, true] {
+            let without = Root { changes_in_log, ..root() };
+            let with = Root { manifest: 0x0102_0304_0506_0708, ..without.clone() };
+            let (before, bytes) = (without.encode(), with.encode());
+            assert_eq!(bytes[8..12], [1, 0, 2 + u8::from(changes_in_log), 0]);
+            assert_eq!(bytes[112..120], [8, 7, 6, 5, 4, 3, 2, 1]);
+            assert_eq!(
+                (&bytes[..8], &bytes[12..112], &bytes[120..124]),
+                (&before[..8], &before[12..112], &before[120..124])
+            );
+            assert_eq!(Root::decode(&bytes), Some((1, Root { whole_copy: 0, ..with })));
+        }
+        let crc = u32_at(&Root { manifest: 5, ..root() }.encode(), 124);
+        assert_eq!(crc, 0x5B7D_1E6E, "{crc:#x}");
+    }
+
+    /// A copy of a store has the rows of its log alone, and names no manifest.
+    #[test]
+    fn the_root_of_a_copy_names_no_manifest() {
+        let copy = Root { manifest: 5, ..root() }.of_copy(9, 99, 5, &[]);
+        assert_eq!(copy.manifest, 0);
+        assert_eq!(copy.encode()[8..12], [1, 0, 0, 0]);
     }
 
     /// A store of a build that wrote no list: the bytes are zero.
