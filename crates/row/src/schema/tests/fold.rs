@@ -89,9 +89,9 @@ proptest! {
 fn golden_fold() {
     let schema = Schema::new().field("n", Type::I16).nullable("a", Type::String).nullable("b", Type::String);
     let schema = TableSchema::create(&schema.nullable("c", Type::String)).unwrap();
+    let newest = delta_body(&schema, &row! { a: Value::Null, b: "bee" }, Some(0x0304));
+    let middle = delta_body(&schema, &row! { n: 0x0102 }, None);
     let oldest = delta_body(&schema, &row! { n: 1, c: "sea" }, None);
-    let middle = delta_body(&schema, &row! { a: Value::Null, b: "bee" }, Some(0x0304));
-    let newest = delta_body(&schema, &row! { n: 0x0102 }, None);
     let deltas = [newest, middle, oldest];
     #[rustfmt::skip]
     let expected = [
