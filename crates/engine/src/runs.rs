@@ -16,6 +16,8 @@ use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{FoundRecord, Sst, SstKey};
 
+pub(crate) mod cursor;
+
 /// A file and the keys of it that count.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenRange {
