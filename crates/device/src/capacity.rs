@@ -376,6 +376,18 @@ impl CapacityFile {
         }
     }
 
+    /// Fills `bytes` from `offset` on if all of them are in memory: `false` if a read would have to wait for the device, and then `bytes` is anything. It may
+    /// have asked the device for them. Where the file system or the kernel cannot say, nothing is ever in memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also if the file ends before.
+    pub fn read_at_hand(&self, offset: u64, bytes: &mut [u8]) -> Result<bool> {
+        match &self.opened {
+            Opened::Directory(file) => file.read_at_hand(offset, bytes),
+            Opened::Simulated(sim, file) => sim.read_file_at_hand(file, offset, bytes),
+        }
+    }
+
     /// Does all `reads`, which are under way at the same time as far as the device can.
     ///
     /// # Errors

@@ -230,6 +230,22 @@ impl OpenedFile {
         read.map_err(|source| DeviceError::io("read", &self.path, source))
     }
 
+    /// Whether `bytes` were in memory, and are copied.
+    pub(super) fn read_at_hand(&self, offset: u64, bytes: &mut [u8]) -> Result<bool> {
+        let read = read_exact_at_hand(offset, bytes, |offset, bytes| self.read_now(offset, bytes));
+        read.map_err(|source| DeviceError::io("read", &self.path, source))
+    }
+
+    /// As many of `bytes` at `offset` as are in memory; `EAGAIN` if none is.
+    pub(super) fn read_now(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let target = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: a read from an open descriptor into memory that is borrowed for the call.
+        let read = unsafe {
+            libc::preadv2(self.file.as_raw_fd(), &target, 1, offset as libc::off_t, libc::RWF_NOWAIT)
+        };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
     pub(super) fn will_read(&self, offset: u64, bytes: u64) {
         advise(&self.file, offset, bytes, libc::POSIX_FADV_WILLNEED);
     }
@@ -267,6 +283,30 @@ impl RewrittenFile {
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| refused("sync", &self.path, 0, source))
     }
+}
+
+/// Fills `bytes` by as many calls of `read` as that takes; whether none would have waited.
+pub(super) fn read_exact_at_hand(
+    mut offset: u64,
+    mut bytes: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
+) -> io::Result<bool> {
+    while !bytes.is_empty() {
+        match read(offset, bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(now) => {
+                offset += now as u64;
+                bytes = &mut bytes[now..];
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // The last three: who has no such flag cannot say, and would wait without it.
+                Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(true)
 }
 
 /// Advice is a hint: what comes of it does not matter.

@@ -78,6 +78,76 @@ fn what_was_appended_is_read_again() {
 }
 
 #[test]
+fn what_is_in_memory_is_read_without_waiting() {
+    let bytes = random_bytes(1, 5 * CAPACITY_PAGE_BYTES);
+    on_each_medium(|tier| {
+        let file = write(tier, "a", &bytes).unwrap();
+        let (mut read, mut now) = (vec![0; 9000], vec![0; 9000]);
+        if file.read_at_hand(77, &mut now).unwrap() {
+            assert_eq!(now, bytes[77..9077], "the device was quick");
+        }
+        file.read_at(77, &mut read).unwrap();
+        if file.read_at_hand(77, &mut now).unwrap() {
+            assert_eq!((&read, &now[..]), (&now, &bytes[77..9077]));
+            file.read_at(bytes.len() as u64 - 1, &mut [0]).unwrap();
+            let error = file.read_at_hand(bytes.len() as u64 - 1, &mut [0; 2]).unwrap_err();
+            assert!(matches!(error, DeviceError::Io { .. }), "{error}");
+        } else {
+            let Opened::Directory(file) = &file.opened else { panic!("the simulated disk has it") };
+            let refused = file.read_now(77, &mut now).unwrap_err().raw_os_error();
+            assert_ne!(refused, Some(libc::EAGAIN), "what was read just now is in memory");
+        }
+    });
+}
+
+#[test]
+fn a_simulated_disk_says_whether_files_are_in_memory() {
+    let sim = sim();
+    let file = write(&CapacityTier::simulated(&sim), "a", b"abc").unwrap();
+    let mut read = [0; 3];
+    sim.files_at_hand(false);
+    assert!(!file.read_at_hand(0, &mut read).unwrap());
+    file.read_at(0, &mut read).unwrap();
+    assert!(!file.read_at_hand(0, &mut read).unwrap(), "nor does a read bring it there");
+    sim.files_at_hand(true);
+    assert!(file.read_at_hand(0, &mut read).unwrap() && read == *b"abc");
+    sim.fail_file_calls(FileCall::Read, Fault { after: 0, sticky: false, refusal: Refusal::Io });
+    assert!(matches!(file.read_at_hand(0, &mut read), Err(DeviceError::Io { .. })));
+}
+
+/// The kernel may have a part in memory, be interrupted, or know no such reads.
+#[test]
+fn a_read_at_hand_is_whole_or_none() {
+    let bytes = random_bytes(2, 100);
+    let read_by = |answers: &[io::Result<usize>]| {
+        let mut answers = answers.iter();
+        let mut into = vec![0; 100];
+        let read = directory::read_exact_at_hand(1000, &mut into, |offset, into| {
+            let from = offset as usize - 1000;
+            assert_eq!(into.len(), 100 - from);
+            match answers.next().expect("another read") {
+                Ok(n) => {
+                    into[..*n].copy_from_slice(&bytes[from..from + n]);
+                    Ok(*n)
+                }
+                Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap())),
+            }
+        });
+        assert_eq!(answers.len(), 0, "it reads no more after that");
+        read.map(|whole| whole.then_some(into)).map_err(|error| error.kind())
+    };
+    let no = |code| Err(io::Error::from_raw_os_error(code));
+    assert_eq!(read_by(&[Ok(100)]), Ok(Some(bytes.clone())));
+    assert_eq!(read_by(&[Ok(40), no(libc::EINTR), Ok(59), Ok(1)]), Ok(Some(bytes.clone())));
+    assert_eq!(read_by(&[Ok(40), no(libc::EAGAIN)]), Ok(None));
+    for refusal in [libc::EAGAIN, libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL] {
+        assert_eq!(read_by(&[no(refusal)]), Ok(None));
+    }
+    assert_eq!(read_by(&[Ok(99), Ok(0)]), Err(io::ErrorKind::UnexpectedEof));
+    assert_eq!(read_by(&[Ok(1), no(libc::EACCES)]), Err(io::ErrorKind::PermissionDenied));
+}
+
+#[test]
 fn pages_are_filled_and_nothing_makes_an_empty_file() {
     on_each_medium(|tier| {
         let mut file = tier.create("pages").unwrap();

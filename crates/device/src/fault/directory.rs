@@ -135,10 +135,26 @@ impl CrashSim {
             false => Err(DeviceError::io("read", &file.path(), io::ErrorKind::UnexpectedEof.into())),
         }
     }
+
+    /// Whether `bytes` were in memory, and are copied.
+    pub(crate) fn read_file_at_hand(
+        &self,
+        file: &SimulatedFile,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<bool> {
+        let is_cold = self.record().files.are_cold;
+        if is_cold { Ok(false) } else { self.read_file(file, offset, bytes).map(|()| true) }
+    }
 }
 
 /// What tests say.
 impl CrashSim {
+    /// Whether what files have is in memory from now on, as it is at first: if not, whoever does not wait for the disk reads nothing.
+    pub fn files_at_hand(&self, at_hand: bool) {
+        self.record().files.are_cold = !at_hand;
+    }
+
     /// Calls of this kind on files are refused as `fault` says, until [`CrashSim::clear_faults`].
     pub fn fail_file_calls(&self, call: FileCall, fault: Fault) {
         self.record().faults.files.set(call, fault);

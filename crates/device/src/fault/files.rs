@@ -159,6 +159,8 @@ impl SimulatedFile {
 pub(super) struct SimulatedFiles {
     names: BTreeMap<Name, Arc<SimulatedFile>>,
     next_number: u64,
+    /// Nothing of them is in memory: every read would wait for the disk.
+    pub(super) are_cold: bool,
 }
 
 impl SimulatedFiles {
@@ -170,7 +172,8 @@ impl SimulatedFiles {
                 Arc::new(SimulatedFile { number: file.number, name: Arc::clone(name), content }),
             )
         };
-        SimulatedFiles { names: left.files.iter().map(file).collect(), next_number: left.next_number }
+        let names = left.files.iter().map(file).collect();
+        SimulatedFiles { names, next_number: left.next_number, are_cold: false }
     }
 
     pub(super) fn names(&self) -> Vec<String> {
