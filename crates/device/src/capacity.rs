@@ -388,15 +388,12 @@ impl CapacityFile {
         }
     }
 
-    /// Does all `reads`, which are under way at the same time as far as the device can.
-    ///
-    /// # Errors
-    /// The first of [`CapacityFile::read_at`].
-    pub fn read_many(reads: &mut [FileRead<'_>]) -> Result<()> {
+    /// Does all `reads`, which are under way at the same time as far as the device can; what became of each, as by [`CapacityFile::read_at`].
+    pub fn read_many(reads: &mut [FileRead<'_>]) -> Vec<Result<()>> {
         if reads.len() > 1 {
             reads.iter().for_each(|read| read.file.will_read(read.offset, read.bytes.len() as u64));
         }
-        reads.iter_mut().try_for_each(|read| read.file.read_at(read.offset, read.bytes))
+        reads.iter_mut().map(|read| read.file.read_at(read.offset, read.bytes)).collect()
     }
 
     /// Asks for bytes that will be read soon, and waits for none. A hint.

@@ -7,15 +7,17 @@
 //! * `sst/filter.rs`: the split-block Bloom filter.
 //! * `sst/writer.rs`: a file from records in key order.
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
-//! * `sst/reader.rs`: a file that is looked into. `sst/cursor.rs`: one that is walked.
+//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked.
 
 pub use block::BlockCache;
+pub use block_reads::{BlockReads, SstLook};
 pub use cursor::SstCursor;
 pub use format::{Compression, SstCounts, SstId, SstTable, composite_key};
 pub use reader::{FoundRecord, Sst, SstKey};
 pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 
 mod block;
+mod block_reads;
 mod cursor;
 mod filter;
 mod format;

@@ -71,7 +71,7 @@ fn what_was_appended_is_read_again() {
             FileRead { file: &file, offset: 4094, bytes: &mut here },
             FileRead { file: &file, offset: (STEP_BYTES - 3) as u64, bytes: &mut there },
         ];
-        CapacityFile::read_many(&mut reads).unwrap();
+        CapacityFile::read_many(&mut reads).into_iter().for_each(|read| read.unwrap());
         assert_eq!((&here[..], &there[..]), (&bytes[4094..4099], &bytes[STEP_BYTES - 3..][..9000]));
         assert!(matches!(file.read_at(whole as u64 - 1, &mut [0; 2]), Err(DeviceError::Io { .. })));
     });

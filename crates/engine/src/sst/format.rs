@@ -48,7 +48,7 @@ const FOOTER_BYTES: usize = 40;
 const TABLE_EXPIRES: u32 = 1;
 
 /// Which sorted table: its number is given to no other of its store, ever.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SstId {
     /// The store's.
     pub store: u128,
@@ -416,7 +416,7 @@ pub(super) fn bound_len(before: &[u8], key: &[u8]) -> usize {
 }
 
 /// What the entries of a block are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntryKind {
     Record = 1,
     Bound = 2,

@@ -17,8 +17,8 @@ use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
     SstTable, check_header, composite_key, take_bound,
 };
-use crate::Result;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
+use crate::{Error, Result};
 
 /// A file has a header, a data block, an index block, a summary, a filter, a footer.
 const PAGES_MIN: u64 = 6;
@@ -61,6 +61,27 @@ pub(super) fn bound_at_or_below(index: &Block, key: &[u8]) -> usize {
 /// The entry of an index block for the data block that has the last key below `key` if any has, or for the one after it.
 pub(super) fn bound_below(index: &Block, key: &[u8]) -> usize {
     index.partition(|n| bound_of(index.entry(n)) < key).saturating_sub(1)
+}
+
+/// Where a look has its blocks from.
+pub(super) trait BlockSource {
+    /// Why it has one not.
+    type Refusal: From<Error>;
+
+    /// A verified block of these pages.
+    fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>, Self::Refusal>;
+}
+
+/// The cache, or the disk, and then it stays in the cache.
+struct Waiting;
+
+impl BlockSource for Waiting {
+    type Refusal = Error;
+
+    #[inline]
+    fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>> {
+        sst.block(pages, kind, true)
+    }
 }
 
 /// An opened sorted table. Clones are the same.
@@ -203,20 +224,34 @@ impl Sst {
         if !self.may_hold(key) {
             return Ok(None);
         }
-        let pages = self.data_block_of(key.bytes())?;
-        let block = self.block(pages, EntryKind::Record, true)?;
-        let n = records_below(&block, key.bytes());
+        self.find(key.bytes(), &mut Waiting)
+    }
+
+    /// The record of a composite key, if there is one.
+    pub(super) fn find<S: BlockSource>(
+        &self,
+        key: &[u8],
+        source: &mut S,
+    ) -> Result<Option<FoundRecord>, S::Refusal> {
+        let block = self.data_block(key, source)?;
+        let n = records_below(&block, key);
         let is_it = n < block.len() && {
             let record = block.record(n);
-            record.table().to_be_bytes() == key.bytes()[..4] && *record.key() == key.bytes()[4..]
+            record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
         };
         Ok(is_it.then(|| FoundRecord::new(&block, n)))
     }
 
     /// The data block that has the key if any has.
-    fn data_block_of(&self, key: &[u8]) -> Result<PageRange> {
-        let index = self.index_block(self.index_of(key), true)?;
-        self.bound_at(&index, bound_at_or_below(&index, key))
+    pub(super) fn data_block<S: BlockSource>(
+        &self,
+        key: &[u8],
+        source: &mut S,
+    ) -> Result<Arc<Block>, S::Refusal> {
+        let index = &self.inner.summary.index[self.index_of(key)];
+        let index = source.block(self, index.pages, EntryKind::Bound)?;
+        let pages = self.bound_at(&index, bound_at_or_below(&index, key))?;
+        source.block(self, pages, EntryKind::Record)
     }
 
     /// The index block whose bounds are about the key.
@@ -265,22 +300,60 @@ impl Sst {
 
     /// A verified block, of the cache or of the file. `keeps`: it stays in the cache.
     pub(super) fn block(&self, pages: PageRange, kind: EntryKind, keeps: bool) -> Result<Arc<Block>> {
-        let address = BlockAddress { number: self.id().number, page: pages.first };
-        if let Some(block) = self.inner.cache.get(address).filter(|block| block.kind() == kind) {
+        if let Some(block) = self.cached_block(pages, kind) {
             return Ok(block);
         }
-        let block = Arc::new(self.read_block(pages, kind)?);
+        let block = self.read_block(pages, kind)?;
         if keeps {
-            self.inner.cache.insert(address, &block);
+            self.keep(pages, &block);
         }
         Ok(block)
     }
 
+    /// A verified block, if the cache has it.
+    pub(super) fn cached_block(&self, pages: PageRange, kind: EntryKind) -> Option<Arc<Block>> {
+        self.inner.cache.get(self.address(pages)).filter(|block| block.kind() == kind)
+    }
+
+    /// Puts a block of these pages into the cache.
+    pub(super) fn keep(&self, pages: PageRange, block: &Arc<Block>) {
+        self.inner.cache.insert(self.address(pages), block);
+    }
+
+    fn address(&self, pages: PageRange) -> BlockAddress {
+        BlockAddress { number: self.id().number, page: pages.first }
+    }
+
     /// Reads a block, and verifies it.
-    pub(super) fn read_block(&self, pages: PageRange, kind: EntryKind) -> Result<Block> {
+    pub(super) fn read_block(&self, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>> {
         let mut bytes = OwnedBytes::zeroed(pages.bytes());
         self.inner.file.read_at(pages.offset(), bytes.as_mut_slice())?;
-        Block::open(bytes, self.id(), pages, kind)
+        self.open_block(bytes, pages, kind)
+    }
+
+    /// A verified block that the page cache has; it stays in the cache.
+    pub(super) fn read_block_at_hand(&self, pages: PageRange, kind: EntryKind) -> Result<Option<Arc<Block>>> {
+        let mut bytes = OwnedBytes::zeroed(pages.bytes());
+        if !self.inner.file.read_at_hand(pages.offset(), bytes.as_mut_slice())? {
+            return Ok(None);
+        }
+        let block = self.open_block(bytes, pages, kind)?;
+        self.keep(pages, &block);
+        Ok(Some(block))
+    }
+
+    /// Verifies a block that was read of these pages.
+    pub(super) fn open_block(
+        &self,
+        bytes: OwnedBytes,
+        pages: PageRange,
+        kind: EntryKind,
+    ) -> Result<Arc<Block>> {
+        Block::open(bytes, self.id(), pages, kind).map(Arc::new)
+    }
+
+    pub(super) fn file(&self) -> &CapacityFile {
+        &self.inner.file
     }
 
     /// Asks for blocks that will be read soon.

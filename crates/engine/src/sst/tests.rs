@@ -11,6 +11,8 @@ use super::*;
 use crate::log::format::RecordKind;
 use crate::{ErrorKind, limits};
 
+mod block_reads;
+
 const ID: SstId = SstId { store: 0x5_7012_3456_789a_bcde, number: 7 };
 
 /// A record as the model has it.
