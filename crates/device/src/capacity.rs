@@ -49,6 +49,11 @@ impl CapacityTier {
         Ok(CapacityTier { place: Place::Directory(Arc::new(Directory::open(path)?)) })
     }
 
+    /// Whether there is a directory `path`, or something else in its place.
+    pub fn is_there(path: &Path) -> bool {
+        path.exists()
+    }
+
     /// Opens the directory `path` to read what is there, beside others who only read.
     ///
     /// # Errors

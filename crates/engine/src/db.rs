@@ -7,6 +7,7 @@
 //! | `db/prefetch.rs` | what of a row is prefetched |
 //! | `db/disk_waits.rs` | asking the disk for what will be read, where memory is short |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
+//! | `db/load.rs` | rows in bulk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/expiry.rs` | removing rows that have expired |
 //! | `db/deleted.rs` | tombstones out of the way of scans |
@@ -22,6 +23,7 @@
 //! | `db/salvage.rs`, `db/repair.rs` | what is left of a damaged store, and copying it |
 //! | `db/engine.rs` | `Engine`: what they share |
 //! | `db/loops.rs` | which background loops a store has |
+//! | `db/tiers.rs` | what a store is opened on |
 
 pub(crate) mod append;
 mod at_hand;
@@ -40,6 +42,7 @@ mod expiry;
 pub(crate) mod fixture;
 mod identity;
 pub mod inspect;
+mod load;
 mod loops;
 pub(crate) mod metrics;
 pub(crate) mod pins;
@@ -56,6 +59,7 @@ pub(crate) mod shared_table;
 mod shuttle;
 mod snapshot;
 mod table;
+pub(crate) mod tiers;
 pub(crate) mod torn_blocks;
 pub(crate) mod write;
 
@@ -70,12 +74,14 @@ pub use catalog::TableChanges;
 use engine::Engine;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
+pub use load::Loader;
 pub use metrics::Metrics;
 pub use read::RowRef;
 pub use scan::Scan;
 pub use shared_table::expiring::Expiring;
 pub use snapshot::Snapshot;
 pub use table::{ReadGuard, RowHandle, Table};
+pub use tiers::Tiers;
 
 use crate::invariants;
 use crate::sync::Mutex;
@@ -83,6 +89,14 @@ use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
 /// The file of the fast tier in a store's directory.
 pub const FAST_TIER_FILE: &str = "fast";
+/// The directory of sorted tables in it, if no other is given.
+const CAPACITY_DIRECTORY: &str = "capacity";
+
+/// With the directory of sorted tables of a store in the directory `path`, if no other is given.
+fn with_capacity(path: &Path, options: Options) -> Options {
+    let capacity = options.capacity.or_else(|| Some(path.join(CAPACITY_DIRECTORY)));
+    Options { capacity, ..options }
+}
 
 /// An open store. Cheap to clone, `Send + Sync`. The store closes when the last clone and the last [`Table`] of it are
 /// dropped; [`Db::close`] does it at once and says what went wrong.
@@ -141,6 +155,7 @@ impl Db {
         if let Some(error) = identity::unfinished(path) {
             return Err(error);
         }
+        let options = with_capacity(path, options);
         if options.read_only {
             return Db::open_read_only(path, options, clock);
         }
@@ -175,21 +190,21 @@ impl Db {
         Db::open_at(tier, Options { create: false, background: false, ..options }, clock)
     }
 
-    /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation.
+    /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation. With a capacity tier beside it as `(fast, capacity)`.
     ///
     /// # Errors
     /// As [`Db::open_with`].
-    pub fn open_on(tier: FastTier, options: Options) -> Result<Db> {
-        Db::open_at(tier, options, Clock::system())
+    pub fn open_on(tiers: impl Into<Tiers>, options: Options) -> Result<Db> {
+        Db::open_at(tiers, options, Clock::system())
     }
 
     /// [`Db::open_on`], with a clock for expiry.
     ///
     /// # Errors
     /// As [`Db::open_with`].
-    pub fn open_at(tier: impl Into<Arc<FastTier>>, options: Options, clock: Clock) -> Result<Db> {
+    pub fn open_at(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Db> {
         let background = options.background;
-        let engine = Arc::new(Engine::open(tier.into(), options, clock)?);
+        let engine = Arc::new(Engine::open(tiers.into(), options, clock)?);
         let handle = Arc::new(Handle { engine: Arc::clone(&engine), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.

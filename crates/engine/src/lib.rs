@@ -85,7 +85,7 @@ mod levels;
 mod log;
 mod manifest;
 mod options;
-#[expect(dead_code, reason = "the store asks its runs with the next step")]
+#[allow(dead_code, reason = "reads ask the runs with the next step")]
 mod runs;
 mod scheduler;
 mod size_class;
@@ -97,8 +97,8 @@ mod tier;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
-    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, Metrics, Missing, ReadGuard, RowHandle, RowRef, Scan,
-    Snapshot, Table, TableChanges,
+    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, Loader, Metrics, Missing, ReadGuard, RowHandle, RowRef,
+    Scan, Snapshot, Table, TableChanges, Tiers,
 };
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;
@@ -137,7 +137,7 @@ pub use hedgerow_row::{backend, pairs};
 /// ```
 #[cfg(feature = "derive")]
 pub use hedgerow_row_derive::Row;
-pub use options::{CacheMode, CachePolicy, Durability, Options};
+pub use options::{CacheMode, CachePolicy, Compression, Durability, Options};
 
 pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};
 

@@ -45,7 +45,7 @@ use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;
 use crate::sync::CachePadded;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
@@ -92,8 +92,8 @@ pub(crate) struct Log {
     closing: AtomicBool,
     /// The store was closed in order, and the root says so: no more writes.
     closed: AtomicBool,
-    /// A batch stopped half-way: no more writes.
-    halted: AtomicBool,
+    /// Why there are no more writes though no sync of the log failed; 0 while there are.
+    halted: AtomicU8,
     /// When readers have let go of what is freed of it, and of all else of its store.
     epoch: Arc<Epoch>,
     syncs: AtomicU64,
@@ -108,6 +108,40 @@ struct Commit {
     checkpointed_at: Duration,
     /// Where recovery found the segments to end, until a sync has made that durable.
     recovered: Option<Vec<SegmentEnd>>,
+}
+
+/// Why a log takes no more writes though no sync of it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Halted {
+    /// A batch stopped half-way.
+    Batch = 1,
+    /// An edit of the manifest of sorted tables failed.
+    Edit = 2,
+}
+
+impl Halted {
+    #[inline]
+    fn of(stored: u8) -> Option<Halted> {
+        match stored {
+            0 => None,
+            1 => Some(Halted::Batch),
+            _ => Some(Halted::Edit),
+        }
+    }
+
+    #[cold]
+    fn error(self) -> Error {
+        let message = match self {
+            Halted::Batch => {
+                "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing"
+            }
+            Halted::Edit => {
+                "an edit of the manifest of sorted tables failed, and the store takes no more writes; opened again it has all of what the edit said, or nothing"
+            }
+        };
+        Error::new(ErrorKind::Closed, message)
+    }
 }
 
 /// What a sync writes down besides.
@@ -338,14 +372,14 @@ impl Log {
         self.extent_of(offset).chains.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// `Err` once a sync has failed, a batch has stopped half-way, or the store was closed. The tier itself remembers a failed sync, and
+    /// `Err` once a sync or an edit of the manifest has failed, a batch has stopped half-way, or the store was closed. The tier itself remembers a failed sync, and
     /// refuses every later one; this says so before anything is written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(failure) = self.tier.sync_failure() {
             return Err(DeviceError::Closed { failure: failure.clone() }.into());
         }
-        if self.halted.load(Ordering::Acquire) {
-            return Err(halted());
+        if let Some(halted) = Halted::of(self.halted.load(Ordering::Acquire)) {
+            return Err(halted.error());
         }
         match self.closed.load(Ordering::Acquire) {
             true if self.tier.is_read_only() => {
@@ -366,9 +400,15 @@ impl Log {
     /// writes over those records; opened anew the store has all of the batch, or nothing. Returns the error that every write gets.
     #[cold]
     pub(crate) fn halt(&self, appenders: &mut [MutexGuard<'_, Appender>]) -> Error {
-        self.halted.store(true, Ordering::Release);
+        self.halted.store(Halted::Batch as u8, Ordering::Release);
         appenders.iter_mut().for_each(|appender| appender.seal_all(self));
-        halted()
+        Halted::Batch.error()
+    }
+
+    /// Takes no more writes: whether an edit of the manifest of sorted tables counts is for the next opening to find out.
+    #[cold]
+    pub(crate) fn halt_after_edit(&self) {
+        self.halted.store(Halted::Edit as u8, Ordering::Release);
     }
 
     /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing:
@@ -585,6 +625,15 @@ impl Log {
         root.store_catalog(&self.tier, catalog)
     }
 
+    /// Has the root name the manifest of this number, durably: what it says counts on return. With an error that is for the next
+    /// opening to find out.
+    pub(crate) fn name_manifest(&self, number: u64) -> Result<()> {
+        let mut root = self.root.lock();
+        self.check_writable()?;
+        root.manifest = number;
+        root.store(&self.tier)
+    }
+
     /// Marks the log of a segment as empty, before any store that follows.
     fn write_end(&self, extent: u32) {
         let start = self.extent_offset(extent) + SEGMENT_HEADER_BYTES;
@@ -709,12 +758,6 @@ fn header_of(segment: &Segment, state: SegmentState) -> SegmentHeader {
 #[cold]
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store has been closed")
-}
-
-#[cold]
-fn halted() -> Error {
-    let message = "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing";
-    Error::new(ErrorKind::Closed, message)
 }
 
 #[cold]

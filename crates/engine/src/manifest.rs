@@ -6,9 +6,7 @@
 //! written.
 
 pub(crate) mod catalog;
-#[cfg_attr(not(test), expect(dead_code, reason = "the store opens its sorted tables with the next step"))]
 pub(crate) mod edits;
 pub(crate) mod root;
 pub(crate) mod segment_list;
-#[cfg_attr(not(test), expect(dead_code, reason = "as `edits`"))]
 pub(crate) mod version;

@@ -1,5 +1,6 @@
 //! Options, each declared once: its default, its bounds, its meaning.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// When a write is safe, and from what.
@@ -39,6 +40,16 @@ pub enum CachePolicy {
     Focus,
     /// Every row that is read comes in, the one that was not read for longest goes: for comparison.
     Lru,
+}
+
+/// How blocks of sorted tables are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are.
+    None,
+    /// By LZ4 where that saves pages.
+    #[default]
+    Lz4,
 }
 
 /// How to open a store. All have defaults; each has a setter.
@@ -95,7 +106,8 @@ pub struct Options {
     /// depends on it.
     #[doc(hidden)]
     pub schema_layout: bool,
-    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. Below
+    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. A store that has sorted
+    /// tables keeps blocks of them in a quarter as much more, at least 8 MiB. Below
     /// 1 MiB there is no cache. On a file in the page cache it is bypassed unless the store uses more than there is of memory, and
     /// this is at least half of memory and with the index at most seven eighths.
     pub cache_bytes: u64,
@@ -128,6 +140,14 @@ pub struct Options {
     pub wait_for_space: bool,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
+    /// The directory of sorted tables, which hold rows that are not in the log. It is made when the first of them is, and belongs to this
+    /// store alone. Default: `capacity` in the store's directory; of a store that is opened on a given tier, none.
+    pub capacity: Option<PathBuf>,
+    /// The most bytes that sorted tables may take. What would take more is refused with [`Full`](crate::ErrorKind::Full). Default: no limit
+    /// but the disk's.
+    pub capacity_bytes_max: u64,
+    /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
+    pub compression: Compression,
 }
 
 impl Default for Options {
@@ -156,6 +176,9 @@ impl Default for Options {
             background: true,
             wait_for_space: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
+            capacity: None,
+            capacity_bytes_max: u64::MAX,
+            compression: Compression::Lz4,
         }
     }
 }
@@ -164,6 +187,15 @@ impl Options {
     /// The defaults.
     pub fn new() -> Options {
         Options::default()
+    }
+
+    /// The directory of sorted tables. Default: `capacity` in the store's.
+    ///
+    /// Sets [`Options::capacity`].
+    #[must_use]
+    pub fn capacity(mut self, directory: impl Into<PathBuf>) -> Options {
+        self.capacity = Some(directory.into());
+        self
     }
 }
 
@@ -221,6 +253,10 @@ setters! {
     wait_for_space: bool,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     recovery_threads: usize,
+    /// The most bytes that sorted tables may take. Default: what the disk has.
+    capacity_bytes_max: u64,
+    /// How sorted tables are compressed. Default LZ4.
+    compression: Compression,
 }
 
 #[cfg(test)]
@@ -248,7 +284,10 @@ mod tests {
             .index_bytes_max(1 << 25)
             .background(false)
             .wait_for_space(false)
-            .recovery_threads(99);
+            .recovery_threads(99)
+            .capacity("/mnt/large")
+            .capacity_bytes_max(1 << 40)
+            .compression(Compression::None);
         let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
@@ -274,6 +313,9 @@ mod tests {
             background: false,
             wait_for_space: false,
             recovery_threads: 99,
+            capacity: Some("/mnt/large".into()),
+            capacity_bytes_max: 1 << 40,
+            compression: Compression::None,
         };
         assert_eq!(set, expected);
     }

@@ -1,20 +1,23 @@
 //! Runs: the sorted tables that count, opened.
 //!
-//! Owns [`OpenRuns`], what counts at one moment, and [`Runs`], which has the present one. Promises that whoever loaded one may look into it for as long as it is held,
+//! Owns [`OpenRuns`], what counts at one moment; [`Runs`] has the present one (`runs/store.rs`). Promises that whoever loaded one may look into it for as long as it is held,
 //! and that what is found of a key is what counts of it: deltas, newest first, down to the row. Must not know slots, the log, or what a record's body says.
 //!
 //! A run is a list of ranges in the order of their keys, each a file and the least and the greatest key of it that count. Of two runs the newer counts: what
 //! it says of a key hides what older ones say, but for a delta, which goes over it.
 
+mod store;
+
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
+pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
 
 use crate::Result;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
-use crate::sst::{FoundRecord, Sst, SstKey};
+use crate::sst::{FoundRecord, Sst, SstKey, SstTable};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
 
@@ -35,10 +38,19 @@ impl OpenRange {
 /// A run, opened.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenRun {
+    /// Of two runs the one with the higher number is newer.
+    pub(crate) number: u64,
     pub(crate) ranges: Box<[OpenRange]>,
+    /// Nothing of it was there yet for who reads as of a sequence below this: rows that were loaded have their sequence from before others could see them.
+    visible_from: Arc<AtomicU64>,
 }
 
 impl OpenRun {
+    /// Whether it was there as of the sequence `upto`.
+    pub(crate) fn is_visible(&self, upto: u64) -> bool {
+        self.visible_from.load(Ordering::Acquire) <= upto
+    }
+
     /// The range that has the key, if any has.
     fn range_of(&self, key: &[u8]) -> Option<&OpenRange> {
         let at = self.ranges.partition_point(|range| *range.keys[1] < *key);
@@ -79,7 +91,7 @@ pub(crate) struct OpenRuns {
     /// Higher after each change that may change an answer.
     generation: u64,
     /// Newest first.
-    runs: Box<[OpenRun]>,
+    runs: Arc<[OpenRun]>,
 }
 
 impl OpenRuns {
@@ -93,12 +105,40 @@ impl OpenRuns {
         mut open: impl FnMut(u64) -> Result<Sst>,
     ) -> Result<OpenRuns> {
         let mut runs = Vec::new();
-        for (_, ranges) in version.runs() {
+        for (number, ranges) in version.runs() {
             let ranges: Result<Box<[OpenRange]>> =
                 ranges.map(|range| Ok(OpenRange::of(range, open(range.number)?))).collect();
-            runs.push(OpenRun { ranges: ranges? });
+            runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
         }
         Ok(OpenRuns { generation, runs: runs.into() })
+    }
+
+    /// The files, each once for each run that has something of it.
+    fn files(&self) -> impl Iterator<Item = &Sst> {
+        self.runs.iter().flat_map(|run| {
+            let of_new_file = |(n, range): &(usize, &OpenRange)| {
+                run.ranges[..*n].iter().all(|before| before.sst.id() != range.sst.id())
+            };
+            run.ranges.iter().enumerate().filter(of_new_file).map(|(_, range)| &range.sst)
+        })
+    }
+
+    /// The file of this number, if it counts.
+    fn file(&self, number: u64) -> Option<&Sst> {
+        self.files().find(|sst| sst.id().number == number)
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// What each file has of the table of this number.
+    pub(crate) fn of_table(&self, table: u32) -> impl Iterator<Item = SstTable> {
+        self.files().filter_map(move |sst| {
+            let at = sst.tables().binary_search_by_key(&table, |known| known.table).ok()?;
+            Some(sst.tables()[at])
+        })
     }
 
     /// A number that rises with each change that may change an answer.
@@ -122,32 +162,14 @@ impl OpenRuns {
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn find(&self, key: &SstKey, upto: u64) -> Result<FoundVersions> {
         let mut found = FoundVersions::default();
-        for range in self.runs.iter().filter_map(|run| run.range_of(key.bytes())) {
+        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
+        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
             let Some(record) = range.sst.get(key)? else { continue };
             if record.sequence() <= upto && !found.push(record) {
                 break;
             }
         }
         Ok(found)
-    }
-}
-
-/// The runs of a store.
-#[derive(Debug, Default)]
-pub(crate) struct Runs {
-    current: ArcSwap<OpenRuns>,
-}
-
-impl Runs {
-    /// What counts now. Whoever asks the index too asks it before.
-    #[inline]
-    pub(crate) fn current(&self) -> Guard<Arc<OpenRuns>> {
-        self.current.load()
-    }
-
-    /// Has `runs` count from now on.
-    pub(crate) fn publish(&self, runs: OpenRuns) {
-        self.current.store(Arc::new(runs));
     }
 }
 

@@ -9,10 +9,12 @@
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
 //! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked.
 
+pub use crate::options::Compression;
 pub use block::BlockCache;
 pub use block_reads::{BlockReads, SstLook};
 pub use cursor::SstCursor;
-pub use format::{Compression, SstCounts, SstId, SstTable, composite_key};
+pub(crate) use format::store_in_header;
+pub use format::{SstCounts, SstId, SstTable, composite_key};
 pub use reader::{FoundRecord, Sst, SstKey};
 pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 

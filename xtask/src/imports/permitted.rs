@@ -39,6 +39,7 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/catalog_changes", "a change of tables: a record in the log like a row"),
     ("crates/engine/src/db/engine", "what a store is made of, how it is opened, made durable and closed"),
     ("crates/engine/src/db/expiry", "rows that have expired leave"),
+    ("crates/engine/src/db/load", "rows loaded in bulk: files, an edit and a change of tables"),
     ("crates/engine/src/db/loops", "the background loops, and what each is given"),
     ("crates/engine/src/db/metrics", "what all parts count"),
     ("crates/engine/src/db/read", "one read"),

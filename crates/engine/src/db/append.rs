@@ -99,7 +99,7 @@ impl Draft {
 pub(crate) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
 /// A time of expiry as the log holds it, where 0 takes an expiry away: 0 ms, long past, is as past as 1 ms.
-fn past_zero(at_ms: u64) -> u64 {
+pub(super) fn past_zero(at_ms: u64) -> u64 {
     at_ms.max(1)
 }
 

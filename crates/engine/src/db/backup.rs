@@ -51,6 +51,7 @@ use super::identity::PARTIAL_FILE;
 use super::inspect::View;
 use super::pins::{BackupPins, Pinning};
 use crate::log::{Log, SegmentToCopy};
+use crate::runs::Runs;
 use crate::scheduler::gc_state::GcState;
 use crate::{Error, ErrorKind, Result};
 use target::{Added, Target};
@@ -109,8 +110,8 @@ impl Db {
         to: impl AsRef<Path>,
         mut progress: impl FnMut(Progress) -> Result<()>,
     ) -> Result<Summary> {
-        let Engine { log, catalog, backups, gc, .. } = &*self.engine;
-        Source { log, catalog, backups, gc }.copy_to(to.as_ref(), &mut progress)
+        let Engine { log, catalog, runs, backups, gc, .. } = &*self.engine;
+        Source { log, catalog, runs, backups, gc }.copy_to(to.as_ref(), &mut progress)
     }
 }
 
@@ -118,6 +119,7 @@ impl Db {
 struct Source<'e> {
     log: &'e Log,
     catalog: &'e Catalog,
+    runs: &'e Runs,
     backups: &'e BackupPins,
     gc: &'e GcState,
 }
@@ -133,12 +135,16 @@ impl<'e> Source<'e> {
             let segments = self.log.segments_to_copy();
             Moment { sequence, catalog, segments }
         });
+        // Now: whatever the catalog of that moment has in sorted tables counts by now.
+        check_no_runs(self.runs)?;
         pinning.narrow(&moment.segments);
         self.log.checkpoint()?;
         Ok((pinning, moment))
     }
 
     fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
+        // Before an older backup there is touched.
+        check_no_runs(self.runs)?;
         let mut target = Target::open(to, &self.log.root())?;
         let (pinning, moment) = self.begin()?;
         target.begin(self.log, &moment.segments)?;
@@ -152,6 +158,16 @@ impl<'e> Source<'e> {
         drop(pinning);
         copying.finish(self.log, target, &moment, progress).map(|(summary, _)| summary)
     }
+}
+
+/// A copy has the rows of the log alone, and must not pass for one of a store that has others.
+fn check_no_runs(runs: &Runs) -> Result<()> {
+    if runs.current().is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the store has rows in sorted tables, which backup and restore do not copy: close it, and copy its directory and that of Options::capacity",
+    ))
 }
 
 /// What a backup is of.
@@ -182,6 +198,7 @@ pub fn restore(
             from.display()
         )));
     }
+    check_no_runs(&engine.runs)?;
     let names = names_in(to)?;
     // An interrupted restore is gone on with; `Target` looks whether it was of the same store.
     if !names.is_empty() && !names.iter().any(|name| name == PARTIAL_FILE) {

@@ -210,6 +210,12 @@ impl Catalog {
         self.tables.load().by_id.values().cloned().collect()
     }
 
+    /// The ids of all tables, and the sequence of the change that made them so.
+    pub(super) fn ids(&self) -> (HashSet<u32>, u64) {
+        let state = self.changing.lock();
+        (self.tables.load().by_id.keys().copied().collect(), state.sequence)
+    }
+
     /// Names in order.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.tables.load().by_name.keys().map(|name| name.to_string()).collect();

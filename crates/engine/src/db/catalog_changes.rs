@@ -3,6 +3,7 @@
 //! Owns the way of a change into the log and the order of changes. Promises what `db/catalog.rs`
 //! says. Must not know rows, nor what a step comes to (`catalog/plan.rs`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use hedgerow_row::schema::table::TableSchema;
@@ -19,6 +20,7 @@ use crate::log::segment::SegmentKind;
 use crate::log::{Appender, NoSpace};
 use crate::space::Claim;
 use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 use crate::{Result, Schema};
 
 /// What a change came to.
@@ -82,6 +84,32 @@ impl Engine {
         })
     }
 
+    /// Takes an id for a table to be, durably. The sequence of the record that says so is nobody else's.
+    pub(super) fn take_table_id(&self) -> Result<(u32, u64)> {
+        let sequence = Cell::new(0);
+        let id = self.change_and(|plan| Ok(plan.take_id()), &|taken| sequence.set(taken))?;
+        // PERSIST: whatever is found under the id later, no other table had it.
+        self.log.persist_to(sequence.get())?;
+        Ok((id, sequence.get()))
+    }
+
+    /// Gives the table an id that was taken for it, and what lies below under that, in the place of its rows. `install` is told the sequence of the change before
+    /// anybody can see it.
+    pub(super) fn replace_table(
+        &self,
+        table: &Arc<TableShared>,
+        id: u32,
+        install: &dyn Fn(u64),
+    ) -> Result<()> {
+        let replace = |plan: &mut Plan<'_>| {
+            table.check_there()?;
+            plan.replace(&table.name, id)
+        };
+        self.change_and(replace, &|sequence| {
+            install(sequence);
+        })
+    }
+
     /// Changes a table's schema.
     pub(super) fn evolve(
         &self,
@@ -101,19 +129,31 @@ impl Engine {
 
     /// Makes the change that `steps` comes to, waiting for space; it is asked again then.
     fn change<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>) -> Result<R> {
+        self.change_and(steps, &|_| ())
+    }
+
+    /// [`Engine::change`]; `install` is told the sequence of the change, with the appenders locked and before anybody can see it.
+    fn change_and<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>, install: &dyn Fn(u64)) -> Result<R> {
         let mut waits = SpaceWaits::default();
         loop {
-            match self.try_change(&steps)? {
+            match self.try_change(&steps, install)? {
                 Tried::Done(result, None) => return Ok(result),
                 Tried::Done(result, Some(sequence)) => {
-                    return self.make_durable(sequence).map(|()| result);
+                    self.make_durable(sequence)?;
+                    // What is left of it goes when the store is next opened.
+                    let _ = self.remove_garbage_runs();
+                    return Ok(result);
                 }
                 Tried::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
             }
         }
     }
 
-    fn try_change<R>(&self, steps: impl Fn(&mut Plan<'_>) -> Result<R>) -> Result<Tried<R>> {
+    fn try_change<R>(
+        &self,
+        steps: impl Fn(&mut Plan<'_>) -> Result<R>,
+        install: &dyn Fn(u64),
+    ) -> Result<Tried<R>> {
         let mut state = self.catalog.changing.lock();
         let mut plan = Plan::new(&self.catalog, state.next_id);
         let result = steps(&mut plan)?;
@@ -137,13 +177,17 @@ impl Engine {
         };
         (state.next_id, state.sequence, state.bytes) = (plan.next_id(), sequence, bytes);
         state.logged_bytes += record_bytes as u64;
+        install(sequence);
         let vanished = plan.publish();
         for table in &vanished {
             table.levels.clear();
             table.expiry.reset(0);
+            let id = table.id.load(Ordering::Relaxed);
+            table.set_below(self.runs.current().of_table(id).next().is_some());
         }
         if !vanished.is_empty() {
             self.log.rows_vanished();
+            self.runs.raise_generation();
         }
         Ok(Tried::Done(result, Some(sequence)))
     }

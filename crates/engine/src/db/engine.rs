@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hedgerow_device::{Clock, FastTier};
+use hedgerow_device::{CapacityTier, Clock};
 use hedgerow_row::schema::table::FieldAccess;
 
 use super::catalog::Catalog;
@@ -11,14 +11,17 @@ use super::disk_waits::DiskWaits;
 use super::pins::{BackupPins, Snapshots};
 use super::recover::Recovery;
 pub(crate) use super::shared_table::TableShared;
+use super::tiers::Tiers;
 use crate::cache::{Cache, check_options};
 use crate::epoch::Epoch;
 use crate::index::{NodeArena, Slot};
 use crate::log::{Log, OpenState};
+use crate::runs::{CapacityPlace, Runs, RunsSettings};
 use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
+use crate::sync::atomic::Ordering;
 use crate::{Durability, Error, Options, Result};
 
 /// One open store.
@@ -27,6 +30,8 @@ pub(crate) struct Engine {
     pub(crate) epoch: Arc<Epoch>,
     pub(crate) arena: Arc<NodeArena>,
     pub(crate) catalog: Catalog,
+    /// What lies below the log.
+    pub(crate) runs: Runs,
     pub(crate) options: Options,
     /// A record is made durable before its publication: what the durability mode asks of a medium where that costs cache lines.
     pub(crate) persists_in_place: bool,
@@ -45,16 +50,22 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens a store on a tier: root, catalog, replay. Starts no threads.
-    pub(crate) fn open(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<Engine> {
+    /// Opens a store on its tiers: root, catalog, sorted tables, replay. Starts no threads.
+    pub(crate) fn open(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
-        let (engine, found) = Engine::load(tier, options, clock)?;
+        let (engine, found) = Engine::load(tiers, options, clock)?;
         engine.recovery().run(&found, threads)?;
+        engine.settle_runs()?;
         Ok(engine)
     }
 
-    /// The part of opening before the log is replayed: root, segment headers, catalog.
-    pub(crate) fn load(tier: Arc<FastTier>, options: Options, clock: Clock) -> Result<(Engine, OpenState)> {
+    /// The part of opening before the log is replayed: root, segment headers, catalog, sorted tables.
+    pub(crate) fn load(
+        tiers: impl Into<Tiers>,
+        options: Options,
+        clock: Clock,
+    ) -> Result<(Engine, OpenState)> {
+        let tiers = tiers.into();
         if !(1..=Slot::DEPTH_MAX).contains(&options.delta_chain_max) {
             return Err(Error::invalid(format!(
                 "delta_chain_max is {}; it must be from 1 to {}",
@@ -63,18 +74,25 @@ impl Engine {
             )));
         }
         check_options(&options)?;
-        let (log, found) = Log::open(tier, &options, clock.clone())?;
-        Ok((Engine::over(log, options, clock, Catalog::load)?, found))
+        let (log, found) = Log::open(tiers.fast, &options, clock.clone())?;
+        let runs = Runs::open(&log, place_of(tiers.capacity, &options), RunsSettings::of(&options))?;
+        Ok((Engine::over(log, runs, options, clock, Catalog::load)?, found))
     }
 
     /// [`Engine::load`] of what is left of a damaged store, and what is wrong with it.
     pub(crate) fn load_damaged(
-        tier: Arc<FastTier>,
+        tiers: impl Into<Tiers>,
         options: Options,
         clock: Clock,
     ) -> Result<(Engine, OpenState, Vec<Error>)> {
-        let (log, found, mut damage) = Log::open_damaged(tier, &options, clock.clone())?;
-        let engine = Engine::over(log, options, clock, |log, arena, epoch, access| {
+        let tiers = tiers.into();
+        let (log, found, mut damage) = Log::open_damaged(tiers.fast, &options, clock.clone())?;
+        let runs = Runs::open(&log, place_of(tiers.capacity, &options), RunsSettings::of(&options));
+        let runs = runs.unwrap_or_else(|error| {
+            damage.push(error);
+            Runs::default()
+        });
+        let engine = Engine::over(log, runs, options, clock, |log, arena, epoch, access| {
             let (catalog, error) = Catalog::salvage(log, arena, epoch, access);
             damage.extend(error);
             Ok(catalog)
@@ -84,6 +102,7 @@ impl Engine {
 
     fn over(
         log: Log,
+        runs: Runs,
         options: Options,
         clock: Clock,
         catalog: impl FnOnce(&Log, &Arc<NodeArena>, &Arc<Epoch>, FieldAccess) -> Result<Catalog>,
@@ -104,6 +123,7 @@ impl Engine {
             epoch,
             arena,
             catalog,
+            runs,
             persists_in_place: options.durability == Durability::Immediate && flush_is_cheap,
             merges_in_place: options.swim && flush_is_cheap,
             options,
@@ -118,6 +138,33 @@ impl Engine {
             cache,
             scheduler: Scheduler::default(),
         })
+    }
+
+    /// Brings what lies below the log together with what was replayed: what nothing names is removed, what no table has does not count any more, and tables know whether
+    /// they have something there.
+    fn settle_runs(&self) -> Result<()> {
+        if !self.log.tier().is_read_only() {
+            self.runs.remove_unnamed(&self.log)?;
+            self.remove_garbage_runs()?;
+        }
+        self.mark_below();
+        Ok(())
+    }
+
+    /// Takes sorted tables off that have nothing but rows of tables which were dropped or cleared.
+    pub(crate) fn remove_garbage_runs(&self) -> Result<()> {
+        self.runs.remove_tables(&self.log, || {
+            let (ids, sequence) = self.catalog.ids();
+            (move |id| ids.contains(&id), sequence)
+        })
+    }
+
+    /// Has tables that were opened know whether some of their rows may be in sorted tables.
+    pub(super) fn mark_below(&self) {
+        let runs = self.runs.current();
+        for table in self.catalog.all() {
+            table.set_below(runs.of_table(table.id.load(Ordering::Relaxed)).next().is_some());
+        }
     }
 
     /// What fills the indexes from the log.
@@ -145,8 +192,18 @@ impl Engine {
     /// Makes everything durable and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
         self.scheduler.stop();
+        self.runs.remove_dropped();
         let stored = self.catalog.checkpoint(&self.log);
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
         self.log.close(|| self.catalog.has_logged_changes()).and(stored)
+    }
+}
+
+/// Where sorted tables are: on the tier that was given, or as the options say.
+fn place_of(given: Option<CapacityTier>, options: &Options) -> CapacityPlace {
+    match (given, &options.capacity) {
+        (Some(tier), _) => CapacityPlace::Opened(tier),
+        (None, Some(path)) => CapacityPlace::Directory(path.clone()),
+        (None, None) => CapacityPlace::Nowhere,
     }
 }

@@ -39,6 +39,7 @@ use super::identity::Witness;
 use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::{Salvage, open_damaged};
+use super::tiers::Tiers;
 use crate::index::ScanBatch;
 use crate::levels::Cursor;
 use crate::log::OpenState;
@@ -194,6 +195,11 @@ pub struct Report {
     pub rows: u64,
 }
 
+/// What a store is looked at with.
+fn looking() -> Options {
+    Options { create: false, background: false, ..Options::default() }
+}
+
 impl View {
     /// Opens the store in the directory `path` for looking.
     ///
@@ -212,7 +218,7 @@ impl View {
         }
         let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
-        View::open_on(tier)
+        View::open_at(tier, super::with_capacity(path, looking()))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -228,13 +234,16 @@ impl View {
     ///
     /// # Errors
     /// As [`View::open`]; `Invalid` if the tier can be written.
-    pub fn open_on(tier: impl Into<Arc<FastTier>>) -> Result<View> {
-        let tier = tier.into();
-        if !tier.is_read_only() {
+    pub fn open_on(tiers: impl Into<Tiers>) -> Result<View> {
+        View::open_at(tiers, looking())
+    }
+
+    fn open_at(tiers: impl Into<Tiers>, options: Options) -> Result<View> {
+        let tiers = tiers.into();
+        if !tiers.fast.is_read_only() {
             return Err(Error::invalid("a view needs a tier that was opened for reading only"));
         }
-        let options = Options { create: false, background: false, ..Options::default() };
-        let (engine, found) = Engine::load(tier, options, Clock::system())?;
+        let (engine, found) = Engine::load(tiers, options, Clock::system())?;
         engine.recovery().catalog_only(&found, engine.options.recovery_threads.max(1));
         Ok(View { engine, found, salvage: None })
     }
@@ -255,8 +264,7 @@ impl View {
         if witness.is_there() && tier.bytes() == 0 {
             witness.check(&tier)?;
         }
-        let options = Options { create: false, background: false, ..Options::default() };
-        let (engine, found, salvage) = open_damaged(tier, options)?;
+        let (engine, found, salvage) = open_damaged(tier, super::with_capacity(path, looking()))?;
         Ok(View { engine, found, salvage: Some(salvage) })
     }
 
@@ -348,7 +356,9 @@ impl View {
         if self.salvage.is_some() {
             return Ok(());
         }
-        self.engine.recovery().run(&self.found, self.engine.options.recovery_threads.max(1))
+        self.engine.recovery().run(&self.found, self.engine.options.recovery_threads.max(1))?;
+        self.engine.mark_below();
+        Ok(())
     }
 
     /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false. After a

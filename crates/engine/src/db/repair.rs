@@ -83,6 +83,11 @@ pub fn repair(
     }
     let view = View::open_damaged(from)?;
     let root = view.engine.log.root();
+    if root.manifest != 0 && !view.engine.runs.is_known_to_be_empty() {
+        return Err(Error::invalid(
+            "the store has rows in sorted tables, which repair does not copy: nothing was written",
+        ));
+    }
     let options = Options {
         durability: Durability::Process,
         // A root longer than a segment is that of a store which chose for itself.

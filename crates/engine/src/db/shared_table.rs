@@ -26,6 +26,8 @@ pub(crate) struct TableShared {
     /// Of its rows with an expiry.
     pub(crate) expiry: TableExpiry,
     pub(crate) dropped: AtomicBool,
+    /// Some of its rows may be in sorted tables.
+    below: AtomicBool,
     /// For the cache's policy.
     pub(crate) traffic: Traffic,
 }
@@ -39,6 +41,7 @@ impl TableShared {
             levels,
             expiry: TableExpiry::default(),
             dropped: AtomicBool::new(false),
+            below: AtomicBool::new(false),
             traffic: Traffic::default(),
         }
     }
@@ -59,6 +62,17 @@ impl TableShared {
     #[cold]
     fn gone(&self) -> Error {
         Error::new(ErrorKind::NotFound, format!("the table {:?} has been dropped", self.name))
+    }
+
+    /// Whether some of its rows may be in sorted tables: what its index does not have may be there.
+    #[inline]
+    pub(crate) fn below(&self) -> bool {
+        self.below.load(Ordering::Acquire)
+    }
+
+    /// Says so, or that none are. Call with every appender locked, or before anybody has the table.
+    pub(crate) fn set_below(&self, below: bool) {
+        self.below.store(below, Ordering::Release);
     }
 
     /// Rows, as the index counts them.

@@ -505,9 +505,14 @@ impl Table {
         self.read(key.key_bytes().as_ref(), |row| Ok(row.version()))
     }
 
-    /// Rows in the table, expired ones that are not yet swept included.
+    /// Rows in the table, expired ones that are not yet swept included. Of a table that has rows in sorted tables no less than that, and as much more as of those were
+    /// written or deleted since.
     pub fn len(&self) -> u64 {
-        self.shared.rows()
+        let lower = match self.shared.below() {
+            false => 0,
+            true => self.engine.lower_rows(&self.shared),
+        };
+        self.shared.rows() + lower
     }
 
     /// How many rows have an expiry, and when they expire on the mean. It walks nothing.
@@ -515,9 +520,13 @@ impl Table {
         self.shared.expiry.get()
     }
 
-    /// Whether the table has no rows.
+    /// Whether the table has no rows. Of one that has some in sorted tables, and few or none besides, the first may have to be looked for there; where that
+    /// fails it is taken to have some.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        match self.shared.below() {
+            false => self.len() == 0,
+            true => self.scan().limit(1).next().is_none(),
+        }
     }
 
     /// Removes all rows at once, whatever their number.

@@ -22,7 +22,7 @@ use crate::manifest::root::{
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::{KEPT_BYTES, Space, SpaceLayout};
 use crate::sync::CachePadded;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::tier::bytes_of;
 use crate::{Durability, Error, ErrorKind, Options, Result};
@@ -170,7 +170,7 @@ impl Log {
             leader_done: Condvar::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
-            halted: AtomicBool::new(false),
+            halted: AtomicU8::new(0),
             epoch: Arc::new(Epoch::new()),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,

@@ -44,6 +44,23 @@ fn names(number: u64) -> [String; 2] {
     ["a", "b"].map(|copy| format!("manifest-{number:08}.{copy}"))
 }
 
+/// The number of the pair that a file of this name is a copy of, if it is one.
+pub(crate) fn pair_in(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("manifest-")?.rsplit_once('.')?.0.parse().ok()?;
+    names(number).iter().any(|known| known == name).then_some(number)
+}
+
+/// The store that the copy of this name is of, as its head says; `None` if that is not whole.
+pub(crate) fn store_of_copy(tier: &CapacityTier, name: &str) -> Result<Option<u128>> {
+    let (file, mut head) = (tier.open_file(name)?, [0; HEAD_BYTES + 4]);
+    if file.bytes()? < head.len() as u64 {
+        return Ok(None);
+    }
+    file.read_at(0, &mut head)?;
+    let is_whole = u32_at(&head, HEAD_BYTES) == crc32c(0, &head[..HEAD_BYTES]) && head[..8] == *MAGIC;
+    Ok(is_whole.then(|| u128_at(&head, 8)))
+}
+
 fn encode_head(store: u128, number: u64) -> [u8; HEAD_BYTES + 4] {
     let mut head = [0; HEAD_BYTES + 4];
     head[..8].copy_from_slice(MAGIC);

@@ -222,7 +222,8 @@ impl RunsCursor {
     }
 
     fn begin(&mut self) -> Result<()> {
-        for (run, of) in self.runs.runs().iter().enumerate() {
+        let visible = self.runs.runs().iter().enumerate().filter(|(_, of)| of.is_visible(self.upto));
+        for (run, of) in visible {
             let walk = RunWalk { run, left: self.span.ranges(of), open: None };
             self.heads.extend(RunHead::new(walk, &self.runs, &self.span)?);
         }

@@ -62,6 +62,12 @@ impl SstId {
         format!("{:08}.sst", self.number)
     }
 
+    /// The number of the file of this name, if it is one of a sorted table.
+    pub(crate) fn number_in(name: &str) -> Option<u64> {
+        let number = name.strip_suffix(".sst")?.parse().ok()?;
+        (SstId { store: 0, number }.file_name() == name).then_some(number)
+    }
+
     /// The seeded checksum of bytes at a page of the file.
     pub(super) fn sum(self, page: u32, bytes: &[u8]) -> u32 {
         let of_file = self.number ^ (self.store as u64).rotate_left(32);
@@ -81,16 +87,6 @@ impl SstId {
             format!("the sorted table {name} has {what}, which this build does not know"),
         )
     }
-}
-
-/// How blocks are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Compression {
-    /// As they are.
-    None,
-    /// By LZ4 where that saves pages.
-    #[default]
-    Lz4,
 }
 
 /// How one block is stored.
@@ -151,10 +147,16 @@ pub(super) fn encode_header(id: SstId) -> [u8; HEADER_BYTES + 4] {
     out
 }
 
+/// The store that a file is of, as its first page says; `None` if that is not whole.
+pub(crate) fn store_in_header(page: &[u8]) -> Option<u128> {
+    let is_whole =
+        u32_at(page, HEADER_BYTES) == crc32c(0, &page[..HEADER_BYTES]) && page[..7] == HEADER_MAGIC[..7];
+    is_whole.then(|| u128_at(page, 8))
+}
+
 /// Checks that the first page is that of this file of this store, and that this build knows all that it asks for.
 pub(super) fn check_header(page: &[u8], id: SstId) -> Result<()> {
-    let is_whole = u32_at(page, HEADER_BYTES) == crc32c(0, &page[..HEADER_BYTES]);
-    if !is_whole || page[..7] != HEADER_MAGIC[..7] {
+    if store_in_header(page).is_none() {
         return Err(id.damaged("its first page is not that of a sorted table"));
     }
     if page[7] != HEADER_MAGIC[7] {

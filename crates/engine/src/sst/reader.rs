@@ -201,6 +201,24 @@ impl Sst {
         least..=greatest
     }
 
+    /// The least and the greatest key in it, composite.
+    pub(crate) fn keys(&self) -> &[Box<[u8]>; 2] {
+        &self.inner.summary.keys
+    }
+
+    /// Bytes of the file.
+    ///
+    /// # Errors
+    /// What the capacity tier refuses.
+    pub(crate) fn file_bytes(&self) -> Result<u64> {
+        Ok(self.inner.file.bytes()?)
+    }
+
+    /// Whether anybody else holds it open by a clone of this one.
+    pub(crate) fn is_held_elsewhere(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
     /// Bytes of memory that it takes as long as it is open, besides blocks in the cache.
     pub fn memory_bytes(&self) -> usize {
         let SstSummary { index, tables, keys, .. } = &self.inner.summary;

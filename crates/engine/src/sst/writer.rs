@@ -14,11 +14,12 @@ use hedgerow_device::{CapacityTier, NewFile};
 use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
 use super::filter::{Filter, hash_of};
 use super::format::{
-    Codec, Compression, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section,
-    SstId, SstSummary, bound_len, encode_header, put_bound, seal_block,
+    Codec, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section, SstId,
+    SstSummary, bound_len, encode_header, put_bound, seal_block,
 };
 use super::reader::Sst;
 use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
+use crate::options::Compression;
 use crate::{Error, Result, limits};
 
 /// One block in so many is tried while compression gains too little.
@@ -192,6 +193,11 @@ impl SstWriter {
             bounds: Vec::new(),
             summary: SstSummary::default(),
         })
+    }
+
+    /// Which file it is.
+    pub(crate) fn id(&self) -> SstId {
+        self.id
     }
 
     /// Bytes of the file so far, without what is still to come behind its records.

@@ -107,6 +107,8 @@ pub(in crate::db) struct Plan<'c> {
     /// The tables that are touched, in the order in which they first were.
     planned: Vec<PlannedTable>,
     by_name: HashMap<String, usize>,
+    /// An id was taken for a table to be.
+    takes_id: bool,
 }
 
 /// What becomes of the table of one name.
@@ -152,7 +154,7 @@ impl PlannedTable {
 
 impl<'c> Plan<'c> {
     pub(in crate::db) fn new(catalog: &'c Catalog, next_id: u32) -> Plan<'c> {
-        Plan { catalog, next_id, planned: Vec::new(), by_name: HashMap::new() }
+        Plan { catalog, next_id, planned: Vec::new(), by_name: HashMap::new(), takes_id: false }
     }
 
     fn planned(&mut self, name: &str) -> &mut PlannedTable {
@@ -226,6 +228,19 @@ impl<'c> Plan<'c> {
         Ok(())
     }
 
+    /// Takes an id that no table gets but the one that is to have what is loaded under it.
+    pub(in crate::db) fn take_id(&mut self) -> u32 {
+        self.takes_id = true;
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Gives the table an id that was taken for it: what it has under that takes the place of its rows.
+    pub(in crate::db) fn replace(&mut self, name: &str, id: u32) -> Result<()> {
+        self.existing(name)?.id = id;
+        Ok(())
+    }
+
     pub(in crate::db) fn evolve(
         &mut self,
         name: &str,
@@ -246,7 +261,7 @@ impl<'c> Plan<'c> {
 
     /// Whether all is to stay as it is.
     pub(in crate::db) fn is_empty(&self) -> bool {
-        !self.planned.iter().any(PlannedTable::is_changed)
+        !self.takes_id && !self.planned.iter().any(PlannedTable::is_changed)
     }
 
     /// Whether rows are to go.
@@ -260,7 +275,7 @@ impl<'c> Plan<'c> {
             (None, Some(_)) => true,
             (_, after) => after.as_ref().is_some_and(TableAfter::is_evolved),
         };
-        !self.planned.iter().any(adds)
+        !self.takes_id && !self.planned.iter().any(adds)
     }
 
     pub(in crate::db) fn next_id(&self) -> u32 {

@@ -1,0 +1,302 @@
+//! Loading: rows in the order of their keys, straight into sorted tables.
+//!
+//! Owns [`Table::load`] and [`Loader`]. Promises that the table has all of what was loaded in the place of all that it had, or after any crash or error what it had; and that
+//! memory and locks do not depend on how much is loaded. Must not know how sorted tables come to count.
+//!
+//! The order, each durable before the next:
+//!
+//! 1. An id is taken in the catalog. Its record's sequence is that of every row that is loaded: no other record has it.
+//! 2. The rows, in files under that id, which no table has; then their names.
+//! 3. A checkpoint: no row's schema is younger than the log, and the root knows of all that the edit rests on.
+//! 4. The edit of the manifest. From here on the files count, and nobody asks for them.
+//! 5. The catalog: the table has that id. All at once, with every appender locked, its index is emptied, and it is known to have rows below.
+//! 6. What it had before is garbage.
+//!
+//! A crash before 5 leaves files of an id that no table has; opening takes them off.
+
+use std::sync::Arc;
+
+use hedgerow_row::schema::plan::{PlanError, RowPlan};
+
+use super::append::past_zero;
+use super::engine::{Engine, TableShared};
+use super::table::Table;
+use super::write::check_key;
+use crate::runs::LoadingTable;
+use crate::sst::{Sst, SstRecord, SstRecordKind, SstWriter};
+use crate::sync::atomic::Ordering;
+use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
+
+/// A file takes no more records once it has so many bytes.
+const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+
+/// Takes the rows of a [`Table::load`].
+pub struct Loader<'t> {
+    table: &'t Table,
+    id: u32,
+    sequence: u64,
+    writer: Option<SstWriter>,
+    files: LoadedFiles<'t>,
+    last_key: Vec<u8>,
+    rows: u64,
+    /// What became of the file that was being written: nothing comes after it.
+    failed: Option<Error>,
+}
+
+/// Files that count for nobody. They go with this, unless it is not sure that they do not count.
+struct LoadedFiles<'e> {
+    engine: &'e Engine,
+    files: Vec<Sst>,
+}
+
+impl Drop for LoadedFiles<'_> {
+    fn drop(&mut self) {
+        if !self.files.is_empty() {
+            self.engine.runs.discard(std::mem::take(&mut self.files));
+        }
+    }
+}
+
+impl Table {
+    /// Replaces all rows of the table by those that `fill` pushes, in rising order of their keys: many times quicker than to put them, for they are written once,
+    /// into sorted tables on the capacity tier ([`Options::capacity`](crate::Options::capacity)), and take no room in the log or in the index.
+    ///
+    /// Until it returns the table has the rows that it had, and takes writes; those are lost with them. After a crash or an error it has what it had, and nothing of what was
+    /// pushed. Snapshots that were taken before see the table empty, as after [`Table::clear`]. A load waits for the disk, and holds no lock while rows are pushed.
+    ///
+    /// ```
+    /// # fn main() -> hedgerow::Result<()> {
+    /// # let dir = std::env::temp_dir().join(format!("hedgerow-doc-load-{}", std::process::id()));
+    /// use hedgerow::{Db, Schema, Type, row};
+    /// let db = Db::open(&dir)?;
+    /// let squares = db.create_table("squares", Schema::new().field("square", Type::U64))?;
+    /// squares.load(|loader| {
+    ///     for n in 0..100_000u64 {
+    ///         loader.push(&n, &row! { square: n * n })?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(squares.len(), 100_000);
+    /// # drop((squares, db)); std::fs::remove_dir_all(dir).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `fill`; `Invalid` if the store has no place for sorted tables; `NotFound` if the table was dropped meanwhile; `Full` if the disk, or what sorted tables may take of it, does
+    /// not suffice; `Closed`, `ReadOnly`, `Io`.
+    #[doc(hidden)]
+    pub fn load<R>(&self, fill: impl FnOnce(&mut Loader<'_>) -> Result<R>) -> Result<R> {
+        let engine = &**self.engine();
+        engine.log.check_writable()?;
+        engine.runs.check_place()?;
+        self.shared().check_there()?;
+        let (id, sequence) = engine.take_table_id()?;
+        let loading = engine.runs.loading(id);
+        let mut loader = Loader {
+            table: self,
+            id,
+            sequence,
+            writer: None,
+            files: LoadedFiles { engine, files: Vec::new() },
+            last_key: Vec::new(),
+            rows: 0,
+            failed: None,
+        };
+        let result = fill(&mut loader)?;
+        loader.finish().and_then(|files| engine.install_loaded(self.shared(), id, files, loading))?;
+        Ok(result)
+    }
+}
+
+impl Loader<'_> {
+    /// Loads a row. Its key is above all that were pushed before; fields that are not named take their default.
+    ///
+    /// # Errors
+    /// `Invalid` of a key that does not rise, and of what [`Table::put`] refuses: such a row is left out, and others may follow. `Full` and `Io` end the load.
+    pub fn push<F: FieldName>(&mut self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
+        self.push_bytes(key.key_bytes().as_ref(), fields, None)
+    }
+
+    /// [`Loader::push`] of a row that expires.
+    ///
+    /// # Errors
+    /// As those of [`Loader::push`].
+    pub fn push_expiring<F: FieldName>(
+        &mut self,
+        key: &(impl Key + ?Sized),
+        fields: &[(F, Value<'_>)],
+        expiry: impl Into<Expiry>,
+    ) -> Result<()> {
+        let at_ms = self.table.unix_ms(expiry.into());
+        self.push_bytes(key.key_bytes().as_ref(), fields, at_ms)
+    }
+
+    /// [`Loader::push`] of a struct with `#[derive(Row)]`.
+    ///
+    /// # Errors
+    /// As those of [`Loader::push`].
+    pub fn push_row<T: TypedRow>(&mut self, key: &(impl Key + ?Sized), row: &T) -> Result<()> {
+        self.push(key, row.to_fields().as_ref())
+    }
+
+    /// Rows that were taken so far.
+    pub fn len(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether none were.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    fn push_bytes<F: FieldName>(
+        &mut self,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+        expires_at_ms: Option<u64>,
+    ) -> Result<()> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        check_key(key)?;
+        if self.rows > 0 && key <= &*self.last_key {
+            return Err(not_rising(key, &self.last_key));
+        }
+        let table = self.table;
+        table.engine().planned(table.shared(), |schema| {
+            let plan = RowPlan::new(schema, fields)?;
+            let record = SstRecord {
+                kind: SstRecordKind::Row,
+                table: self.id,
+                key,
+                schema_version: schema.version(),
+                sequence: self.sequence,
+                expires_at_ms: expires_at_ms.map(past_zero),
+                has_field_expiries: false,
+                body_bytes: plan.body_bytes(),
+            };
+            self.append(&record, |body| plan.encode(body)).map_err(PlanError::Invalid)
+        })
+    }
+
+    fn append(&mut self, record: &SstRecord<'_>, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let (engine, mut writer) = (&**self.table.engine(), self.writer.take());
+        let appended = (|| {
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                none => none.insert(engine.runs.create_file(&engine.log)?),
+            };
+            engine.runs.check_room(writer.bytes() + (record.key.len() + record.body_bytes) as u64)?;
+            writer.push(record, fill)
+        })();
+        match appended {
+            Ok(()) => {
+                self.rows += 1;
+                self.last_key.clear();
+                self.last_key.extend_from_slice(record.key);
+                self.writer = writer;
+                self.end_file(TARGET_BYTES)
+            }
+            Err(error) => {
+                match error.kind() {
+                    ErrorKind::Invalid => self.writer = writer,
+                    _ => self.fail(&error, writer),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Nothing comes after `error`.
+    fn fail(&mut self, error: &Error, writer: Option<SstWriter>) {
+        self.failed = Some(error.clone());
+        writer.into_iter().for_each(|writer| self.table.engine().runs.abandon_file(writer));
+    }
+
+    /// Ends the file that is being written, if it has so many bytes.
+    fn end_file(&mut self, bytes_min: u64) -> Result<()> {
+        let engine = &**self.table.engine();
+        let Some(writer) = self.writer.take_if(|writer| writer.bytes() >= bytes_min) else { return Ok(()) };
+        match writer.is_empty() {
+            true => engine.runs.abandon_file(writer),
+            false => {
+                let finished = engine.runs.finish_file(&engine.log, writer);
+                self.files.files.push(finished.inspect_err(|error| self.failed = Some(error.clone()))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The files, durable.
+    fn finish(mut self) -> Result<Vec<Sst>> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        self.end_file(0)?;
+        Ok(std::mem::take(&mut self.files.files))
+    }
+}
+
+impl Drop for Loader<'_> {
+    fn drop(&mut self) {
+        self.writer.take().into_iter().for_each(|writer| self.table.engine().runs.abandon_file(writer));
+    }
+}
+
+impl Engine {
+    /// Steps 3 to 6.
+    fn install_loaded(
+        &self,
+        table: &Arc<TableShared>,
+        id: u32,
+        files: Vec<Sst>,
+        loading: LoadingTable<'_>,
+    ) -> Result<()> {
+        let mut loaded = LoadedFiles { engine: self, files };
+        let visible_from = match loaded.files.is_empty() {
+            true => Arc::default(),
+            false => {
+                // PERSIST: the rows' schemas, and the record that has their sequence, are durable before the files count, and the root says so.
+                self.log.persist_checkpointed(self.log.last_sequence())?;
+                let added = self.runs.add_run(&self.log, &loaded.files);
+                if added.is_ok() || self.log.check_writable().is_err() {
+                    // They count, or may.
+                    loaded.files.clear();
+                }
+                added?
+            }
+        };
+        let replaced = self.replace_table(table, id, &|sequence| {
+            // Who reads as of an earlier sequence sees none of it.
+            visible_from.store(sequence, Ordering::Release);
+            table.set_below(true);
+        });
+        drop(loading);
+        if replaced.is_err() {
+            // They count, and no table has them. What is left of them goes when the store is next opened.
+            let _ = self.remove_garbage_runs();
+        }
+        replaced
+    }
+
+    /// Rows that sorted tables have of a table, those that were written or deleted since included.
+    pub(super) fn lower_rows(&self, table: &TableShared) -> u64 {
+        let runs = self.runs.current();
+        let lower = runs.of_table(table.id.load(Ordering::Acquire));
+        lower.map(|known| known.counts.rows + known.counts.deltas).sum()
+    }
+}
+
+#[cold]
+fn not_rising(key: &[u8], last: &[u8]) -> Error {
+    Error::invalid(format!(
+        "rows are loaded in rising order of their keys: {} does not come after {}",
+        key.escape_ascii(),
+        last.escape_ascii()
+    ))
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

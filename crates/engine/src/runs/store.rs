@@ -1,0 +1,558 @@
+//! The runs of an open store: its directory of sorted tables, and which of them count.
+//!
+//! Owns [`Runs`]: the files on the capacity tier, the manifest that says which of them count, and the [`OpenRuns`] that readers load. Promises that an edit is
+//! durable before anybody sees what it says; that a file goes only when an edit without it is durable and nobody looks into it; that no number is given twice; and that
+//! a directory of another store, or one that is newer than the log, is refused and left as it is. Must not know what a table is, nor why an edit is made.
+//!
+//! The directory is made when the first file is: a store that has nothing below its log has none.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use hedgerow_device::CapacityTier;
+
+use super::{OpenRun, OpenRuns};
+use crate::log::Log;
+use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
+use crate::manifest::version::{FileRange, SstChange, SstVersion};
+use crate::sst::{BlockCache, Sst, SstId, SstOptions, SstWriter, store_in_header};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::{Error, ErrorKind, Options, Result};
+
+/// So many numbers of files are taken by one edit.
+const NUMBERS_STEP: u64 = 64;
+/// The cache of blocks has no less.
+const BLOCK_CACHE_BYTES_MIN: u64 = 8 << 20;
+
+/// Where sorted tables are, or would be.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum CapacityPlace {
+    /// Nobody said.
+    #[default]
+    Nowhere,
+    /// In this directory, which is made when it is needed.
+    Directory(PathBuf),
+    /// On a tier that was opened by whoever opens the store.
+    Opened(CapacityTier),
+}
+
+/// How sorted tables are kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RunsSettings {
+    /// The most bytes that they may take.
+    pub(crate) bytes_max: u64,
+    pub(crate) sst: SstOptions,
+    pub(crate) block_cache_bytes: u64,
+}
+
+impl RunsSettings {
+    /// What `options` ask for.
+    pub(crate) fn of(options: &Options) -> RunsSettings {
+        RunsSettings {
+            bytes_max: options.capacity_bytes_max,
+            sst: SstOptions { compression: options.compression, ..SstOptions::default() },
+            block_cache_bytes: (options.cache_bytes / 4).max(BLOCK_CACHE_BYTES_MIN),
+        }
+    }
+}
+
+/// The files of one store.
+#[derive(Debug, Clone)]
+struct SstFiles {
+    tier: CapacityTier,
+    store: u128,
+    cache: BlockCache,
+}
+
+impl SstFiles {
+    fn open(&self, number: u64) -> Result<Sst> {
+        Sst::open(&self.tier, SstId { store: self.store, number }, &self.cache)
+    }
+
+    /// Opens what counts; each file once, though it may have ranges in several runs.
+    fn open_all(&self, version: &SstVersion) -> Result<OpenRuns> {
+        let (there, mut opened): (_, Vec<Sst>) = (self.tier.names()?, Vec::new());
+        OpenRuns::of(version, 0, |number| {
+            if let Some(sst) = opened.iter().find(|sst| sst.id().number == number) {
+                return Ok(sst.clone());
+            }
+            let name = SstId { store: self.store, number }.file_name();
+            if !there.contains(&name) {
+                return Err(Error::corrupted(format!(
+                    "the sorted table {name}, which the manifest names, is missing"
+                )));
+            }
+            opened.push(self.open(number)?);
+            Ok(opened[opened.len() - 1].clone())
+        })
+    }
+
+    /// The store that the file of this name says it is of; `None` of files that are none of ours, or not whole.
+    fn store_of(&self, name: &str) -> Result<Option<u128>> {
+        if pair_in(name).is_some() {
+            return store_of_copy(&self.tier, name);
+        }
+        let (file, mut page) = (self.tier.open_file(name)?, [0; 4096]);
+        if file.bytes()? < page.len() as u64 {
+            return Ok(None);
+        }
+        file.read_at(0, &mut page)?;
+        Ok(store_in_header(&page))
+    }
+}
+
+/// What is known while the runs change.
+#[derive(Debug, Default)]
+struct Changing {
+    files: Option<SstFiles>,
+    manifest: Option<SstManifest>,
+    /// Of the next pair of the manifest.
+    next_pair: u64,
+    /// Of the next file. Below `numbers_end` they are taken in the manifest, durably.
+    next_number: u64,
+    numbers_end: u64,
+    /// Tables to be: what counts of them no table has yet.
+    loading: BTreeSet<u32>,
+    /// Files that do not count any more, and may be looked into still.
+    dropped: Vec<Sst>,
+}
+
+/// The runs of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    current: ArcSwap<OpenRuns>,
+    place: CapacityPlace,
+    settings: RunsSettings,
+    changing: Mutex<Changing>,
+    /// Of all files with a name.
+    bytes: AtomicU64,
+}
+
+/// Opening.
+impl Runs {
+    /// Opens what the root of `log` names, and changes nothing but copies of the manifest that lack something.
+    ///
+    /// # Errors
+    /// `Invalid` if sorted tables count and nobody said where they are, or the place has another store's; `Corrupted` if something of them is missing or damaged, or
+    /// newer than the log.
+    pub(crate) fn open(log: &Log, place: CapacityPlace, settings: RunsSettings) -> Result<Runs> {
+        let root = log.root();
+        let is_read_only = log.tier().is_read_only();
+        let tier = match &place {
+            CapacityPlace::Opened(tier) => Some(tier.clone()),
+            CapacityPlace::Directory(path) if CapacityTier::is_there(path) => Some(match is_read_only {
+                true => CapacityTier::open_read_only(path)?,
+                false => CapacityTier::open(path)?,
+            }),
+            CapacityPlace::Directory(_) | CapacityPlace::Nowhere => None,
+        };
+        let Some(tier) = tier else {
+            return match root.manifest {
+                0 => Ok(Runs { place, settings, ..Runs::default() }),
+                _ => Err(not_given(&place)),
+            };
+        };
+        let files =
+            SstFiles { tier, store: root.store_id, cache: BlockCache::new(settings.block_cache_bytes) };
+        let mut changing = Changing { next_pair: root.manifest + 1, ..Changing::default() };
+        let mut version = SstVersion::default();
+        if root.manifest != 0 {
+            let pair = (files.store, root.manifest);
+            match is_read_only {
+                true => version = SstManifest::read(&files.tier, pair)?,
+                false => {
+                    let manifest = SstManifest::open(&files.tier, pair)?;
+                    version = manifest.version().clone();
+                    changing.manifest = Some(manifest);
+                }
+            }
+            check_age(version.watermark, root.watermark)?;
+        }
+        let opened = files.open_all(&version)?;
+        let bytes: Result<Vec<u64>> = unique(&opened).iter().map(Sst::file_bytes).collect();
+        (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
+        changing.files = Some(files);
+        Ok(Runs {
+            current: ArcSwap::from_pointee(opened),
+            place,
+            settings,
+            changing: Mutex::new(changing),
+            bytes: AtomicU64::new(bytes?.iter().sum()),
+        })
+    }
+
+    /// Removes what an earlier process left and nothing names, by its name: files of others stay. The root is durable by now: whatever it named before, it does
+    /// not any more.
+    ///
+    /// # Errors
+    /// As [`Runs::open`]; what the capacity tier refuses.
+    pub(crate) fn remove_unnamed(&self, log: &Log) -> Result<()> {
+        let mut changing = self.changing.lock();
+        let Some(files) = changing.files.clone() else { return Ok(()) };
+        let unnamed = self.unnamed(&changing, &files, log.root().manifest)?;
+        for name in &unnamed {
+            let store = files.store_of(name)?;
+            if store.is_some_and(|store| store != files.store) {
+                return Err(Error::invalid(format!(
+                    "the directory of sorted tables has some of another store ({name}): give each store one of its own (Options::capacity)"
+                )));
+            }
+            let pair = pair_in(name);
+            changing.next_pair = changing.next_pair.max(pair.map_or(0, |pair| pair + 1));
+            match pair.map(|pair| SstManifest::read(&files.tier, (files.store, pair))) {
+                Some(Ok(left)) => check_age(left.watermark, log.checkpointed_sequence())?,
+                Some(Err(error)) if error.kind() == ErrorKind::Version => return Err(error),
+                // A crash left a part of it.
+                Some(Err(_)) | None => {}
+            }
+        }
+        for name in &unnamed {
+            // PERSIST: the root that names none of them is durable.
+            files.tier.remove(name)?;
+        }
+        if unnamed.is_empty() { Ok(()) } else { Ok(files.tier.sync_names()?) }
+    }
+
+    /// Names of sorted tables and copies of manifests that do not count.
+    fn unnamed(&self, changing: &Changing, files: &SstFiles, manifest: u64) -> Result<Vec<String>> {
+        let current = self.current();
+        let is_unnamed = |name: &String| {
+            let number = SstId::number_in(name);
+            let counts = |number| {
+                current.file(number).is_some() || changing.dropped.iter().any(|sst| sst.id().number == number)
+            };
+            pair_in(name).is_some_and(|pair| pair != manifest) || number.is_some_and(|number| !counts(number))
+        };
+        Ok(files.tier.names()?.into_iter().filter(is_unnamed).collect())
+    }
+}
+
+/// Reading.
+impl Runs {
+    /// What counts now. Whoever asks the index too asks it before.
+    #[inline]
+    pub(crate) fn current(&self) -> Guard<Arc<OpenRuns>> {
+        self.current.load()
+    }
+
+    /// Whether what the root names was opened, and nothing counts.
+    pub(crate) fn is_known_to_be_empty(&self) -> bool {
+        self.changing.lock().files.is_some() && self.current().is_empty()
+    }
+
+    /// Has the generation rise: what was found of a key, or not found, may not be so any more.
+    pub(crate) fn raise_generation(&self) {
+        self.publish(None, true);
+    }
+
+    fn publish(&self, runs: Option<Arc<[OpenRun]>>, rises: bool) {
+        self.current.rcu(|before| OpenRuns {
+            generation: before.generation + u64::from(rises),
+            runs: runs.clone().unwrap_or_else(|| Arc::clone(&before.runs)),
+        });
+    }
+}
+
+/// Writing files.
+impl Runs {
+    /// A file to be written, under a number that no other has.
+    ///
+    /// # Errors
+    /// `Invalid` if nobody said where; `Full`; what the capacity tier refuses.
+    pub(crate) fn create_file(&self, log: &Log) -> Result<SstWriter> {
+        let mut changing = self.changing.lock();
+        let files = self.files(&mut changing, log)?;
+        if changing.next_number == changing.numbers_end {
+            let (number, run) =
+                changing.version().map_or((0, 0), |version| (version.next_number, version.next_run));
+            let end = number + NUMBERS_STEP;
+            self.apply(&mut changing, log, &[SstChange::Next { number: end, run }])?;
+            changing.numbers_end = end;
+        }
+        let number = changing.next_number;
+        changing.next_number += 1;
+        drop(changing);
+        let id = SstId { store: files.store, number };
+        SstWriter::create(&files.tier, id, self.settings.sst).inspect_err(|_| {
+            let _ = files.tier.remove(&id.file_name());
+        })
+    }
+
+    /// Removes a file that will not be finished.
+    pub(crate) fn abandon_file(&self, writer: SstWriter) {
+        let name = writer.id().file_name();
+        drop(writer);
+        if let Some(files) = &self.changing.lock().files {
+            // If it stays, opening removes it.
+            let _ = files.tier.remove(&name);
+        }
+    }
+
+    /// Ends a file: it is on the device, with its name.
+    ///
+    /// # Errors
+    /// `Full` if it would take more than all may; what the capacity tier refuses. The file is gone then.
+    pub(crate) fn finish_file(&self, log: &Log, writer: SstWriter) -> Result<Sst> {
+        let files = self.files(&mut self.changing.lock(), log)?;
+        let name = writer.id().file_name();
+        let sst = writer.finish(&files.cache).and_then(|sst| {
+            let bytes = sst.file_bytes()?;
+            self.check_room(bytes)?;
+            // PERSIST: the name before the edit that gives it.
+            files.tier.sync_names()?;
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            Ok(sst)
+        });
+        if sst.is_err() {
+            // What there is of it is of no use. If it stays, opening removes it.
+            let _ = files.tier.remove(&name);
+        }
+        sst
+    }
+
+    /// `Full` if so many bytes more would be too many.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
+        let (there, most) = (self.bytes.load(Ordering::Relaxed), self.settings.bytes_max);
+        match there.saturating_add(bytes) > most {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Full,
+                format!(
+                    "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
+                ),
+            )),
+        }
+    }
+
+    /// `Invalid` if nobody said where files may be.
+    pub(crate) fn check_place(&self) -> Result<()> {
+        match &self.place {
+            CapacityPlace::Nowhere => Err(not_given(&self.place)),
+            CapacityPlace::Directory(_) | CapacityPlace::Opened(_) => Ok(()),
+        }
+    }
+
+    /// Removes files that were finished and never counted.
+    pub(crate) fn discard(&self, files: Vec<Sst>) {
+        let mut changing = self.changing.lock();
+        changing.dropped.extend(files);
+        self.remove_dropped_files(&mut changing);
+    }
+
+    /// Removes the files that do not count any more, and that nobody looks into.
+    pub(crate) fn remove_dropped(&self) {
+        self.remove_dropped_files(&mut self.changing.lock());
+    }
+
+    fn remove_dropped_files(&self, changing: &mut Changing) {
+        let Some(files) = &changing.files else { return };
+        changing.dropped.retain(|sst| {
+            let (is_held, bytes) = (sst.is_held_elsewhere(), sst.file_bytes().unwrap_or(0));
+            // One that cannot be removed now stays on the list.
+            let is_removed = !is_held && files.tier.remove(&sst.id().file_name()).is_ok();
+            if is_removed {
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            !is_removed
+        });
+    }
+
+    /// The files, made ready if there are none yet.
+    fn files(&self, changing: &mut Changing, log: &Log) -> Result<SstFiles> {
+        if let Some(files) = &changing.files {
+            return Ok(files.clone());
+        }
+        let CapacityPlace::Directory(path) = &self.place else { return Err(not_given(&self.place)) };
+        let tier = CapacityTier::open(path)?;
+        let cache = BlockCache::new(self.settings.block_cache_bytes);
+        let files = SstFiles { tier, store: log.root().store_id, cache };
+        changing.next_pair = changing.next_pair.max(1);
+        changing.files = Some(files.clone());
+        Ok(files)
+    }
+}
+
+/// Editing.
+impl Runs {
+    /// Has `files`, whose keys rise from each to the next, count as the newest run. Nobody sees it as of a sequence below the one in what is returned.
+    ///
+    /// # Errors
+    /// `Full`; what the capacity tier or the log refuses. Where the log takes no more writes afterwards it is not known whether they count.
+    pub(crate) fn add_run(&self, log: &Log, files: &[Sst]) -> Result<Arc<AtomicU64>> {
+        let mut changing = self.changing.lock();
+        let version = changing.version();
+        let (number, run) = version.map_or((0, 0), |version| (version.next_number, version.next_run));
+        let mut changes = vec![SstChange::Next { number, run: run + 1 }];
+        changes.extend(files.iter().map(|sst| SstChange::Add {
+            run,
+            range: FileRange { number: sst.id().number, keys: sst.keys().clone() },
+        }));
+        self.edit_locked(&mut changing, log, &changes, files)?;
+        let current = self.current();
+        let added = current.runs.iter().find(|added| added.number == run);
+        Ok(added.map_or_else(Arc::default, |added| Arc::clone(&added.visible_from)))
+    }
+
+    /// Takes the files off that have nothing but rows of tables which are gone, but those of tables that are being loaded. `tables` is asked under the lock of edits for
+    /// what tells a table that is there, and for the sequence up to which all must be durable that made it so.
+    ///
+    /// # Errors
+    /// As [`Runs::add_run`].
+    pub(crate) fn remove_tables<L: Fn(u32) -> bool>(
+        &self,
+        log: &Log,
+        tables: impl FnOnce() -> (L, u64),
+    ) -> Result<()> {
+        if self.current().is_empty() {
+            return Ok(());
+        }
+        let mut changing = self.changing.lock();
+        let (lives, sequence) = tables();
+        let is_gone = |sst: &Sst| {
+            sst.tables().iter().all(|known| !lives(known.table) && !changing.loading.contains(&known.table))
+        };
+        let mut changes = Vec::new();
+        for run in self.current().runs.iter() {
+            let gone = run.ranges.iter().filter(|range| is_gone(&range.sst));
+            let numbers: BTreeSet<u64> = gone.map(|range| range.sst.id().number).collect();
+            changes.extend(numbers.iter().map(|&number| SstChange::Remove { run: run.number, number }));
+        }
+        if !changes.is_empty() {
+            // PERSIST: a table that a power cut brings back has all its rows still.
+            log.persist_to(sequence)?;
+            self.edit_locked(&mut changing, log, &changes, &[])?;
+        }
+        self.remove_dropped_files(&mut changing);
+        Ok(())
+    }
+
+    /// The table of this number is being loaded until the guard goes: what counts of it is no garbage, though no table has the number.
+    pub(crate) fn loading(&self, table: u32) -> LoadingTable<'_> {
+        self.changing.lock().loading.insert(table);
+        LoadingTable { runs: self, table }
+    }
+
+    fn edit_locked(
+        &self,
+        changing: &mut Changing,
+        log: &Log,
+        changes: &[SstChange],
+        new: &[Sst],
+    ) -> Result<()> {
+        self.apply(changing, log, changes)?;
+        let before = self.current();
+        let version = changing.version().expect("an edit has been made");
+        let file = |number: u64| {
+            let known = before.file(number).or_else(|| new.iter().find(|sst| sst.id().number == number));
+            Ok(known.expect("what an edit adds is given with it").clone())
+        };
+        let mut next = OpenRuns::of(version, 0, file)?;
+        keep_visibility(&mut next, &before);
+        let gone = unique(&before).into_iter().filter(|sst| !version.has_file(sst.id().number));
+        let gone: Vec<Sst> = gone.collect();
+        self.publish(Some(next.runs), false);
+        changing.dropped.extend(gone);
+        Ok(())
+    }
+
+    /// Makes an edit durable. One that was begun and failed closes the store for writing, and removes nothing: whether it counts is for the next opening to find
+    /// out.
+    fn apply(&self, changing: &mut Changing, log: &Log, changes: &[SstChange]) -> Result<()> {
+        // In this order: a root whose writing failed is the last, and the log says so.
+        let watermark = log.checkpointed_sequence();
+        log.check_writable()?;
+        let mut changes = changes.to_vec();
+        changes.push(SstChange::Watermark { sequence: watermark });
+        let next = changing.version().cloned().unwrap_or_default().after(&changes)?;
+        match &mut changing.manifest {
+            Some(manifest) if manifest.has_room(&changes) => {
+                manifest.append(&changes).inspect_err(|_| log.halt_after_edit())
+            }
+            _ => self.switch_manifest(changing, log, next),
+        }
+    }
+
+    /// Puts what counts into the next pair of the manifest, and has the root name it.
+    fn switch_manifest(&self, changing: &mut Changing, log: &Log, version: SstVersion) -> Result<()> {
+        let files = self.files(changing, log)?;
+        let pair = changing.next_pair;
+        changing.next_pair += 1;
+        let manifest = SstManifest::create(&files.tier, (files.store, pair), version).inspect_err(|_| {
+            // Nothing names it. If it stays, opening removes it.
+            let _ = SstManifest::remove(&files.tier, pair);
+        })?;
+        let before = log.root().manifest;
+        // PERSIST: the pair is durable, names and all; and it counts on return.
+        log.name_manifest(pair).inspect_err(|_| log.halt_after_edit())?;
+        changing.manifest = Some(manifest);
+        if before != 0 {
+            // PERSIST: no copy of the root names it any more.
+            let _ = SstManifest::remove(&files.tier, before);
+        }
+        Ok(())
+    }
+}
+
+impl Changing {
+    /// What counts; `None` before the first edit.
+    fn version(&self) -> Option<&SstVersion> {
+        self.manifest.as_ref().map(SstManifest::version)
+    }
+}
+
+/// A table that is being loaded, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct LoadingTable<'r> {
+    runs: &'r Runs,
+    table: u32,
+}
+
+impl Drop for LoadingTable<'_> {
+    fn drop(&mut self) {
+        self.runs.changing.lock().loading.remove(&self.table);
+    }
+}
+
+/// Every file once.
+fn unique(runs: &OpenRuns) -> Vec<Sst> {
+    let mut files: Vec<Sst> = runs.files().cloned().collect();
+    files.sort_unstable_by_key(|sst| sst.id().number);
+    files.dedup_by_key(|sst| sst.id().number);
+    files
+}
+
+/// Runs that were there before are visible to whom they were.
+fn keep_visibility(next: &mut OpenRuns, before: &OpenRuns) {
+    let kept = |run: &OpenRun| {
+        let known = before.runs.iter().find(|known| known.number == run.number);
+        let visible_from = Arc::clone(&known.unwrap_or(run).visible_from);
+        OpenRun { visible_from, ..run.clone() }
+    };
+    next.runs = next.runs.iter().map(kept).collect();
+}
+
+/// `Corrupted` if the log is older than the last edit.
+fn check_age(edit: u64, root: u64) -> Result<()> {
+    if edit <= root {
+        return Ok(());
+    }
+    Err(Error::corrupted(format!(
+        "the sorted tables are newer than the fast tier: their manifest was last edited when all up to sequence {edit} was durable, and the root knows of {root}; an older copy of the fast tier was put beside them"
+    )))
+}
+
+#[cold]
+fn not_given(place: &CapacityPlace) -> Error {
+    let place = match place {
+        CapacityPlace::Directory(path) => format!("there is no directory {}", path.display()),
+        CapacityPlace::Nowhere | CapacityPlace::Opened(_) => {
+            "it was opened without their directory".to_owned()
+        }
+    };
+    Error::invalid(format!(
+        "the store has or needs sorted tables, and {place}: Options::capacity says where they are"
+    ))
+}
