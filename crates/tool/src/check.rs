@@ -30,6 +30,12 @@ pub fn run(args: Args) -> Result<(), String> {
     for place in &report.spoiled_copies {
         println!("a crash left a spoiled copy at byte {place}; the copy beside it is good");
     }
+    for name in &report.left_over {
+        println!("a crash left {name} of the sorted tables: nothing names it, or the copy beside it is good");
+    }
+    if report.sorted_tables > 0 {
+        println!("verified {} sorted tables", report.sorted_tables);
+    }
     println!(
         "verified {} segments, {} records ({}), {} rows",
         report.segments,
@@ -79,6 +85,7 @@ fn show(bar: &ProgressBar, progress: CheckProgress) {
         CheckProgress::Log(done, total) => ("log", done, total),
         CheckProgress::Replay => ("replay", 0, 0),
         CheckProgress::Rows(done, total) => ("rows", done, total),
+        CheckProgress::SortedTables(done, total) => ("tables", done, total),
     };
     bar.set_message(message);
     bar.set_length(total);

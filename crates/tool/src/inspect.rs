@@ -144,7 +144,8 @@ fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
     let view = open(dir)?;
     let replayed = view.replay();
     let known = replayed.is_ok();
-    let text = format!("{}\n{}\n{}", root(&view), tables(&view, known), segments(&view, known));
+    let runs = runs(&view).map_err(|error| error.to_string())?;
+    let text = format!("{}\n{}\n{}{runs}", root(&view), tables(&view, known), segments(&view, known));
     print(out, &text)?;
     replayed.map_err(|error| format!("{error} (so rows and obsolete bytes are not known)"))
 }
@@ -170,6 +171,39 @@ fn root(view: &View) -> String {
     line("root", format!("written {} times, durable up to sequence {}", root.generation, root.watermark));
     line("catalog", format!("{} at byte {}", bytes(root.catalog_bytes), root.catalog_offset));
     text
+}
+
+/// The sorted tables; nothing of a store that has none.
+fn runs(view: &View) -> hedgerow::Result<String> {
+    let (runs, mut text) = (view.runs()?, String::new());
+    if runs.manifest != 0 {
+        let _ = writeln!(
+            text,
+            "\nsorted tables: {}, by manifest {} as of sequence {}",
+            runs.ranges.len(),
+            runs.manifest,
+            runs.watermark
+        );
+        text.push_str("  run file              bytes      rows   deltas tombstones tables\n");
+    }
+    for range in &runs.ranges {
+        let tables: Vec<String> = range.tables.iter().map(u32::to_string).collect();
+        let _ = writeln!(
+            text,
+            "  {:>3} {:<14} {:>8} {:>9} {:>8} {:>10} {}",
+            range.run,
+            range.file,
+            bytes(range.bytes),
+            range.rows,
+            range.deltas,
+            range.tombstones,
+            tables.join(",")
+        );
+    }
+    runs.left_over.iter().for_each(|name| {
+        let _ = writeln!(text, "  {name}: nothing names it");
+    });
+    Ok(text)
 }
 
 fn tables(view: &View, known: bool) -> String {

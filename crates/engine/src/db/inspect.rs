@@ -136,6 +136,42 @@ pub struct TableInfo {
     pub rows: u64,
 }
 
+/// The sorted tables of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunsInfo {
+    /// Number of the manifest that says which count; 0 if there is none.
+    pub manifest: u64,
+    /// Everything up to this sequence was durable in the log when the manifest was last edited.
+    pub watermark: u64,
+    /// What counts, newest first, in the order of keys; a file that has parts in several places once for each.
+    pub ranges: Vec<SortedTableInfo>,
+    /// Files in the directory that nothing names, as a crash may leave them.
+    pub left_over: Vec<String>,
+}
+
+/// A part of a sorted table that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SortedTableInfo {
+    /// Number of its run: of two runs the one with the higher number is newer.
+    pub run: u64,
+    /// The file.
+    pub file: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Whole rows in the file.
+    pub rows: u64,
+    /// Deltas in it, whose rows are older.
+    pub deltas: u64,
+    /// Deleted keys in it.
+    pub tombstones: u64,
+    /// The ids of the tables that have something in it.
+    pub tables: Vec<u32>,
+    /// The least and the greatest key that count, each behind its table's id (big-endian).
+    pub keys: [Vec<u8>; 2],
+}
+
 /// One record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -175,6 +211,8 @@ pub enum CheckProgress {
     Replay,
     /// So many rows of so many have been read through their delta chains.
     Rows(u64, u64),
+    /// So many sorted tables of so many have been verified.
+    SortedTables(u64, u64),
 }
 
 /// What a check found.
@@ -193,6 +231,10 @@ pub struct Report {
     pub record_bytes: u64,
     /// Rows read through their delta chains, every field.
     pub rows: u64,
+    /// Sorted tables verified to their last byte.
+    pub sorted_tables: u64,
+    /// Files of sorted tables that nothing names, and copies of their manifest that lack something, as a crash may leave them.
+    pub left_over: Vec<String>,
 }
 
 /// What a store is looked at with.
@@ -295,6 +337,36 @@ impl View {
         }
     }
 
+    /// The sorted tables.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn runs(&self) -> Result<RunsInfo> {
+        let runs = &self.engine.runs;
+        let mut ranges = Vec::new();
+        for run in runs.current().runs() {
+            for range in &run.ranges {
+                let counts = range.sst.counts();
+                ranges.push(SortedTableInfo {
+                    run: run.number,
+                    file: range.sst.id().file_name(),
+                    bytes: range.sst.file_bytes()?,
+                    rows: counts.rows,
+                    deltas: counts.deltas,
+                    tombstones: counts.tombstones,
+                    tables: range.sst.tables().iter().map(|known| known.table).collect(),
+                    keys: range.keys.each_ref().map(|key| key.to_vec()),
+                });
+            }
+        }
+        Ok(RunsInfo {
+            manifest: self.engine.log.root().manifest,
+            watermark: runs.watermark().unwrap_or(0),
+            ranges,
+            left_over: runs.left_over(&self.engine.log)?,
+        })
+    }
+
     /// The segments in use, by place.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let info = |(extent, segment, obsolete_bytes): (u32, Segment, u64)| SegmentInfo {
@@ -393,7 +465,7 @@ impl View {
     }
 
     /// Verifies every byte that means something: both copies of the root and of each header, the catalog (already by
-    /// opening), every record to its last byte, every delta chain down to its row, every field of every row.
+    /// opening), every record to its last byte, every delta chain down to its row, every field of every row, every sorted table and both copies of their manifest.
     ///
     /// The one thing it cannot tell from a torn write is a last record that is spoiled in a segment that was still open.
     ///
@@ -408,6 +480,7 @@ impl View {
         }
         report.problems.extend(self.engine.log.spoiled_catalog().map(spoiled_copy));
         self.check_log(&mut report, &mut progress);
+        self.check_runs(&mut report, &mut progress)?;
         if report.problems.is_empty() {
             progress(CheckProgress::Replay);
             match self.replay() {
@@ -437,6 +510,28 @@ impl View {
             done += bytes(segment);
         }
         progress(CheckProgress::Log(total, total));
+    }
+
+    /// Verifies every sorted table that counts, and that the copies of the manifest agree.
+    fn check_runs(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) -> Result<()> {
+        let runs = &self.engine.runs;
+        let files = runs.files_once();
+        for (done, sst) in files.iter().enumerate() {
+            progress(CheckProgress::SortedTables(done as u64, files.len() as u64));
+            report.problems.extend(sst.verify().err());
+            report.sorted_tables += 1;
+        }
+        report.left_over = runs.left_over(&self.engine.log)?;
+        let lagging = runs.lagging_copies(&self.engine.log)?;
+        match self.found.clean {
+            true => report.problems.extend(lagging.iter().map(|name| {
+                Error::corrupted(format!(
+                    "the copy {name} of the manifest is corrupted (the other copy serves)"
+                ))
+            })),
+            false => report.left_over.extend(lagging),
+        }
+        Ok(())
     }
 
     fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) -> Result<()> {

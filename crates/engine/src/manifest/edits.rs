@@ -237,6 +237,20 @@ impl SstManifest {
         Ok(SstManifest::whole(tier, (store, pair))?.1)
     }
 
+    /// The names of copies of the pair that lack something which the other has, or have a torn edit behind the last: a crash may leave one, and opening mends it.
+    pub(crate) fn lagging(tier: &CapacityTier, (store, pair): (u128, u64)) -> Result<Vec<String>> {
+        let (whole, _) = SstManifest::whole(tier, (store, pair))?;
+        let mut lagging = Vec::new();
+        for name in names(pair) {
+            let copy = read_copy(tier, &name, (store, pair))?;
+            let is_whole = copy.is_some_and(|copy| {
+                copy.end == whole.end && copy.bytes[copy.end..].iter().all(|&byte| byte == 0)
+            });
+            lagging.extend(Some(name).filter(|_| !is_whole));
+        }
+        Ok(lagging)
+    }
+
     /// The bytes up to the last edit that is whole in either copy and what they come to.
     fn whole(tier: &CapacityTier, (store, pair): (u128, u64)) -> Result<(CopyRead, SstVersion)> {
         let damaged = |why: &str| Error::corrupted(format!("manifest {pair} is damaged: {why}"));

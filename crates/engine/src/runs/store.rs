@@ -109,6 +109,8 @@ impl SstFiles {
 struct Changing {
     files: Option<SstFiles>,
     manifest: Option<SstManifest>,
+    /// What it said, where nothing is to be changed.
+    read: Option<SstVersion>,
     /// Of the next pair of the manifest.
     next_pair: u64,
     /// Of the next file. Below `numbers_end` they are taken in the manifest, durably.
@@ -162,7 +164,10 @@ impl Runs {
         if root.manifest != 0 {
             let pair = (files.store, root.manifest);
             match is_read_only {
-                true => version = SstManifest::read(&files.tier, pair)?,
+                true => {
+                    version = SstManifest::read(&files.tier, pair)?;
+                    changing.read = Some(version.clone());
+                }
                 false => {
                     let manifest = SstManifest::open(&files.tier, pair)?;
                     version = manifest.version().clone();
@@ -227,6 +232,42 @@ impl Runs {
             pair_in(name).is_some_and(|pair| pair != manifest) || number.is_some_and(|number| !counts(number))
         };
         Ok(files.tier.names()?.into_iter().filter(is_unnamed).collect())
+    }
+}
+
+/// Looking, for whoever reports.
+impl Runs {
+    /// Up to where all was durable when the last edit was made.
+    pub(crate) fn watermark(&self) -> Option<u64> {
+        self.changing.lock().version().map(|version| version.watermark)
+    }
+
+    /// Names of files that nothing names: a crash may have left them, and who opens the store to write removes them.
+    ///
+    /// # Errors
+    /// What the capacity tier refuses.
+    pub(crate) fn left_over(&self, log: &Log) -> Result<Vec<String>> {
+        let changing = self.changing.lock();
+        match &changing.files {
+            Some(files) => self.unnamed(&changing, files, log.root().manifest),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Names of copies of the manifest that lack something, and whose other copy serves.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn lagging_copies(&self, log: &Log) -> Result<Vec<String>> {
+        match (&self.changing.lock().files, log.root().manifest) {
+            (None, _) | (_, 0) => Ok(Vec::new()),
+            (Some(files), pair) => SstManifest::lagging(&files.tier, (files.store, pair)),
+        }
+    }
+
+    /// Every file that counts, once, by its number.
+    pub(crate) fn files_once(&self) -> Vec<Sst> {
+        unique(&self.current())
     }
 }
 
@@ -499,7 +540,7 @@ impl Runs {
 impl Changing {
     /// What counts; `None` before the first edit.
     fn version(&self) -> Option<&SstVersion> {
-        self.manifest.as_ref().map(SstManifest::version)
+        self.manifest.as_ref().map(SstManifest::version).or(self.read.as_ref())
     }
 }
 

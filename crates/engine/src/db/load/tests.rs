@@ -8,6 +8,7 @@ use hedgerow_device::{
 
 use super::*;
 use crate::db::fixture::{Scratch, options};
+use crate::inspect::View;
 use crate::sst::{Compression, SstId, SstKey};
 use crate::{Db, Durability, Options, Schema, Type, row};
 
@@ -512,4 +513,45 @@ fn copies_that_would_lack_rows_are_refused() {
     refused(crate::repair(&store, &to, |_| ()).map(drop), "repair");
     std::fs::rename(store.join("capacity"), scratch.at("gone")).unwrap();
     refused(crate::repair(&store, &to, |_| ()).map(drop), "repair without the directory");
+}
+
+fn flip(path: &std::path::Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What looks at a store knows its sorted tables, says what nothing names, and notices what is damaged.
+#[test]
+fn a_view_knows_the_sorted_tables() {
+    let scratch = Scratch::new("load-view");
+    let store = scratch.at("store");
+    let files = store.join("capacity");
+    let db = Db::open_with(&store, immediate()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    load(&table, 0..KEYS, 1_001).unwrap();
+    load(&db.create_table("u", schema()).unwrap(), 3..5, 1_002).unwrap();
+    let id = table.shared().id.load(Ordering::Relaxed);
+    drop(table);
+    db.close().unwrap();
+    std::fs::write(files.join("00000999.sst"), "").unwrap();
+    let there = names_in(&files);
+    let seen = View::open(&store).unwrap();
+    let runs = seen.runs().unwrap();
+    assert_eq!((runs.manifest, &runs.left_over[..]), (1, &["00000999.sst".to_owned()][..]));
+    assert!(runs.watermark > 0 && runs.watermark <= seen.root().watermark);
+    assert_eq!(runs.ranges.iter().map(|range| range.rows).sum::<u64>(), KEYS + 2);
+    let first = runs.ranges.iter().find(|range| range.tables == [id]).unwrap();
+    assert_eq!(first.keys[0], crate::sst::composite_key(id, 0u64.key_bytes().as_ref()));
+    let report = seen.check(|_| ()).unwrap();
+    assert_eq!((report.problems.len(), report.sorted_tables), (0, runs.ranges.len() as u64), "{report:?}");
+    assert_eq!(report.left_over, runs.left_over);
+    drop(seen);
+    flip(&files.join(&first.file), 4096 + 100);
+    flip(&files.join("manifest-00000001.b"), 4096 + 20);
+    let report = View::open(&store).unwrap().check(|_| ()).unwrap();
+    let problems: Vec<&str> = report.problems.iter().map(|problem| problem.message()).collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains(&first.file) && problems[1].contains("manifest-00000001.b"), "{problems:?}");
+    assert_eq!(names_in(&files), there, "who looks removes nothing");
 }
