@@ -132,7 +132,7 @@ pub struct TableInfo {
     pub schema_version: u16,
     /// Its fields.
     pub schema: Schema,
-    /// Rows; zero before [`View::replay`].
+    /// Rows, in the log and in sorted tables: as [`Table::len`](crate::Table::len) has them; zero before [`View::replay`].
     pub rows: u64,
 }
 
@@ -396,7 +396,7 @@ impl View {
                 name: table.name.to_string(),
                 schema_version: schema.version(),
                 schema: schema.fields().clone(),
-                rows: table.rows(),
+                rows: self.engine.rows_of(&table),
             }
         };
         let mut tables: Vec<TableInfo> = self.engine.catalog.all().into_iter().map(info).collect();

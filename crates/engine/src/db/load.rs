@@ -280,11 +280,14 @@ impl Engine {
         replaced
     }
 
-    /// Rows that sorted tables have of a table, those that were written or deleted since included.
-    pub(super) fn lower_rows(&self, table: &TableShared) -> u64 {
+    /// Rows of a table, those of sorted tables that were written or deleted since included.
+    pub(super) fn rows_of(&self, table: &TableShared) -> u64 {
+        if !table.below() {
+            return table.rows();
+        }
         let runs = self.runs.current();
         let lower = runs.of_table(table.id.load(Ordering::Acquire));
-        lower.map(|known| known.counts.rows + known.counts.deltas).sum()
+        table.rows() + lower.map(|known| known.counts.rows + known.counts.deltas).sum::<u64>()
     }
 }
 

@@ -508,11 +508,7 @@ impl Table {
     /// Rows in the table, expired ones that are not yet swept included. Of a table that has rows in sorted tables no less than that, and as much more as of those were
     /// written or deleted since.
     pub fn len(&self) -> u64 {
-        let lower = match self.shared.below() {
-            false => 0,
-            true => self.engine.lower_rows(&self.shared),
-        };
-        self.shared.rows() + lower
+        self.engine.rows_of(&self.shared)
     }
 
     /// How many rows have an expiry, and when they expire on the mean. It walks nothing.

@@ -130,13 +130,17 @@ fn states_of(sim: &CrashSim) -> Vec<(u64, Content)> {
 
 /// What is wrong with what a crash left, if anything is.
 fn wrong_with(image: &Image, states: &[(u64, Content)], acknowledged: usize) -> Option<String> {
+    wrong_with_any(image, &states[acknowledged..states.len().min(acknowledged + 2)])
+}
+
+/// The same where any of these states may be.
+fn wrong_with_any(image: &Image, allowed: &[(u64, Content)]) -> Option<String> {
     let sim = CrashSim::from_image(image);
     let db = match open_with(&sim, immediate()) {
         Ok(db) => db,
         Err(error) => return Some(error.to_string()),
     };
     let found = content(&db);
-    let allowed = &states[acknowledged..states.len().min(acknowledged + 2)];
     if allowed.iter().all(|(_, state)| *state != found) {
         return Some(format!("{found:?} instead of {allowed:?}"));
     }
@@ -199,6 +203,87 @@ fn a_cut_at_any_place_leaves_the_old_rows_or_the_new() {
         let sim = sim(model);
         let states = states_of(&sim);
         assert_eq!(sweep(&sim, &states, 1), None, "{model:?}");
+    }
+}
+
+/// Writes that are not synced: a power cut takes back a part of them, and never the rows of a table without the change that took them away.
+#[test]
+fn a_cut_takes_back_changes_with_their_rows() {
+    let sim = sim(CrashModel::Pages);
+    let db = open_with(&sim, Options { durability: Durability::Process, ..immediate() }).unwrap();
+    let mut states = Vec::new();
+    script(&sim, &db, &mut states).unwrap();
+    let mut walk = sim.walk();
+    walk.seek(states[0].0);
+    while walk.next_op() {
+        let done = states.iter().rposition(|(at, _)| *at <= walk.op_index()).unwrap();
+        for image in walk.images(&Survivors::EACH, 7) {
+            let from = if image.same_boot { done } else { 0 };
+            let wrong = wrong_with_any(&image, &states[from..states.len().min(done + 2)]);
+            assert_eq!(wrong, None, "after {} operations, {:?}", image.op_index, image.survivors);
+        }
+    }
+}
+
+/// The power goes while a killed process is followed by another: what opening removes, no root names that the disk has.
+#[test]
+fn a_cut_while_it_is_opened_leaves_what_was_there() {
+    let sim = sim(CrashModel::Pages);
+    let states = states_of(&sim);
+    let mut walk = sim.walk();
+    walk.seek(states[0].0);
+    while walk.next_op() {
+        let done = states.iter().rposition(|(at, _)| *at <= walk.op_index()).unwrap();
+        let killed = CrashSim::from_image(&walk.image(Survivors::ProcessKill, 0));
+        drop(open(&killed));
+        let mut opening = killed.walk();
+        while opening.next_point() {
+            for kind in [Survivors::None, Survivors::Random] {
+                let wrong = wrong_with(&opening.image(kind, 1), &states, done);
+                let at = (walk.op_index(), opening.op_index());
+                assert_eq!(wrong, None, "after {at:?} operations, {kind:?}");
+            }
+        }
+    }
+}
+
+/// Keys so long that a pair of the manifest takes few edits: the next takes its place.
+#[test]
+fn a_cut_while_the_manifest_begins_anew_leaves_either() {
+    let sim = sim(CrashModel::Pages);
+    let keys = [vec![b'a'; 60_000], vec![b'b'; 60_000]];
+    let number = |db: &Db| -> Option<u64> {
+        let table = db.table("t").unwrap();
+        let id = table.shared().id.load(Ordering::Relaxed);
+        let found = db.engine.runs.current().find(&SstKey::new(id, &keys[1]), u64::MAX).unwrap();
+        let body = found.records().first()?.body().to_vec();
+        (1_000..1_020).find(|n: &u64| body.windows(8).any(|bytes| bytes == n.to_le_bytes()))
+    };
+    let db = open(&sim);
+    let table = db.create_table("t", schema()).unwrap();
+    let mut states = vec![(sim.ops(), None)];
+    for n in 1_000..1_014u64 {
+        table.load(|loader| keys.iter().try_for_each(|key| loader.push(key, &row! { n: n }))).unwrap();
+        states.push((sim.ops(), Some(n)));
+        assert_eq!(number(&db), Some(n));
+    }
+    assert!(db.engine.log.root().manifest > 2, "{} is the pair", db.engine.log.root().manifest);
+    let mut walk = sim.walk();
+    walk.seek(states[0].0);
+    while walk.next_op() {
+        let done = states.iter().rposition(|(at, _)| *at <= walk.op_index()).unwrap();
+        for image in walk.images(&Survivors::EACH, 3) {
+            let left = CrashSim::from_image(&image);
+            let db = open(&left);
+            let found = number(&db);
+            let allowed = &states[done..states.len().min(done + 2)];
+            let is_allowed = allowed.iter().any(|(_, state)| *state == found);
+            assert!(is_allowed, "{found:?} instead of {allowed:?} after {}", image.op_index);
+            let names = left.process_kill().file_names();
+            let copies = names.iter().filter(|name| name.starts_with("manifest")).count();
+            assert_eq!(copies, if db.engine.log.root().manifest == 0 { 0 } else { 2 }, "{names:?}");
+            assert_eq!(file_numbers(&left), counted(&db));
+        }
     }
 }
 
