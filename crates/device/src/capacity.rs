@@ -18,10 +18,13 @@ use std::sync::Arc;
 
 use crate::error::{DeviceError, Result};
 use crate::fault::{CrashSim, SimulatedFile};
+use crate::relaxed::OwnedBytes;
 
 use directory::{Directory, FileWriter, OpenedFile, RewrittenFile};
+use ring::NumberedRead;
 
 mod directory;
+mod ring;
 
 /// Files are whole numbers of these: what a device reads and writes at least, and where direct writes must begin.
 pub const CAPACITY_PAGE_BYTES: usize = 4096;
@@ -348,14 +351,14 @@ pub struct CapacityFile {
 }
 
 /// Bytes that are wanted of a file.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct FileRead<'a> {
     /// The file.
     pub file: &'a CapacityFile,
     /// Where in it they begin.
     pub offset: u64,
-    /// Where they are put, and how many they are.
-    pub bytes: &'a mut [u8],
+    /// How many they are.
+    pub bytes: usize,
 }
 
 impl CapacityFile {
@@ -393,12 +396,32 @@ impl CapacityFile {
         }
     }
 
-    /// Does all `reads`, which are under way at the same time as far as the device can; what became of each, as by [`CapacityFile::read_at`].
-    pub fn read_many(reads: &mut [FileRead<'_>]) -> Vec<Result<()>> {
-        if reads.len() > 1 {
-            reads.iter().for_each(|read| read.file.will_read(read.offset, read.bytes.len() as u64));
+    /// The `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// As [`CapacityFile::read_at`].
+    pub fn read(&self, offset: u64, bytes: usize) -> Result<OwnedBytes> {
+        match &self.opened {
+            Opened::Directory(file) => file.read_owned(offset, bytes),
+            Opened::Simulated(..) => {
+                let mut read = OwnedBytes::zeroed(bytes);
+                self.read_at(offset, &mut read.as_mut_slice()[..bytes])?;
+                Ok(read)
+            }
         }
-        reads.iter_mut().map(|read| read.file.read_at(read.offset, read.bytes)).collect()
+    }
+
+    /// Does all `reads`, many of them under way at the same time, and tells `done` of each once, in whatever order they come: which of them it is, and what
+    /// [`CapacityFile::read`] says of it. Others go on meanwhile.
+    pub fn read_many(reads: &[FileRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
+        let mut on_disk = Vec::with_capacity(reads.len());
+        for (number, &FileRead { file, offset, bytes }) in reads.iter().enumerate() {
+            match &file.opened {
+                Opened::Directory(file) => on_disk.push(NumberedRead { number, file, offset, bytes }),
+                Opened::Simulated(..) => done(number, file.read(offset, bytes)),
+            }
+        }
+        ring::read_all(&on_disk, done);
     }
 
     /// Asks for bytes that will be read soon, and waits for none. A hint.

@@ -28,8 +28,9 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -175,6 +176,52 @@ impl OwnedBytes {
     pub fn shared(&self) -> &SharedBytes {
         // SAFETY: the words are ours; through `SharedBytes` nobody can store, and otherwise only by `&mut self`.
         unsafe { SharedBytes::from_raw(self.words.as_ptr().cast(), self.words.len()) }
+    }
+}
+
+/// Memory for [`OwnedBytes`] that a device will fill: nothing is stored there before.
+pub(crate) struct UnfilledBytes {
+    /// A `Box` that was let go of: whoever moves one says that nobody else has its memory.
+    words: NonNull<[MaybeUninit<AtomicU64>]>,
+    bytes: usize,
+}
+
+impl UnfilledBytes {
+    /// For `bytes` of them.
+    pub(crate) fn new(bytes: usize) -> UnfilledBytes {
+        let mut words = Box::new_uninit_slice(bytes.div_ceil(WORD_BYTES));
+        if let Some(last) = words.last_mut() {
+            // A part of it is filled by nobody, where it is no whole word.
+            last.write(AtomicU64::new(0));
+        }
+        UnfilledBytes { words: NonNull::from(Box::leak(words)), bytes }
+    }
+
+    /// How many they are to be.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where they are to be put.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.words.cast().as_ptr()
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// All [`UnfilledBytes::len`] of them were stored to, and nobody stores to them any more.
+    pub(crate) unsafe fn assume_filled(self) -> OwnedBytes {
+        let words = ManuallyDrop::new(self).words;
+        // SAFETY: it was let go of in `new`, and is let go of by `self`; any bytes are atomics' numbers, and these are there.
+        OwnedBytes { words: unsafe { Box::from_raw(words.as_ptr()).assume_init() } }
+    }
+}
+
+impl Drop for UnfilledBytes {
+    fn drop(&mut self) {
+        // SAFETY: it was let go of in `new`.
+        drop(unsafe { Box::from_raw(self.words.as_ptr()) });
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::file::{
     FILE_MODE, create_directories, file_size_limit, file_system_bytes, open_again, sync_directory,
     write_zeros,
 };
+use crate::relaxed::{OwnedBytes, UnfilledBytes};
 
 /// A locked directory.
 #[derive(Debug)]
@@ -228,6 +229,43 @@ impl OpenedFile {
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(bytes, offset);
         read.map_err(|source| DeviceError::io("read", &self.path, source))
+    }
+
+    /// The `bytes` at `offset`.
+    pub(super) fn read_owned(&self, offset: u64, bytes: usize) -> Result<OwnedBytes> {
+        self.read_rest(offset, UnfilledBytes::new(bytes), 0)
+    }
+
+    /// The bytes at `offset` that `memory` is for, of which it has so many already.
+    pub(super) fn read_rest(
+        &self,
+        offset: u64,
+        memory: UnfilledBytes,
+        mut there: usize,
+    ) -> Result<OwnedBytes> {
+        let failed = |source| Err(DeviceError::io("read", &self.path, source));
+        while there < memory.len() {
+            let from = (offset + there as u64) as libc::off_t;
+            // SAFETY: a read from an open descriptor into the rest of memory that is ours.
+            let read = unsafe {
+                let target = memory.as_ptr().add(there).cast();
+                libc::pread(self.file.as_raw_fd(), target, memory.len() - there, from)
+            };
+            match usize::try_from(read) {
+                Ok(0) => return failed(io::ErrorKind::UnexpectedEof.into()),
+                Ok(now) => there += now,
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return failed(error),
+                },
+            }
+        }
+        // SAFETY: the kernel has filled all of them, and answered.
+        Ok(unsafe { memory.assume_filled() })
+    }
+
+    pub(super) fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// Whether `bytes` were in memory, and are copied.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::ring::injected::{self, Injected};
 use super::*;
 use crate::error::DeviceError;
 use crate::{CrashModel, Fault, FileCall, Image, Random, Refusal, Survivors, SyncOf, TierBytes};
@@ -66,15 +67,28 @@ fn what_was_appended_is_read_again() {
         file.read_at(0, &mut read).unwrap();
         assert_eq!(read[..bytes.len()], bytes);
         assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
-        let (mut here, mut there) = ([0; 5], [0; 9000]);
-        let mut reads = [
-            FileRead { file: &file, offset: 4094, bytes: &mut here },
-            FileRead { file: &file, offset: (STEP_BYTES - 3) as u64, bytes: &mut there },
-        ];
-        CapacityFile::read_many(&mut reads).into_iter().for_each(|read| read.unwrap());
-        assert_eq!((&here[..], &there[..]), (&bytes[4094..4099], &bytes[STEP_BYTES - 3..][..9000]));
+        let places = [(4094, 5), (STEP_BYTES - 3, 9000), (whole - 1, 2), (7, 0)];
+        let reads = places.map(|(offset, bytes)| FileRead { file: &file, offset: offset as u64, bytes });
+        let answers = read_many(&reads);
+        for ((offset, len), answer) in places.into_iter().zip(answers) {
+            match answer {
+                Ok(read) => assert_eq!(read, bytes[offset..offset + len]),
+                Err(error) => assert!(offset + len > whole, "{error}"),
+            }
+        }
         assert!(matches!(file.read_at(whole as u64 - 1, &mut [0; 2]), Err(DeviceError::Io { .. })));
     });
+}
+
+/// What became of each read, in the order of `reads`; each is answered once.
+fn read_many(reads: &[FileRead<'_>]) -> Vec<Result<Vec<u8>>> {
+    let mut answers: Vec<_> = reads.iter().map(|_| None).collect();
+    CapacityFile::read_many(reads, |number, answer| {
+        let bytes = reads[number].bytes;
+        let before = answers[number].replace(answer.map(|read| read.as_slice()[..bytes].to_vec()));
+        assert!(before.is_none(), "read {number} is answered twice");
+    });
+    answers.into_iter().map(|answer| answer.expect("each is answered")).collect()
 }
 
 #[test]
@@ -513,4 +527,104 @@ fn a_decayed_byte_is_seen_at_once_and_after_a_crash() {
         .read_at(0, &mut bytes)
         .unwrap();
     assert_eq!(&bytes, b"ABc");
+}
+
+/// A file on a file system of so many pages, and its bytes; and some reads of it.
+fn many_reads() -> (Scratch, CapacityFile, Vec<u8>, Vec<(u64, usize)>) {
+    let scratch = Scratch::new();
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    let bytes = random_bytes(9, 400 * CAPACITY_PAGE_BYTES);
+    let file = write(&tier, "many", &bytes).unwrap();
+    let mut random = Random::from_seed(4);
+    let place = |_| (random.below(bytes.len() as u64 - 20_000), 1 + random.below(20_000) as usize);
+    let places = (0..300).map(place).collect();
+    (scratch, file, bytes, places)
+}
+
+fn check_many(file: &CapacityFile, bytes: &[u8], places: &[(u64, usize)]) {
+    let read = |&(offset, bytes)| FileRead { file, offset, bytes };
+    let answers = read_many(&places.iter().map(read).collect::<Vec<_>>());
+    for (&(offset, len), answer) in places.iter().zip(answers) {
+        assert!(answer.unwrap() == bytes[offset as usize..][..len], "{len} bytes at {offset}");
+    }
+}
+
+#[test]
+fn many_reads_answer_as_one_by_one_with_a_ring_and_without() {
+    let (_scratch, file, bytes, places) = many_reads();
+    injected::set(Injected::default());
+    for _ in 0..3 {
+        check_many(&file, &bytes, &places);
+    }
+    let by_ring = injected::set(Injected { no_rings: true, ..Injected::default() }).answered;
+    assert!(by_ring == 3 * places.len() || by_ring == 0, "{by_ring} by a ring, if there are any here");
+    check_many(&file, &bytes, &places);
+    assert_eq!(injected::set(Injected::default()).answered, 0);
+    // Files of both kinds in one call, and one that ends too soon.
+    let simulated = write(&CapacityTier::simulated(&sim()), "a", &bytes[..5000]).unwrap();
+    let read = |file, offset, bytes| FileRead { file, offset, bytes };
+    let answers = read_many(&[
+        read(&file, 100, 50),
+        read(&simulated, 90, 4000),
+        read(&file, bytes.len() as u64 - 10, 11),
+        read(&file, 300, 13),
+        read(&simulated, 8000, 4000),
+    ]);
+    let answers: Vec<Option<Vec<u8>>> = answers.into_iter().map(Result::ok).collect();
+    let expected = [Some(100..150), Some(90..4090), None, Some(300..313), None];
+    assert_eq!(answers, expected.map(|range| range.map(|range| bytes[range].to_vec())));
+}
+
+/// Answers that are errors or short, and calls of which the kernel takes a part or nothing, each at each place.
+#[test]
+fn what_a_ring_refuses_is_read_without_it() {
+    let (_scratch, file, bytes, places) = many_reads();
+    let places = &places[..150];
+    for cut in [0, 1, 511] {
+        for at in (0..150).step_by(7) {
+            let answers = (0..150).map(|n| (n >= at && n % 3 == 0).then_some(cut)).collect();
+            injected::set(Injected { answers, ..Injected::default() });
+            check_many(&file, &bytes, places);
+        }
+    }
+    let refusals = [Err(libc::EAGAIN), Err(libc::EBUSY), Ok(1), Ok(0)];
+    for (first, second) in refusals.iter().flat_map(|first| refusals.map(|second| (*first, second))) {
+        for at in 0..6 {
+            let submits = (0..at).map(|_| None).chain([Some(first), Some(second), Some(Ok(2))]).collect();
+            injected::set(Injected { submits, ..Injected::default() });
+            check_many(&file, &bytes, places);
+        }
+    }
+    injected::set(Injected::default());
+    check_many(&file, &bytes, places);
+}
+
+/// Whoever is told of a read may panic, or read many itself: what is under way is waited for, and the next call is as ever.
+#[test]
+fn a_caller_may_panic_or_read_meanwhile() {
+    let (_scratch, file, bytes, places) = many_reads();
+    let reads: Vec<FileRead<'_>> =
+        places.iter().map(|&(offset, bytes)| FileRead { file: &file, offset, bytes }).collect();
+    for panics_at in [0, 1, 63, 64, 200] {
+        let mut answered = 0;
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            CapacityFile::read_many(&reads, |_, answer| {
+                assert_ne!(answered, panics_at, "as it is told");
+                answered += 1;
+                answer.unwrap();
+            });
+        }));
+        assert!(panicked.is_err());
+        check_many(&file, &bytes, &places);
+    }
+    let mut answered = 0;
+    CapacityFile::read_many(&reads[..70], |number, answer| {
+        if number % 20 == 0 {
+            check_many(&file, &bytes, &places[..80]);
+        }
+        let (offset, len) = places[number];
+        assert!(answer.unwrap().as_slice()[..len] == bytes[offset as usize..][..len]);
+        answered += 1;
+    });
+    assert_eq!(answered, 70);
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use hedgerow_device::{FileRead, OwnedBytes};
+use hedgerow_device::{CapacityFile, FileRead};
 
 use super::block::Block;
 use super::format::{EntryKind, PageRange, SstId};
@@ -95,28 +95,22 @@ impl BlockReads {
         }
     }
 
+    /// Reads and verifies these blocks, each while others are under way.
     fn read(&mut self, lacking: BTreeMap<HeldAddress, (Sst, PageRange)>) {
-        let mut memory: Vec<OwnedBytes> =
-            lacking.values().map(|(_, pages)| OwnedBytes::zeroed(pages.bytes())).collect();
-        let mut reads: Vec<FileRead<'_>> = lacking
-            .values()
-            .zip(&mut memory)
-            .map(|((sst, pages), bytes)| FileRead {
-                file: sst.file(),
-                offset: pages.offset(),
-                bytes: bytes.as_mut_slice(),
-            })
-            .collect();
-        let outcomes = hedgerow_device::CapacityFile::read_many(&mut reads);
-        for ((address, (sst, pages)), (bytes, outcome)) in
-            lacking.iter().zip(memory.into_iter().zip(outcomes))
-        {
-            let block = outcome.map_err(Error::from).and_then(|()| sst.open_block(bytes, *pages, address.2));
+        let lacking: Vec<(HeldAddress, (Sst, PageRange))> = lacking.into_iter().collect();
+        let mut reads = Vec::with_capacity(lacking.len());
+        for (_, (sst, pages)) in &lacking {
+            reads.push(FileRead { file: sst.file(), offset: pages.offset(), bytes: pages.bytes() });
+        }
+        CapacityFile::read_many(&reads, |n, bytes| {
+            let (address, (sst, pages)) = &lacking[n];
+            let (.., kind) = *address;
+            let block = bytes.map_err(Error::from).and_then(|bytes| sst.open_block(bytes, *pages, kind));
             if let Ok(block) = &block {
                 sst.keep(*pages, block);
             }
             self.held.insert(*address, block);
-        }
+        });
     }
 }
 

@@ -344,9 +344,7 @@ impl Sst {
 
     /// Reads a block, and verifies it.
     pub(super) fn read_block(&self, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>> {
-        let mut bytes = OwnedBytes::zeroed(pages.bytes());
-        self.inner.file.read_at(pages.offset(), bytes.as_mut_slice())?;
-        self.open_block(bytes, pages, kind)
+        self.open_block(self.inner.file.read(pages.offset(), pages.bytes())?, pages, kind)
     }
 
     /// A verified block that the page cache has; it stays in the cache.

@@ -1,0 +1,277 @@
+//! Many reads of files under way at the same time, by io_uring; by advice and one after the other where that is not to be had.
+//!
+//! Owns the rings. Promises that each read is answered once, in whatever order, with what [`OpenedFile::read_owned`] would say of it; and that memory which the kernel
+//! may still write to is not freed, whatever fails or panics. Must not know what is read.
+//!
+//! # One ring a thread
+//!
+//! A thread that reads many at once has a ring of its own, made when it first needs one and closed when it ends: a few pages of memory and a descriptor. Shared ones
+//! would be fewer, but then a lock stands around each step, and the kernel must be told that others may come: of a ring that one thread alone uses it finishes reads
+//! when that thread asks for them, and interrupts nobody.
+//!
+//! # What is never left to the ring
+//!
+//! A ring that cannot be made (an old kernel, a sandbox, no descriptor left) is asked for anew by the next call, which costs a system call. A read that it refuses, or
+//! does in part, is done or finished by `pread`, whose answer counts. A ring that takes no more entries is given up with its call.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io;
+
+use io_uring::{EnterFlags, IoUring, opcode, types};
+
+use super::directory::OpenedFile;
+use crate::error::Result;
+use crate::relaxed::{OwnedBytes, UnfilledBytes};
+
+/// Reads under way at once, at most: what keeps a device busy, and bounds the memory of those that nobody has looked at yet.
+pub(super) const UNDER_WAY_MAX: usize = 64;
+/// The kernel cuts longer reads off; the rest of one is read by `pread`.
+const READ_BYTES_MAX: usize = 1 << 30;
+
+thread_local! {
+    /// The calling thread's, while no call uses it.
+    static RING: Cell<Option<IoUring>> = const { Cell::new(None) };
+}
+
+/// A read to be done: the `number`-th of its caller's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NumberedRead<'a> {
+    pub(super) number: usize,
+    pub(super) file: &'a OpenedFile,
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+}
+
+/// Does all `reads`, and tells `done` of each as it comes, while others are under way.
+pub(super) fn read_all(reads: &[NumberedRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
+    // One alone is a system call either way, and the shorter one is `pread`.
+    let begun = if reads.len() > 1 { read_by_ring(reads, &mut done) } else { 0 };
+    for part in reads[begun..].chunks(UNDER_WAY_MAX) {
+        if part.len() > 1 {
+            part.iter().for_each(|read| read.file.will_read(read.offset, read.bytes as u64));
+        }
+        part.iter().for_each(|read| done(read.number, read.file.read_owned(read.offset, read.bytes)));
+    }
+}
+
+/// Does as many of `reads` as a ring can be had for, from the first on.
+fn read_by_ring(reads: &[NumberedRead<'_>], done: &mut impl FnMut(usize, Result<OwnedBytes>)) -> usize {
+    let Some(mut ring) = take_ring() else { return 0 };
+    let mut under_way = UnderWay::new(&mut ring);
+    let mut begun = 0;
+    loop {
+        while begun < reads.len() && under_way.has_room() {
+            under_way.push(reads[begun]);
+            begun += 1;
+        }
+        if under_way.is_empty() {
+            break;
+        }
+        if under_way.submit_and_wait().is_err() {
+            under_way.give_up(done);
+            return begun;
+        }
+        while let Some((read, answer)) = under_way.take_done() {
+            done(read.number, answer);
+        }
+    }
+    drop(under_way);
+    // After the thread's own values are gone there is no place for it.
+    let _ = RING.try_with(|place| place.set(Some(ring)));
+    begun
+}
+
+fn take_ring() -> Option<IoUring> {
+    #[cfg(test)]
+    if injected::refuses_rings() {
+        return None;
+    }
+    let kept = RING.try_with(Cell::take).ok().flatten();
+    kept.or_else(|| {
+        // Finishing reads when they are asked for is known since 6.1.
+        let quiet = IoUring::builder()
+            .dontfork()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(UNDER_WAY_MAX as u32);
+        quiet.or_else(|_| IoUring::builder().dontfork().build(UNDER_WAY_MAX as u32)).ok()
+    })
+}
+
+/// A read whose entry is in the ring, and the memory that it is for.
+struct Begun<'a> {
+    read: NumberedRead<'a>,
+    memory: UnfilledBytes,
+}
+
+/// Reads whose entries are in a ring: some taken by the kernel, which writes to their memory, and some not yet.
+struct UnderWay<'r, 'a> {
+    ring: &'r mut IoUring,
+    /// An entry says in which of these its read is.
+    slots: Vec<Option<Begun<'a>>>,
+    /// Those without a read.
+    free: Vec<usize>,
+}
+
+impl<'r, 'a> UnderWay<'r, 'a> {
+    fn new(ring: &'r mut IoUring) -> UnderWay<'r, 'a> {
+        UnderWay { ring, slots: Vec::new(), free: Vec::new() }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < UNDER_WAY_MAX
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads that the kernel has taken and not answered yet: their memory is not ours.
+    fn in_kernel(&mut self) -> usize {
+        self.len() - self.ring.submission().len()
+    }
+
+    fn push(&mut self, read: NumberedRead<'a>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let memory = UnfilledBytes::new(read.bytes);
+        let bytes = read.bytes.min(READ_BYTES_MAX) as u32;
+        let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd()), memory.as_ptr(), bytes)
+            .offset(read.offset)
+            .build()
+            .user_data(slot as u64);
+        self.slots[slot] = Some(Begun { read, memory });
+        // SAFETY: the kernel may write to the memory from the time that it takes the entry, in a later call of `enter`, to the time that it answers. Till then it stays in its
+        // slot: `take_done` alone takes it from there, with the answer in hand; and `drop` waits for all answers, or never frees it. The descriptor is open now; of a read
+        // that was taken the kernel holds the file itself, and of one that was not the borrowed file outlives `self`, behind which nobody submits it any more.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("a ring has an entry for each slot");
+    }
+
+    /// Hands the kernel what it does not have yet, and waits until some of all are answered: a quarter, so that neither the device runs out of work meanwhile nor
+    /// each answer costs a system call.
+    fn submit_and_wait(&mut self) -> io::Result<()> {
+        let wanted = (self.len() / 4).max(1);
+        let waiting = self.ring.submission().len();
+        #[cfg(test)]
+        let (waiting, wanted) = injected::submitted(waiting, wanted, self.in_kernel())?;
+        self.enter(waiting, wanted)
+    }
+
+    fn enter(&mut self, submitted: usize, wanted: usize) -> io::Result<()> {
+        let (flags, no_signals) = (EnterFlags::GETEVENTS.bits(), None::<&libc::sigset_t>);
+        // SAFETY: numbers; what the entries lead to is as `push` says.
+        let entered =
+            unsafe { self.ring.submitter().enter(submitted as u32, wanted as u32, flags, no_signals) };
+        match entered {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+            entered => entered.map(drop),
+        }
+    }
+
+    /// The next read that the kernel has answered, if one is there, and what became of it.
+    fn take_done(&mut self) -> Option<(NumberedRead<'a>, Result<OwnedBytes>)> {
+        let entry = self.ring.completion().next()?;
+        let slot = entry.user_data() as usize;
+        let Begun { read, memory } = self.slots[slot].take().expect("a read is answered once");
+        self.free.push(slot);
+        // What it says of an error, `pread` will say better.
+        let there = usize::try_from(entry.result()).unwrap_or(0);
+        #[cfg(test)]
+        let there = injected::answered(there, &memory);
+        Some((read, read.file.read_rest(read.offset, memory, there)))
+    }
+
+    /// Answers all that is under way, and submits nothing any more: what the kernel has not taken is read without it.
+    fn give_up(mut self, done: &mut impl FnMut(usize, Result<OwnedBytes>)) {
+        loop {
+            while let Some((read, answer)) = self.take_done() {
+                done(read.number, answer);
+            }
+            if self.in_kernel() == 0 || self.enter(0, 1).is_err() {
+                break;
+            }
+        }
+        let left: Vec<NumberedRead<'_>> = self.slots.iter().flatten().map(|begun| begun.read).collect();
+        left.iter().for_each(|read| done(read.number, read.file.read_owned(read.offset, read.bytes)));
+    }
+}
+
+impl Drop for UnderWay<'_, '_> {
+    fn drop(&mut self) {
+        while self.in_kernel() > 0 {
+            if self.ring.completion().next().is_some_and(|entry| {
+                let slot = entry.user_data() as usize;
+                self.free.push(slot);
+                self.slots[slot].take().is_some()
+            }) {
+                continue;
+            }
+            if self.enter(0, 1).is_err() {
+                // Nobody says any more when the kernel is done with it: it is never freed.
+                std::mem::forget(std::mem::take(&mut self.slots));
+                return;
+            }
+        }
+    }
+}
+
+/// What tests have the kernel say.
+#[cfg(test)]
+pub(super) mod injected {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// In this thread, from now on; when they are used up all goes as it does.
+    #[derive(Debug, Default)]
+    pub(crate) struct Injected {
+        /// No ring is to be had.
+        pub(crate) no_rings: bool,
+        /// Of each call that submits: how many entries the kernel takes, or an error.
+        pub(crate) submits: VecDeque<Option<std::result::Result<usize, i32>>>,
+        /// Of each answer: so many bytes were read and no more.
+        pub(crate) answers: VecDeque<Option<usize>>,
+        /// How many reads were answered by a ring so far.
+        pub(crate) answered: usize,
+    }
+
+    thread_local! {
+        static INJECTED: RefCell<Injected> = RefCell::default();
+    }
+
+    pub(crate) fn set(injected: Injected) -> Injected {
+        INJECTED.replace(injected)
+    }
+
+    pub(super) fn refuses_rings() -> bool {
+        INJECTED.with_borrow(|injected| injected.no_rings)
+    }
+
+    pub(super) fn submitted(waiting: usize, wanted: usize, in_kernel: usize) -> io::Result<(usize, usize)> {
+        match INJECTED.with_borrow_mut(|injected| injected.submits.pop_front()).flatten() {
+            None => Ok((waiting, wanted)),
+            Some(Ok(taken)) => Ok((waiting.min(taken), wanted.min(in_kernel + waiting.min(taken)))),
+            Some(Err(code)) => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    pub(super) fn answered(there: usize, memory: &UnfilledBytes) -> usize {
+        let injected = INJECTED.with_borrow_mut(|injected| {
+            injected.answered += 1;
+            injected.answers.pop_front()
+        });
+        let Some(cut) = injected.flatten().filter(|&cut| cut < there) else { return there };
+        // SAFETY: bytes of it, which the kernel is done with.
+        unsafe { memory.as_ptr().add(cut).write_bytes(0xEE, there - cut) };
+        cut
+    }
+}
