@@ -325,6 +325,7 @@ impl Db {
     /// from then on ([`Metrics::segments_quarantined`]). `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.engine.log.check_writable()?;
+        self.engine.runs.remove_dropped();
         self.engine.run_gc_now()
     }
 

@@ -124,7 +124,7 @@ impl OpenRuns {
     }
 
     /// The file of this number, if it counts.
-    fn file(&self, number: u64) -> Option<&Sst> {
+    pub(crate) fn file(&self, number: u64) -> Option<&Sst> {
         self.files().find(|sst| sst.id().number == number)
     }
 

@@ -180,10 +180,12 @@ impl Engine {
         install(sequence);
         let vanished = plan.publish();
         for table in &vanished {
+            let below = self.runs.current().of_table(table.id.load(Ordering::Relaxed)).next().is_some();
+            // Before the index is empty: who finds nothing there looks below. Not the other way round.
+            table.set_below(below || table.below());
             table.levels.clear();
             table.expiry.reset(0);
-            let id = table.id.load(Ordering::Relaxed);
-            table.set_below(self.runs.current().of_table(id).next().is_some());
+            table.set_below(below);
         }
         if !vanished.is_empty() {
             self.log.rows_vanished();

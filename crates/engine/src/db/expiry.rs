@@ -64,6 +64,7 @@ impl Engine {
             self.sweep_all(&mut passes);
             // A failure closes the log for writing, and this thread's next look at it ends it.
             drop(self.catalog.checkpoint_if_due(&self.log));
+            self.runs.remove_dropped();
         }
     }
 

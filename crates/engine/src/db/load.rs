@@ -270,7 +270,6 @@ impl Engine {
         let replaced = self.replace_table(table, id, &|sequence| {
             // Who reads as of an earlier sequence sees none of it.
             visible_from.store(sequence, Ordering::Release);
-            table.set_below(true);
         });
         drop(loading);
         if replaced.is_err() {

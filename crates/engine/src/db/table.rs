@@ -511,7 +511,7 @@ impl Table {
         self.engine.rows_of(&self.shared)
     }
 
-    /// How many rows have an expiry, and when they expire on the mean. It walks nothing.
+    /// How many rows have an expiry, and when they expire on the mean: those of the log, not those of sorted tables. It walks nothing.
     pub fn expiring(&self) -> Expiring {
         self.shared.expiry.get()
     }
