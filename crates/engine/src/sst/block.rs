@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use hedgerow_device::OwnedBytes;
 use hedgerow_row::le_bytes::u32_at;
-use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 
 use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
 use crate::Result;
@@ -21,6 +21,10 @@ use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordKind};
 pub(super) const RAW_BYTES_MAX: usize = 80 << 20;
 /// What a cached block takes besides its bytes.
 const OVERHEAD_BYTES: usize = 128;
+
+/// A part of the cache has at least so many, unless it is the only one.
+const SHARD_BYTES_MIN: u64 = 4 << 20;
+const SHARDS_MAX: u64 = 256;
 
 /// A verified block.
 pub(super) struct Block {
@@ -138,7 +142,7 @@ impl Block {
         from
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.shared().len() + OVERHEAD_BYTES
     }
 }
@@ -241,13 +245,23 @@ pub struct BlockCache {
     blocks: Arc<Cache<BlockAddress, Arc<Block>, ByBytes, BuildHasherDefault<AddressHasher>>>,
 }
 
+/// Into how many parts, each with a lock, a cache of so many bytes is divided: as many as threads are kept apart by, but none so small that it would refuse a block of
+/// several records, which is at most a MiB. A record that is larger than a part is not kept.
+fn shards(bytes: u64) -> usize {
+    1 << (bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2()
+}
+
 impl BlockCache {
     /// One of so many bytes.
     pub fn new(bytes: u64) -> BlockCache {
-        let blocks = (bytes / (2 * PAGE_BYTES) as u64) as usize;
-        let blocks =
-            Cache::with(blocks, bytes, ByBytes, BuildHasherDefault::default(), DefaultLifecycle::default());
-        BlockCache { blocks: Arc::new(blocks) }
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity((bytes / (2 * PAGE_BYTES) as u64) as usize)
+            .weight_capacity(bytes)
+            .shards(shards(bytes))
+            .build()
+            .expect("what has to be given is given");
+        let (by_address, on_events) = (BuildHasherDefault::default(), DefaultLifecycle::default());
+        BlockCache { blocks: Arc::new(Cache::with_options(options, ByBytes, by_address, on_events)) }
     }
 
     /// Bytes in it.

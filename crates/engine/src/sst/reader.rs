@@ -118,6 +118,11 @@ impl FoundRecord {
         FoundRecord { block: Arc::clone(block), n }
     }
 
+    #[cfg(test)]
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block.memory_bytes()
+    }
+
     pub(crate) fn record(&self) -> Record<'_> {
         self.block.record(self.n)
     }

@@ -638,3 +638,22 @@ fn the_cache_keeps_to_its_bytes() {
     let memory = sst.memory_bytes() as f64 / records.len() as f64;
     assert!(memory < 2.0, "{memory} bytes of memory a key");
 }
+
+/// Parts of a cache are as large as the largest blocks of several records, however many cores would like more of them.
+#[test]
+fn the_cache_keeps_the_largest_blocks() {
+    let tier = CapacityTier::simulated(&sim());
+    let row = |n: u32| {
+        let model =
+            Model { kind: SstRecordKind::Row, sequence: 1, expires_at_ms: None, body: vec![b' '; 1000] };
+        ((1, n.to_be_bytes().to_vec()), model)
+    };
+    let records: Records = (0..2000).map(row).collect();
+    write(&tier, &records, SstOptions { compression: Compression::Lz4, block_pages: 64 }).unwrap();
+    let cache = BlockCache::new(4 << 20);
+    let sst = Sst::open(&tier, ID, &cache).unwrap();
+    let (table, key) = records.last_key_value().unwrap().0;
+    let found = sst.get(&SstKey::new(*table, key)).unwrap().expect("it was written");
+    assert!(found.block_bytes() > 800_000, "{} bytes are no large block", found.block_bytes());
+    assert!(cache.bytes() > 800_000, "{} bytes are kept", cache.bytes());
+}
