@@ -1,7 +1,7 @@
 //! What sorted tables cost on the machine as it is: writing them, and looking rows up that the page cache does not have, that it has, and that
 //! the block cache has; beside bare reads of as many bytes at as many places, which no engine can beat.
 //!
-//! `sorted_tables dir=DIR files=8 file-mib=64 row-bytes=1000 left=100 pages=2 lookups=20000 threads=1 cache-mib=1024`. `left`: how many of a hundred bytes
+//! `sorted_tables dir=DIR files=8 file-mib=64 row-bytes=1000 left=100 pages=2 lookups=20000 threads=1 together=32 cache-mib=1024`. `left`: how many of a hundred bytes
 //! of a row are random. Files are written past the page cache, so the first look at a block is a read of the disk.
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -15,9 +15,10 @@ use std::time::Instant;
 
 use arguments::Arguments;
 use hedgerow::parts::sst::{
-    BlockCache, Compression, Sst, SstId, SstKey, SstOptions, SstRecord, SstRecordKind, SstWriter,
+    BlockCache, BlockReads, Compression, Sst, SstId, SstKey, SstLook, SstOptions, SstRecord, SstRecordKind,
+    SstWriter,
 };
-use hedgerow_device::{CapacityTier, Random};
+use hedgerow_device::{CapacityFile, CapacityTier, FileRead, Random};
 
 const STORE: u128 = 1;
 const TABLE: u32 = 1;
@@ -121,6 +122,25 @@ fn look(name: &str, lookups: &[u64], threads: usize, each: impl Fn(u64) + Sync) 
     );
 }
 
+/// Does `each` with a part of `lookups` at a time, in one thread, and says how that went.
+fn look_together(name: &str, lookups: &[u64], together: usize, mut each: impl FnMut(&[u64])) {
+    let measured = measure(|| lookups.chunks(together).for_each(&mut each));
+    let count = lookups.len() as f64;
+    println!(
+        "{name:<28} {:>9.0}/s, {together} together in one thread, {:.2} us of CPU",
+        count / measured.seconds,
+        measured.cpu * 1e6 / count
+    );
+}
+
+/// Where a block lies that is about as far into its file as the `n`-th row.
+fn block_of(opened: &[CapacityFile], n: u64, rows_a_file: u64, block_bytes: u64) -> FileRead<'_> {
+    let file = &opened[(n / rows_a_file) as usize];
+    let blocks = file.bytes().unwrap() / block_bytes - 1;
+    let offset = (n % rows_a_file) * blocks / rows_a_file * block_bytes;
+    FileRead { file, offset, bytes: block_bytes as usize }
+}
+
 fn main() {
     let arguments = Arguments::given();
     let directory = Path::new(arguments.text("dir").expect("dir=DIR is given")).join("sorted-tables");
@@ -145,12 +165,28 @@ fn main() {
         let mut random = Random::from_seed(seed);
         (0..lookups.len()).map(|_| random.below(rows)).collect()
     };
+    let together = arguments.number("together", 32) as usize;
+    let place_of = |n: u64| block_of(&opened, n, files.rows_a_file, block_bytes);
     let bare = |n: u64| {
-        let file = &opened[(n / files.rows_a_file) as usize];
-        let blocks = file.bytes().unwrap() / block_bytes - 1;
-        let mut bytes = vec![0; block_bytes as usize];
-        file.read_at((n % files.rows_a_file) * blocks / files.rows_a_file * block_bytes, &mut bytes).unwrap();
+        let FileRead { file, offset, bytes } = place_of(n);
+        file.read_at(offset, &mut vec![0; bytes]).unwrap();
     };
+    look_together("bare reads of the disk", &places(13), together, |part| {
+        let reads: Vec<FileRead<'_>> = part.iter().map(|&n| place_of(n)).collect();
+        CapacityFile::read_many(&reads, |_, read| drop(read.unwrap()));
+    });
+    look_together("rows of the disk", &places(17), together, |part| {
+        let mut reads = BlockReads::new();
+        let keys: Vec<(u64, SstKey)> = part.iter().map(|&n| (n, SstKey::new(TABLE, &key_of(n)))).collect();
+        keys.iter().for_each(|(n, key)| drop(table(*n).look(key, &mut reads).unwrap()));
+        reads.run();
+        for (n, key) in &keys {
+            let SstLook::Found(found) = table(*n).look(key, &mut reads).unwrap() else {
+                panic!("it was written")
+            };
+            assert_eq!(found.sequence(), *n);
+        }
+    });
     look("bare reads of the disk", &places(11), threads, bare);
     look("rows of the disk", &lookups, threads, get);
     look("bare reads, page cache", &places(11), threads, bare);
