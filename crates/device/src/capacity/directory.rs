@@ -38,12 +38,14 @@ impl Directory {
             _ => {}
         }
         let lock = DirectoryLock::take(path)?;
+        raise_descriptor_limit();
         Ok(Directory { path: path.to_path_buf(), lock, is_read_only: false })
     }
 
     pub(super) fn open_read_only(path: &Path) -> Result<Directory> {
         let path = &absolute(path)?;
         let lock = DirectoryLock::share(path)?;
+        raise_descriptor_limit();
         Ok(Directory { path: path.to_path_buf(), lock, is_read_only: true })
     }
 
@@ -114,6 +116,19 @@ impl Directory {
 
     pub(super) fn free_bytes(&self) -> Option<u64> {
         file_system_bytes(self.lock.directory()).map(|(_, free)| free)
+    }
+}
+
+/// Has the process open as many files as it may at most: each file that is read takes a descriptor, and what is usual otherwise, 1024, is soon used up. A try: opening
+/// a file says where it ends.
+pub(super) fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills what it is given.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    if is_known && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: reads what it is given.
+        let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     }
 }
 

@@ -628,3 +628,19 @@ fn a_caller_may_panic_or_read_meanwhile() {
     });
     assert_eq!(answered, 70);
 }
+
+#[test]
+fn a_process_with_a_directory_open_may_open_many_files() {
+    let limit_now = || {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: fills what it is given.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+        limit
+    };
+    let limit = libc::rlimit { rlim_cur: limit_now().rlim_max - 1, ..limit_now() };
+    // SAFETY: reads what it is given.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let scratch = Scratch::new();
+    let _tier = CapacityTier::open(&scratch.0).unwrap();
+    assert_eq!(limit_now().rlim_cur, limit.rlim_max);
+}
