@@ -142,6 +142,7 @@ impl Engine {
         for ((wanted, slot), queued) in wanted.iter_mut().zip(found).zip(group) {
             *wanted = slot.and_then(Slot::in_log).filter(|slot| still(slot, queued));
         }
+        self.consolidate_blind(&table, group, &found);
         prefetch_chains(guard.view(), wanted);
         let mut chains: SmallVec<[(LogSlot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
@@ -178,6 +179,26 @@ impl Engine {
                 continue;
             }
             if self.merge_row(&table, *slot, chain).unwrap_or(false) {
+                self.merge_queue.merged.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Merges chains whose rows are not in the log. One that a reader met becomes a row, which the reader has just had brought; one that is full becomes one
+    /// delta, without a look at what is below.
+    fn consolidate_blind(&self, table: &TableShared, group: &[QueuedKey], found: &[Option<Slot>; GROUP]) {
+        if self.gc.throttle.is_on() {
+            return;
+        }
+        for (queued, slot) in group.iter().zip(found) {
+            let is_blind = |slot: &LogSlot| slot.tag() == Tag::Blind && slot.depth() >= queued.depth;
+            let Some(slot) = slot.and_then(Slot::in_log).filter(is_blind) else { continue };
+            let view = self.read_view();
+            let merged = match queued.depth {
+                1 => view.with_lower((table, queued.key()), slot, |chain| self.merge_row(table, slot, chain)),
+                _ => Chain::walked(view.log(), slot).and_then(|chain| self.merge_row(table, slot, &chain)),
+            };
+            if merged.unwrap_or(false) {
                 self.merge_queue.merged.fetch_add(1, Ordering::Relaxed);
             }
         }

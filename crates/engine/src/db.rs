@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `db/write.rs` | the write path |
 //! | `db/read.rs` | the read path |
+//! | `db/lower.rs` | what of a row is in sorted tables |
 //! | `db/prefetch.rs` | what of a row is prefetched |
 //! | `db/disk_waits.rs` | asking the disk for what will be read, where memory is short |
 //! | `db/at_hand.rs` | reading without waiting for the disk |
@@ -44,6 +45,7 @@ mod identity;
 pub mod inspect;
 mod load;
 mod loops;
+pub(crate) mod lower;
 pub(crate) mod metrics;
 pub(crate) mod pins;
 mod prefetch;

@@ -36,13 +36,13 @@ use hedgerow_row::schema::body::BodyBytes;
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
-use crate::db::append::{Draft, IndexEntry, Published, Seal};
+use crate::db::append::{Draft, IndexEntry, Published, Seal, blind_draft};
 use crate::db::chain::{Chain, prefetch_chains};
 use crate::db::counters::Count;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::pins::HeldSnapshot;
-use crate::db::read::{Bodies, GROUP};
+use crate::db::read::{Bodies, GROUP, folded};
 use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{
@@ -342,7 +342,7 @@ impl Engine {
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &LogSlot, record: &Record<'_>| {
-                slot.tag() == Tag::Delta || slot.offset() == record.offset()
+                slot.depth() > 0 && slot.tag() != Tag::Tombstone || slot.offset() == record.offset()
             };
             let mut wanted = [None; GROUP];
             for ((wanted, slot), record) in wanted.iter_mut().zip(found).zip(records) {
@@ -364,7 +364,7 @@ impl Engine {
         let guard = self.log.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(Some(0)) };
         let slot = self.cache.log_slot(slot, &guard);
-        if slot.tag() == Tag::Delta {
+        if slot.tag() == Tag::Delta || slot.tag() == Tag::Blind && slot.depth() > 1 {
             return self.merge_chain(table, record, (slot, guard.view()), claim);
         }
         if slot.offset() != record.offset() {
@@ -415,7 +415,8 @@ impl Engine {
         Ok(dropped)
     }
 
-    /// If `record` is part of the chain under `slot`, writes the whole row in its place; returns its bytes, as `relocate` does.
+    /// If `record` is part of the chain under `slot`, writes the whole row in its place, or where that is not in the log one delta; returns its bytes, as
+    /// `relocate` does.
     fn merge_chain(
         &self,
         table: &TableShared,
@@ -432,8 +433,8 @@ impl Engine {
         self.write_merged(table, slot, &chain, SegmentKind::Relocated, claim)
     }
 
-    /// Writes the row that `chain`, under `slot`, amounts to, in its place; returns the bytes of its record. `None` if the key changed
-    /// meanwhile.
+    /// Writes the row that `chain`, under `slot`, amounts to, in its place, or one delta if the row is not in the log and nobody gave it; returns the bytes
+    /// of its record. `None` if the key changed meanwhile.
     pub(crate) fn write_merged(
         &self,
         table: &TableShared,
@@ -446,20 +447,45 @@ impl Engine {
             chain.verify()?;
         }
         let schema = table.schema.load();
-        let bodies = Bodies::new(&schema, Some(chain), None)?;
-        let plan = bodies.merge(&schema, self.clock.now_ms())?;
+        if slot.tag() == Tag::Blind && !chain.is_over_lower() {
+            let fold = folded(&schema, chain, None, self.clock.now_ms())?;
+            let mut draft = blind_draft(&schema, fold.body_bytes());
+            draft.flags |= FLAG_RELOCATED;
+            return self.write_in_place_of(
+                table,
+                (slot, chain),
+                draft,
+                |body| fold.encode(body),
+                (kind, claim),
+            );
+        }
+        let schema = chain.lower_schema().unwrap_or(&schema);
+        let bodies = Bodies::new(schema, Some(chain), None)?;
+        let plan = bodies.merge(schema, self.clock.now_ms())?;
         let mut draft =
-            self.row_draft(&schema, chain.expires_at_ms()?, plan.body_bytes(), plan.has_field_expiry());
+            self.row_draft(schema, chain.expires_at_ms()?, plan.body_bytes(), plan.has_field_expiry());
         draft.flags |= FLAG_RELOCATED;
+        self.write_in_place_of(table, (slot, chain), draft, |body| plan.encode(body), (kind, claim))
+    }
+
+    /// Writes a copy of what `chain` comes to in its place.
+    fn write_in_place_of(
+        &self,
+        table: &TableShared,
+        (slot, chain): (LogSlot, &Chain<'_>),
+        draft: Draft,
+        fill: impl Fn(&mut [u8]),
+        (kind, claim): (SegmentKind, Claim),
+    ) -> Result<Option<u64>> {
         let newest = chain.newest();
         // Snapshots older than the newest delta go on into the chain.
         let copy = Copy { of: newest, draft, kind, claim, slot, previous: Some(slot.into()) };
         let merged = |offset, bytes| draft.slot(offset, bytes, Some(slot));
         let written = draft.spec(newest.table(), newest.key()).record_bytes() as u64;
-        let done = self.republish(table, &copy, |body| plan.encode(body), merged)?;
+        let done = self.republish(table, &copy, fill, merged)?;
         if done {
-            let obsolete: u64 = chain.records()?.map(|record| record.record_bytes() as u64).sum();
-            chain.records()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
+            let obsolete: u64 = chain.in_log()?.map(|record| record.record_bytes() as u64).sum();
+            chain.in_log()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.chain_ended(chain);
             self.gc.gained.fetch_add(obsolete.saturating_sub(written), Ordering::Relaxed);
         }

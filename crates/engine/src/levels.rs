@@ -3,11 +3,9 @@
 //! Owns: the order in which levels are asked, and which of them a change goes to. Promises: whoever looks a key up finds the newest
 //! slot that was published before; a walk comes by each key once, in order. Must not know: records, the cache, snapshots.
 //!
-//! **The order of a look-up.** There is one level, the young one: the trees of the table in DRAM (`index/rows.rs`). Levels below
-//! it will be asked only for keys of which it says nothing, and a tombstone says something. So a reader asks, in this order:
-//!
-//! 1. the rows of the young level;
-//! 2. its tombstones, which are kept apart: whoever only wants a row need not ask them as long as nothing is below.
+//! **The order of a look-up.** There is one level, the young one: the trees of the table in DRAM (`index/rows.rs`). What lies below it, the sorted tables
+//! (`db/lower.rs`), is asked only for keys of which it says nothing, and a tombstone says something. A tombstone that hides something is among the rows; the others
+//! are kept apart, and whoever only wants a row need not ask them: of their keys nothing is below.
 //!
 //! Writes go to the young level, and so does what is built from the log on opening. Nobody else calls the trees.
 
@@ -155,7 +153,7 @@ impl Levels {
     /// `IndexFull`.
     pub(crate) fn build(&self, built: LevelsBuilder) -> Result<(), IndexFull> {
         let rows = built.rows.finish()?;
-        self.young.replace_with(rows, built.tombstones.finish()?);
+        self.young.replace_with((rows, built.hiding), built.tombstones.finish()?);
         Ok(())
     }
 }
@@ -215,6 +213,11 @@ impl Levels {
         self.young.mixed()
     }
 
+    /// Those of them that may be put apart, once no snapshot looks under them.
+    pub(crate) fn tombstones_to_set_apart(&self) -> u64 {
+        self.young.mixed().saturating_sub(self.young.hiding())
+    }
+
     /// Tombstones that are kept apart.
     #[cfg(test)]
     pub(crate) fn tombstones_apart(&self) -> u64 {
@@ -264,6 +267,8 @@ impl Cursor {
 pub(crate) struct LevelsBuilder {
     rows: IndexBuilder,
     tombstones: IndexBuilder,
+    /// Tombstones among the rows.
+    hiding: u64,
 }
 
 impl LevelsBuilder {
@@ -276,7 +281,7 @@ impl LevelsBuilder {
         let builder = |low, end| {
             IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT).between(low, end)
         };
-        LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end) }
+        LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end), hiding: 0 }
     }
 
     /// Adds a key above all that were added.
@@ -284,9 +289,10 @@ impl LevelsBuilder {
     /// # Errors
     /// `IndexFull`.
     pub(crate) fn push(&mut self, key: &[u8], slot: LogSlot) -> Result<(), IndexFull> {
+        self.hiding += u64::from(slot.hides_below());
         match slot.tag() {
-            Tag::Tombstone => self.tombstones.push(key, *slot),
-            Tag::Row | Tag::Delta | Tag::Cached | Tag::Reserved => self.rows.push(key, *slot),
+            Tag::Tombstone if !slot.hides_below() => self.tombstones.push(key, *slot),
+            _ => self.rows.push(key, *slot),
         }
     }
 
@@ -298,6 +304,7 @@ impl LevelsBuilder {
         Ok(LevelsBuilder {
             rows: self.rows.join(right.rows)?,
             tombstones: self.tombstones.join(right.tombstones)?,
+            hiding: self.hiding + right.hiding,
         })
     }
 }

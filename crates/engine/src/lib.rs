@@ -85,7 +85,6 @@ mod levels;
 mod log;
 mod manifest;
 mod options;
-#[allow(dead_code, reason = "reads ask the runs with the next step")]
 mod runs;
 mod scheduler;
 mod size_class;

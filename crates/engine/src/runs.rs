@@ -8,6 +8,7 @@
 
 mod store;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,6 +20,7 @@ use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{FoundRecord, Sst, SstKey, SstTable};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+#[allow(dead_code, reason = "scans walk the runs with the next step")]
 pub(crate) mod cursor;
 
 /// A file and the keys of it that count.
@@ -43,9 +45,18 @@ pub(crate) struct OpenRun {
     pub(crate) ranges: Box<[OpenRange]>,
     /// Nothing of it was there yet for who reads as of a sequence below this: rows that were loaded have their sequence from before others could see them.
     visible_from: Arc<AtomicU64>,
+    /// Tables whose rows must be looked at before a delta goes over one, in order.
+    seen_first: Box<[u32]>,
 }
 
 impl OpenRun {
+    fn new(number: u64, ranges: Box<[OpenRange]>) -> OpenRun {
+        let tables = ranges.iter().flat_map(|range| range.sst.tables());
+        let seen_first: BTreeSet<u32> =
+            tables.filter(|table| table.expires).map(|table| table.table).collect();
+        OpenRun { number, ranges, visible_from: Arc::default(), seen_first: seen_first.into_iter().collect() }
+    }
+
     /// Whether it was there as of the sequence `upto`.
     pub(crate) fn is_visible(&self, upto: u64) -> bool {
         self.visible_from.load(Ordering::Acquire) <= upto
@@ -68,6 +79,11 @@ impl FoundVersions {
     /// Deltas, newest first, and the row that they go over, if there is one. Nothing where there is no row, and no delta that would make one.
     pub(crate) fn records(&self) -> &[FoundRecord] {
         &self.records
+    }
+
+    /// Whether the last of them is a row.
+    pub(crate) fn has_row(&self) -> bool {
+        self.records.last().is_some_and(|last| last.record().kind() == RecordKind::Row)
     }
 
     /// Whether there is no row.
@@ -108,7 +124,7 @@ impl OpenRuns {
         for (number, ranges) in version.runs() {
             let ranges: Result<Box<[OpenRange]>> =
                 ranges.map(|range| Ok(OpenRange::of(range, open(range.number)?))).collect();
-            runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
+            runs.push(OpenRun::new(number, ranges?));
         }
         Ok(OpenRuns { generation, runs: runs.into() })
     }
@@ -144,6 +160,11 @@ impl OpenRuns {
     /// A number that rises with each change that may change an answer.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Whether the rows of this table must be looked at before a delta goes over one: some expire.
+    pub(crate) fn must_see_rows_of(&self, table: u32) -> bool {
+        self.runs.iter().any(|run| run.seen_first.binary_search(&table).is_ok())
     }
 
     /// The runs, newest first.

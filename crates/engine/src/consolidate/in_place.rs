@@ -116,7 +116,7 @@ impl InPlaceMerge<'_> {
         chain: &'c Chain<'r>,
         through: u64,
     ) -> Result<Option<Merge<'c, 'r>>> {
-        let (row, deltas) = (chain.base_row()?, chain.deltas()?);
+        let (Some(row), deltas) = (chain.row_in_log()?, chain.deltas()?) else { return Ok(None) };
         let newest = chain.newest().sequence();
         let schema = table.schema.load();
         let layout = schema.layout(row.schema_version());

@@ -18,7 +18,9 @@ use hedgerow_row::schema::table::TableSchema;
 use super::engine::{Engine, TableShared};
 use crate::epoch::Guard;
 use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, LogSlot, Slot, Tag};
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec};
+use crate::log::format::{
+    FLAG_BASE_BELOW, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec,
+};
 use crate::log::segment::SegmentKind;
 use crate::log::{EncodedRecord, Log, SealedRecord};
 use crate::space::Claim;
@@ -39,6 +41,12 @@ pub(crate) struct Draft {
 impl Draft {
     pub(crate) fn tombstone() -> Draft {
         Draft { kind: RecordKind::Tombstone, flags: 0, schema_version: 0, expires_at_ms: None, body_bytes: 0 }
+    }
+
+    /// Whether it goes over what the log has of the key, and does not take its place.
+    #[inline]
+    pub(crate) fn goes_over(&self) -> bool {
+        self.kind == RecordKind::Delta && self.flags & FLAG_BASE_BELOW == 0
     }
 
     pub(crate) fn segment(&self) -> SegmentKind {
@@ -64,11 +72,14 @@ impl Draft {
     /// The slot of this record once it has replaced `old`.
     pub(crate) fn slot(&self, offset: u64, bytes: usize, old: Option<LogSlot>) -> LogSlot {
         let older = |slot: LogSlot| match old {
-            Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.depth() + 1),
+            Some(old) => slot.with_older_versions(old.older_versions()).add_older_versions(old.records()),
             None => slot,
         };
         match (self.kind, old) {
-            (RecordKind::Delta, Some(old)) => LogSlot::new(Tag::Delta, offset, bytes as u64)
+            (RecordKind::Delta, _) if !self.goes_over() => {
+                older(LogSlot::new(Tag::Blind, offset, bytes as u64)).with_depth(1)
+            }
+            (RecordKind::Delta, Some(old)) => LogSlot::new(delta_tag(old), offset, bytes as u64)
                 .with_depth(old.depth() + 1)
                 .with_older_versions(old.older_versions())
                 .with_expires(self.expires_over(Some(old))),
@@ -95,6 +106,12 @@ impl Draft {
     }
 }
 
+/// What a version is with one more delta over `old`: blind if that is.
+#[inline]
+fn delta_tag(old: LogSlot) -> Tag {
+    if old.tag() == Tag::Blind { Tag::Blind } else { Tag::Delta }
+}
+
 /// A delta body that names no field.
 pub(crate) const EMPTY_DELTA: [u8; 4] = [0; 4];
 
@@ -114,6 +131,11 @@ pub(crate) fn delta_expiry(expiry: RowExpiry) -> Option<u64> {
 pub(crate) fn delta_draft(schema: &TableSchema, expires_at_ms: Option<u64>, body_bytes: usize) -> Draft {
     let schema_version = schema.version();
     Draft { kind: RecordKind::Delta, flags: 0, schema_version, expires_at_ms, body_bytes }
+}
+
+/// A delta over what nobody looked at, if there is anything.
+pub(crate) fn blind_draft(schema: &TableSchema, body_bytes: usize) -> Draft {
+    Draft { flags: FLAG_BASE_BELOW, ..delta_draft(schema, None, body_bytes) }
 }
 
 /// What a record is published as.

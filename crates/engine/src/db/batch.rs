@@ -13,14 +13,16 @@ use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 use super::Table;
-use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, delta_expiry};
+use super::append::{
+    Draft, EMPTY_DELTA, IndexEntry, Published, Seal, blind_draft, delta_draft, delta_expiry,
+};
 use super::at_hand::check_at_hand;
 use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
 use super::prefetch::prefetch_row;
-use super::read::{Bodies, GROUP, ReadView, RowRef};
-use super::write::{SpaceWaits, check_key};
+use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
+use super::write::{SpaceWaits, UNSEEN_BYTES, check_key};
 use crate::epoch::Guard;
 use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
@@ -449,7 +451,7 @@ impl Engine {
             let Dependence::Version(version) = dependent.what else { continue };
             let (table, key) = staged.row_of(dependent);
             let (slot, schema) = view.locate_version(table, key);
-            let row = view.row_as_of(&schema, slot, || now_ms);
+            let row = view.row_as_of((table, key), &schema, slot, || now_ms);
             let blame = |error| staged.blame_dependent(at, error);
             if row.map_err(blame)?.map(|row| row.version()) != version {
                 return Err(blame(Error::new(ErrorKind::Conflict, "the row has changed")));
@@ -462,7 +464,8 @@ impl Engine {
     fn work_out(&self, staged: &Staged, (view, now_ms): (&ReadView<'_>, u64)) -> Result<Vec<StagedWrite>> {
         staged.worked_out(now_ms, |asked| {
             let (slot, schema) = view.locate_version(asked.table, asked.key);
-            let Some(row) = view.row_as_of(&schema, slot, || now_ms)? else { return Ok(None) };
+            let entry = (asked.table, asked.key);
+            let Some(row) = view.row_as_of(entry, &schema, slot, || now_ms)? else { return Ok(None) };
             let value = asked.field.map_or(Ok(Value::Null), |field| row.get(field))?;
             Ok(Some(value.to_owned()))
         })
@@ -511,7 +514,8 @@ impl Engine {
                     if let Some(chain) = old.filter(|&old| replaces_chain(&write.op, old)) {
                         check_at_hand(view.log(), &self.disk_waits, *chain)?;
                     }
-                    let part = self.part(&schema, (staged, write), (view, found.slot, now_ms), &mut made);
+                    let found_at = (view, found.slot, now_ms);
+                    let part = self.part((table, &schema), (staged, write), found_at, &mut made);
                     let Some((draft, body)) = part.map_err(|error| staged.blame(write, error))? else {
                         continue;
                     };
@@ -559,7 +563,7 @@ impl Engine {
         }
         for (part, old) in parts.iter().zip(replaced) {
             part.table.expiry.replaced(old, part.draft.expires_over(old));
-            self.count_replaced(part.draft.kind, old, view.log());
+            self.count_replaced(&part.draft, old, view.log());
             let chain_max = self.options.delta_chain_max;
             let is_delta = part.draft.kind == RecordKind::Delta;
             if is_delta && old.is_some_and(|old| old.depth() + 1 == chain_max) {
@@ -581,7 +585,11 @@ impl Engine {
         let Part { table, at, .. } = *part;
         let entry = IndexEntry { table, key: part.spec.key, at, reserved: Some(reserved) };
         let offset = record.offset();
-        let slot = |old| part.draft.slot(offset, part.bytes, old);
+        let hides = part.draft.kind == RecordKind::Tombstone && self.may_be_below(table, part.spec.key);
+        let slot = |old| {
+            let slot = part.draft.slot(offset, part.bytes, old);
+            if hides { slot.with_hides_below(true) } else { slot }
+        };
         match record {
             PartRecord::Encoded(record) => {
                 let published = self.publish_record(entry, record, guard, |old| {
@@ -621,17 +629,17 @@ impl Engine {
     /// row in `slot` stays as it is (gc may move it, no more).
     fn part<'b>(
         &self,
-        schema: &Arc<TableSchema>,
+        (table, schema): (&TableShared, &Arc<TableSchema>),
         (staged, write): (&'b Staged, &'b StagedWrite),
         (view, slot, now_ms): (&ReadView<'_>, Option<Slot>, u64),
         made: &mut Vec<u8>,
     ) -> Result<Option<(Draft, EncodedBody<'b>)>> {
         let log_slot = |slot| self.cache.log_slot(slot, view.guard());
-        let from = made.len();
+        let (entry, from) = ((table, staged.key(write)), made.len());
         let draft = match &write.op {
             Op::Delete => {
                 self.counters.add(Count::Delete);
-                if !is_row(slot) {
+                if !is_row(slot) && (slot.is_some() || !self.may_be_below(table, entry.1)) {
                     return Ok(None);
                 }
                 Draft::tombstone()
@@ -652,28 +660,32 @@ impl Engine {
             Op::Update(fields, expiry) => {
                 self.counters.add(Count::Update);
                 let body = staged.body(write, fields, schema);
-                let goes_unseen = |bytes| {
-                    let old = slot.map(log_slot);
-                    *expiry == RowExpiry::Keep && old.is_some_and(|old| self.takes_delta_unseen(*old, bytes))
+                let unseen = |bytes| match (slot.map(log_slot), *expiry == RowExpiry::Keep) {
+                    (Some(old), true) if self.takes_delta_unseen(*old, bytes) => {
+                        Some(delta_draft(schema, None, bytes))
+                    }
+                    (None, true) if self.takes_blind_delta(entry, bytes) => Some(blind_draft(schema, bytes)),
+                    _ => None,
                 };
                 match body {
-                    Some(body) if goes_unseen(body.len()) => {
-                        let draft = delta_draft(schema, None, body.len());
+                    Some(body) if let Some(draft) = unseen(body.len()) => {
                         return Ok(Some((draft, EncodedBody::Staged(body))));
                     }
                     Some(body) => made.extend_from_slice(body),
                     None => encode_delta(schema, (staged, &staged.fields(write, fields)), made)?,
                 }
-                if body.is_none() && goes_unseen(made.len() - from) {
-                    delta_draft(schema, None, made.len() - from)
+                if body.is_none()
+                    && let Some(draft) = unseen(made.len() - from)
+                {
+                    draft
                 } else {
-                    let row = view.row_as_of(schema, slot, || now_ms)?;
+                    let row = view.row_as_of(entry, schema, slot, || now_ms)?;
                     self.with_delta(schema, (slot.map(log_slot), row, now_ms), (made, from), *expiry)?
                 }
             }
             Op::Expire(at_ms) => {
                 self.counters.add(Count::Update);
-                let Some(row) = view.row_as_of(schema, slot, || now_ms)? else { return Ok(None) };
+                let Some(row) = view.row_as_of(entry, schema, slot, || now_ms)? else { return Ok(None) };
                 let expiry = RowExpiry::SetOfOld(*at_ms);
                 made.extend(EMPTY_DELTA);
                 self.with_delta(schema, (slot.map(log_slot), Some(row), now_ms), (made, from), expiry)?
@@ -717,10 +729,23 @@ impl Engine {
         expiry: RowExpiry,
     ) -> Result<Draft> {
         let bytes = bodies.len() - from;
-        if self.takes_delta(slot, row.as_ref(), bytes)? {
+        if self.takes_delta(slot, row.as_ref(), expiry, bytes)? {
             return Ok(delta_draft(schema, delta_expiry(expiry), bytes));
         }
         let delta = bodies.split_off(from);
+        if let (Some(slot), Some(row)) = (slot, &row)
+            && self.folds(slot, expiry)
+        {
+            let fold = folded(schema, row.chain(), Some(&delta), now_ms)?;
+            if fold.body_bytes() <= UNSEEN_BYTES {
+                fold.encode(appended(bodies, fold.body_bytes()));
+                return Ok(blind_draft(schema, fold.body_bytes()));
+            }
+        }
+        let schema: &Arc<TableSchema> = match &row {
+            Some(row) => row.table_schema(),
+            None => schema,
+        };
         let of_row = Bodies::new(schema, row.as_ref().map(|row| row.chain()), Some(&delta))?;
         let changed = of_row.merge(schema, now_ms)?;
         let old = row.as_ref().map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
@@ -738,7 +763,7 @@ enum Attempt {
 
 /// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.
 fn replaces_chain(op: &Op, old: LogSlot) -> bool {
-    matches!(op, Op::Put(..) | Op::Delete) && old.tag() == Tag::Delta
+    matches!(op, Op::Put(..) | Op::Delete) && matches!(old.tag(), Tag::Delta | Tag::Blind)
 }
 
 fn frame_spec() -> RecordSpec<'static> {

@@ -4,17 +4,25 @@
 //! record refers to, and back. Promises: what lies below the
 //! newest record is only touched once it is asked for. Must not know: what the records' bodies say (`read.rs`).
 //!
+//! Where the records of the log end in a *blind* delta, one whose row nobody looked at, those that sorted tables have of the key are the lower part of the chain
+//! (`runs.rs`). They are looked for once somebody asks for what is below the deltas in the log; whoever works on the log alone never does.
+//!
 //! Invariant: a row's `previous` may point into a segment that was freed since; only a snapshot follows it, and only to
 //! records that gc keeps for it (`gc.rs`).
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use hedgerow_device::CopiedBlocks;
+use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
+use super::lower::LowerRecords;
 use crate::index::{LogSlot, Slot};
 use crate::log::LogView;
 use crate::log::format::{Record, RecordKind, RecordRef};
+use crate::runs::FoundVersions;
+use crate::sst::FoundRecord;
 use crate::{Error, Result};
 
 impl From<LogSlot> for RecordRef {
@@ -41,8 +49,10 @@ fn slot_of(reference: RecordRef) -> Option<LogSlot> {
 /// What lies below the newest record, a delta.
 #[derive(Debug, Default)]
 struct Below<'a> {
-    /// Newest first, the base row last; there are [`Slot::DEPTH_MAX`] at most, which fit.
+    /// Newest first, the base row last, if it is there; there are [`Slot::DEPTH_MAX`] at most, which fit.
     records: SmallVec<[Record<'a>; 8]>,
+    /// Those of sorted tables, likewise.
+    lower: OnceCell<SmallVec<[Record<'a>; 2]>>,
     /// What was read of the base row while deltas may be being merged into it.
     base_copies: OnceCell<CopiedBlocks>,
 }
@@ -58,6 +68,8 @@ pub(crate) struct Chain<'a> {
     depth: u8,
     /// Some record may have an expiry of the row.
     may_expire: bool,
+    /// What the chain goes on with where it ends in a blind delta.
+    lower: Option<&'a LowerRecords>,
 }
 
 impl<'a> Chain<'a> {
@@ -65,6 +77,28 @@ impl<'a> Chain<'a> {
     #[inline(always)]
     pub(crate) fn of(log: LogView<'a>, slot: LogSlot) -> Result<Chain<'a>> {
         Chain::new(log, log.record(slot.offset())?, *slot)
+    }
+
+    /// What sorted tables have of a key of which the log has nothing: at least one record.
+    pub(crate) fn of_lower(log: LogView<'a>, found: &'a FoundVersions) -> Option<Chain<'a>> {
+        let mut records = found.records().iter().map(FoundRecord::record);
+        let newest = records.next()?;
+        let below = Below { records: records.collect(), ..Below::default() };
+        let deltas = found.records().len() - usize::from(found.has_row());
+        Some(Chain {
+            may_expire: newest.expires_at_ms().is_some(),
+            newest,
+            log,
+            below: OnceCell::from(Box::new(below)),
+            depth: deltas as u8,
+            lower: None,
+        })
+    }
+
+    /// With what sorted tables have of the key under it, if it ends in a blind delta.
+    #[inline(always)]
+    pub(crate) fn over(self, lower: Option<&'a LowerRecords>) -> Chain<'a> {
+        Chain { lower, ..self }
     }
 
     /// [`Chain::of`] with all its records walked: what follows does not fail for want of one.
@@ -85,7 +119,7 @@ impl<'a> Chain<'a> {
             }
         };
         let may_expire = slot.expires() || is_row && newest.expires_at_ms().is_some();
-        Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire })
+        Ok(Chain { newest, log, below: OnceCell::new(), depth, may_expire, lower: None })
     }
 
     /// Deltas in the chain.
@@ -99,7 +133,7 @@ impl<'a> Chain<'a> {
         &self.newest
     }
 
-    /// The records below the newest.
+    /// The records of the log below the newest.
     #[inline(always)]
     pub(crate) fn below(&self) -> Result<&[Record<'a>]> {
         match self.below.get() {
@@ -115,6 +149,9 @@ impl<'a> Chain<'a> {
     fn walk(&self) -> Result<Box<Below<'a>>> {
         let mut found = Box::<Below<'a>>::default();
         let below = &mut found.records;
+        if self.newest.ends_version() {
+            return Ok(found);
+        }
         let mut previous = self.newest.previous();
         loop {
             let reference = previous.filter(|_| below.len() < Slot::DEPTH_MAX.into());
@@ -123,11 +160,11 @@ impl<'a> Chain<'a> {
             self.log.prefetch_record(reference.offset(), reference.bytes());
             let record = self.log.record(reference.offset())?;
             previous = record.previous();
-            let kind = record.kind();
+            let (kind, is_last) = (record.kind(), record.ends_version());
             below.push(record);
             match kind {
-                RecordKind::Delta => {}
-                RecordKind::Row => return Ok(found),
+                RecordKind::Delta if !is_last => {}
+                RecordKind::Delta | RecordKind::Row => return Ok(found),
                 RecordKind::Tombstone | RecordKind::Batch => return Err(self.broken()),
             }
         }
@@ -138,15 +175,52 @@ impl<'a> Chain<'a> {
         broken_chain(self.newest.offset(), self.newest.key())
     }
 
-    /// Verifies all of it even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with them.
+    /// Verifies all of it even if reads do not: new checksums for bytes that nobody looked at would hide what is wrong with them. What is in sorted tables was
+    /// verified when it was read.
     pub(crate) fn verify(&self) -> Result<()> {
-        self.records()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
+        self.in_log()?.try_for_each(|part| self.log.verified_record(part.offset())?.verify_all())
     }
 
-    /// Newest first, the base row last.
+    /// The records of the log, newest first, the base row last, if it is there.
+    #[inline]
+    pub(crate) fn in_log(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
+        Ok([&self.newest].into_iter().chain(self.below()?))
+    }
+
+    /// All records, newest first, the base row last, if there is one.
     #[inline]
     pub(crate) fn records(&self) -> Result<impl Iterator<Item = &Record<'a>>> {
-        Ok([&self.newest].into_iter().chain(self.below()?))
+        Ok(self.in_log()?.chain(self.lower()?))
+    }
+
+    /// Whether what sorted tables have belongs to it.
+    pub(crate) fn is_over_lower(&self) -> bool {
+        self.lower.is_some()
+    }
+
+    /// The schema that knows all of what sorted tables have, if that belongs to it.
+    pub(crate) fn lower_schema(&self) -> Option<&'a Arc<TableSchema>> {
+        self.lower.map(LowerRecords::schema)
+    }
+
+    /// The records of sorted tables.
+    #[inline]
+    fn lower(&self) -> Result<&[Record<'a>]> {
+        match self.lower {
+            None => Ok(&[]),
+            Some(lower) => self.look_up_lower(lower),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up_lower(&self, lower: &'a LowerRecords) -> Result<&[Record<'a>]> {
+        self.below()?;
+        let Some(below) = self.below.get() else { return Ok(&[]) };
+        if below.lower.get().is_none() {
+            let found = lower.found()?.records().iter().map(FoundRecord::record).collect();
+            let _ = below.lower.set(found);
+        }
+        Ok(below.lower.get().map_or(&[], |records| records))
     }
 
     /// Whether `record` is one of them. Sequences fall on the way down: what is younger than the newest is none, without a walk.
@@ -157,9 +231,20 @@ impl<'a> Chain<'a> {
         Ok(self.below()?.iter().any(|part| part.offset() == record.offset()))
     }
 
+    /// The row under the deltas. `None` where they are over nothing.
     #[inline(always)]
-    pub(crate) fn base_row(&self) -> Result<&Record<'a>> {
-        Ok(self.below()?.last().unwrap_or(&self.newest))
+    pub(crate) fn base_row(&self) -> Result<Option<&Record<'a>>> {
+        if self.newest.kind() == RecordKind::Row {
+            return Ok(Some(&self.newest));
+        }
+        let last = self.lower()?.last().or(self.below()?.last());
+        Ok(last.filter(|record| record.kind() == RecordKind::Row))
+    }
+
+    /// The row under the deltas, if that is in the log.
+    pub(crate) fn row_in_log(&self) -> Result<Option<&Record<'a>>> {
+        let last = self.below()?.last().unwrap_or(&self.newest);
+        Ok(Some(last).filter(|record| record.kind() == RecordKind::Row))
     }
 
     /// Whether deltas may be being merged into `base`, the base row, as it is read. A row without deltas is left alone as long as
@@ -179,9 +264,14 @@ impl<'a> Chain<'a> {
     /// Newest first.
     #[inline]
     pub(crate) fn deltas(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
-        let below = self.below()?;
-        let newest = Some(&self.newest).filter(|_| !below.is_empty());
-        Ok(newest.into_iter().chain(&below[..below.len().saturating_sub(1)]))
+        let newest = Some(&self.newest).filter(|newest| newest.kind() == RecordKind::Delta);
+        Ok(newest.into_iter().chain(deltas_of(self.below()?)).chain(deltas_of(self.lower()?)))
+    }
+
+    /// Those of the log, newest first: whoever wants them looks for nothing elsewhere.
+    pub(crate) fn deltas_in_log(&self) -> Result<impl DoubleEndedIterator<Item = &Record<'a>>> {
+        let newest = Some(&self.newest).filter(|newest| newest.kind() == RecordKind::Delta);
+        Ok(newest.into_iter().chain(deltas_of(self.below()?)))
     }
 
     /// What `look` finds in the deltas, the newest first; those after it are not touched.
@@ -196,8 +286,12 @@ impl<'a> Chain<'a> {
         if let Some(found) = look(&self.newest)? {
             return Ok(Some(found));
         }
-        let below = self.below()?;
-        for delta in &below[..below.len().saturating_sub(1)] {
+        for delta in deltas_of(self.below()?) {
+            if let Some(found) = look(delta)? {
+                return Ok(Some(found));
+            }
+        }
+        for delta in deltas_of(self.lower()?) {
             if let Some(found) = look(delta)? {
                 return Ok(Some(found));
             }
@@ -216,18 +310,26 @@ impl<'a> Chain<'a> {
 }
 
 /// The slot of the version that `slot` stood for when `sequence` was the last: the first down the chain that is not
-/// younger. `None` if there was no row.
+/// younger, which may be a tombstone's. `None` if the log has none.
 #[inline(never)]
 pub(crate) fn version_before(log: LogView<'_>, slot: LogSlot, sequence: u64) -> Result<Option<LogSlot>> {
     let mut slot = Some(slot);
     while let Some(version) = slot {
         let record = log.record(version.offset())?;
         if record.sequence() <= sequence {
-            return Ok(slot.filter(|_| record.kind() != RecordKind::Tombstone));
+            return Ok(slot);
         }
         slot = replaced_by(&record)?;
     }
     Ok(None)
+}
+
+/// The deltas of records that go on down from a delta: all but the row at their end, if there is one.
+fn deltas_of<'r, 'a>(below: &'r [Record<'a>]) -> &'r [Record<'a>] {
+    match below.split_last() {
+        Some((last, deltas)) if last.kind() == RecordKind::Row => deltas,
+        _ => below,
+    }
 }
 
 /// Prefetches the records of all chains, one level of all at a time: their misses overlap.

@@ -27,13 +27,14 @@ impl TombstoneWalk<'_> {
     pub(super) fn go_on(&self, levels: &Levels, cursor: &mut Cursor) {
         let mut batch = ScanBatch::default();
         for _ in 0..SLOTS_MAX / STEP {
-            let has_none = levels.tombstones_among_rows() == 0;
+            let has_none = levels.tombstones_to_set_apart() == 0;
             if has_none || !self.snapshots.are_none() || self.scheduler.is_stopped() {
                 return;
             }
             let guard = self.epoch.pin();
             let more = levels.next_rows(cursor, STEP, &guard, &mut batch);
-            for (key, slot) in batch.iter().filter(|(_, slot)| slot.tag() == Tag::Tombstone) {
+            let to_set_apart = |slot: Slot| slot.tag() == Tag::Tombstone && !slot.hides_below();
+            for (key, slot) in batch.iter().filter(|&(_, slot)| to_set_apart(slot)) {
                 self.set_apart(levels, key, slot);
             }
             if !more {
@@ -62,9 +63,9 @@ pub(super) fn is_row(slot: Option<impl Into<Slot>>) -> bool {
     slot.is_some_and(|slot| slot.into().tag() != Tag::Tombstone)
 }
 
-/// Whether a slot is a tombstone with no older record under it. Its record is counted as obsolete already.
+/// Whether a slot is a tombstone with no older record under it, and nothing below. Its record is counted as obsolete already.
 pub(crate) fn is_droppable_tombstone(slot: Slot) -> bool {
-    slot.tag() == Tag::Tombstone && slot.older_versions() == 0
+    slot.tag() == Tag::Tombstone && slot.older_versions() == 0 && !slot.hides_below()
 }
 
 #[cfg(test)]

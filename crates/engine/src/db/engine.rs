@@ -169,7 +169,12 @@ impl Engine {
 
     /// What fills the indexes from the log.
     pub(super) fn recovery(&self) -> Recovery<'_> {
-        Recovery { log: &self.log, catalog: &self.catalog, persists_in_place: self.persists_in_place }
+        Recovery {
+            log: &self.log,
+            catalog: &self.catalog,
+            runs: &self.runs,
+            persists_in_place: self.persists_in_place,
+        }
     }
 
     /// Frees index memory that nobody can see any more; whether there was any. Holding no guard, or it may be kept back.

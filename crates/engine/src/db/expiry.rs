@@ -144,7 +144,7 @@ impl Engine {
                 let newest = slot.tag() == Tag::Row && slot.offset() == record.offset();
                 if newest && self.drop_row(&appender, extent, &table, record.key(), slot) {
                     removed += 1;
-                } else if newest || slot.tag() == Tag::Delta {
+                } else if newest || matches!(slot.tag(), Tag::Delta | Tag::Blind) {
                     late.push((Arc::clone(&table), record.key().to_vec()));
                 }
             }
@@ -165,6 +165,10 @@ impl Engine {
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
         if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {
+            return false;
+        }
+        // So would be one below.
+        if self.may_be_below(table, key) {
             return false;
         }
         let guard = self.log.pin();
@@ -207,7 +211,7 @@ impl Engine {
         passes.retain(|&id, _| self.catalog.by_id(id).is_some());
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Relaxed);
-            if table.levels.tombstones_among_rows() > 0 && self.snapshots.are_none() {
+            if table.levels.tombstones_to_set_apart() > 0 && self.snapshots.are_none() {
                 let pass = passes.entry(id).or_default();
                 self.tombstone_walk().go_on(&table.levels, &mut pass.tombstones);
             }
@@ -235,7 +239,7 @@ impl Engine {
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.
-                match view.row_at(&schema, Some(slot)) {
+                match view.row_at((table, key), &schema, Some(slot)) {
                     Ok(None) => expired.push(key.to_vec()),
                     Ok(Some(row)) => row.expires_at_ms().into_iter().for_each(|at_ms| pass.met(at_ms)),
                     Err(_) => {}

@@ -453,7 +453,8 @@ impl View {
             let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
-                let Some(row) = view.row_at(&schema, Some(slot)).transpose() else { continue };
+                let row = view.row_at((&table, key), &schema, Some(slot));
+                let Some(row) = row.transpose() else { continue };
                 if !visit(key, row) {
                     return Ok(());
                 }
@@ -546,7 +547,7 @@ impl View {
                 let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
                 let schema = table.schema.load();
                 for (key, slot) in batch.iter() {
-                    match view.row_at(&schema, Some(slot)) {
+                    match view.row_at((table, key), &schema, Some(slot)) {
                         Ok(None) => {}
                         Ok(Some(row)) if row.key() != key => report.problems.push(misplaced(key)),
                         Ok(Some(row)) => match row.for_each_position(|_, _| ()) {

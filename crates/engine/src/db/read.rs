@@ -5,6 +5,8 @@
 //! 3. A **cached** slot leads to the whole row in DRAM: go on with 4 (`cached.rs`). Else **walk** from the newest record down the chain of deltas to the base row; verify each record's prefix. For a snapshot, go
 //!    on down `previous` to the first version that is not younger than it.
 //!    What lies below the newest record is only touched once it is asked for.
+//!    Of a key that the index does not have, and under deltas whose row nobody looked at, the records of **sorted tables** count, where the table has
+//!    any (`lower.rs`): the index is asked first, then what counts below, then the index again, in case that the key has moved in between.
 //! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
@@ -14,16 +16,15 @@
 //! Invariant: the schema is loaded after the slot, so that it knows the version of every record the slot leads to. [`ReadView`] keeps that order:
 //! it owns the pin, looks up under it, and lends rows for as long as it lives.
 
+use std::cell::OnceCell;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use hedgerow_row::expiry::time_of_unix_ms;
 use hedgerow_row::field_value::read_as;
 use hedgerow_row::key::read_key;
-use hedgerow_row::schema::body::{BodyBytes, DeltaBody, FieldRead, RowBody, is_past};
-use hedgerow_row::schema::merge::MergePlan;
+use hedgerow_row::schema::body::{DeltaBody, FieldRead, RowBody, is_past};
 use hedgerow_row::schema::table::TableSchema;
 use hedgerow_row::schema::unknown_field;
 use smallvec::SmallVec;
@@ -32,15 +33,20 @@ use super::at_hand::{check_all_at_hand, check_at_hand};
 use super::chain::{Chain, version_before};
 use super::counters::{Count, Counters};
 use super::engine::{Engine, TableShared};
+use super::lower::{LowerLooks, LowerRecords};
 use super::prefetch::{RowPrefetch, prefetch_row};
-use super::torn_blocks::mend;
 use crate::cache::{self, Cache};
 use crate::epoch::Guard;
-use crate::index::{Slot, SlotTarget, Tag};
-use crate::log::format::{CACHED_OFFSET, FLAG_FIELD_EXPIRY, RawRecord, Record, RecordKind};
+use crate::index::{LogSlot, Slot, SlotTarget, Tag};
+use crate::log::format::{CACHED_OFFSET, RawRecord, Record, RecordKind};
 use crate::log::{self, LogGuard, LogView};
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
+
+mod bodies;
+
+use bodies::{Base, row_body};
+pub(crate) use bodies::{Bodies, folded};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -53,6 +59,8 @@ pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
 pub(crate) struct ReadView<'e> {
     engine: &'e Engine,
     guard: LogGuard<'e>,
+    /// What was looked up in sorted tables.
+    lower: OnceCell<Box<LowerLooks>>,
 }
 
 impl fmt::Debug for ReadView<'_> {
@@ -94,26 +102,49 @@ impl<'e> ReadView<'e> {
         (slot, table.schema.load())
     }
 
-    /// The row that `slot` stands for now; `None` if it is absent or has expired. `schema` was loaded after the slot.
+    /// The row that `slot`, of a key of a table, stands for now; `None` if it is absent or has expired. `schema` was loaded after the slot.
     #[inline(always)]
     pub(super) fn row_at<'v>(
         &'v self,
+        entry: (&TableShared, &[u8]),
         schema: &'v Arc<TableSchema>,
         slot: Option<Slot>,
     ) -> Result<Option<RowRef<'v>>> {
-        self.row_as_of(schema, slot, || self.engine.clock.now_ms())
+        self.row_as_of(entry, schema, slot, || self.engine.clock.now_ms())
     }
 
     /// [`ReadView::row_at`] at another moment than this one.
     #[inline(always)]
     pub(super) fn row_as_of<'v>(
         &'v self,
+        entry: (&TableShared, &[u8]),
         schema: &'v Arc<TableSchema>,
         slot: Option<Slot>,
         now_ms: impl FnOnce() -> u64,
     ) -> Result<Option<RowRef<'v>>> {
+        let Some(found) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else {
+            // A tombstone hides what is below, too.
+            return if slot.is_none() && entry.0.below() {
+                self.row_below(entry, None, now_ms())
+            } else {
+                Ok(None)
+            };
+        };
+        if found.tag() == Tag::Blind {
+            return self.row_below(entry, Some(found), now_ms());
+        }
+        self.row_in_log(schema, found, now_ms)
+    }
+
+    /// The row of a version that is in the log, or in the cache, with its base.
+    #[inline(always)]
+    fn row_in_log<'v>(
+        &'v self,
+        schema: &'v Arc<TableSchema>,
+        slot: Slot,
+        now_ms: impl FnOnce() -> u64,
+    ) -> Result<Option<RowRef<'v>>> {
         let (engine, log) = (self.engine, self.log());
-        let Some(slot) = slot.filter(|slot| slot.tag() != Tag::Tombstone) else { return Ok(None) };
         check_at_hand(log, &engine.disk_waits, slot)?;
         let raw = match slot.leads_to() {
             SlotTarget::Log(slot) => log.raw_record(slot.offset())?,
@@ -134,13 +165,152 @@ impl<'e> ReadView<'e> {
         }
         Ok(Some(RowRef { schema, chain: Chain::new(log, newest, slot)?, now_ms, expires_at_ms }))
     }
+
+    /// The row of a key whose slot was `slot`, none or a blind one.
+    #[cold]
+    #[inline(never)]
+    fn row_below<'v>(
+        &'v self,
+        entry: (&TableShared, &[u8]),
+        slot: Option<Slot>,
+        now_ms: u64,
+    ) -> Result<Option<RowRef<'v>>> {
+        let mut slot = slot;
+        loop {
+            let look = match self.look_below(entry, slot, u64::MAX) {
+                Ok(look) => look,
+                Err(Moved(now)) => match now {
+                    Some(now) if now.tag() == Tag::Tombstone => return Ok(None),
+                    Some(now) if now.tag() != Tag::Blind => {
+                        // The schema that the caller has may be older than this slot.
+                        let schema = self.hold(entry, u64::MAX).schema();
+                        return self.row_in_log(schema, now, || now_ms);
+                    }
+                    now => {
+                        slot = now;
+                        continue;
+                    }
+                },
+            };
+            return self.row_of(look, slot.and_then(Slot::in_log), now_ms);
+        }
+    }
+
+    /// [`ReadView::row_at`], or [`ReadView::row_before`] of a snapshot.
+    #[inline(always)]
+    pub(super) fn row_at_or_before<'v>(
+        &'v self,
+        entry: (&TableShared, &[u8]),
+        schema: &'v Arc<TableSchema>,
+        slot: Option<Slot>,
+        before: Option<u64>,
+    ) -> Result<Option<RowRef<'v>>> {
+        match before {
+            None => self.row_at(entry, schema, slot),
+            Some(before) => self.row_before(entry, schema, slot, before),
+        }
+    }
+
+    /// [`ReadView::row_at`] as it was when the sequence `before` was the last.
+    #[inline(never)]
+    pub(super) fn row_before<'v>(
+        &'v self,
+        entry: (&TableShared, &[u8]),
+        schema: &'v Arc<TableSchema>,
+        slot: Option<Slot>,
+        before: u64,
+    ) -> Result<Option<RowRef<'v>>> {
+        let mut now = slot;
+        loop {
+            let log_slot = now.map(|slot| self.engine.cache.log_slot(slot, &self.guard));
+            let version = log_slot.map_or(Ok(None), |slot| version_before(self.log(), slot, before))?;
+            let schema = if now == slot { schema } else { self.hold(entry, before).schema() };
+            match version {
+                None if !entry.0.below() => return Ok(None),
+                Some(version) if version.tag() == Tag::Tombstone => return Ok(None),
+                Some(version) if version.tag() != Tag::Blind => {
+                    return self.row_in_log(schema, version.into(), || self.engine.clock.now_ms());
+                }
+                version => match self.look_below(entry, now, before) {
+                    Ok(look) => return self.row_of(look, version, self.engine.clock.now_ms()),
+                    Err(Moved(slot)) => now = slot,
+                },
+            }
+        }
+    }
+
+    /// A look into what counts below now, of a key whose slot is still `slot` after that was chosen. If it is another by now, the look would be at
+    /// what came of the key while it moved: the other one is returned.
+    fn look_below(
+        &self,
+        entry: (&TableShared, &[u8]),
+        slot: Option<Slot>,
+        upto: u64,
+    ) -> Result<&LowerRecords, Moved> {
+        let (table, key) = entry;
+        let look = self.hold(entry, upto);
+        let now = table.levels.locate(key, &self.guard);
+        let version = |slot: Slot| (slot.tag(), slot.in_log().map(LogSlot::offset));
+        let is_same = now.map(version) == slot.map(version);
+        match is_same && look.table() == table.id.load(Ordering::Acquire) {
+            true => Ok(look),
+            false => Err(Moved(now)),
+        }
+    }
+
+    /// Runs `read` on the blind chain of `slot`, with what is below; false if the key has another slot by now.
+    pub(crate) fn with_lower(
+        &self,
+        entry: (&TableShared, &[u8]),
+        slot: LogSlot,
+        read: impl FnOnce(&Chain<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        match self.look_below(entry, Some(slot.into()), u64::MAX) {
+            Ok(look) => read(&Chain::of(self.log(), slot)?.over(Some(look))),
+            Err(Moved(_)) => Ok(false),
+        }
+    }
+
+    /// Takes what counts below now, and the schema after it.
+    fn hold(&self, (table, key): (&TableShared, &[u8]), upto: u64) -> &LowerRecords {
+        let id = table.id.load(Ordering::Acquire);
+        let runs = Arc::clone(&self.engine.runs.current());
+        let looks = self.lower.get_or_init(Box::default);
+        looks.hold(LowerRecords::new(runs, (id, key), upto, table.schema.load_full()))
+    }
+
+    /// The row of what is below, under the blind deltas of `slot` if there are any.
+    fn row_of<'v>(
+        &'v self,
+        look: &'v LowerRecords,
+        slot: Option<LogSlot>,
+        now_ms: u64,
+    ) -> Result<Option<RowRef<'v>>> {
+        let log = self.log();
+        let chain = match slot {
+            Some(slot) => {
+                check_at_hand(log, &self.engine.disk_waits, *slot)?;
+                Chain::of(log, slot)?.over(Some(look))
+            }
+            None => match Chain::of_lower(log, look.found()?) {
+                Some(chain) => chain,
+                None => return Ok(None),
+            },
+        };
+        let expires_at_ms = if slot.is_none() { chain.expires_at_ms()? } else { None };
+        let row = RowRef { schema: look.schema(), chain, now_ms, expires_at_ms };
+        Ok(Some(row).filter(|_| !is_past(expires_at_ms, now_ms)))
+    }
 }
+
+/// The slot of a key is another by now.
+struct Moved(Option<Slot>);
 
 impl Engine {
     /// Pins the epoch: what is found under the view stays where it is as long as that lives.
     #[inline]
     pub(crate) fn read_view(&self) -> ReadView<'_> {
-        ReadView { engine: self, guard: self.log.pin() }
+        ReadView { engine: self, guard: self.log.pin(), lower: OnceCell::new() }
     }
 
     /// What to prefetch of rows of which the fields `ids` will be asked for, if that is known.
@@ -162,7 +332,10 @@ impl Engine {
         self.counters.add(Count::Get);
         let view = self.read_view();
         match view.locate(table, key) {
-            (Some(slot), schema) if slot.expires() => Ok(view.row_at(&schema, Some(slot))?.is_some()),
+            (Some(slot), schema) if slot.expires() => {
+                Ok(view.row_at((table, key), &schema, Some(slot))?.is_some())
+            }
+            (None, schema) if table.below() => Ok(view.row_at((table, key), &schema, None)?.is_some()),
             (slot, _) => Ok(super::deleted::is_row(slot)),
         }
     }
@@ -208,7 +381,7 @@ impl Engine {
     ) -> Result<Option<R>> {
         self.counters.add(Count::Get);
         let schema = table.schema.load();
-        let row = view.row_at(&schema, slot)?;
+        let row = view.row_at((table, key), &schema, slot)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             record_read(&self.cache, &self.counters, table, key, slot);
@@ -238,7 +411,7 @@ impl Engine {
             let schema = table.schema.load();
             for (&slot, key) in slots.iter().zip(&keys) {
                 self.counters.add(Count::Get);
-                let row = view.row_at(&schema, self.version_at(&view, slot, before)?)?;
+                let row = view.row_at_or_before((table, key), &schema, slot, before)?;
                 if let Some(row) = &row {
                     self.enqueue_chain(table, row);
                     if before.is_none() {
@@ -249,23 +422,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// What `slot` stands for: now, or when the sequence `before` was the last.
-    #[inline]
-    fn version_at(
-        &self,
-        view: &ReadView<'_>,
-        slot: Option<Slot>,
-        before: Option<u64>,
-    ) -> Result<Option<Slot>> {
-        match (slot, before) {
-            (Some(slot), Some(sequence)) => {
-                Ok(version_before(view.log(), self.cache.log_slot(slot, view.guard()), sequence)?
-                    .map(Slot::from))
-            }
-            _ => Ok(slot),
-        }
     }
 
     /// Runs `read` on the row of `key`, in place: as it is, or as it was when the sequence `before` was the last. It will ask for
@@ -290,7 +446,7 @@ impl Engine {
             (Some(slot), ids) => self.row_prefetch(&schema, ids).newest(&self.log, &self.cache, slot, key),
             _ => {}
         }
-        let row = view.row_at(&schema, self.version_at(&view, slot, before)?)?;
+        let row = view.row_at_or_before((table, key), &schema, slot, before)?;
         if let Some(row) = &row {
             self.enqueue_chain(table, row);
             if before.is_none() {
@@ -348,16 +504,6 @@ fn not_a_record(raw: &RawRecord<'_>) -> Error {
     }
 }
 
-#[cold]
-fn unknown_version(record: &Record<'_>) -> Error {
-    Error::corrupted(format!(
-        "the record at byte {} of the fast tier (key {}) has schema version {}, which its table never had",
-        record.offset(),
-        record.key().escape_ascii(),
-        record.schema_version()
-    ))
-}
-
 /// A row in place: borrowed from the log. What is read from it is verified as it is read.
 #[derive(Debug)]
 pub struct RowRef<'a> {
@@ -377,6 +523,11 @@ impl<'a> RowRef<'a> {
     /// The table's fields.
     pub fn schema(&self) -> &Schema {
         self.schema.fields()
+    }
+
+    /// The same with what older rows of the table need to be read.
+    pub(super) fn table_schema(&self) -> &'a Arc<TableSchema> {
+        self.schema
     }
 
     /// The row's key.
@@ -400,7 +551,7 @@ impl<'a> RowRef<'a> {
     pub fn get<F: FieldName>(&self, field: F) -> Result<Value<'_>> {
         let Some(position) = field.find(self.schema.fields()) else { return Err(unknown_field(field)) };
         if self.chain.depth() == 0
-            && let Some((raw, kind)) = self.base()?.in_place(self.schema, position)?
+            && let Some((raw, kind)) = self.whole()?.in_place(self.schema, position)?
         {
             return kind.decode_fixed(raw);
         }
@@ -429,7 +580,7 @@ impl<'a> RowRef<'a> {
         {
             return Ok(sets && !is_past(expires_at_ms, self.now_ms));
         }
-        let row = self.base()?;
+        let Some(row) = self.base()? else { return Ok(!self.absent(position).at(self.now_ms).is_null()) };
         Ok(row.is_present(self.schema, position)?
             && !is_past(row.expiry(self.schema, position)?, self.now_ms))
     }
@@ -448,7 +599,7 @@ impl<'a> RowRef<'a> {
         if self.chain.depth() == 0 {
             // All blocks at once: their checksums interleave.
             self.chain.newest().verify_all()?;
-            let body = self.base()?;
+            let body = self.whole()?;
             return body.for_each(self.schema, |position, field| {
                 let value = field.at(self.now_ms);
                 if !value.is_null() {
@@ -463,7 +614,7 @@ impl<'a> RowRef<'a> {
     #[inline(never)]
     fn for_each_of_chain(&self, mut visit: impl FnMut(usize, Value<'_>)) -> Result<()> {
         // The blocks of the base row at once. What does not match is looked at again as its fields are read, and told or explained then.
-        let _ = Base::new(&self.chain, self.schema)?.verify_all();
+        let _ = Base::new(&self.chain, self.schema)?.map(|base| base.verify_all());
         let bodies = Bodies::new(self.schema, Some(&self.chain), None)?;
         bodies.merge(self.schema, self.now_ms)?.for_each(|position, field| visit(position, field.value))
     }
@@ -524,7 +675,7 @@ impl<'a> RowRef<'a> {
         let fields = self.schema.fields();
         let room = match ids {
             // Deltas left out.
-            None => (fields.fields().len(), self.chain.base_row().map_or(0, Record::body_len)),
+            None => (fields.fields().len(), self.chain.base_row()?.map_or(0, Record::body_len)),
             Some(ids) => (ids.len(), 64),
         };
         let mut copy = Row::new(self.schema, self.key(), (self.version(), self.expires_at_ms), room);
@@ -540,10 +691,24 @@ impl<'a> RowRef<'a> {
         Ok(copy)
     }
 
+    /// The body of the row under the deltas. `None` where they are over nothing.
     #[inline(always)]
-    fn base(&self) -> Result<RowBody<'_, Base<'_, 'a>>> {
+    fn base(&self) -> Result<Option<RowBody<'_, Base<'_, 'a>>>> {
         let base = Base::new(&self.chain, self.schema)?;
-        row_body(self.schema, base.row, base)
+        base.map(|base| row_body(self.schema, base.row, base)).transpose()
+    }
+
+    /// The body of a row without deltas.
+    #[inline(always)]
+    fn whole(&self) -> Result<RowBody<'_, Base<'_, 'a>>> {
+        let row = self.chain.newest();
+        row_body(self.schema, row, Base::whole(&self.chain, self.schema))
+    }
+
+    /// What a field is that deltas over nothing do not name.
+    #[cold]
+    fn absent(&self, position: usize) -> FieldRead<'_> {
+        FieldRead::of_no_row(self.schema, position)
     }
 
     #[inline]
@@ -553,7 +718,10 @@ impl<'a> RowRef<'a> {
         {
             return Ok(field);
         }
-        self.base()?.read(self.schema, position)
+        match self.base()? {
+            Some(base) => base.read(self.schema, position),
+            None => Ok(self.absent(position)),
+        }
     }
 
     /// What the deltas say of a field.
@@ -588,129 +756,6 @@ impl<'a> RowRef<'a> {
     /// The field's value as of now.
     fn value(&self, position: usize) -> Result<Value<'_>> {
         Ok(self.read(position)?.at(self.now_ms))
-    }
-}
-
-#[inline(always)]
-fn row_body<'b, B: BodyBytes<'b>>(
-    schema: &'b TableSchema,
-    record: &Record<'_>,
-    bytes: B,
-) -> Result<RowBody<'b, B>> {
-    let Some(layout) = schema.layout(record.schema_version()) else { return Err(unknown_version(record)) };
-    Ok(RowBody::new(layout, bytes, record.flags() & FLAG_FIELD_EXPIRY != 0))
-}
-
-/// The body of a chain's base row, on which deltas may be being merged.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Base<'b, 'r> {
-    chain: &'b Chain<'r>,
-    row: &'b Record<'r>,
-    schema: &'b TableSchema,
-}
-
-impl<'b, 'r> Base<'b, 'r> {
-    #[inline(always)]
-    fn new(chain: &'b Chain<'r>, schema: &'b TableSchema) -> Result<Base<'b, 'r>> {
-        Ok(Base { chain, row: chain.base_row()?, schema })
-    }
-
-    fn verify_all(&self) -> Result<()> {
-        if self.chain.base_may_change(self.row) {
-            return self.slice_copied(0..self.row.body_len()).map(drop);
-        }
-        self.row.verify_all()
-    }
-
-    /// [`BodyBytes::slice`] of a row that deltas may be being merged into.
-    #[inline(never)]
-    fn slice_copied(&self, range: Range<usize>) -> Result<&'b [u8]> {
-        let copies = self.chain.base_copies(self.row)?;
-        match self.row.slice_copied(copies, range.clone()) {
-            Err(_) if self.is_being_merged() => self.row.slice_copied(copies, range),
-            read => read,
-        }
-    }
-
-    /// Whether the row's blocks match their checksums with some of the deltas laid over them: then they are as good as verified.
-    #[cold]
-    fn is_being_merged(&self) -> bool {
-        let Some(layout) = self.schema.layout(self.row.schema_version()) else { return false };
-        let Ok(deltas) = self.chain.deltas() else { return false };
-        let explained = mend(self.row, deltas, layout).is_some();
-        if explained {
-            self.row.set_verified();
-        }
-        explained
-    }
-}
-
-impl<'b, 'r: 'b> BodyBytes<'b> for Base<'b, 'r> {
-    fn len(&self) -> usize {
-        self.row.body_len()
-    }
-
-    #[inline(always)]
-    fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
-        if self.chain.base_may_change(self.row) {
-            return self.slice_copied(range);
-        }
-        self.row.slice(range)
-    }
-}
-
-/// A body at rest, or one that is not in the log yet.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Body<'b, 'r> {
-    Base(Base<'b, 'r>),
-    Record(&'b Record<'r>),
-    Bytes(&'b [u8]),
-}
-
-impl<'b, 'r: 'b> BodyBytes<'b> for Body<'b, 'r> {
-    fn len(&self) -> usize {
-        match self {
-            Body::Base(base) => base.len(),
-            Body::Record(record) => BodyBytes::len(record),
-            Body::Bytes(bytes) => bytes.len(),
-        }
-    }
-
-    #[inline]
-    fn slice(&self, range: Range<usize>) -> Result<&'b [u8]> {
-        match self {
-            Body::Base(base) => base.slice(range),
-            Body::Record(record) => record.slice(range),
-            Body::Bytes(bytes) => BodyBytes::slice(bytes, range),
-        }
-    }
-}
-
-/// The bodies of a chain, ready to be merged.
-pub(crate) struct Bodies<'b, 'r> {
-    row: Option<RowBody<'b, Body<'b, 'r>>>,
-    deltas: SmallVec<[DeltaBody<Body<'b, 'r>>; 8]>,
-}
-
-impl<'b, 'r: 'b> Bodies<'b, 'r> {
-    /// Of a chain, under a delta that is newer than it.
-    pub(crate) fn new(
-        schema: &'b TableSchema,
-        chain: Option<&'b Chain<'r>>,
-        newest: Option<&'b [u8]>,
-    ) -> Result<Bodies<'b, 'r>> {
-        let mut deltas: SmallVec<[_; 8]> =
-            newest.into_iter().map(|bytes| DeltaBody::new(Body::Bytes(bytes))).collect();
-        let Some(chain) = chain else { return Ok(Bodies { row: None, deltas }) };
-        deltas.extend(chain.deltas()?.map(|record| DeltaBody::new(Body::Record(record))));
-        let base = Base::new(chain, schema)?;
-        let row = row_body(schema, base.row, Body::Base(base))?;
-        Ok(Bodies { row: Some(row), deltas })
-    }
-
-    /// The merged row, without what has expired by `now_ms`.
-    pub(crate) fn merge(&self, schema: &'b TableSchema, now_ms: u64) -> Result<MergePlan<'b>> {
-        MergePlan::new(schema, self.row.as_ref(), &self.deltas, now_ms)
     }
 }
 

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::catalog::Catalog;
 use super::catalog::replay::{LoggedChange, count_change};
+use super::deleted::is_droppable_tombstone;
 use super::shared_table::TableShared;
 use super::torn_blocks::mend_torn;
 use crate::index::{LogSlot, Slot, Tag};
@@ -24,6 +25,7 @@ use crate::levels::{LevelsBuilder, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, LogView, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
+use crate::runs::Runs;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, Result};
@@ -34,6 +36,7 @@ const SEGMENTS_AHEAD: usize = 4;
 /// What a table's index is built from.
 struct Building<'p> {
     levels: LevelsBuilder,
+    table: &'p TableShared,
     prefix: &'p [u8],
     key: Vec<u8>,
     /// Rows with an expiry.
@@ -58,7 +61,7 @@ struct ReplayEntry {
     /// The key after the table's common prefix, zero-padded, as big-endian words; only the beginning of a longer one.
     key: KeyWords,
     sequence: u64,
-    /// A slot that points at the record. In place of the older-version count: the bytes in `key`, or `LONG`, or `LOW`.
+    /// A slot that points at the record. In place of the older-version count: the bytes in `key`, or `LONG`, or `LOW`; in place of the depth: 1 if it is a copy.
     slot: LogSlot,
 }
 
@@ -90,7 +93,8 @@ impl ReplayEntry {
             word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
             u64::from_be_bytes(word)
         };
-        let slot = slot_of(record).with_older_versions(kept);
+        let is_copy = record.flags() & FLAG_RELOCATED != 0;
+        let slot = slot_of(record).with_older_versions(kept).with_depth(u8::from(is_copy));
         ReplayEntry { key: std::array::from_fn(word), sequence: record.version(), slot }
     }
 
@@ -174,6 +178,7 @@ type Prefixes = HashMap<u32, Vec<u8>>;
 pub(super) struct Recovery<'e> {
     pub(super) log: &'e Log,
     pub(super) catalog: &'e Catalog,
+    pub(super) runs: &'e Runs,
     /// Records of this opening are durable before they are published.
     pub(super) persists_in_place: bool,
 }
@@ -288,10 +293,7 @@ impl Recovery<'_> {
                     start: walk.write_start(),
                     offset: record.offset(),
                     relocated: record.flags() & FLAG_RELOCATED != 0,
-                    below: record
-                        .previous()
-                        .filter(|_| record.kind() == RecordKind::Delta)
-                        .map(RecordRef::offset),
+                    below: record.previous().filter(|_| !record.ends_version()).map(RecordRef::offset),
                 });
             }
             if record.changes_catalog() {
@@ -407,7 +409,7 @@ impl Recovery<'_> {
         let build = |i: usize| {
             let keys = (separator_at(i), separator_at(i + 1));
             let levels = self.catalog.levels_builder(keys);
-            let building = Building { levels, prefix, key: Vec::new(), expiring: 0 };
+            let building = Building { levels, table, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
         let whole = std::thread::scope(|scope| {
@@ -475,17 +477,18 @@ impl Recovery<'_> {
     fn resolve_key(&self, versions: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
         let newest = versions[0].slot;
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
-        let mut expires = newest.expires();
+        let (mut expires, mut is_blind) = (newest.expires(), newest.tag() == Tag::Blind);
         match newest.tag() {
-            Tag::Delta => expires = chain_below(self.log.pin().view(), &mut chain)?.is_some(),
-            // Nothing older is left for it to hide. Gc drops it with its record.
-            Tag::Tombstone if versions.len() == 1 => self.log.add_obsolete(newest.offset(), newest.bytes()),
-            Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Reserved => {}
-        }
-        if let [.., row] = chain[..]
-            && newest.tag() == Tag::Delta
-        {
-            self.log.chain_begun(row);
+            Tag::Delta => {
+                let found = chain_below(self.log.pin().view(), &mut chain)?;
+                (expires, is_blind) = (found.expires_at_ms.is_some(), found.is_blind);
+                if let [.., row] = chain[..]
+                    && !is_blind
+                {
+                    self.log.chain_begun(row);
+                }
+            }
+            Tag::Row | Tag::Tombstone | Tag::Cached | Tag::Blind | Tag::Reserved => {}
         }
         for older in &versions[1..] {
             if !chain.contains(&older.slot.offset()) {
@@ -494,28 +497,45 @@ impl Recovery<'_> {
         }
         let older =
             versions.len().saturating_sub(chain.len()).min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
-        let slot =
-            newest.with_depth((chain.len() - 1) as u8).with_expires(expires).with_older_versions(older);
+        let slot = match is_blind {
+            true => newest.blind().with_depth(chain.len() as u8),
+            false => newest.with_depth((chain.len() - 1) as u8),
+        };
+        let slot = slot.with_expires(expires).with_older_versions(older);
         building.expiring += u64::from(expires);
-        let Building { levels, prefix, key, .. } = building;
+        let Building { levels, table, prefix, key, .. } = building;
         if versions[0].is_long() {
             let guard = self.log.pin();
             let record = guard.view().record(newest.offset())?;
+            let slot = self.tombstone_counted(table, record.key(), slot);
             return levels.push(record.key(), slot).map_err(index_full);
         }
         key.clear();
         key.extend_from_slice(prefix);
         versions[0].extend(key);
+        let slot = self.tombstone_counted(table, key, slot);
         levels.push(key, slot).map_err(index_full)
+    }
+
+    /// The slot of a key, marked if it is a tombstone that hides what is below. One that has nothing to hide counts as obsolete: gc drops it with its record.
+    fn tombstone_counted(&self, table: &TableShared, key: &[u8], slot: LogSlot) -> LogSlot {
+        if slot.tag() != Tag::Tombstone {
+            return slot;
+        }
+        let hides = self.runs.may_hold(table.id.load(Ordering::Relaxed), key);
+        let slot = slot.with_hides_below(hides);
+        if is_droppable_tombstone(*slot) {
+            self.log.add_obsolete(slot.offset(), slot.bytes());
+        }
+        slot
     }
 }
 
-/// The places of a delta chain's records, from the newest, which `chain` holds, down to the row; returns when the row
-/// expires, by the newest record that says so.
-pub(super) fn chain_below(log: LogView<'_>, chain: &mut SmallVec<[u64; 8]>) -> Result<Option<u64>> {
+/// The places of a delta chain's records, from the newest, which `chain` holds, down to the row, or to the delta under which the log has nothing.
+pub(super) fn chain_below(log: LogView<'_>, chain: &mut SmallVec<[u64; 8]>) -> Result<ChainFound> {
     let mut record = log.record(chain[0])?;
     let mut word = record.expires_at_ms();
-    while record.kind() == RecordKind::Delta {
+    while !record.ends_version() {
         let Some(previous) = record.previous().filter(|_| chain.len() <= Slot::DEPTH_MAX as usize) else {
             return Err(broken_chain(&record));
         };
@@ -527,11 +547,21 @@ pub(super) fn chain_below(log: LogView<'_>, chain: &mut SmallVec<[u64; 8]>) -> R
         word = word.or(below.expires_at_ms());
         record = below;
     }
-    if record.kind() == RecordKind::Row {
-        Ok(word.filter(|&at_ms| at_ms != 0))
-    } else {
-        Err(broken_chain(&record))
+    match record.kind() {
+        RecordKind::Row => {
+            Ok(ChainFound { expires_at_ms: word.filter(|&at_ms| at_ms != 0), is_blind: false })
+        }
+        RecordKind::Delta => Ok(ChainFound { expires_at_ms: None, is_blind: true }),
+        RecordKind::Tombstone | RecordKind::Batch => Err(broken_chain(&record)),
     }
+}
+
+/// What the records of a chain come to.
+pub(super) struct ChainFound {
+    /// When the row expires, by the newest record that says so.
+    pub(super) expires_at_ms: Option<u64>,
+    /// It ends in a delta whose row is not in the log.
+    pub(super) is_blind: bool,
 }
 
 /// Where a walk ended, if the records after it may be missing.
@@ -570,6 +600,7 @@ impl Walked {
 pub(super) fn slot_of(record: &Record<'_>) -> LogSlot {
     let tag = match record.kind() {
         RecordKind::Row | RecordKind::Batch => Tag::Row,
+        RecordKind::Delta if record.ends_version() => Tag::Blind,
         RecordKind::Delta => Tag::Delta,
         RecordKind::Tombstone => Tag::Tombstone,
     };
@@ -597,10 +628,11 @@ fn sample_prefixes(log: &Log, segments: &[u32]) -> Result<Prefixes> {
     Ok(prefixes)
 }
 
-/// Newest sequence first; of a relocated row and what it was merged from, the row.
+/// Newest sequence first; of a relocated row and what it was merged from, the row; and of a relocated delta and those that it was folded from, it: what
+/// is below them may be freed by now.
 fn newest_first(a: &ReplayEntry, b: &ReplayEntry) -> std::cmp::Ordering {
-    let is_row = |n: &ReplayEntry| n.slot.tag() == Tag::Row;
-    b.sequence.cmp(&a.sequence).then(is_row(b).cmp(&is_row(a)))
+    let rank = |n: &ReplayEntry| (n.slot.tag() == Tag::Row, n.slot.depth());
+    b.sequence.cmp(&a.sequence).then_with(|| rank(b).cmp(&rank(a)))
 }
 
 /// Orders by key as far as the entry has it, then newest first. Long keys that look alike are put in order by

@@ -49,7 +49,7 @@ mod borrows {
     fn a_row_beyond_its_view(engine: &Engine, table: &TableShared) -> Result<()> {
         let view = engine.read_view();
         let (slot, schema) = view.locate(table, b"key");
-        let row = view.row_at(&schema, slot)?;
+        let row = view.row_at((table, b"key"), &schema, slot)?;
         drop(view); //~ E0505
         drop(row);
         Ok(())
@@ -57,7 +57,7 @@ mod borrows {
 
     fn a_row_beyond_its_schema(view: &ReadView<'_>, table: &TableShared) -> Result<()> {
         let (slot, schema) = view.locate(table, b"key");
-        let row = view.row_at(&schema, slot)?;
+        let row = view.row_at((table, b"key"), &schema, slot)?;
         drop(schema); //~ E0505
         drop(row);
         Ok(())

@@ -146,7 +146,7 @@ impl Repair<'_> {
             for (key, slot) in batch.iter() {
                 self.seen += 1;
                 let read = view
-                    .row_at(&schema, Some(slot))
+                    .row_at((shared, key), &schema, Some(slot))
                     .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
                 match read {
                     Ok(None) => {}

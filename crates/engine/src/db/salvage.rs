@@ -128,14 +128,22 @@ impl Salvage {
                 continue;
             }
             let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.slot.offset()]);
-            if newest.slot.tag() == Tag::Delta
-                && let Err(error) = chain_below(log.pin().view(), &mut chain)
-            {
-                self.lost.extend(lost_row(catalog, id, &newest.key, || error.to_string()));
-                continue;
+            let mut is_blind = newest.slot.tag() == Tag::Blind;
+            if newest.slot.tag() == Tag::Delta {
+                match chain_below(log.pin().view(), &mut chain) {
+                    Ok(found) => is_blind = found.is_blind,
+                    Err(error) => {
+                        self.lost.extend(lost_row(catalog, id, &newest.key, || error.to_string()));
+                        continue;
+                    }
+                }
             }
             let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
-            let slot = newest.slot.with_depth((chain.len() - 1) as u8).with_expires(expires);
+            let slot = match is_blind {
+                true => newest.slot.blind().with_depth(chain.len() as u8),
+                false => newest.slot.with_depth((chain.len() - 1) as u8),
+            };
+            let slot = slot.with_expires(expires);
             levels.push(&newest.key, slot).map_err(index_full)?;
         }
         table.levels.build(levels).map_err(index_full)

@@ -12,7 +12,6 @@ use std::ops::Bound;
 use hedgerow_row::key::{KeyRange, prefix_end};
 
 use super::at_hand::check_all_at_hand;
-use super::chain::version_before;
 use super::counters::Count;
 use super::disk_waits::has_waited_lately;
 use super::read::RowRef;
@@ -232,14 +231,8 @@ impl Scan {
             {
                 engine.log.prefetch_record(below.offset(), below.bytes());
             }
-            let version = match before {
-                None => Some(slot),
-                Some(sequence) => {
-                    version_before(view.log(), engine.cache.log_slot(slot, view.guard()), sequence)?
-                        .map(Slot::from)
-                }
-            };
-            let Some(row) = view.row_at(&schema, version)? else { continue };
+            let entry = (&**shared, state.batch.key(i));
+            let Some(row) = view.row_at_or_before(entry, &schema, Some(slot), before)? else { continue };
             engine.enqueue_chain(shared, &row);
             *limit -= 1;
             if !visit(state.batch.key(i), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {

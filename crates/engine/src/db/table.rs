@@ -348,7 +348,8 @@ impl Table {
             match self.shared.levels.sample(random, view.guard(), &mut key) {
                 Some(slot) if slot.expires() => {
                     let schema = self.shared.schema.load();
-                    return Ok(view.row_at(&schema, Some(slot))?.map(|_| key));
+                    let row = view.row_at((&self.shared, &key), &schema, Some(slot))?;
+                    return Ok(row.is_some().then_some(key));
                 }
                 slot if is_row(slot) => return Ok(Some(key)),
                 _ => {}

@@ -132,7 +132,7 @@ fn chain_over<'l>(log: LogView<'l>, row: &Record<'_>, mut slot: Option<LogSlot>)
         last = record.sequence();
         if record.kind() != RecordKind::Tombstone {
             let chain = Chain::of(log, version).ok()?;
-            if chain.base_row().ok()?.offset() == row.offset() {
+            if chain.row_in_log().ok()?.is_some_and(|base| base.offset() == row.offset()) {
                 return Some(chain);
             }
         }

@@ -26,19 +26,23 @@ use hedgerow_row::schema::plan::{DeltaPlan, FieldExpiries, PlanError, RowPlan};
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
-use super::append::{Draft, EMPTY_DELTA, IndexEntry, Published, Seal, delta_draft, delta_expiry};
+use super::append::{
+    Draft, EMPTY_DELTA, IndexEntry, Published, Seal, blind_draft, delta_draft, delta_expiry,
+};
 use super::at_hand::{check_at_hand, may_lack};
 use super::chain::Chain;
 use super::counters::Count;
 use super::deleted::{is_droppable_tombstone, is_row};
 use super::engine::{Engine, TableShared};
-use super::read::{Bodies, RowRef};
+use super::read::{Bodies, RowRef, folded};
 use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{LogView, NoSpace, check_fits};
 use crate::space::{Claim, NoRoom};
+use crate::sst::SstKey;
+use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 
 /// How long one wait for space takes at most.
@@ -81,7 +85,7 @@ impl SpaceWaits {
 }
 
 /// A delta with a body no longer than this goes over other deltas without a look at what they lie over.
-const UNSEEN_BYTES: usize = 64 << 10;
+pub(super) const UNSEEN_BYTES: usize = 64 << 10;
 /// What all deltas of a chain come to that were written so.
 const UNSEEN_BYTES_MAX: usize = Slot::DEPTH_MAX as usize * UNSEEN_BYTES;
 
@@ -173,6 +177,8 @@ impl Engine {
     ) -> Result<WriteOutcome> {
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
+        // While the appender is locked the table is neither cleared nor loaded.
+        let hides_below = draft.kind == RecordKind::Tombstone && self.may_be_below(table, key);
         let bytes = spec.record_bytes();
         let over = |no_space| self.claim_over(table, key, no_space);
         let reservation = match appender.reserve_or(&self.log, draft.segment(), bytes, draft.claim(), over) {
@@ -186,6 +192,7 @@ impl Engine {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();
                 let slot = draft.slot(offset, bytes, old);
+                let slot = if hides_below { slot.with_hides_below(true) } else { slot };
                 let seal = Seal { sequence, previous: old.map(RecordRef::from) };
                 (Published { slot, seal }, (old, sequence))
             })
@@ -203,10 +210,16 @@ impl Engine {
         draft.record_expiry(&self.log, offset);
         table.expiry.replaced(old, draft.expires_over(old));
         drop(appender);
-        self.count_replaced(draft.kind, old, guard.view());
+        self.count_replaced(draft, old, guard.view());
         drop(guard);
         self.cache.record_write(&table.traffic);
         Ok(WriteOutcome::Published(VisibleWrite { replaced: old, sequence, bytes }))
+    }
+
+    /// Whether sorted tables may have the key. With an appender locked.
+    #[inline]
+    pub(super) fn may_be_below(&self, table: &TableShared, key: &[u8]) -> bool {
+        table.below() && self.runs.may_hold(table.id.load(Ordering::Acquire), key)
     }
 
     /// What a write that was refused may claim, if it goes over a row: then it takes what it replaces with it, and may have of what is
@@ -238,23 +251,25 @@ impl Engine {
 
     /// Counts what a published record took the place of as obsolete; under a delta, a row that has deltas from now on.
     #[inline]
-    pub(super) fn count_replaced(&self, kind: RecordKind, old: Option<LogSlot>, log: LogView<'_>) {
-        let Some(old) = old else { return };
-        if kind != RecordKind::Delta && !is_droppable_tombstone(*old) {
+    pub(super) fn count_replaced(&self, draft: &Draft, old: Option<LogSlot>, log: LogView<'_>) {
+        let (Some(old), goes_over) = (old, draft.goes_over()) else { return };
+        if goes_over {
+            if old.tag() != Tag::Blind && old.depth() == 0 {
+                self.log.chain_begun(old.offset());
+            }
+        } else if !is_droppable_tombstone(*old) {
             self.count_obsolete(old, log);
-        } else if kind == RecordKind::Delta && old.depth() == 0 {
-            self.log.chain_begun(old.offset());
         }
     }
 
     /// Counts the records of a version as obsolete. The guard that lends the log was pinned while the version was current.
     pub(super) fn count_obsolete(&self, old: LogSlot, log: LogView<'_>) {
-        if old.tag() != Tag::Delta && !old.bytes_unknown() {
+        if !matches!(old.tag(), Tag::Delta | Tag::Blind) && !old.bytes_unknown() {
             return self.log.add_obsolete(old.offset(), old.bytes());
         }
         // A chain: the lengths are in its records. One that does not parse is reported by whoever reads it.
         let Ok(chain) = Chain::of(log, old) else { return };
-        let Ok(records) = chain.records() else { return };
+        let Ok(records) = chain.in_log() else { return };
         for record in records {
             self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
         }
@@ -264,7 +279,7 @@ impl Engine {
     /// Records that a chain was replaced as a whole.
     pub(crate) fn chain_ended(&self, chain: &Chain<'_>) {
         if chain.depth() > 0
-            && let Ok(row) = chain.base_row()
+            && let Ok(Some(row)) = chain.row_in_log()
         {
             self.log.chain_ended(row.offset());
         }
@@ -373,7 +388,7 @@ impl Engine {
     fn check_replaced_at_hand(&self, table: &TableShared, key: &[u8]) -> Result<()> {
         let guard = self.log.pin();
         let found = table.levels.locate_version(key, &guard).map(|slot| self.cache.log_slot(slot, &guard));
-        match found.filter(|slot| slot.tag() == Tag::Delta) {
+        match found.filter(|slot| matches!(slot.tag(), Tag::Delta | Tag::Blind)) {
             Some(slot) => check_at_hand(guard.view(), &self.disk_waits, *slot),
             None => Ok(()),
         }
@@ -420,6 +435,9 @@ impl Engine {
             }
             return Ok(true);
         }
+        if table.below() && !only_existing && self.update_blind(table, key, fields)? {
+            return Ok(true);
+        }
         self.with_row(table, key, |at| match at.row {
             None if only_existing => Ok(Step::Done(false)),
             row => Ok(self.apply(at, Edit::Update(fields, None))?.then(row.is_some())),
@@ -432,17 +450,63 @@ impl Engine {
         // The guard goes at once: a write that waits for space must hold none.
         let slot = table.levels.locate(key, &self.epoch.pin());
         match slot {
-            Some(slot) if slot.expires() => self.with_row(table, key, |at| {
-                if !is_row(at.slot) {
-                    return Ok(Step::Done(false));
-                }
-                Ok(self.apply(at, Edit::<&str>::Delete)?.then(at.row.is_some()))
-            }),
+            Some(slot) if slot.expires() => self.delete_seen(table, key),
             slot if is_row(slot) => {
-                Ok(self.write(table, key, &Draft::tombstone(), |_| (), is_row)?.is_some())
+                let deleted = self.write(table, key, &Draft::tombstone(), |_| (), is_row)?.is_some();
+                // What took its place may be below.
+                if deleted || !table.below() { Ok(deleted) } else { self.delete_seen(table, key) }
             }
+            None if table.below() => self.delete_seen(table, key),
             _ => Ok(false),
         }
+    }
+}
+
+impl Engine {
+    /// Removes a row that has to be looked at: it may have expired, or only be there in sorted tables.
+    fn delete_seen(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
+        self.with_row(table, key, |at| {
+            if !is_row(at.slot) && at.row.is_none() {
+                return Ok(Step::Done(false));
+            }
+            Ok(self.apply(at, Edit::<&str>::Delete)?.then(at.row.is_some()))
+        })
+    }
+
+    /// Whether a delta with a body of `bytes` may go over whatever sorted tables have of a key of which the index has nothing. They may have something: else it
+    /// is no delta, but a row.
+    pub(super) fn takes_blind_delta(&self, (table, key): (&TableShared, &[u8]), bytes: usize) -> bool {
+        if !table.below() || bytes > UNSEEN_BYTES {
+            return false;
+        }
+        let (id, runs) = (table.id.load(Ordering::Acquire), self.runs.current());
+        !runs.must_see_rows_of(id) && runs.may_hold(&SstKey::new(id, key))
+    }
+
+    /// Writes some fields over whatever sorted tables have of a key of which the index has nothing, without a look at that; false if it must be looked at.
+    /// A row that expires is no base of a delta: its expiry would take away what was written after it.
+    #[cold]
+    fn update_blind<F: FieldName>(
+        &self,
+        table: &TableShared,
+        key: &[u8],
+        fields: &[(F, Value<'_>)],
+    ) -> Result<bool> {
+        self.planned(table, |schema| {
+            let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(None))?;
+            let (id, generation) = (table.id.load(Ordering::Acquire), self.runs.generation());
+            if !self.takes_blind_delta((table, key), plan.body_bytes()) {
+                return Ok(false);
+            }
+            let draft = blind_draft(schema, plan.body_bytes());
+            // What was asked of the runs holds as long as they answer the same.
+            let holds = |old: Option<LogSlot>| {
+                old.is_none()
+                    && table.id.load(Ordering::Acquire) == id
+                    && self.runs.generation() == generation
+            };
+            Ok(self.write(table, key, &draft, |body| plan.encode(body), holds)?.is_some())
+        })
     }
 }
 
@@ -456,6 +520,8 @@ pub(super) struct At<'r, 's> {
     pub(super) slot: Option<LogSlot>,
     /// The row, unless it is absent or has expired.
     pub(super) row: Option<&'r RowRef<'s>>,
+    /// Of the runs that were looked into, if some may have the row.
+    generation: Option<u64>,
 }
 
 /// A change to a row that was looked at.
@@ -504,13 +570,16 @@ impl Engine {
         let mut waits = SpaceWaits::default();
         loop {
             let step = self.planned(table, |_| {
+                let generation = self.generation_below(table);
                 let view = self.read_view();
                 let found = table.levels.locate_version(key, view.guard());
                 // Loaded after the slot: the schema of every record it leads to is known by then.
                 let schema = table.schema.load();
-                let row = view.row_at(&schema, found)?;
+                let row = view.row_at((table, key), &schema, found)?;
                 let slot = found.map(|slot| self.cache.log_slot(slot, view.guard()));
-                decide(At { table, key, schema: &schema, slot, row: row.as_ref() })
+                // What is below may know a younger one.
+                let schema = row.as_ref().map_or(&*schema, RowRef::table_schema);
+                decide(At { table, key, schema, slot, row: row.as_ref(), generation })
             })?;
             match step {
                 Step::Done(result) => return Ok(result),
@@ -522,13 +591,25 @@ impl Engine {
         }
     }
 
+    /// What a look at a row of the table rests on besides its slot.
+    #[inline]
+    fn generation_below(&self, table: &TableShared) -> Option<u64> {
+        table.below().then(|| self.runs.generation())
+    }
+
+    /// Whether the row is still as it was found, if its slot is `now`. Of one that is below the slot does not tell: it may have been written, and moved there.
+    #[inline]
+    fn is_same(&self, at: At<'_, '_>, now: Option<LogSlot>) -> bool {
+        now == at.slot && self.generation_below(at.table) == at.generation
+    }
+
     /// Writes `edit` if the row is still as it was found. What is published is to be finished without the view.
     pub(super) fn apply<F: FieldName>(
         &self,
         at: At<'_, '_>,
         edit: Edit<'_, F>,
     ) -> Result<WriteOutcome, PlanError> {
-        let same = |now: Option<LogSlot>| now == at.slot;
+        let same = |now: Option<LogSlot>| self.is_same(at, now);
         let (table, key, schema) = (at.table, at.key, at.schema);
         match (edit, at.row) {
             (Edit::Delete, _) => Ok(self.try_publish(table, key, &Draft::tombstone(), |_| (), same)?),
@@ -563,9 +644,14 @@ impl Engine {
         &self,
         slot: Option<LogSlot>,
         row: Option<&RowRef<'_>>,
+        expiry: RowExpiry,
         bytes: usize,
     ) -> Result<bool> {
         let (Some(slot), Some(row)) = (slot, row) else { return Ok(false) };
+        if slot.tag() == Tag::Blind && expiry != RowExpiry::Keep {
+            // Only a whole row says for whoever merges what is below whether that has expired.
+            return Ok(false);
+        }
         // The slot's depth, not the row's: a cached row is whole, but the delta goes over what is in the log.
         if slot.depth() >= self.options.delta_chain_max {
             return Ok(false);
@@ -575,6 +661,12 @@ impl Engine {
         }
         let there: usize = row.chain().records()?.map(Record::body_len).sum();
         Ok(there + bytes + UNSEEN_BYTES_MAX <= limits::ROW_BYTES_MAX)
+    }
+
+    /// Whether one more delta over `slot` is folded with those that are there: the chain is full, and its row is not in the log.
+    #[inline]
+    pub(super) fn folds(&self, slot: LogSlot, expiry: RowExpiry) -> bool {
+        slot.tag() == Tag::Blind && expiry == RowExpiry::Keep && slot.depth() >= self.options.delta_chain_max
     }
 
     /// Writes a delta over a row; or, where no delta can be, the whole row that results. `fill` writes the delta's body, of so many
@@ -587,17 +679,26 @@ impl Engine {
         bytes: usize,
         fill: &dyn Fn(&mut [u8]),
     ) -> Result<WriteOutcome, PlanError> {
-        let same = |now: Option<LogSlot>| now == at.slot;
-        if self.takes_delta(at.slot, row, bytes)? {
-            let draft = delta_draft(at.schema, delta_expiry(expiry), bytes);
+        let (schema, same) = (at.schema, |now: Option<LogSlot>| self.is_same(at, now));
+        if self.takes_delta(at.slot, row, expiry, bytes)? {
+            let draft = delta_draft(schema, delta_expiry(expiry), bytes);
             return Ok(self.try_publish(at.table, at.key, &draft, fill, same)?);
         }
         let mut newest = SmallVec::<[u8; 512]>::from_elem(0, bytes);
         fill(&mut newest);
-        let bodies = Bodies::new(at.schema, row.map(RowRef::chain), Some(&newest))?;
-        let changed = bodies.merge(at.schema, self.clock.now_ms())?;
+        if let (Some(slot), Some(row)) = (at.slot, row)
+            && self.folds(slot, expiry)
+        {
+            let fold = folded(schema, row.chain(), Some(&newest), self.clock.now_ms())?;
+            if fold.body_bytes() <= UNSEEN_BYTES {
+                let draft = blind_draft(schema, fold.body_bytes());
+                return Ok(self.try_publish(at.table, at.key, &draft, |body| fold.encode(body), same)?);
+            }
+        }
+        let bodies = Bodies::new(schema, row.map(RowRef::chain), Some(&newest))?;
+        let changed = bodies.merge(schema, self.clock.now_ms())?;
         let old = row.map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
-        let draft = self.changed_row_draft(at.schema, &changed, old, expiry)?;
+        let draft = self.changed_row_draft(schema, &changed, old, expiry)?;
         Ok(self.try_publish(at.table, at.key, &draft, |body| changed.encode(body), same)?)
     }
 
@@ -625,7 +726,7 @@ mod tests {
     use super::*;
     use crate::db::Db;
     use crate::db::fixture::options;
-    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::sync::atomic::AtomicBool;
     use crate::{Change, Durability, Expiry, Options, Schema, Table, Type, row};
 
     type Write = fn(&Table) -> Result<()>;

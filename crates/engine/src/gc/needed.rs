@@ -63,7 +63,7 @@ fn walk(log: LogView<'_>, now: LogSlot, record: &Record<'_>, oldest: u64) -> Res
 
 /// Whether the way of the snapshot of `oldest` ends at a version: deltas that it sees need what is below them.
 fn is_row_seen(version: &Record<'_>, oldest: u64) -> bool {
-    version.sequence() <= oldest && version.kind() != RecordKind::Delta
+    version.sequence() <= oldest && version.ends_version()
 }
 
 /// The sequence of the row that the snapshot of `oldest` sees: no older version is on its way. 0 if that is too far down.

@@ -1,8 +1,8 @@
 //! The index of a table: its rows in one tree, and apart from them, in another, the keys that were deleted.
 //!
 //! Owns: which tree a key's slot is in. Promises: a key whose slot is stored is found at every moment, by writers and by
-//! gc; a scan of [`RowIndex::rows`] comes by no tombstone, but for those that a snapshot may look under. Must
-//! not know: records, snapshots.
+//! gc; a scan of [`RowIndex::rows`] comes by no tombstone, but for those that a snapshot may look under, and those that hide what is below: who finds nothing
+//! among the rows may look there. Must not know: records, snapshots.
 //!
 //! A tombstone must be known for as long as an older record of its key is in the log, which is until that is collected:
 //! in a queue, for as many keys as were taken off its head since. Among the rows they would lie where every scan from the
@@ -24,13 +24,15 @@ pub(crate) struct RowIndex {
     tombstones: Index,
     /// Tombstones among the rows.
     mixed: AtomicU64,
+    /// Those of them that hide what is below.
+    hiding: AtomicU64,
 }
 
 impl RowIndex {
     /// An empty index.
     pub(crate) fn new(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> RowIndex {
         let index = || Index::new(Arc::clone(arena), Arc::clone(epoch));
-        RowIndex { rows: index(), tombstones: index(), mixed: AtomicU64::new(0) }
+        RowIndex { rows: index(), tombstones: index(), mixed: AtomicU64::new(0), hiding: AtomicU64::new(0) }
     }
 
     /// The rows in key order; and such tombstones as a snapshot may look under. To read, and to put a row's slot in the place
@@ -53,6 +55,11 @@ impl RowIndex {
     /// Tombstones among the rows.
     pub(crate) fn mixed(&self) -> u64 {
         self.mixed.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that hide what is below.
+    pub(crate) fn hiding(&self) -> u64 {
+        self.hiding.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory.
@@ -125,7 +132,7 @@ impl RowIndex {
             let decision = match (decision, buried) {
                 (Decision::Keep, _) => decision,
                 (_, Some(old)) => self.decided_apart(key, guard, old, decision),
-                (Decision::Store(slot), None) if now.is_some() && is_tombstone(slot) && apart() => {
+                (Decision::Store(slot), None) if now.is_some() && goes_apart(slot) && apart() => {
                     self.bury(key, guard, slot)
                 }
                 _ => decision,
@@ -137,7 +144,7 @@ impl RowIndex {
 
     /// Does to the tombstone `old`, which is kept apart, what was decided; returns what is left to do to the rows.
     fn decided_apart(&self, key: &[u8], guard: &Guard<'_>, old: Slot, decision: Decision) -> Decision {
-        let stays = matches!(decision, Decision::Store(slot) if is_tombstone(slot));
+        let stays = matches!(decision, Decision::Store(slot) if goes_apart(slot));
         let apart = if stays { decision } else { Decision::Remove };
         // No memory is needed to change what is there. What is not there any more was cleared meanwhile.
         let _ = self.tombstones.upsert(key, guard, |now| match now == Some(old) {
@@ -156,6 +163,7 @@ impl RowIndex {
     }
 
     fn count_mixed(&self, old: Option<Slot>, decision: Decision) {
+        self.count_hiding(old, decision);
         let was = old.is_some_and(is_tombstone);
         match decision {
             Decision::Store(new) if !was && is_tombstone(new) => {
@@ -171,11 +179,27 @@ impl RowIndex {
         }
     }
 
-    /// Puts the contents of two trees in the place of these, as [`Index::replace_with`]. No tombstone is among `rows`.
-    pub(crate) fn replace_with(&self, rows: Index, tombstones: Index) {
+    fn count_hiding(&self, old: Option<Slot>, decision: Decision) {
+        let was = old.is_some_and(Slot::hides_below);
+        let is = match decision {
+            Decision::Keep => was,
+            Decision::Remove => false,
+            Decision::Store(new) => new.hides_below(),
+        };
+        if is && !was {
+            self.hiding.fetch_add(1, Ordering::Relaxed);
+        } else if was && !is {
+            self.hiding.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts the contents of two trees in the place of these, as [`Index::replace_with`]. So many tombstones are among `rows`, all of which hide
+    /// what is below.
+    pub(crate) fn replace_with(&self, (rows, hiding): (Index, u64), tombstones: Index) {
         self.rows.replace_with(rows);
         self.tombstones.replace_with(tombstones);
-        self.mixed.store(0, Ordering::Relaxed);
+        self.mixed.store(hiding, Ordering::Relaxed);
+        self.hiding.store(hiding, Ordering::Relaxed);
     }
 
     /// Drops all entries. The caller keeps out all writers that store what may change trees.
@@ -183,7 +207,13 @@ impl RowIndex {
         self.rows.clear();
         self.tombstones.clear();
         self.mixed.store(0, Ordering::Relaxed);
+        self.hiding.store(0, Ordering::Relaxed);
     }
+}
+
+/// Whether a slot is a tombstone that may be kept apart.
+fn goes_apart(slot: Slot) -> bool {
+    is_tombstone(slot) && !slot.hides_below()
 }
 
 fn is_tombstone(slot: Slot) -> bool {

@@ -10,9 +10,10 @@
 //! |  3   |  1  |   3   |     7      |     8     |                 42                   |
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
-//! - `tag`: 1 row, 2 delta, 3 tombstone, 4 cached; 0 never; 5 to 7 reserved for the lower levels.
+//! - `tag`: 1 row, 2 delta, 3 tombstone, 4 cached, 5 blind; 0 never; 6 and 7 reserved for the lower levels.
 //! - `exp`: the row has an expiry, which may have passed.
-//! - `depth`: deltas from the newest record down to its row, 0 to 7.
+//! - `depth`: deltas from the newest record down to its row, 0 to 7; of a *blind* slot all records, for the row is not in the log; of a tombstone 1 if
+//!   it hides what sorted tables may have of the key, else 0.
 //! - `size class`: bytes of the newest record, rounded up (`size_class.rs`).
 //! - `older`: the older-version count: physical records of this key still in the log beside the newest; 255 is saturated and stays.
 //! - offset: 42 bits of 8-byte units, so 32 TiB of log.
@@ -20,6 +21,8 @@
 //! A *cached* slot stands for the *log* slot of the same key, which is kept in the cache's entry (`cache.rs`): its offset
 //! is the entry's place in the cache's memory, its size class that of the entry's record; `exp`, `depth` and `older` are
 //! those of the log slot, and of the older-version count it alone is up to date.
+//!
+//! A *blind* slot leads to deltas whose row is in sorted tables, if it is anywhere: nobody looked when they were written.
 //!
 //! The word lives in DRAM only. What a record in the log says of another one, its `previous`, is a type of its own
 //! (`log/format/record_ref.rs`), made of log slots and turned back into them by `db/chain.rs`.
@@ -39,6 +42,8 @@ const TAG_AT: u32 = 61;
 const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
 /// The tag of a cached slot.
 const CACHED: u64 = 4;
+/// And of a blind one.
+const BLIND: u64 = 5;
 
 /// What the newest record of a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,6 +56,8 @@ pub enum Tag {
     Tombstone,
     /// A row whose merged copy is in the cache.
     Cached,
+    /// Changed fields on top of older deltas, and of what sorted tables have of the key.
+    Blind,
     /// A value this build gives no meaning to; never made by a constructor.
     Reserved,
 }
@@ -147,6 +154,7 @@ impl Slot {
             2 => Tag::Delta,
             3 => Tag::Tombstone,
             CACHED => Tag::Cached,
+            BLIND => Tag::Blind,
             _ => Tag::Reserved,
         }
     }
@@ -169,6 +177,20 @@ impl Slot {
     /// Deltas in the chain.
     pub fn depth(self) -> u8 {
         (self.raw() >> DEPTH_AT & 7) as u8
+    }
+
+    /// Records in the log that are the version which the slot stands for.
+    pub fn records(self) -> u8 {
+        match self.tag() {
+            Tag::Blind => self.depth(),
+            Tag::Tombstone => 1,
+            Tag::Row | Tag::Delta | Tag::Cached | Tag::Reserved => self.depth() + 1,
+        }
+    }
+
+    /// Whether it is a tombstone that hides what sorted tables may have of the key.
+    pub fn hides_below(self) -> bool {
+        self.tag() == Tag::Tombstone && self.depth() > 0
     }
 
     /// Older physical records of this key in the log; 255 is "many".
@@ -197,7 +219,7 @@ impl Slot {
     }
 
     fn with(self, at: u32, mask: u64, value: u64) -> Slot {
-        // The tag is never among the fields changed, so the word stays non-zero.
+        // The tag is never made 0, so the word stays non-zero.
         Slot(NonZeroU64::new(self.raw() & !(mask << at) | value << at).expect("the tag is not zero"))
     }
 }
@@ -209,6 +231,7 @@ impl LogSlot {
         let tag: u64 = match tag {
             Tag::Row => 1,
             Tag::Delta => 2,
+            Tag::Blind => BLIND,
             Tag::Tombstone | Tag::Cached | Tag::Reserved => 3,
         };
         let word = tag << TAG_AT | u64::from(class_of(bytes)) << CLASS_AT | (offset >> 3 & ADDR_MASK);
@@ -227,6 +250,12 @@ impl LogSlot {
         LogSlot(self.0.with(0, ADDR_MASK, offset >> 3 & ADDR_MASK))
     }
 
+    /// As of a version whose row is not in the log, all else kept.
+    #[must_use]
+    pub fn blind(self) -> LogSlot {
+        LogSlot(self.0.with(TAG_AT, 7, BLIND))
+    }
+
     /// With the expiry bit set to `expires`.
     #[must_use]
     pub fn with_expires(self, expires: bool) -> LogSlot {
@@ -238,6 +267,13 @@ impl LogSlot {
     pub fn with_depth(self, depth: u8) -> LogSlot {
         debug_assert!(depth <= Slot::DEPTH_MAX, "depth {depth} in a slot");
         LogSlot(self.0.with(DEPTH_AT, 7, u64::from(depth.min(Slot::DEPTH_MAX))))
+    }
+
+    /// With the mark of a tombstone that hides what is below.
+    #[must_use]
+    pub fn with_hides_below(self, hides: bool) -> LogSlot {
+        debug_assert!(self.tag() == Tag::Tombstone, "{self:?} hides nothing");
+        self.with_depth(u8::from(hides))
     }
 
     /// With so many older records.

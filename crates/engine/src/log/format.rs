@@ -32,9 +32,9 @@
 //!   partial read verifies the header and the blocks it touches.
 //! * `sequence` orders the versions of all keys of a store. Records of one batch share one.
 //! * `previous` refers to what this record replaced when it was written, the version under it (`format/record_ref.rs`); 0 is nothing
-//!   in the log. A delta without it would be meaningless; in a row it serves snapshots.
-//! * Flag 32 is reserved: a delta whose base is below the log, in a lower level, where its `previous` does not lead. No build
-//!   writes it, and a whole record with it, or with any other flag not known here, is refused by name.
+//!   in the log. In a delta it is what that goes over; in a row it serves snapshots.
+//! * Flag 32, of deltas: what it goes over is not in the log but in sorted tables, if it is anywhere; its `previous`, as a row's, serves
+//!   snapshots. A whole record with a flag not known here is refused by name.
 //! * `table` 0 is no table's. A row of it changes the catalog: its key is one zero byte, its body is described in
 //!   `manifest/catalog.rs`. It takes its sequence as every write does, so the log is cut before it or after it.
 //! * Kind `BATCH` frames a batch: its body is one u32, the number of bytes of the records that follow and belong to it.
@@ -74,11 +74,11 @@ pub(crate) const FLAG_BATCHED: u8 = 8;
 
 /// A row whose fixed fields may be merged in place.
 pub(crate) const FLAG_MERGEABLE: u8 = 16;
-/// Reserved for a delta whose base is below the log.
-const FLAG_BASE_BELOW: u8 = 32;
+/// A delta whose base is below the log.
+pub(crate) const FLAG_BASE_BELOW: u8 = 32;
 /// What this build knows. A record with another flag was written by one that gives it a meaning.
-const FLAGS_KNOWN: u8 = FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE;
-const _: () = assert!(FLAGS_KNOWN & FLAG_BASE_BELOW == 0, "a flag that is reserved");
+const FLAGS_KNOWN: u8 =
+    FLAG_EXPIRES | FLAG_FIELD_EXPIRY | FLAG_RELOCATED | FLAG_BATCHED | FLAG_MERGEABLE | FLAG_BASE_BELOW;
 
 /// Set in a record's offset: it is a copy in the cache, and the rest is its place there.
 pub(crate) const CACHED_OFFSET: u64 = 1 << 63;
@@ -408,12 +408,10 @@ impl NotARecord {
     #[cold]
     pub(crate) fn error(self, offset: u64) -> Error {
         let NotARecord::Flags(flags) = self else { return super::not_a_record(offset) };
-        let meant =
-            if flags & FLAG_BASE_BELOW != 0 { " (32: its base is in a level below the log)" } else { "" };
         Error::new(
             ErrorKind::Version,
             format!(
-                "the record at byte {offset} of the fast tier has flags {flags}{meant}, which this build does not know"
+                "the record at byte {offset} of the fast tier has flags {flags}, which this build does not know"
             ),
         )
     }
@@ -482,6 +480,11 @@ impl<'a> Record<'a> {
 
     pub(crate) fn kind(&self) -> RecordKind {
         self.kind
+    }
+
+    /// Whether no older record of the log belongs to its version: what it replaced serves snapshots alone.
+    pub(crate) fn ends_version(&self) -> bool {
+        self.kind != RecordKind::Delta || self.flags() & FLAG_BASE_BELOW != 0
     }
 
     /// Whole, but not to be replayed.

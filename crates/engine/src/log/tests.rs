@@ -150,7 +150,7 @@ fn nothing_that_was_sealed_is_cleared() {
 fn with_unknown() -> (Log, u64) {
     let log = open(&Clock::manual(1_000_000));
     let torn = append(&log, 0);
-    let unknown = append(&log, 32);
+    let unknown = append(&log, 64);
     log.tier.write(torn.start + 60, 8, |bytes| bytes.fill(0xEE));
     (log, unknown.start)
 }
@@ -164,15 +164,15 @@ fn a_record_that_is_not_known_is_told_behind_a_torn_one() {
     assert!(walk.next_record().unwrap().is_none(), "the first is torn");
     let error = walk.end().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Version);
-    assert!(error.message().contains(&format!("at byte {at} of the fast tier has flags 32")), "{error}");
+    assert!(error.message().contains(&format!("at byte {at} of the fast tier has flags 64")), "{error}");
 }
 
 /// They are one gap, however many they are, and not looked into for what they might have been.
 #[test]
 fn what_a_newer_build_wrote_is_told_once() {
     let log = open(&Clock::manual(1_000_000));
-    let first = append(&log, 32);
-    let others: Vec<_> = (0..2_000).map(|_| append(&log, 32)).collect();
+    let first = append(&log, 64);
+    let others: Vec<_> = (0..2_000).map(|_| append(&log, 64)).collect();
     let (extent, ..) = log.segments()[0];
     let salvaged = log.salvage_segment(extent, false).unwrap();
     let told: Vec<_> = salvaged.gaps.iter().filter(|gap| gap.unknown.is_some()).collect();
@@ -193,7 +193,7 @@ fn what_is_not_known_of_a_damaged_log_is_told_as_that() {
         let told: Vec<_> = errors.iter().filter(|error| error.kind() == ErrorKind::Version).collect();
         assert_eq!(told.len(), 1, "{errors:?}");
         assert!(
-            told[0].message().contains(&format!("byte {at} of the fast tier has flags 32")),
+            told[0].message().contains(&format!("byte {at} of the fast tier has flags 64")),
             "{}",
             told[0]
         );

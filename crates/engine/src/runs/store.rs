@@ -17,7 +17,7 @@ use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
 use crate::manifest::version::{FileRange, SstChange, SstVersion};
-use crate::sst::{BlockCache, Sst, SstId, SstOptions, SstWriter, store_in_header};
+use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, store_in_header};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Error, ErrorKind, Options, Result};
@@ -277,6 +277,17 @@ impl Runs {
     #[inline]
     pub(crate) fn current(&self) -> Guard<Arc<OpenRuns>> {
         self.current.load()
+    }
+
+    /// A number that rises with each change that may change an answer: who looked while it was the same has looked at what counts.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.current().generation()
+    }
+
+    /// Whether any file may hold the key of a table.
+    pub(crate) fn may_hold(&self, table: u32, key: &[u8]) -> bool {
+        self.current().may_hold(&SstKey::new(table, key))
     }
 
     /// Whether what the root names was opened, and nothing counts.

@@ -55,6 +55,14 @@ pub struct FieldRead<'a> {
 impl<'a> FieldRead<'a> {
     const ABSENT: FieldRead<'static> = FieldRead { value: Value::Null, expires_at_ms: None };
 
+    /// What a field is in a row that deltas over none make, and that none of them names: nothing, or its default where it cannot be nothing.
+    pub fn of_no_row(schema: &'a TableSchema, position: usize) -> FieldRead<'a> {
+        match schema.fields().fields().get(position) {
+            Some(field) if !field.is_nullable() => FieldRead { value: field.default(), expires_at_ms: None },
+            _ => FieldRead::ABSENT,
+        }
+    }
+
     /// The value as of `now_ms`: `Null` once it has expired.
     #[inline]
     pub fn at(self, now_ms: u64) -> Value<'a> {

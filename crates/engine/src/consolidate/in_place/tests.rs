@@ -164,7 +164,7 @@ fn no_merge_explains_a_byte_that_changed() {
     let (slot, body) = {
         let guard = table.engine().log.pin();
         let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-        (slot, Chain::of(guard.view(), slot).unwrap().base_row().unwrap().body_offset())
+        (slot, Chain::of(guard.view(), slot).unwrap().base_row().unwrap().unwrap().body_offset())
     };
     assert_eq!(slot.depth(), 2);
     checksums.iter().for_each(|(at, checksum)| log.patch_row(*at, checksum));
@@ -234,7 +234,7 @@ fn a_snapshot_sees_what_it_saw() {
 fn body_of(table: &Table) -> u64 {
     let guard = table.engine().log.pin();
     let slot = table.shared().levels.locate_version(KEY, &guard).and_then(Slot::in_log).unwrap();
-    Chain::of(guard.view(), slot).unwrap().base_row().unwrap().body_offset()
+    Chain::of(guard.view(), slot).unwrap().base_row().unwrap().unwrap().body_offset()
 }
 
 /// A byte of `other`, which no delta names.

@@ -316,7 +316,7 @@ fn an_entry_outlives_the_guards_that_may_see_it() {
         }
         crowd(&db, &other);
         let schema = table.shared().schema.load();
-        let row = view.row_at(&schema, found).unwrap().unwrap();
+        let row = view.row_at((table.shared(), b"k"), &schema, found).unwrap().unwrap();
         assert_eq!(row.key(), b"k", "{end}: the entry was given to another row");
         assert_eq!(row.get("a").unwrap(), Value::UInt(7), "{end}");
         assert_eq!(engine.cache.log_slot(found.unwrap(), view.guard()).tag(), Tag::Row);

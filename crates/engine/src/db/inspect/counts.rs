@@ -163,14 +163,14 @@ impl CountsCheck<'_> {
         unneeded: &mut BTreeMap<u64, (u32, u64)>,
     ) -> Result<()> {
         let version = match slot.tag() {
-            Tag::Delta => Chain::of(log, slot)?.records()?.map(|r| r.offset()).collect(),
+            Tag::Delta | Tag::Blind => Chain::of(log, slot)?.in_log()?.map(|r| r.offset()).collect(),
             _ => vec![slot.offset()],
         };
         let word = check_version((table, key), log, &version)?;
         if slot.expires() != word.is_some_and(|at_ms| at_ms != 0) {
             return Err(wrong(table, key, &format!("has the expiry {word:?}, but {slot:?}")));
         }
-        if version.len() != usize::from(slot.depth()) + 1 {
+        if version.len() != usize::from(slot.records()) {
             return Err(wrong(table, key, &format!("has {} records in its chain: {slot:?}", version.len())));
         }
         let mut is_found = |place: &u64| match is_droppable_tombstone(*slot) {

@@ -42,7 +42,7 @@ fn places(table: &Table) -> (u64, u64) {
     let guard = engine.log.pin();
     let slot = table.shared().levels.locate(KEY, &guard).and_then(Slot::in_log).unwrap();
     let chain = Chain::of(guard.view(), slot).unwrap();
-    let row = chain.base_row().unwrap();
+    let row = chain.base_row().unwrap().unwrap();
     (row.offset(), row.offset() + (row.record_bytes() - row.body_len()) as u64)
 }
 

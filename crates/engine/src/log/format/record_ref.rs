@@ -11,9 +11,9 @@
 //! |  3   |  1  |   3   |     7      |     8     |                 42                   |
 //! +------+-----+-------+------------+-----------+--------------------------------------+
 //! ```
-//! - `kind`: 1 row, 2 delta, 3 tombstone: of the record referred to.
+//! - `kind`: 1 row, 2 delta, 3 tombstone, 5 a delta of a version whose row is not in the log: of the record referred to.
 //! - `exp`: the row has an expiry; written by an older version, it may have had one.
-//! - `depth`: deltas from the record referred to down to its row, 0 to 7.
+//! - `depth`: deltas from the record referred to down to its row, 0 to 7; with kind 5 records; of a tombstone 1 if it hid what was below the log.
 //! - `size class`: bytes of the record referred to, rounded up (`size_class.rs`).
 //! - `older`: what the older-version count of the key was then. Nobody reads it.
 //! - offset: 42 bits of 8-byte units, so 32 TiB of log.
@@ -27,6 +27,8 @@ use crate::size_class::class_bytes;
 const OFFSET_BITS: u32 = 42;
 const CLASS_AT: u32 = 50;
 const KIND_AT: u32 = 61;
+/// The kind of a delta of a version whose row is not in the log.
+const BLIND: u64 = 5;
 const _: () = {
     assert!(CLASS_AT == OFFSET_BITS + 8, "older");
     assert!(KIND_AT == CLASS_AT + 7 + 3 + 1, "size class, depth, expiry");
@@ -69,10 +71,10 @@ impl RecordRef {
         self.word() >> CLASS_AT & 0x7f == u64::from(crate::size_class::LARGEST)
     }
 
-    /// Whether the record is a delta, and refers to another one.
+    /// Whether the record is a delta, which may refer to another one.
     #[inline]
     pub(crate) fn is_delta(self) -> bool {
-        self.word() >> KIND_AT == RecordKind::Delta as u64
+        matches!(self.word() >> KIND_AT, kind if kind == RecordKind::Delta as u64 || kind == BLIND)
     }
 }
 

@@ -1,0 +1,85 @@
+//! The lower part of a row: what sorted tables have of its key.
+//!
+//! Owns when that is looked for, and how it is held for whoever reads it: [`LowerRecords`], in a [`LowerLooks`] that a view has. Promises that a look is at what counted after
+//! the index was asked, that it costs nothing before somebody needs its answer, and that what it found stays where it is for as long as the view. Must not know slots, nor what a
+//! record's body says.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+
+use hedgerow_row::schema::table::TableSchema;
+
+use crate::Result;
+use crate::runs::{FoundVersions, OpenRuns};
+use crate::sst::SstKey;
+
+/// What sorted tables have of one key, looked up when it is asked for.
+#[derive(Debug)]
+pub(crate) struct LowerRecords {
+    runs: Arc<OpenRuns>,
+    table: u32,
+    key: SstKey,
+    /// What is younger was not there yet.
+    upto: u64,
+    found: OnceCell<FoundVersions>,
+    /// Loaded after the runs: it knows the version of every record in them.
+    schema: Arc<TableSchema>,
+}
+
+impl LowerRecords {
+    /// A look into `runs`, as of the sequence `upto`. `schema` was loaded after them.
+    pub(crate) fn new(
+        runs: Arc<OpenRuns>,
+        (table, key): (u32, &[u8]),
+        upto: u64,
+        schema: Arc<TableSchema>,
+    ) -> LowerRecords {
+        LowerRecords { runs, table, key: SstKey::new(table, key), upto, found: OnceCell::new(), schema }
+    }
+
+    /// What there is, read from the disk if need be.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn found(&self) -> Result<&FoundVersions> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
+        }
+        let found = self.runs.find(&self.key, self.upto)?;
+        Ok(self.found.get_or_init(|| found))
+    }
+
+    /// The number of the table that was looked for.
+    pub(crate) fn table(&self) -> u32 {
+        self.table
+    }
+
+    /// The table's schema.
+    pub(crate) fn schema(&self) -> &Arc<TableSchema> {
+        &self.schema
+    }
+}
+
+/// Looks that are held together, each at its place until all go.
+#[derive(Debug, Default)]
+pub(crate) struct LowerLooks {
+    len: Cell<usize>,
+    /// Of 1, 2, 4 and so on.
+    chunks: [OnceCell<Box<[OnceCell<LowerRecords>]>>; 32],
+}
+
+impl LowerLooks {
+    /// Holds one more.
+    pub(crate) fn hold(&self, look: LowerRecords) -> &LowerRecords {
+        let n = self.len.get() + 1;
+        self.len.set(n);
+        let chunk = n.ilog2() as usize;
+        let places =
+            self.chunks[chunk].get_or_init(|| (0..1usize << chunk).map(|_| OnceCell::new()).collect());
+        places[n - (1 << chunk)].get_or_init(|| look)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

@@ -1,0 +1,264 @@
+//! Rows that are partly or wholly in sorted tables: they answer as rows that are not.
+
+use hedgerow_device::{
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault, FileCall, Random, Refusal,
+};
+
+use super::*;
+use crate::Schema;
+use crate::db::fixture::options;
+use crate::index::Tag;
+use crate::{
+    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, Snapshot, Table, Type, Value, row,
+};
+
+#[test]
+fn looks_stay_where_they_are() {
+    let schema = Arc::new(TableSchema::create(&Schema::flat()).unwrap());
+    let looks = LowerLooks::default();
+    let held: Vec<&LowerRecords> = (0..100u64)
+        .map(|n| looks.hold(LowerRecords::new(Arc::default(), (1, b"k"), n, Arc::clone(&schema))))
+        .collect();
+    assert!(held.iter().map(|look| look.upto).eq(0..100));
+    assert!(held[7].found().unwrap().records().is_empty());
+}
+
+const KEYS: u64 = 60;
+
+fn schema() -> Schema {
+    Schema::new().field("n", Type::I64).nullable("text", Type::String).nullable("m", Type::I64)
+}
+
+/// Two stores that are to answer alike: one whose table was loaded, one that put the same rows.
+struct Twins {
+    sims: [CrashSim; 2],
+    dbs: [Option<Db>; 2],
+    tables: Vec<Table>,
+    snapshots: Vec<[Snapshot; 2]>,
+    clock: Clock,
+    expires: bool,
+}
+
+fn store_options() -> Options {
+    Options { durability: Durability::Process, delta_chain_max: 3, segment_bytes: 256 << 10, ..options() }
+}
+
+impl Twins {
+    fn new(seed: u64, expires: bool) -> Twins {
+        let sims = [(); 2].map(|()| CrashSim::new(CrashModel::Pages, 32 << 20));
+        let clock = Clock::manual(1_000 + seed);
+        let mut twins =
+            Twins { sims, dbs: [None, None], tables: Vec::new(), snapshots: Vec::new(), clock, expires };
+        twins.open();
+        for db in twins.dbs.iter().flatten() {
+            twins.tables.push(db.create_table("t", schema()).unwrap());
+        }
+        twins.load();
+        twins
+    }
+
+    fn open(&mut self) {
+        for (db, sim) in self.dbs.iter_mut().zip(&self.sims) {
+            let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+            *db = Some(Db::open_at(tiers, store_options(), self.clock.clone()).unwrap());
+        }
+    }
+
+    fn reopen(&mut self, kill: bool) {
+        self.snapshots.clear();
+        self.tables.clear();
+        for (db, sim) in self.dbs.iter_mut().zip(&mut self.sims) {
+            let db = db.take().unwrap();
+            if kill {
+                *sim = CrashSim::from_image(&sim.process_kill());
+                drop(db);
+            } else {
+                db.close().unwrap();
+            }
+        }
+        self.open();
+        self.tables = self.dbs.iter().flatten().map(|db| db.table("t").unwrap()).collect();
+    }
+
+    /// Every second key, some of which expire.
+    fn load(&self) {
+        let expiry = |n: u64| match self.expires && n.is_multiple_of(6) {
+            true => Expiry::at_unix_ms(self.clock.now_ms() + 50 + n),
+            false => Expiry::Never,
+        };
+        let fields = |n: u64| row! { n: n as i64, text: "from below" };
+        let rows = (0..KEYS).filter(|n| n.is_multiple_of(2));
+        let load = |loader: &mut crate::Loader<'_>| {
+            rows.clone().try_for_each(|n| loader.push_expiring(&n, &fields(n), expiry(n)))
+        };
+        self.tables[0].load(load).unwrap();
+        self.tables[1].clear().unwrap();
+        rows.for_each(|n| self.tables[1].put_expiring(&n, &fields(n), expiry(n)).unwrap());
+    }
+
+    /// Does the same to both.
+    fn both<R: PartialEq + std::fmt::Debug>(&self, what: &str, call: impl Fn(&Table) -> R) {
+        let [lower, put] = [&self.tables[0], &self.tables[1]].map(call);
+        assert_eq!(lower, put, "{what}");
+    }
+
+    fn check(&self, seed: u64) {
+        let of = |row: Option<Row>| row.map(|row| fields_of(&row));
+        for n in 0..KEYS {
+            self.both(&format!("seed {seed}: row {n}"), |table| of(table.get(&n).unwrap()));
+            self.both(&format!("seed {seed}: exists {n}"), |table| table.exists(&n).unwrap());
+        }
+        let keys: Vec<u64> = (0..KEYS).collect();
+        self.both("many", |table| table.multi_get(&keys).unwrap().into_iter().map(of).collect::<Vec<_>>());
+        for snapshots in &self.snapshots {
+            for n in 0..KEYS {
+                let [lower, put] = [0, 1].map(|i| of(snapshots[i].get(&self.tables[i], &n).unwrap()));
+                assert_eq!(lower, put, "seed {seed}: row {n} in a snapshot");
+            }
+        }
+        for db in self.dbs.iter().flatten() {
+            db.check_counts().unwrap();
+        }
+    }
+}
+
+fn fields_of(row: &Row) -> (Vec<(String, OwnedValue)>, Option<std::time::SystemTime>) {
+    (row.fields().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), row.expires_at())
+}
+
+/// One change of both stores, chosen at random.
+fn change(twins: &mut Twins, random: &mut Random, seed: u64) {
+    let n = random.below(KEYS);
+    let (v, text) = (random.below(1_000) as i64, format!("text {}", random.below(50)));
+    let at = Expiry::at_unix_ms(twins.clock.now_ms() + random.below(100));
+    let what = random.below(24);
+    let named = format!("seed {seed}: change {what} of {n}");
+    let set = |table: &Table| table.update(&n, &row! { n: v }).unwrap();
+    match what {
+        0..=3 => twins.both(&named, set),
+        4 => twins.both(&named, |table| table.update(&n, &row! { text: text.as_str() }).unwrap()),
+        5 => twins.both(&named, |table| table.update(&n, &[("m", Value::Null)]).unwrap()),
+        6 => twins.both(&named, |table| table.put(&n, &row! { n: v, text: text.as_str() }).unwrap()),
+        7 | 8 => twins.both(&named, |table| table.delete(&n).unwrap()),
+        9 => twins.both(&named, |table| table.update_existing(&n, &row! { m: v }).unwrap()),
+        10 => twins.both(&named, |table| table.increment(&n, "m", 3).unwrap()),
+        11 => twins.both(&named, |table| {
+            table.compare_and_set(&n, "n", Value::Int(n as i64), Value::Int(v)).unwrap()
+        }),
+        12 => twins.both(&named, |table| {
+            let change = |row: Option<&crate::RowRef<'_>>| {
+                Ok(match row {
+                    Some(row) if row.get_as::<i64>("n")? % 2 == 0 => (Change::Delete, true),
+                    _ => (Change::update(&row! { m: v }), false),
+                })
+            };
+            table.modify(&n, change).unwrap()
+        }),
+        13 if twins.expires => twins.both(&named, |table| table.expire(&n, at).unwrap()),
+        14 if twins.expires => {
+            twins.both(&named, |table| table.update_expiring(&n, &[("m", Value::Int(v))], at).unwrap());
+        }
+        15 if twins.expires => {
+            twins.clock.advance_ms(random.below(40));
+        }
+        16..=18 => {
+            let (other, third) = (random.below(KEYS), random.below(KEYS));
+            for (db, table) in twins.dbs.iter().flatten().zip(&twins.tables) {
+                let mut batch = Batch::new();
+                batch.update(table, &n, &row! { m: v }).unwrap();
+                if what == 16 {
+                    batch.increment(table, &third, "n", 1).unwrap();
+                }
+                batch.delete(table, &other).unwrap();
+                if what == 17 && twins.expires {
+                    batch.expire(table, &third, at).unwrap();
+                }
+                db.write(batch).unwrap();
+            }
+        }
+        19 => {
+            let [lower, put] = [0, 1].map(|i| twins.dbs[i].as_ref().unwrap().snapshot());
+            twins.snapshots.push([lower, put]);
+        }
+        20 => drop(twins.snapshots.pop()),
+        21 => {
+            for db in twins.dbs.iter().flatten() {
+                db.collect().unwrap();
+            }
+        }
+        22 => twins
+            .both(&named, |table| table.get_fields(&n, &["m", "n"]).unwrap().map(|row| fields_of(&row).0)),
+        _ => {}
+    }
+}
+
+/// Runs lists of changes, with what `now_and_then` does besides.
+fn alike(seeds: std::ops::Range<u64>, expires: bool, now_and_then: impl Fn(&mut Twins, u64)) {
+    for seed in seeds {
+        let (mut twins, mut random) = (Twins::new(seed, expires), Random::from_seed(seed));
+        for step in 0..250 {
+            change(&mut twins, &mut random, seed);
+            if random.below(60) == 0 {
+                now_and_then(&mut twins, step);
+            }
+            if step % 25 == 0 {
+                twins.check(seed);
+            }
+        }
+        twins.check(seed);
+    }
+}
+
+#[test]
+fn a_loaded_table_answers_as_one_that_was_filled() {
+    alike(0..12, false, |_, _| ());
+    alike(12..24, true, |_, _| ());
+}
+
+#[test]
+fn so_it_does_when_it_is_opened_again() {
+    alike(30..40, false, |twins, step| twins.reopen(step.is_multiple_of(2)));
+    alike(40..50, true, |twins, step| twins.reopen(step.is_multiple_of(2)));
+}
+
+#[test]
+fn so_it_does_when_it_is_loaded_again_or_gets_fields() {
+    alike(60..70, true, |twins, step| match step.is_multiple_of(2) {
+        true => twins.load(),
+        false => {
+            let name = format!("new{step}");
+            twins.both("a field", |table| table.add_field(&name, Type::I64).unwrap());
+        }
+    });
+}
+
+fn loaded() -> (CrashSim, Db, Table) {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, store_options(), Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    table.load(|loader| (0..KEYS).try_for_each(|n| loader.push(&n, &row! { n: n as i64 }))).unwrap();
+    (sim, db, table)
+}
+
+/// However often a row that is below is updated, nobody reads it for that.
+#[test]
+fn updates_of_rows_below_read_nothing() {
+    let (sim, db, table) = loaded();
+    let slot = |n: u64| {
+        let guard = db.engine.epoch.pin();
+        table.shared().levels.locate(n.key_bytes().as_ref(), &guard).and_then(crate::index::Slot::in_log)
+    };
+    sim.fail_file_calls(FileCall::Read, Fault { after: 0, sticky: true, refusal: Refusal::Io });
+    for n in 0..20i64 {
+        table.update(&7u64, &row! { n: n, text: "x" }).unwrap();
+        let slot = slot(7).unwrap();
+        assert_eq!((slot.tag(), slot.depth() <= 3), (Tag::Blind, true));
+        let mut batch = Batch::new();
+        batch.update(&table, &8u64, &row! { n: n }).unwrap();
+        db.write(batch).unwrap();
+    }
+    db.collect().unwrap();
+    assert_eq!(table.get_fields(&7u64, &["text"]).unwrap().unwrap().get_as::<&str>("text").unwrap(), "x");
+    assert_eq!(table.get(&9u64).unwrap_err().kind(), crate::ErrorKind::Io);
+}
