@@ -52,7 +52,7 @@ struct Below<'a> {
     /// Newest first, the base row last, if it is there; there are [`Slot::DEPTH_MAX`] at most, which fit.
     records: SmallVec<[Record<'a>; 8]>,
     /// Those of sorted tables, likewise.
-    lower: OnceCell<SmallVec<[Record<'a>; 2]>>,
+    lower: OnceCell<Box<[Record<'a>]>>,
     /// What was read of the base row while deltas may be being merged into it.
     base_copies: OnceCell<CopiedBlocks>,
 }
@@ -237,7 +237,10 @@ impl<'a> Chain<'a> {
         if self.newest.kind() == RecordKind::Row {
             return Ok(Some(&self.newest));
         }
-        let last = self.lower()?.last().or(self.below()?.last());
+        let last = match self.lower {
+            None => self.below()?.last(),
+            Some(lower) => self.look_up_lower(lower)?.last(),
+        };
         Ok(last.filter(|record| record.kind() == RecordKind::Row))
     }
 
@@ -276,9 +279,9 @@ impl<'a> Chain<'a> {
 
     /// What `look` finds in the deltas, the newest first; those after it are not touched.
     #[inline]
-    pub(crate) fn find_in_deltas<T>(
-        &self,
-        mut look: impl FnMut(&Record<'a>) -> Result<Option<T>>,
+    pub(crate) fn find_in_deltas<'s, T>(
+        &'s self,
+        mut look: impl FnMut(&'s Record<'a>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         if self.newest.kind() == RecordKind::Row {
             return Ok(None);

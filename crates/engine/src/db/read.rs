@@ -713,12 +713,14 @@ impl<'a> RowRef<'a> {
 
     #[inline]
     pub(super) fn read(&self, position: usize) -> Result<FieldRead<'_>> {
-        if self.chain.depth() > 0
-            && let Some(field) = self.read_delta(position)?
-        {
+        let base = if self.chain.depth() == 0 {
+            Some(self.whole()?)
+        } else if let Some(field) = self.read_delta(position)? {
             return Ok(field);
-        }
-        match self.base()? {
+        } else {
+            self.base()?
+        };
+        match base {
             Some(base) => base.read(self.schema, position),
             None => Ok(self.absent(position)),
         }
@@ -727,19 +729,10 @@ impl<'a> RowRef<'a> {
     /// What the deltas say of a field.
     #[inline(never)]
     fn read_delta(&self, position: usize) -> Result<Option<FieldRead<'_>>> {
-        let (newest, schema) = (self.chain.newest(), self.schema);
-        if !schema.access().early_stop {
+        if !self.schema.access().early_stop {
             return self.read_all_deltas(position);
         }
-        if let Some(field) = DeltaBody::new(newest).find(schema, position)? {
-            return Ok(Some(field));
-        }
-        for delta in self.chain.deltas()?.skip(1) {
-            if let Some(field) = DeltaBody::new(delta).find(schema, position)? {
-                return Ok(Some(field));
-            }
-        }
-        Ok(None)
+        self.chain.find_in_deltas(|delta| DeltaBody::new(delta).find(self.schema, position))
     }
 
     /// The same, every record of the chain walked and every delta looked into: what stopping early is measured against.

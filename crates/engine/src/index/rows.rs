@@ -162,34 +162,17 @@ impl RowIndex {
         }
     }
 
+    #[inline]
     fn count_mixed(&self, old: Option<Slot>, decision: Decision) {
-        self.count_hiding(old, decision);
-        let was = old.is_some_and(is_tombstone);
-        match decision {
-            Decision::Store(new) if !was && is_tombstone(new) => {
-                self.mixed.fetch_add(1, Ordering::Relaxed);
-            }
-            Decision::Store(new) if was && !is_tombstone(new) => {
-                self.mixed.fetch_sub(1, Ordering::Relaxed);
-            }
-            Decision::Remove if was => {
-                self.mixed.fetch_sub(1, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-
-    fn count_hiding(&self, old: Option<Slot>, decision: Decision) {
-        let was = old.is_some_and(Slot::hides_below);
+        let was = old.filter(|slot| is_tombstone(*slot));
         let is = match decision {
             Decision::Keep => was,
-            Decision::Remove => false,
-            Decision::Store(new) => new.hides_below(),
+            Decision::Remove => None,
+            Decision::Store(new) => Some(new).filter(|slot| is_tombstone(*slot)),
         };
-        if is && !was {
-            self.hiding.fetch_add(1, Ordering::Relaxed);
-        } else if was && !is {
-            self.hiding.fetch_sub(1, Ordering::Relaxed);
+        if was.is_some() || is.is_some() {
+            count(&self.mixed, was.is_some(), is.is_some());
+            count(&self.hiding, was.is_some_and(Slot::hides_below), is.is_some_and(Slot::hides_below));
         }
     }
 
@@ -208,6 +191,15 @@ impl RowIndex {
         self.tombstones.clear();
         self.mixed.store(0, Ordering::Relaxed);
         self.hiding.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Counts something that was, or is, one more than the rest.
+fn count(counter: &AtomicU64, was: bool, is: bool) {
+    match (was, is) {
+        (false, true) => drop(counter.fetch_add(1, Ordering::Relaxed)),
+        (true, false) => drop(counter.fetch_sub(1, Ordering::Relaxed)),
+        _ => {}
     }
 }
 

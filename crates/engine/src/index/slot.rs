@@ -180,6 +180,7 @@ impl Slot {
     }
 
     /// Records in the log that are the version which the slot stands for.
+    #[inline]
     pub fn records(self) -> u8 {
         match self.tag() {
             Tag::Blind => self.depth(),
@@ -189,6 +190,7 @@ impl Slot {
     }
 
     /// Whether it is a tombstone that hides what sorted tables may have of the key.
+    #[inline]
     pub fn hides_below(self) -> bool {
         self.tag() == Tag::Tombstone && self.depth() > 0
     }
