@@ -16,14 +16,21 @@ use crate::sst::SstKey;
 /// What sorted tables have of one key, looked up when it is asked for.
 #[derive(Debug)]
 pub(crate) struct LowerRecords {
-    runs: Arc<OpenRuns>,
     table: u32,
-    key: SstKey,
-    /// What is younger was not there yet.
-    upto: u64,
+    /// Unless it is known what there is.
+    look: Option<LowerLook>,
     found: OnceCell<FoundVersions>,
     /// Loaded after the runs: it knows the version of every record in them.
     schema: Arc<TableSchema>,
+}
+
+/// Where something is looked for.
+#[derive(Debug)]
+struct LowerLook {
+    runs: Arc<OpenRuns>,
+    key: SstKey,
+    /// What is younger was not there yet.
+    upto: u64,
 }
 
 impl LowerRecords {
@@ -34,7 +41,13 @@ impl LowerRecords {
         upto: u64,
         schema: Arc<TableSchema>,
     ) -> LowerRecords {
-        LowerRecords { runs, table, key: SstKey::new(table, key), upto, found: OnceCell::new(), schema }
+        let look = Some(LowerLook { runs, key: SstKey::new(table, key), upto });
+        LowerRecords { table, look, found: OnceCell::new(), schema }
+    }
+
+    /// What a walk over the runs came by. `schema` was loaded after them.
+    pub(crate) fn walked(found: FoundVersions, table: u32, schema: Arc<TableSchema>) -> LowerRecords {
+        LowerRecords { table, look: None, found: OnceCell::from(found), schema }
     }
 
     /// What there is, read from the disk if need be.
@@ -45,7 +58,8 @@ impl LowerRecords {
         if let Some(found) = self.found.get() {
             return Ok(found);
         }
-        let found = self.runs.find(&self.key, self.upto)?;
+        let look = self.look.as_ref().map(|look| look.runs.find(&look.key, look.upto));
+        let found = look.transpose()?.unwrap_or_default();
         Ok(self.found.get_or_init(|| found))
     }
 

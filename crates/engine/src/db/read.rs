@@ -40,6 +40,7 @@ use crate::epoch::Guard;
 use crate::index::{LogSlot, Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, RawRecord, Record, RecordKind};
 use crate::log::{self, LogGuard, LogView};
+use crate::runs::FoundVersions;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
 
@@ -236,6 +237,34 @@ impl<'e> ReadView<'e> {
                     Err(Moved(slot)) => now = slot,
                 },
             }
+        }
+    }
+
+    /// The row of a key of the table of this number, of which the index has `slot` and the runs `found`, both of one moment: as it is, or as it was when the sequence `before` was the last. `schema`
+    /// was loaded after both.
+    pub(super) fn row_over<'v>(
+        &'v self,
+        (table, schema): (u32, &'v Arc<TableSchema>),
+        slot: Option<Slot>,
+        found: Option<FoundVersions>,
+        before: Option<u64>,
+    ) -> Result<Option<RowRef<'v>>> {
+        let now_ms = || self.engine.clock.now_ms();
+        let version = match (slot, before) {
+            (Some(slot), Some(before)) => {
+                version_before(self.log(), self.engine.cache.log_slot(slot, &self.guard), before)?
+                    .map(Slot::from)
+            }
+            (slot, _) => slot,
+        };
+        match version.map(Slot::tag) {
+            Some(Tag::Tombstone) => Ok(None),
+            Some(Tag::Blind) | None => {
+                let looks = self.lower.get_or_init(Box::default);
+                let look = LowerRecords::walked(found.unwrap_or_default(), table, Arc::clone(schema));
+                self.row_of(looks.hold(look), version.and_then(Slot::in_log), now_ms())
+            }
+            Some(_) => version.map_or(Ok(None), |slot| self.row_in_log(schema, slot, now_ms)),
         }
     }
 

@@ -4,12 +4,16 @@
 //! their way into the cache. Each step pins the epoch anew, and one that lasts too long ends early: what callers do with the rows of
 //! a slow scan keeps freed memory from reuse for about [`STEP_NS_MAX`] only, or for one look at the clock if they take longer.
 //! Without a snapshot the rows of a step are those of its beginning.
+//! Of a table that may have rows in sorted tables, a step brings those together with what the index has (`scan/lower.rs`).
+
+mod lower;
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
 
 use hedgerow_row::key::{KeyRange, prefix_end};
+use lower::RunsAhead;
 
 use super::at_hand::check_all_at_hand;
 use super::counters::Count;
@@ -66,6 +70,8 @@ pub struct Scan {
 #[derive(Default)]
 struct State {
     batch: ScanBatch,
+    /// Of a table that may have rows in sorted tables.
+    ahead: Option<Box<RunsAhead>>,
     step: usize,
     finished: bool,
     rows: VecDeque<Row>,
@@ -184,6 +190,7 @@ impl Scan {
     pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
         let clock = self.table.engine().clock.clone();
         while !self.state.finished {
+            self.read_ahead()?;
             let ns_max = if has_waited_lately() { COLD_STEP_NS_MAX } else { STEP_NS_MAX };
             let began = clock.monotonic_ns();
             let lasts_too_long = |rows: usize| {
@@ -200,15 +207,22 @@ impl Scan {
         mut visit: impl FnMut(&[u8], &RowRef<'_>, Option<&[FieldId]>, &mut VecDeque<Row>) -> Result<bool>,
         ends_early: impl Fn(usize) -> bool,
     ) -> Result<()> {
+        self.snapshot.as_ref().map_or(Ok(()), |snapshot| snapshot.check(&self.table))?;
+        if self.state.ahead.is_some() {
+            return self.step_over_runs(visit, ends_early);
+        }
         let Scan { table, snapshot, from, to, reverse, limit, ids, state } = self;
         let engine = table.engine();
         let shared = table.shared();
-        snapshot.as_ref().map_or(Ok(()), |snapshot| snapshot.check(table))?;
         let view = engine.read_view();
         let wanted = state.step.min(*limit);
-        state.step = (state.step * 2).min(STEP_MAX);
         let range = (as_slice(from), as_slice(to));
         let more = shared.levels.scan(range, *reverse, wanted, view.guard(), &mut state.batch);
+        if shared.below() {
+            drop(view);
+            return self.step_over_runs(visit, ends_early);
+        }
+        state.step = (state.step * 2).min(STEP_MAX);
         state.finished = more == ScanEnd::Done;
         engine.enqueue_if_out_of_order(shared, &state.batch, *reverse);
         let schema = shared.schema.load();

@@ -9,7 +9,8 @@ use crate::Schema;
 use crate::db::fixture::options;
 use crate::index::Tag;
 use crate::{
-    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, Snapshot, Table, Type, Value, row,
+    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, Scan, Snapshot, Table, Type, Value,
+    row,
 };
 
 #[test]
@@ -19,7 +20,7 @@ fn looks_stay_where_they_are() {
     let held: Vec<&LowerRecords> = (0..100u64)
         .map(|n| looks.hold(LowerRecords::new(Arc::default(), (1, b"k"), n, Arc::clone(&schema))))
         .collect();
-    assert!(held.iter().map(|look| look.upto).eq(0..100));
+    assert!(held.iter().map(|look| look.look.as_ref().unwrap().upto).eq(0..100));
     assert!(held[7].found().unwrap().records().is_empty());
 }
 
@@ -110,6 +111,18 @@ impl Twins {
         }
         let keys: Vec<u64> = (0..KEYS).collect();
         self.both("many", |table| table.multi_get(&keys).unwrap().into_iter().map(of).collect::<Vec<_>>());
+        let scanned = |scan: Scan| -> Vec<_> {
+            scan.map(|row| row.unwrap()).map(|row| (row.key().to_vec(), fields_of(&row))).collect()
+        };
+        for reverse in [false, true] {
+            let way = |scan: Scan| if reverse { scan.reverse() } else { scan };
+            self.both(&format!("seed {seed}: rows"), |table| scanned(way(table.scan())));
+            for snapshots in &self.snapshots {
+                let [lower, put] = [0, 1].map(|i| scanned(way(snapshots[i].scan(&self.tables[i]))));
+                assert_eq!(lower, put, "seed {seed}: rows of a snapshot");
+            }
+        }
+        self.both(&format!("seed {seed}: is empty"), Table::is_empty);
         for snapshots in &self.snapshots {
             for n in 0..KEYS {
                 let [lower, put] = [0, 1].map(|i| of(snapshots[i].get(&self.tables[i], &n).unwrap()));
