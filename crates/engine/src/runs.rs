@@ -20,7 +20,6 @@ use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{FoundRecord, Sst, SstKey, SstTable};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-#[allow(dead_code, reason = "scans walk the runs with the next step")]
 pub(crate) mod cursor;
 
 /// A file and the keys of it that count.
