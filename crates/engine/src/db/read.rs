@@ -41,6 +41,7 @@ use crate::index::{LogSlot, Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, RawRecord, Record, RecordKind};
 use crate::log::{self, LogGuard, LogView};
 use crate::runs::FoundVersions;
+use crate::sync::Backoff;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
 
@@ -176,9 +177,9 @@ impl<'e> ReadView<'e> {
         slot: Option<Slot>,
         now_ms: u64,
     ) -> Result<Option<RowRef<'v>>> {
-        let mut slot = slot;
+        let (mut slot, mut backoff) = (slot, Backoff::new());
         loop {
-            let look = match self.look_below(entry, slot, u64::MAX) {
+            let look = match self.look_below(entry, slot, slot.and_then(Slot::in_log), u64::MAX)? {
                 Ok(look) => look,
                 Err(Moved(now)) => match now {
                     Some(now) if now.tag() == Tag::Tombstone => return Ok(None),
@@ -189,6 +190,7 @@ impl<'e> ReadView<'e> {
                     }
                     now => {
                         slot = now;
+                        backoff.wait();
                         continue;
                     }
                 },
@@ -221,7 +223,7 @@ impl<'e> ReadView<'e> {
         slot: Option<Slot>,
         before: u64,
     ) -> Result<Option<RowRef<'v>>> {
-        let mut now = slot;
+        let (mut now, mut backoff) = (slot, Backoff::new());
         loop {
             let log_slot = now.map(|slot| self.engine.cache.log_slot(slot, &self.guard));
             let version = log_slot.map_or(Ok(None), |slot| version_before(self.log(), slot, before))?;
@@ -232,9 +234,12 @@ impl<'e> ReadView<'e> {
                 Some(version) if version.tag() != Tag::Blind => {
                     return self.row_in_log(schema, version.into(), || self.engine.clock.now_ms());
                 }
-                version => match self.look_below(entry, now, before) {
+                version => match self.look_below(entry, now, version, before)? {
                     Ok(look) => return self.row_of(look, version, self.engine.clock.now_ms()),
-                    Err(Moved(slot)) => now = slot,
+                    Err(Moved(slot)) => {
+                        now = slot;
+                        backoff.wait();
+                    }
                 },
             }
         }
@@ -269,22 +274,26 @@ impl<'e> ReadView<'e> {
     }
 
     /// A look into what counts below now, of a key whose slot is still `slot` after that was chosen. If it is another by now, the look would be at
-    /// what came of the key while it moved: the other one is returned.
+    /// what came of the key while it moved: the other one is returned. So it is where the blind deltas of `version` are of what the table had before it was cleared or
+    /// loaded: its number changes before its index is empty.
     fn look_below(
         &self,
         entry: (&TableShared, &[u8]),
         slot: Option<Slot>,
+        version: Option<LogSlot>,
         upto: u64,
-    ) -> Result<&LowerRecords, Moved> {
+    ) -> Result<Result<&LowerRecords, Moved>> {
         let (table, key) = entry;
         let look = self.hold(entry, upto);
         let now = table.levels.locate(key, &self.guard);
-        let version = |slot: Slot| (slot.tag(), slot.in_log().map(LogSlot::offset));
-        let is_same = now.map(version) == slot.map(version);
-        match is_same && look.table() == table.id.load(Ordering::Acquire) {
-            true => Ok(look),
-            false => Err(Moved(now)),
+        let place = |slot: Slot| (slot.tag(), slot.in_log().map(LogSlot::offset));
+        let is_same = now.map(place) == slot.map(place);
+        let of = version.map(|version| self.log().record(version.offset())).transpose()?;
+        let is_of_table = look.table() == table.id.load(Ordering::Acquire);
+        if is_same && is_of_table && of.is_none_or(|of| of.table() == look.table()) {
+            return Ok(Ok(look));
         }
+        Ok(Err(Moved(now)))
     }
 
     /// Runs `read` on the blind chain of `slot`, with what is below; false if the key has another slot by now.
@@ -294,7 +303,7 @@ impl<'e> ReadView<'e> {
         slot: LogSlot,
         read: impl FnOnce(&Chain<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        match self.look_below(entry, Some(slot.into()), u64::MAX) {
+        match self.look_below(entry, Some(slot.into()), Some(slot), u64::MAX)? {
             Ok(look) => read(&Chain::of(self.log(), slot)?.over(Some(look))),
             Err(Moved(_)) => Ok(false),
         }

@@ -8,6 +8,7 @@ use super::*;
 use crate::Schema;
 use crate::db::fixture::options;
 use crate::index::Tag;
+use crate::sync::atomic::Ordering;
 use crate::{
     Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, Scan, Snapshot, Table, Type, Value,
     row,
@@ -252,6 +253,30 @@ fn loaded() -> (CrashSim, Db, Table) {
     let table = db.create_table("t", schema()).unwrap();
     table.load(|loader| (0..KEYS).try_for_each(|n| loader.push(&n, &row! { n: n as i64 }))).unwrap();
     (sim, db, table)
+}
+
+/// A table's number changes before its index is empty: what is found in the index until then does not go over what the new number has.
+#[test]
+fn blind_deltas_go_over_nothing_but_what_their_table_had() {
+    let (_sim, db, table) = loaded();
+    let other = db.create_table("other", schema()).unwrap();
+    other.load(|loader| loader.push(&7u64, &row! { n: 70 })).unwrap();
+    table.update(&7u64, &row! { text: "of the old" }).unwrap();
+    let snapshot = db.snapshot();
+    let id = other.shared().id.load(Ordering::Relaxed);
+    table.shared().id.store(id, Ordering::Release);
+    let read = |row: Option<Row>| {
+        row.map(|row| (row.get("n").unwrap().to_owned(), row.get("text").unwrap().to_owned()))
+    };
+    std::thread::scope(|scope| {
+        let now = scope.spawn(|| read(table.get(&7u64).unwrap()));
+        let before = scope.spawn(|| read(snapshot.get(&table, &7u64).unwrap()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        table.shared().levels.clear();
+        let new = Some((OwnedValue::Int(70), OwnedValue::Null));
+        assert_eq!((now.join().unwrap(), before.join().unwrap()), (new.clone(), new));
+    });
+    table.shared().id.store(1, Ordering::Release);
 }
 
 /// However often a row that is below is updated, nobody reads it for that.
