@@ -124,7 +124,8 @@ impl Engine {
     }
 
     /// Merges the rows of neighbours in the queue, if they are of one table; else one by one. In place what can be, if all
-    /// writes up to `through` have aged; the others by copy, unless space is low.
+    /// writes up to `through` have aged; the others by copy, unless space is low. Those whose rows are not in the log come last: a look for them may take
+    /// long, and pins nothing but its own.
     fn consolidate_group(&self, group: &[QueuedKey], through: Option<u64>) {
         let [first, ..] = group else { return };
         if group.iter().any(|queued| queued.table != first.table) {
@@ -142,7 +143,6 @@ impl Engine {
         for ((wanted, slot), queued) in wanted.iter_mut().zip(found).zip(group) {
             *wanted = slot.and_then(Slot::in_log).filter(|slot| still(slot, queued));
         }
-        self.consolidate_blind(&table, group, &found);
         prefetch_chains(guard.view(), wanted);
         let mut chains: SmallVec<[(LogSlot, Chain<'_>); GROUP]> = SmallVec::new();
         chains.extend(
@@ -182,18 +182,20 @@ impl Engine {
                 self.merge_queue.merged.fetch_add(1, Ordering::Relaxed);
             }
         }
+        drop(chains);
+        drop(guard);
+        self.consolidate_blind(&table, group, &found);
     }
 
     /// Merges chains whose rows are not in the log. One that a reader met becomes a row, which the reader has just had brought; one that is full becomes one
     /// delta, without a look at what is below.
     fn consolidate_blind(&self, table: &TableShared, group: &[QueuedKey], found: &[Option<Slot>; GROUP]) {
-        if self.gc.throttle.is_on() {
-            return;
-        }
-        for (queued, slot) in group.iter().zip(found) {
-            let is_blind = |slot: &LogSlot| slot.tag() == Tag::Blind && slot.depth() >= queued.depth;
-            let Some(slot) = slot.and_then(Slot::in_log).filter(is_blind) else { continue };
+        for (queued, _) in group.iter().zip(found).filter(|(_, slot)| slot.is_some_and(is_blind)) {
             let view = self.read_view();
+            let slot = table.levels.locate(queued.key(), view.guard()).filter(|slot| is_blind(*slot));
+            let Some(slot) = slot.and_then(Slot::in_log).filter(|slot| slot.depth() >= queued.depth) else {
+                continue;
+            };
             let merged = match queued.depth {
                 1 => view.with_lower((table, queued.key()), slot, |chain| self.merge_row(table, slot, chain)),
                 _ => Chain::walked(view.log(), slot).and_then(|chain| self.merge_row(table, slot, &chain)),
@@ -211,6 +213,10 @@ impl Engine {
     pub(crate) fn merge_row(&self, table: &TableShared, slot: LogSlot, chain: &Chain<'_>) -> Result<bool> {
         Ok(self.write_merged(table, slot, chain, SegmentKind::Row, Claim::Write)?.is_some())
     }
+}
+
+fn is_blind(slot: Slot) -> bool {
+    slot.tag() == Tag::Blind
 }
 
 #[cfg(test)]

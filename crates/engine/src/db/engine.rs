@@ -1,5 +1,6 @@
 //! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
 
+use std::path::absolute;
 use std::sync::Arc;
 
 use hedgerow_device::{CapacityTier, Clock};
@@ -22,7 +23,7 @@ use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
 use crate::sync::atomic::Ordering;
-use crate::{Durability, Error, Options, Result};
+use crate::{Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.
 pub(crate) struct Engine {
@@ -145,7 +146,11 @@ impl Engine {
     fn settle_runs(&self) -> Result<()> {
         if !self.log.tier().is_read_only() {
             self.runs.remove_unnamed(&self.log)?;
-            self.remove_garbage_runs()?;
+            match self.remove_garbage_runs() {
+                // For want of room nothing is changed. What is garbage stays, and is asked for by nobody.
+                Err(error) if error.kind() == ErrorKind::Full && self.log.check_writable().is_ok() => {}
+                removed => removed?,
+            }
         }
         self.mark_below();
         Ok(())
@@ -208,7 +213,8 @@ impl Engine {
 fn place_of(given: Option<CapacityTier>, options: &Options) -> CapacityPlace {
     match (given, &options.capacity) {
         (Some(tier), _) => CapacityPlace::Opened(tier),
-        (None, Some(path)) => CapacityPlace::Directory(path.clone()),
+        // It may be made much later, when the process works elsewhere.
+        (None, Some(path)) => CapacityPlace::Directory(absolute(path).unwrap_or_else(|_| path.clone())),
         (None, None) => CapacityPlace::Nowhere,
     }
 }

@@ -284,6 +284,9 @@ impl Engine {
         if !table.below() {
             return table.rows();
         }
+        if !table.below() {
+            return 0;
+        }
         let runs = self.runs.current();
         let lower = runs.of_table(table.id.load(Ordering::Acquire));
         table.rows() + lower.map(|known| known.counts.rows + known.counts.deltas).sum::<u64>()

@@ -16,7 +16,7 @@ use super::engine::Engine;
 use super::recover::{chain_below, slot_of};
 use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
-use crate::log::format::CATALOG_TABLE;
+use crate::log::format::{CATALOG_TABLE, FLAG_RELOCATED};
 use crate::log::{Log, LostRecord, OpenState};
 use crate::{Error, Options, Result};
 
@@ -81,6 +81,7 @@ impl Salvage {
                 version: record.version(),
                 is_whole,
                 slot: slot_of(record),
+                is_copy: record.flags() & FLAG_RELOCATED != 0,
             });
         }
         for gap in segment.gaps {
@@ -166,6 +167,8 @@ struct Version {
     /// Its body verifies, or may once its deltas are looked at.
     is_whole: bool,
     slot: LogSlot,
+    /// Written by gc, in the place of several perhaps.
+    is_copy: bool,
 }
 
 /// Opens what is left of a store for reading.
@@ -182,11 +185,10 @@ pub(super) fn open_damaged(tier: Arc<FastTier>, options: Options) -> Result<(Eng
         // Any row may have had a younger version there; any table may have been dropped since.
         salvage.doubtful_before = u64::MAX;
     }
-    let is_row = |v: &Version| v.slot.tag() == Tag::Row;
+    let rank = |v: &Version| (v.is_whole, v.slot.tag() == Tag::Row, v.is_copy);
     versions.sort_unstable_by(|a, b| {
         // Of one version that is there twice, for a page may lie in two places, the whole one.
-        let newest_first =
-            b.version.cmp(&a.version).then(b.is_whole.cmp(&a.is_whole)).then(is_row(b).cmp(&is_row(a)));
+        let newest_first = b.version.cmp(&a.version).then_with(|| rank(b).cmp(&rank(a)));
         (a.table, &a.key).cmp(&(b.table, &b.key)).then(newest_first)
     });
     for of_table in versions.chunk_by(|a, b| a.table == b.table) {

@@ -435,7 +435,11 @@ impl Engine {
             }
             return Ok(true);
         }
-        if table.below() && !only_existing && self.update_blind(table, key, fields)? {
+        if table.below()
+            && !only_existing
+            && self.has_no_slot(table, key)
+            && self.update_blind(table, key, fields)?
+        {
             return Ok(true);
         }
         self.with_row(table, key, |at| match at.row {
@@ -471,6 +475,10 @@ impl Engine {
             }
             Ok(self.apply(at, Edit::<&str>::Delete)?.then(at.row.is_some()))
         })
+    }
+
+    fn has_no_slot(&self, table: &TableShared, key: &[u8]) -> bool {
+        table.levels.locate_version(key, &self.epoch.pin()).is_none()
     }
 
     /// Whether a delta with a body of `bytes` may go over whatever sorted tables have of a key of which the index has nothing. They may have something: else it

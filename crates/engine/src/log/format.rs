@@ -281,6 +281,12 @@ pub(crate) fn previous_of(prefix: &[u8]) -> Option<RecordRef> {
     RecordRef::from_word(u64_at(prefix, 16))
 }
 
+/// What the delta at the beginning of a prefix goes over, if that is in the log.
+#[inline]
+pub(crate) fn base_of(prefix: &[u8]) -> Option<RecordRef> {
+    previous_of(prefix).filter(|_| prefix[37] & FLAG_BASE_BELOW == 0)
+}
+
 /// Where in a prefix, all bytes up to the body, those under its checksum end.
 #[inline]
 fn checksummed_end(prefix: &[u8]) -> usize {

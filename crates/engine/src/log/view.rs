@@ -91,9 +91,9 @@ impl<'p> LogView<'p> {
         Ok(RawRecord { bytes, offset, segment_number })
     }
 
-    /// What the record at `offset` replaced, unverified: good enough to prefetch it.
+    /// What the delta at `offset` goes over in the log, unverified: good enough to prefetch it.
     #[inline]
     pub(crate) fn peek_previous(self, offset: u64) -> Option<RecordRef> {
-        self.log.tier.try_read(offset, format::HEADER_BYTES).and_then(format::previous_of)
+        self.log.tier.try_read(offset, format::HEADER_BYTES).and_then(format::base_of)
     }
 }

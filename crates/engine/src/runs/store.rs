@@ -209,9 +209,10 @@ impl Runs {
             changing.next_pair = changing.next_pair.max(pair.map_or(0, |pair| pair + 1));
             match pair.map(|pair| SstManifest::read(&files.tier, (files.store, pair))) {
                 Some(Ok(left)) => check_age(left.watermark, log.checkpointed_sequence())?,
-                Some(Err(error)) if error.kind() == ErrorKind::Version => return Err(error),
                 // A crash left a part of it.
-                Some(Err(_)) | None => {}
+                Some(Err(error)) if error.kind() == ErrorKind::Corrupted => {}
+                Some(Err(error)) => return Err(error),
+                None => {}
             }
         }
         for name in &unnamed {

@@ -279,6 +279,17 @@ fn blind_deltas_go_over_nothing_but_what_their_table_had() {
     table.shared().id.store(1, Ordering::Release);
 }
 
+/// A drop keeps the table's number, and what took its rows off may fail: who still has the table finds none of them, not even those that were deleted.
+#[test]
+fn a_table_that_was_dropped_has_nothing_below() {
+    let (sim, db, table) = loaded();
+    assert!(table.delete(&7u64).unwrap());
+    sim.fail_file_calls(FileCall::Write, Fault { after: 0, sticky: true, refusal: Refusal::NoSpace });
+    assert!(db.drop_table("t").unwrap());
+    assert!(table.get(&7u64).unwrap().is_none() && table.get(&8u64).unwrap().is_none());
+    assert_eq!((table.scan().count(), table.len()), (0, 0));
+}
+
 /// However often a row that is below is updated, nobody reads it for that.
 #[test]
 fn updates_of_rows_below_read_nothing() {
