@@ -8,7 +8,8 @@
 
 mod store;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -17,10 +18,13 @@ pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
 use crate::Result;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
-use crate::sst::{FoundRecord, Sst, SstKey, SstTable};
+use crate::sst::{BlockReads, FoundRecord, Sst, SstKey, SstLook, SstTable};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
+
+/// Of so many keys the blocks are read together, and held.
+const FOUND_TOGETHER: usize = 256;
 
 /// A file and the keys of it that count.
 #[derive(Debug, Clone)]
@@ -44,18 +48,9 @@ pub(crate) struct OpenRun {
     pub(crate) ranges: Box<[OpenRange]>,
     /// Nothing of it was there yet for who reads as of a sequence below this: rows that were loaded have their sequence from before others could see them.
     visible_from: Arc<AtomicU64>,
-    /// Tables whose rows must be looked at before a delta goes over one, in order.
-    seen_first: Box<[u32]>,
 }
 
 impl OpenRun {
-    fn new(number: u64, ranges: Box<[OpenRange]>) -> OpenRun {
-        let tables = ranges.iter().flat_map(|range| range.sst.tables());
-        let seen_first: BTreeSet<u32> =
-            tables.filter(|table| table.expires).map(|table| table.table).collect();
-        OpenRun { number, ranges, visible_from: Arc::default(), seen_first: seen_first.into_iter().collect() }
-    }
-
     /// Whether it was there as of the sequence `upto`.
     pub(crate) fn is_visible(&self, upto: u64) -> bool {
         self.visible_from.load(Ordering::Acquire) <= upto
@@ -100,6 +95,34 @@ impl FoundVersions {
     }
 }
 
+/// The files of all runs.
+#[derive(Debug, Default)]
+struct OpenFiles {
+    /// Each once, by rising number.
+    files: Box<[Sst]>,
+    /// What all of them have of each table, by rising number of the table.
+    tables: Box<[SstTable]>,
+}
+
+impl OpenFiles {
+    fn new(files: impl Iterator<Item = Sst>) -> OpenFiles {
+        let (files, mut tables) = (files.collect::<Box<[Sst]>>(), BTreeMap::new());
+        for known in files.iter().flat_map(Sst::tables) {
+            tables.entry(known.table).and_modify(|all: &mut SstTable| all.add(known)).or_insert(*known);
+        }
+        OpenFiles { files, tables: tables.into_values().collect() }
+    }
+}
+
+/// What was found of a key by who does not wait.
+#[derive(Debug)]
+pub(crate) enum RunsLook {
+    /// What counts of it.
+    Found(FoundVersions),
+    /// Blocks would have to be read: by [`BlockReads::run`], then the look is made again.
+    Lacking,
+}
+
 /// What counts at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct OpenRuns {
@@ -107,10 +130,11 @@ pub(crate) struct OpenRuns {
     generation: u64,
     /// Newest first.
     runs: Arc<[OpenRun]>,
+    files: Arc<OpenFiles>,
 }
 
 impl OpenRuns {
-    /// What `version` says, of files that `open` opens.
+    /// What `version` says, of files that `open` opens, each once.
     ///
     /// # Errors
     /// Those of `open`.
@@ -119,28 +143,32 @@ impl OpenRuns {
         generation: u64,
         mut open: impl FnMut(u64) -> Result<Sst>,
     ) -> Result<OpenRuns> {
-        let mut runs = Vec::new();
+        let (mut runs, mut files) = (Vec::new(), BTreeMap::new());
         for (number, ranges) in version.runs() {
-            let ranges: Result<Box<[OpenRange]>> =
-                ranges.map(|range| Ok(OpenRange::of(range, open(range.number)?))).collect();
-            runs.push(OpenRun::new(number, ranges?));
+            let ranges: Result<Box<[OpenRange]>> = ranges
+                .map(|range| {
+                    let sst = match files.entry(range.number) {
+                        Entry::Occupied(opened) => Sst::clone(opened.get()),
+                        Entry::Vacant(place) => place.insert(open(range.number)?).clone(),
+                    };
+                    Ok(OpenRange::of(range, sst))
+                })
+                .collect();
+            runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
         }
-        Ok(OpenRuns { generation, runs: runs.into() })
+        let files = Arc::new(OpenFiles::new(files.into_values()));
+        Ok(OpenRuns { generation, runs: runs.into(), files })
     }
 
-    /// The files, each once for each run that has something of it.
-    fn files(&self) -> impl Iterator<Item = &Sst> {
-        self.runs.iter().flat_map(|run| {
-            let of_new_file = |(n, range): &(usize, &OpenRange)| {
-                run.ranges[..*n].iter().all(|before| before.sst.id() != range.sst.id())
-            };
-            run.ranges.iter().enumerate().filter(of_new_file).map(|(_, range)| &range.sst)
-        })
+    /// The files, each once, by rising number.
+    pub(crate) fn files(&self) -> &[Sst] {
+        &self.files.files
     }
 
     /// The file of this number, if it counts.
     pub(crate) fn file(&self, number: u64) -> Option<&Sst> {
-        self.files().find(|sst| sst.id().number == number)
+        let at = self.files().binary_search_by_key(&number, |sst| sst.id().number).ok()?;
+        Some(&self.files()[at])
     }
 
     /// Whether there are none.
@@ -148,12 +176,10 @@ impl OpenRuns {
         self.runs.is_empty()
     }
 
-    /// What each file has of the table of this number.
-    pub(crate) fn of_table(&self, table: u32) -> impl Iterator<Item = SstTable> {
-        self.files().filter_map(move |sst| {
-            let at = sst.tables().binary_search_by_key(&table, |known| known.table).ok()?;
-            Some(sst.tables()[at])
-        })
+    /// What the files have of the table of this number, if there is anything.
+    pub(crate) fn of_table(&self, table: u32) -> Option<&SstTable> {
+        let tables = &self.files.tables;
+        tables.binary_search_by_key(&table, |known| known.table).ok().map(|at| &tables[at])
     }
 
     /// A number that rises with each change that may change an answer.
@@ -163,7 +189,7 @@ impl OpenRuns {
 
     /// Whether the rows of this table must be looked at before a delta goes over one: some expire.
     pub(crate) fn must_see_rows_of(&self, table: u32) -> bool {
-        self.runs.iter().any(|run| run.seen_first.binary_search(&table).is_ok())
+        self.of_table(table).is_some_and(|known| known.expires)
     }
 
     /// The runs, newest first.
@@ -176,20 +202,65 @@ impl OpenRuns {
         self.runs.iter().any(|run| run.range_of(key.bytes()).is_some_and(|range| range.sst.may_hold(key)))
     }
 
-    /// What counts of a key, as it was when the sequence `upto` was the last.
+    /// What counts of a key, as it was when the sequence `upto` was the last, of what was read for `reads`, and of what is in memory. What lacks is wanted of it
+    /// from now on, of all runs at once: a look costs one round of reading, however many there are.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn look(&self, key: &SstKey, upto: u64, reads: &mut BlockReads) -> Result<RunsLook> {
+        let (mut found, mut is_lacking) = (FoundVersions::default(), false);
+        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
+        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
+            match range.sst.look(key, reads) {
+                Ok(SstLook::Absent) => {}
+                Ok(SstLook::Lacking) => is_lacking = true,
+                Ok(SstLook::Found(record)) => {
+                    if record.sequence() <= upto && !found.push(record) {
+                        break;
+                    }
+                }
+                Err(error) if !is_lacking => return Err(error),
+                // What lacks is newer, and may hide it: the look that is made again will tell.
+                Err(_) => break,
+            }
+        }
+        Ok(if is_lacking { RunsLook::Lacking } else { RunsLook::Found(found) })
+    }
+
+    /// What counts of a key, as it was when the sequence `upto` was the last, read from the disk if need be.
     ///
     /// # Errors
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn find(&self, key: &SstKey, upto: u64) -> Result<FoundVersions> {
-        let mut found = FoundVersions::default();
-        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
-        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
-            let Some(record) = range.sst.get(key)? else { continue };
-            if record.sequence() <= upto && !found.push(record) {
-                break;
+        let mut reads = BlockReads::new();
+        loop {
+            match self.look(key, upto, &mut reads)? {
+                RunsLook::Found(found) => return Ok(found),
+                RunsLook::Lacking => reads.run(),
             }
         }
-        Ok(found)
+    }
+
+    /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) fn find_many(&self, keys: &[SstKey], upto: u64) -> Vec<Result<FoundVersions>> {
+        let mut answers = Vec::with_capacity(keys.len());
+        for group in keys.chunks(FOUND_TOGETHER) {
+            let mut reads = BlockReads::new();
+            let mut found: Vec<Option<Result<FoundVersions>>> = group.iter().map(|_| None).collect();
+            while found.iter().any(Option::is_none) {
+                reads.run();
+                for (found, key) in found.iter_mut().zip(group).filter(|(found, _)| found.is_none()) {
+                    *found = match self.look(key, upto, &mut reads) {
+                        Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
+                        Ok(RunsLook::Lacking) => None,
+                        Err(error) => Some(Err(error)),
+                    };
+                }
+            }
+            answers.extend(found.into_iter().flatten());
+        }
+        answers
     }
 }
 
@@ -226,37 +297,126 @@ mod tests {
         FileRange { number, keys }
     }
 
+    /// Three runs of a file each.
+    struct ThreeRuns {
+        sim: CrashSim,
+        tier: CapacityTier,
+        version: SstVersion,
+    }
+
+    impl ThreeRuns {
+        fn new() -> ThreeRuns {
+            use SstRecordKind::{Delta, Row, Tombstone};
+            let sim = CrashSim::new(CrashModel::Pages, 1 << 20);
+            let tier = CapacityTier::simulated(&sim);
+            // Of a to f, oldest run first.
+            let kinds = [
+                [Some(Row), Some(Row), Some(Row), Some(Row), None, None],
+                [None, Some(Delta), Some(Tombstone), Some(Row), Some(Delta), None],
+                [None, Some(Delta), Some(Delta), Some(Delta), Some(Delta), Some(Tombstone)],
+            ];
+            let mut changes = vec![SstChange::Next { number: 10, run: 10 }];
+            for (run, kinds) in (1..).zip(kinds) {
+                changes.push(SstChange::Add { run, range: file(&tier, run, |place| kinds[place]) });
+            }
+            ThreeRuns { sim, tier, version: SstVersion::default().after(&changes).unwrap() }
+        }
+
+        /// With a cache of so many bytes, and nothing else in memory.
+        fn open(&self, cache_bytes: u64) -> OpenRuns {
+            self.sim.files_at_hand(false);
+            let cache = BlockCache::new(cache_bytes);
+            let open = |number| Sst::open(&self.tier, SstId { store: 7, number }, &cache);
+            OpenRuns::of(&self.version, 1, open).unwrap()
+        }
+    }
+
+    fn sequences(found: &FoundVersions) -> Vec<u64> {
+        found.records().iter().map(FoundRecord::sequence).collect()
+    }
+
+    /// What counts of a to f.
+    const COUNTING: [&[u64]; 6] = [&[100], &[301, 201, 101], &[302], &[303, 203], &[304, 204], &[]];
+
     #[test]
     fn newer_runs_hide_older_ones_and_deltas_go_over_them() {
-        use SstRecordKind::{Delta, Row, Tombstone};
-        let tier = CapacityTier::simulated(&CrashSim::new(CrashModel::Pages, 1 << 20));
-        // Of a to f, oldest run first.
-        let kinds = [
-            [Some(Row), Some(Row), Some(Row), Some(Row), None, None],
-            [None, Some(Delta), Some(Tombstone), Some(Row), Some(Delta), None],
-            [None, Some(Delta), Some(Delta), Some(Delta), Some(Delta), Some(Tombstone)],
-        ];
-        let mut changes = vec![SstChange::Next { number: 10, run: 10 }];
-        for (run, kinds) in (1..).zip(kinds) {
-            changes.push(SstChange::Add { run, range: file(&tier, run, |place| kinds[place]) });
-        }
-        let version = SstVersion::default().after(&changes).unwrap();
-        let cache = BlockCache::new(1 << 20);
-        let open = |number| Sst::open(&tier, SstId { store: 7, number }, &cache);
-        let runs = OpenRuns::of(&version, 1, open).unwrap();
+        let runs = ThreeRuns::new().open(1 << 20);
         let found = |key: &str, upto| -> Vec<u64> {
-            let found = runs.find(&SstKey::new(1, key.as_bytes()), upto).unwrap();
-            found.records().iter().map(FoundRecord::sequence).collect()
+            sequences(&runs.find(&SstKey::new(1, key.as_bytes()), upto).unwrap())
         };
-        let now = KEYS.map(|key| found(key, u64::MAX));
-        let expected: [&[u64]; 6] = [&[100], &[301, 201, 101], &[302], &[303, 203], &[304, 204], &[]];
-        assert_eq!(now, expected);
+        assert_eq!(KEYS.map(|key| found(key, u64::MAX)), COUNTING);
         assert_eq!(found("b", 299), [201, 101], "as it was");
         assert_eq!(found("b", 199), [101]);
         assert_eq!(found("c", 299), [0; 0], "deleted");
         assert_eq!(found("e", 203), [0; 0]);
         assert!(runs.may_hold(&SstKey::new(1, b"f")) && !runs.may_hold(&SstKey::new(2, b"a")));
         assert!(!runs.may_hold(&SstKey::new(1, b"g")) && found("g", u64::MAX).is_empty());
+    }
+
+    /// However many runs have something of a key, it is there after one round of reading, whatever the cache keeps.
+    #[test]
+    fn a_look_wants_the_blocks_of_all_runs_at_once() {
+        let three = ThreeRuns::new();
+        for cache_bytes in [1, 1 << 20] {
+            let runs = three.open(cache_bytes);
+            for (key, counting) in KEYS.iter().zip(COUNTING) {
+                let (key, mut reads) = (SstKey::new(1, key.as_bytes()), BlockReads::at_hand());
+                let mut look = runs.look(&key, u64::MAX, &mut reads).unwrap();
+                if matches!(look, RunsLook::Lacking) {
+                    assert!(reads.is_wanting());
+                    reads.run();
+                    look = runs.look(&key, u64::MAX, &mut reads).unwrap();
+                }
+                let RunsLook::Found(found) = look else { panic!("what was read is held") };
+                assert_eq!(sequences(&found), counting);
+                assert!(!reads.is_wanting());
+            }
+        }
+    }
+
+    /// The answers are those of one key after the other, and what fails is the key whose block it is, unless something newer hides that.
+    #[test]
+    fn many_keys_are_found_together() {
+        let three = ThreeRuns::new();
+        let keys: Vec<SstKey> = (0..300).map(|n| SstKey::new(1, KEYS[n % KEYS.len()].as_bytes())).collect();
+        for cache_bytes in [1, 1 << 20] {
+            let found = three.open(cache_bytes).find_many(&keys, u64::MAX);
+            assert_eq!(found.len(), keys.len());
+            for (n, found) in found.iter().enumerate() {
+                assert_eq!(sequences(found.as_ref().unwrap()), COUNTING[n % KEYS.len()]);
+            }
+        }
+        three.sim.corrupt_file(&SstId { store: 7, number: 1 }.file_name(), 4096 + 100, 1);
+        let runs = three.open(1);
+        for (n, found) in runs.find_many(&keys, u64::MAX).into_iter().enumerate() {
+            let alone = runs.find(&keys[n], u64::MAX);
+            assert_eq!(found.is_err(), n % KEYS.len() < 2, "only a and b have anything there");
+            assert_eq!(found.map(|found| sequences(&found)).ok(), alone.map(|found| sequences(&found)).ok());
+        }
+    }
+
+    /// Files are opened once, whatever number of ranges they have, and what they have of a table is known together.
+    #[test]
+    fn files_and_tables_are_known_once() {
+        let three = ThreeRuns::new();
+        let part = |number| {
+            let key = |key: &str| composite_key(1, key.as_bytes()).into();
+            SstChange::Add { run: 4, range: FileRange { number, keys: [key("a"), key("b")] } }
+        };
+        let version = three.version.after(&[part(2)]).unwrap();
+        let (cache, mut opened) = (BlockCache::new(1 << 20), Vec::new());
+        let runs = OpenRuns::of(&version, 1, |number| {
+            opened.push(number);
+            Sst::open(&three.tier, SstId { store: 7, number }, &cache)
+        });
+        let runs = runs.unwrap();
+        opened.sort_unstable();
+        assert_eq!((opened, runs.runs().len()), (vec![1, 2, 3], 4));
+        assert!(runs.files().iter().map(|sst| sst.id().number).eq(1..=3));
+        assert!((1..=3).all(|number| runs.file(number).unwrap().id().number == number));
+        assert!(runs.file(0).is_none() && runs.file(4).is_none() && runs.of_table(2).is_none());
+        let counts = runs.of_table(1).unwrap().counts;
+        assert_eq!((counts.rows, counts.deltas, counts.tombstones), (5, 6, 2));
     }
 
     /// Of a file that has more, the keys of its range alone count.

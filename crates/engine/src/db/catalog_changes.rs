@@ -183,7 +183,7 @@ impl Engine {
             // Of a table that was dropped nothing is to be found: it keeps its number, and would have what was deleted of it.
             let is_dropped = table.dropped.load(Ordering::Acquire);
             let runs = self.runs.current();
-            let below = !is_dropped && runs.of_table(table.id.load(Ordering::Relaxed)).next().is_some();
+            let below = !is_dropped && runs.of_table(table.id.load(Ordering::Relaxed)).is_some();
             // Before the index is empty: who finds nothing there looks below. Not the other way round.
             table.set_below(!is_dropped && (below || table.below()));
             table.levels.clear();

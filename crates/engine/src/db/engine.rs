@@ -168,7 +168,7 @@ impl Engine {
     pub(super) fn mark_below(&self) {
         let runs = self.runs.current();
         for table in self.catalog.all() {
-            table.set_below(runs.of_table(table.id.load(Ordering::Relaxed)).next().is_some());
+            table.set_below(runs.of_table(table.id.load(Ordering::Relaxed)).is_some());
         }
     }
 

@@ -289,7 +289,7 @@ impl Engine {
         }
         let runs = self.runs.current();
         let lower = runs.of_table(table.id.load(Ordering::Acquire));
-        table.rows() + lower.map(|known| known.counts.rows + known.counts.deltas).sum::<u64>()
+        table.rows() + lower.map_or(0, |known| known.counts.rows + known.counts.deltas)
     }
 }
 

@@ -49,11 +49,6 @@ impl SstVersion {
         self.runs.iter().rev().map(|(&run, ranges)| (run, ranges.values()))
     }
 
-    /// Whether any range of the file counts.
-    pub(crate) fn has_file(&self, number: u64) -> bool {
-        self.runs.values().flat_map(BTreeMap::values).any(|range| range.number == number)
-    }
-
     /// The version after these operations, all of them or none.
     pub(crate) fn after(&self, ops: &[SstChange]) -> Result<SstVersion> {
         let mut next = self.clone();
@@ -166,7 +161,6 @@ mod tests {
             ])
             .unwrap();
         assert_eq!(numbers(&merged), [(1, vec![3, 6, 4])]);
-        assert!(merged.has_file(4) && !merged.has_file(5));
     }
 
     #[test]

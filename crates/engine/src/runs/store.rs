@@ -72,21 +72,17 @@ impl SstFiles {
         Sst::open(&self.tier, SstId { store: self.store, number }, &self.cache)
     }
 
-    /// Opens what counts; each file once, though it may have ranges in several runs.
+    /// Opens what counts.
     fn open_all(&self, version: &SstVersion) -> Result<OpenRuns> {
-        let (there, mut opened): (_, Vec<Sst>) = (self.tier.names()?, Vec::new());
+        let there: BTreeSet<String> = self.tier.names()?.into_iter().collect();
         OpenRuns::of(version, 0, |number| {
-            if let Some(sst) = opened.iter().find(|sst| sst.id().number == number) {
-                return Ok(sst.clone());
-            }
             let name = SstId { store: self.store, number }.file_name();
-            if !there.contains(&name) {
-                return Err(Error::corrupted(format!(
+            match there.contains(&name) {
+                true => self.open(number),
+                false => Err(Error::corrupted(format!(
                     "the sorted table {name}, which the manifest names, is missing"
-                )));
+                ))),
             }
-            opened.push(self.open(number)?);
-            Ok(opened[opened.len() - 1].clone())
         })
     }
 
@@ -177,7 +173,7 @@ impl Runs {
             check_age(version.watermark, root.watermark)?;
         }
         let opened = files.open_all(&version)?;
-        let bytes: Result<Vec<u64>> = unique(&opened).iter().map(Sst::file_bytes).collect();
+        let bytes: Result<Vec<u64>> = opened.files().iter().map(Sst::file_bytes).collect();
         (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
         changing.files = Some(files);
         Ok(Runs {
@@ -268,7 +264,7 @@ impl Runs {
 
     /// Every file that counts, once, by its number.
     pub(crate) fn files_once(&self) -> Vec<Sst> {
-        unique(&self.current())
+        self.current().files().to_vec()
     }
 }
 
@@ -301,10 +297,11 @@ impl Runs {
         self.publish(None, true);
     }
 
-    fn publish(&self, runs: Option<Arc<[OpenRun]>>, rises: bool) {
-        self.current.rcu(|before| OpenRuns {
-            generation: before.generation + u64::from(rises),
-            runs: runs.clone().unwrap_or_else(|| Arc::clone(&before.runs)),
+    fn publish(&self, next: Option<OpenRuns>, rises: bool) {
+        self.current.rcu(|before| {
+            let of = next.as_ref().unwrap_or(before);
+            let (runs, files) = (Arc::clone(&of.runs), Arc::clone(&of.files));
+            OpenRuns { generation: before.generation + u64::from(rises), runs, files }
         });
     }
 }
@@ -504,9 +501,9 @@ impl Runs {
         };
         let mut next = OpenRuns::of(version, 0, file)?;
         keep_visibility(&mut next, &before);
-        let gone = unique(&before).into_iter().filter(|sst| !version.has_file(sst.id().number));
-        let gone: Vec<Sst> = gone.collect();
-        self.publish(Some(next.runs), false);
+        let gone = before.files().iter().filter(|sst| next.file(sst.id().number).is_none());
+        let gone: Vec<Sst> = gone.cloned().collect();
+        self.publish(Some(next), false);
         changing.dropped.extend(gone);
         Ok(())
     }
@@ -567,14 +564,6 @@ impl Drop for LoadingTable<'_> {
     fn drop(&mut self) {
         self.runs.changing.lock().loading.remove(&self.table);
     }
-}
-
-/// Every file once.
-fn unique(runs: &OpenRuns) -> Vec<Sst> {
-    let mut files: Vec<Sst> = runs.files().cloned().collect();
-    files.sort_unstable_by_key(|sst| sst.id().number);
-    files.dedup_by_key(|sst| sst.id().number);
-    files
 }
 
 /// Runs that were there before are visible to whom they were.

@@ -251,6 +251,18 @@ pub struct SstTable {
     pub counts: SstCounts,
 }
 
+impl SstTable {
+    /// Takes in what another file has of the table.
+    pub(crate) fn add(&mut self, other: &SstTable) {
+        self.expires |= other.expires;
+        let SstCounts { rows, deltas, tombstones, bytes } = other.counts;
+        self.counts.rows += rows;
+        self.counts.deltas += deltas;
+        self.counts.tombstones += tombstones;
+        self.counts.bytes += bytes;
+    }
+}
+
 /// Where an index block lies, and a lower bound of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexBound {
