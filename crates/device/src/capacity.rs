@@ -380,7 +380,10 @@ impl CapacityFile {
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.opened {
             Opened::Directory(file) => file.read(offset, bytes),
-            Opened::Simulated(sim, file) => sim.read_file(file, offset, bytes),
+            Opened::Simulated(sim, file) => {
+                sim.count_file_wait();
+                sim.read_file(file, offset, bytes)
+            }
         }
     }
 
@@ -414,11 +417,18 @@ impl CapacityFile {
     /// Does all `reads`, many of them under way at the same time, and tells `done` of each once, in whatever order they come: which of them it is, and what
     /// [`CapacityFile::read`] says of it. Others go on meanwhile.
     pub fn read_many(reads: &[FileRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
-        let mut on_disk = Vec::with_capacity(reads.len());
+        let (mut on_disk, mut is_counted) = (Vec::with_capacity(reads.len()), false);
         for (number, &FileRead { file, offset, bytes }) in reads.iter().enumerate() {
             match &file.opened {
                 Opened::Directory(file) => on_disk.push(NumberedRead { number, file, offset, bytes }),
-                Opened::Simulated(..) => done(number, file.read(offset, bytes)),
+                Opened::Simulated(sim, file) => {
+                    if !std::mem::replace(&mut is_counted, true) {
+                        sim.count_file_wait();
+                    }
+                    let mut read = OwnedBytes::zeroed(bytes);
+                    let is_read = sim.read_file(file, offset, &mut read.as_mut_slice()[..bytes]);
+                    done(number, is_read.map(|()| read));
+                }
             }
         }
         ring::read_all(&on_disk, done);

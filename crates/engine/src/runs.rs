@@ -242,7 +242,6 @@ impl OpenRuns {
     }
 
     /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn find_many(&self, keys: &[SstKey], upto: u64) -> Vec<Result<FoundVersions>> {
         let mut answers = Vec::with_capacity(keys.len());
         for group in keys.chunks(FOUND_TOGETHER) {

@@ -136,6 +136,11 @@ impl CrashSim {
         }
     }
 
+    /// Somebody waits for one read, or for several that are under way together.
+    pub(crate) fn count_file_wait(&self) {
+        self.record().files.waits += 1;
+    }
+
     /// Whether `bytes` were in memory, and are copied.
     pub(crate) fn read_file_at_hand(
         &self,
@@ -153,6 +158,11 @@ impl CrashSim {
     /// Whether what files have is in memory from now on, as it is at first: if not, whoever does not wait for the disk reads nothing.
     pub fn files_at_hand(&self, at_hand: bool) {
         self.record().files.are_cold = !at_hand;
+    }
+
+    /// How often somebody waited for reads of files so far. Reads that were under way together are one wait.
+    pub fn file_waits(&self) -> u64 {
+        self.record().files.waits
     }
 
     /// Calls of this kind on files are refused as `fault` says, until [`CrashSim::clear_faults`].

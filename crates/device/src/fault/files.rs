@@ -161,6 +161,8 @@ pub(super) struct SimulatedFiles {
     next_number: u64,
     /// Nothing of them is in memory: every read would wait for the disk.
     pub(super) are_cold: bool,
+    /// How often somebody waited for reads of them.
+    pub(super) waits: u64,
 }
 
 impl SimulatedFiles {
@@ -173,7 +175,7 @@ impl SimulatedFiles {
             )
         };
         let names = left.files.iter().map(file).collect();
-        SimulatedFiles { names, next_number: left.next_number, are_cold: false }
+        SimulatedFiles { names, next_number: left.next_number, are_cold: false, waits: 0 }
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -4,7 +4,8 @@
 //! the index was asked, that it costs nothing before somebody needs its answer, and that what it found stays where it is for as long as the view. Must not know slots, nor what a
 //! record's body says.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hedgerow_row::schema::table::TableSchema;
@@ -74,17 +75,61 @@ impl LowerRecords {
     }
 }
 
+/// What was found for looks to come, the blocks of many keys read together.
+#[derive(Debug)]
+pub(crate) struct LowerAhead {
+    runs: Arc<OpenRuns>,
+    upto: u64,
+    /// In the order of the looks.
+    found: VecDeque<(SstKey, FoundVersions)>,
+}
+
+impl LowerAhead {
+    /// What these runs have of these keys, as of the sequence `upto`. What cannot be read is not among it: the look that needs it has the error.
+    pub(crate) fn find(runs: &Arc<OpenRuns>, keys: Vec<SstKey>, upto: u64) -> LowerAhead {
+        let found = runs.find_many(&keys, upto).into_iter();
+        let found = keys.into_iter().zip(found).filter_map(|(key, found)| Some((key, found.ok()?)));
+        LowerAhead { runs: Arc::clone(runs), upto, found: found.collect() }
+    }
+
+    /// What was found for this look, and not for those before it any more.
+    fn take(&mut self, look: &LowerLook) -> Option<FoundVersions> {
+        if !Arc::ptr_eq(&self.runs, &look.runs) || self.upto != look.upto {
+            return None;
+        }
+        let at = self.found.iter().position(|(key, _)| key.bytes() == look.key.bytes())?;
+        self.found.drain(..at);
+        self.found.pop_front().map(|(_, found)| found)
+    }
+}
+
 /// Looks that are held together, each at its place until all go.
 #[derive(Debug, Default)]
 pub(crate) struct LowerLooks {
+    ahead: RefCell<Option<LowerAhead>>,
     len: Cell<usize>,
     /// Of 1, 2, 4 and so on.
     chunks: [OnceCell<Box<[OnceCell<LowerRecords>]>>; 32],
 }
 
 impl LowerLooks {
+    /// With what was found for looks that will be held.
+    pub(crate) fn with_ahead(ahead: LowerAhead) -> LowerLooks {
+        LowerLooks { ahead: RefCell::new(Some(ahead)), ..LowerLooks::default() }
+    }
+
+    /// What was found and not taken.
+    pub(crate) fn into_ahead(self) -> Option<LowerAhead> {
+        self.ahead.into_inner()
+    }
+
     /// Holds one more.
     pub(crate) fn hold(&self, look: LowerRecords) -> &LowerRecords {
+        if let (Some(ahead), Some(of)) = (&mut *self.ahead.borrow_mut(), &look.look)
+            && let Some(found) = ahead.take(of)
+        {
+            let _ = look.found.set(found);
+        }
         let n = self.len.get() + 1;
         self.len.set(n);
         let chunk = n.ilog2() as usize;

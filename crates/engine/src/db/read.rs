@@ -33,7 +33,7 @@ use super::at_hand::{check_all_at_hand, check_at_hand};
 use super::chain::{Chain, version_before};
 use super::counters::{Count, Counters};
 use super::engine::{Engine, TableShared};
-use super::lower::{LowerLooks, LowerRecords};
+use super::lower::{LowerAhead, LowerLooks, LowerRecords};
 use super::prefetch::{RowPrefetch, prefetch_row};
 use crate::cache::{self, Cache};
 use crate::epoch::Guard;
@@ -41,6 +41,7 @@ use crate::index::{LogSlot, Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, RawRecord, Record, RecordKind};
 use crate::log::{self, LogGuard, LogView};
 use crate::runs::FoundVersions;
+use crate::sst::SstKey;
 use crate::sync::Backoff;
 use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
@@ -52,6 +53,9 @@ pub(crate) use bodies::{Bodies, folded};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
+
+/// Of so many keys what sorted tables have is read together.
+const LOWER_GROUP: usize = 16 * GROUP;
 
 /// A table's schema, as it was when it was loaded.
 pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
@@ -436,28 +440,67 @@ impl Engine {
         before: Option<u64>,
         mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
-        for group in keys.chunks(GROUP) {
-            let mut found = [None; GROUP];
-            let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
-            let keys: SmallVec<[&[u8]; GROUP]> = encoded.iter().map(AsRef::as_ref).collect();
-            let view = self.read_view();
-            table.levels.locate_many(&keys, view.guard(), &mut found);
-            let slots = &found[..keys.len()];
-            self.disk_waits.ask_for(view.log(), slots);
-            check_all_at_hand(view.log(), &self.disk_waits, slots.iter().flatten().copied())?;
-            slots.iter().flatten().for_each(|&slot| prefetch_row(&self.log, &self.cache, slot));
-            let schema = table.schema.load();
-            for (&slot, key) in slots.iter().zip(&keys) {
-                self.counters.add(Count::Get);
-                let row = view.row_at_or_before((table, key), &schema, slot, before)?;
-                if let Some(row) = &row {
-                    self.enqueue_chain(table, row);
-                    if before.is_none() {
-                        record_read(&self.cache, &self.counters, table, key, slot);
-                    }
+        for keys in keys.chunks(LOWER_GROUP) {
+            let mut ahead = if table.below() { Some(self.look_ahead(table, keys, before)) } else { None };
+            for group in keys.chunks(GROUP) {
+                let view = self.read_view();
+                if let Some(ahead) = ahead.take() {
+                    let _ = view.lower.set(Box::new(LowerLooks::with_ahead(ahead)));
                 }
-                read(row.as_ref())?;
+                self.read_group(table, group, (&view, before), &mut read)?;
+                ahead = view.lower.into_inner().and_then(|looks| looks.into_ahead());
             }
+        }
+        Ok(())
+    }
+
+    /// What sorted tables have of those of these keys of which the index has nothing, or deltas alone. It is read while nothing is pinned.
+    #[cold]
+    #[inline(never)]
+    fn look_ahead<K: Key>(&self, table: &TableShared, keys: &[K], before: Option<u64>) -> LowerAhead {
+        let mut wanted = Vec::new();
+        for group in keys.chunks(GROUP) {
+            let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
+            let (mut found, guard) = ([None; GROUP], self.log.pin());
+            let keys: SmallVec<[&[u8]; GROUP]> = encoded.iter().map(AsRef::as_ref).collect();
+            table.levels.locate_many(&keys, &guard, &mut found);
+            let id = table.id.load(Ordering::Acquire);
+            let is_below = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.tag() == Tag::Blind);
+            let below = keys.iter().zip(&found).filter(|(_, slot)| is_below(slot));
+            wanted.extend(below.map(|(key, _)| SstKey::new(id, key)));
+        }
+        // After the index was asked: a row that has left it since is in them.
+        let runs = Arc::clone(&self.runs.current());
+        LowerAhead::find(&runs, wanted, before.unwrap_or(u64::MAX))
+    }
+
+    /// Some keys of [`Engine::read_many`], whose look-ups overlap.
+    fn read_group<K: Key>(
+        &self,
+        table: &TableShared,
+        group: &[K],
+        (view, before): (&ReadView<'_>, Option<u64>),
+        read: &mut impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
+    ) -> Result<()> {
+        let mut found = [None; GROUP];
+        let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
+        let keys: SmallVec<[&[u8]; GROUP]> = encoded.iter().map(AsRef::as_ref).collect();
+        table.levels.locate_many(&keys, view.guard(), &mut found);
+        let slots = &found[..keys.len()];
+        self.disk_waits.ask_for(view.log(), slots);
+        check_all_at_hand(view.log(), &self.disk_waits, slots.iter().flatten().copied())?;
+        slots.iter().flatten().for_each(|&slot| prefetch_row(&self.log, &self.cache, slot));
+        let schema = table.schema.load();
+        for (&slot, key) in slots.iter().zip(&keys) {
+            self.counters.add(Count::Get);
+            let row = view.row_at_or_before((table, key), &schema, slot, before)?;
+            if let Some(row) = &row {
+                self.enqueue_chain(table, row);
+                if before.is_none() {
+                    record_read(&self.cache, &self.counters, table, key, slot);
+                }
+            }
+            read(row.as_ref())?;
         }
         Ok(())
     }

@@ -8,10 +8,11 @@ use super::*;
 use crate::Schema;
 use crate::db::fixture::options;
 use crate::index::Tag;
+use crate::sst::Compression;
 use crate::sync::atomic::Ordering;
 use crate::{
-    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, Scan, Snapshot, Table, Type, Value,
-    row,
+    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, RowRef, Scan, Snapshot, Table,
+    Type, Value, row,
 };
 
 #[test]
@@ -310,4 +311,107 @@ fn updates_of_rows_below_read_nothing() {
     db.collect().unwrap();
     assert_eq!(table.get_fields(&7u64, &["text"]).unwrap().unwrap().get_as::<&str>("text").unwrap(), "x");
     assert_eq!(table.get(&9u64).unwrap_err().kind(), crate::ErrorKind::Io);
+}
+
+const COLD_ROWS: u64 = 2_000;
+
+/// A store of which two of three rows are below, with a delta over some, and nothing of those in memory.
+fn cold() -> (CrashSim, Db, Table) {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let open = |sim: &CrashSim| {
+        let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+        let options = Options { compression: Compression::None, ..store_options() };
+        Db::open_at(tiers, options, Clock::manual(1_000)).unwrap()
+    };
+    let db = open(&sim);
+    let table = db.create_table("t", schema()).unwrap();
+    let text = "x".repeat(500);
+    let cold_row = |n: u64| row! { n: n as i64, text: &text[..400 + n as usize % 100] };
+    let below = (0..COLD_ROWS).filter(|n| !n.is_multiple_of(3));
+    table.load(|loader| below.clone().try_for_each(|n| loader.push(&n, &cold_row(n)))).unwrap();
+    (0..COLD_ROWS).step_by(3).for_each(|n| table.put(&n, &cold_row(n)).unwrap());
+    below.filter(|n| n.is_multiple_of(5)).for_each(|n| {
+        table.update(&n, &row! { m: 7 }).unwrap();
+    });
+    drop(table);
+    db.close().unwrap();
+    let sim = CrashSim::from_image(&sim.process_kill());
+    let db = open(&sim);
+    sim.files_at_hand(false);
+    let table = db.table("t").unwrap();
+    (sim, db, table)
+}
+
+fn number_of(row: Option<&RowRef<'_>>) -> crate::Result<Option<i64>> {
+    row.map(|row| row.get_as::<i64>("n")).transpose()
+}
+
+/// What many keys need of the disk is read together, and once: one wait for blocks of the index, and one for those of the data.
+#[test]
+fn many_rows_below_are_waited_for_together() {
+    let keys: Vec<u64> = (0..240).map(|n| COLD_ROWS + 200 - 9 * n).collect();
+    for of_snapshot in [false, true] {
+        let (sim, db, table) = cold();
+        let snapshot = db.snapshot();
+        let (before, mut numbers) = (sim.file_waits(), Vec::new());
+        let read = |row: Option<&RowRef<'_>>| {
+            numbers.push(number_of(row)?);
+            Ok(())
+        };
+        match of_snapshot {
+            false => table.read_many(&keys, read).unwrap(),
+            true => snapshot.read_many(&table, &keys, read).unwrap(),
+        }
+        let there = |n: &u64| (*n < COLD_ROWS).then_some(*n as i64);
+        assert_eq!(numbers, keys.iter().map(there).collect::<Vec<_>>());
+        let waits = sim.file_waits() - before;
+        assert!(keys.len() < LOOKED_FOR_TOGETHER && waits == 2, "{waits} waits for {} keys", keys.len());
+    }
+}
+
+/// [`crate::db::read`] looks for so many at a time.
+const LOOKED_FOR_TOGETHER: usize = 256;
+
+/// What cannot be read is an error of the key that needs it, after those before it, and of those alone.
+#[test]
+fn of_many_rows_those_before_a_damaged_one_are_read() {
+    let (sim, _db, table) = cold();
+    let name = sim.process_kill().file_names().into_iter().find(|name| name.ends_with(".sst")).unwrap();
+    sim.corrupt_file(&name, 20 * 4096 + 100, 1);
+    let damaged: Vec<u64> = (0..COLD_ROWS).filter(|n| table.get(n).is_err()).collect();
+    assert!((5..40).contains(&damaged.len()), "{damaged:?}");
+    let keys: Vec<u64> = (0..COLD_ROWS).collect();
+    let mut visited = 0;
+    let read = table.read_many(&keys, |row| {
+        assert_eq!(number_of(row)?, Some(visited as i64));
+        visited += 1;
+        Ok(())
+    });
+    assert_eq!(read.unwrap_err().kind(), crate::ErrorKind::Corrupted);
+    assert_eq!(visited, damaged[0]);
+    let sound: Vec<u64> = keys.into_iter().filter(|n| !damaged.contains(n)).collect();
+    assert!(table.multi_get(&sound).unwrap().iter().all(Option::is_some));
+}
+
+/// Rows that change between the reading ahead and the look are found as they are.
+#[test]
+fn what_was_read_ahead_is_not_taken_for_what_changed_since() {
+    let (_sim, _db, table) = cold();
+    let keys: Vec<u64> = (0..100).collect();
+    let mut visited = 0;
+    table
+        .read_many(&keys, |row| {
+            let expected = if visited > 50 && visited % 2 == 0 { None } else { Some(visited as i64) };
+            assert_eq!(number_of(row)?, if visited > 50 && visited % 7 == 0 { Some(-1) } else { expected });
+            if visited == 20 {
+                (51..100u64).filter(|n| n.is_multiple_of(2)).try_for_each(|n| table.delete(&n).map(drop))?;
+                (51..100u64)
+                    .filter(|n| n.is_multiple_of(7))
+                    .try_for_each(|n| table.update(&n, &row! { n: -1 }).map(drop))?;
+            }
+            visited += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(visited, 100);
 }
