@@ -28,7 +28,10 @@ use std::time::Duration;
 use hedgerow_device::{Clock, DeviceError, FastTier, TierBytes};
 use smallvec::SmallVec;
 
-pub(crate) use appender::{Appender, EncodedRecord, NoSpace, Reservation, SealedRecord, check_fits};
+pub(crate) use appender::{
+    Appender, EncodedRecord, LockedAppender, NoSpace, Reservation, SealedRecord, check_fits,
+    check_waits_alone,
+};
 pub(crate) use copy::{Extract, SegmentToCopy};
 pub(crate) use replay::{SegmentWalk, WalkEnd};
 pub(crate) use salvage::LostRecord;
@@ -298,24 +301,24 @@ impl Log {
 
     /// The calling thread's appender, locked.
     #[inline]
-    pub(crate) fn appender(&self) -> MutexGuard<'_, Appender> {
+    pub(crate) fn appender(&self) -> LockedAppender<'_> {
         let mine = thread_number().wrapping_sub(self.first_writer.load(Ordering::Relaxed));
-        self.appenders[mine % self.appenders_in_use.load(Ordering::Relaxed)].0.lock()
+        LockedAppender::new(self.appenders[mine % self.appenders_in_use.load(Ordering::Relaxed)].0.lock())
     }
 
     /// Gc's appender, locked.
-    pub(crate) fn gc_appender(&self) -> MutexGuard<'_, Appender> {
-        self.gc_appender.lock()
+    pub(crate) fn gc_appender(&self) -> LockedAppender<'_> {
+        LockedAppender::new(self.gc_appender.lock())
     }
 
     /// All appenders, gc's too.
-    pub(crate) fn every_appender(&self) -> (Vec<MutexGuard<'_, Appender>>, MutexGuard<'_, Appender>) {
+    pub(crate) fn every_appender(&self) -> (Vec<LockedAppender<'_>>, LockedAppender<'_>) {
         (self.all_appenders(), self.gc_appender())
     }
 
     /// All writers' appenders, locked: nobody writes while this is held. In a fixed order, so that two such do not meet.
-    pub(crate) fn all_appenders(&self) -> Vec<MutexGuard<'_, Appender>> {
-        self.appenders.iter().map(|appender| appender.0.lock()).collect()
+    pub(crate) fn all_appenders(&self) -> Vec<LockedAppender<'_>> {
+        self.appenders.iter().map(|appender| LockedAppender::new(appender.0.lock())).collect()
     }
 
     /// Returns when every sequence given out before the call is published, or given up. Returns the last one.
@@ -399,7 +402,7 @@ impl Log {
     /// Takes no more writes: some rows of a batch can be seen and its records do not count. All writers' appenders are given, so that none
     /// writes over those records; opened anew the store has all of the batch, or nothing. Returns the error that every write gets.
     #[cold]
-    pub(crate) fn halt(&self, appenders: &mut [MutexGuard<'_, Appender>]) -> Error {
+    pub(crate) fn halt(&self, appenders: &mut [LockedAppender<'_>]) -> Error {
         self.halted.store(Halted::Batch as u8, Ordering::Release);
         appenders.iter_mut().for_each(|appender| appender.seal_all(self));
         Halted::Batch.error()

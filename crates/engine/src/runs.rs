@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
 
 use crate::Result;
+use crate::log::check_waits_alone;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{BlockReads, FoundRecord, Sst, SstKey, SstLook, SstTable};
@@ -232,6 +233,7 @@ impl OpenRuns {
     /// # Errors
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn find(&self, key: &SstKey, upto: u64) -> Result<FoundVersions> {
+        check_waits_alone();
         let mut reads = BlockReads::new();
         loop {
             match self.look(key, upto, &mut reads)? {
@@ -243,6 +245,7 @@ impl OpenRuns {
 
     /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.
     pub(crate) fn find_many(&self, keys: &[SstKey], upto: u64) -> Vec<Result<FoundVersions>> {
+        check_waits_alone();
         let mut answers = Vec::with_capacity(keys.len());
         for group in keys.chunks(FOUND_TOGETHER) {
             let mut reads = BlockReads::new();

@@ -20,6 +20,7 @@ use super::at_hand::check_at_hand;
 use super::counters::Count;
 use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
+use super::lower::SeenBelow;
 use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
 use super::write::{SpaceWaits, UNSEEN_BYTES, check_key};
@@ -28,12 +29,16 @@ use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Located,
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
-use crate::log::{EncodedRecord, NoSpace, Reservation, SealedRecord};
+use crate::log::{EncodedRecord, LockedAppender, NoSpace, Reservation, SealedRecord};
 use crate::space::Claim;
+use crate::sst::SstKey;
+use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
+use below::Unseen;
 use staged::{Dependence, FieldWrite, Op, Staged, StagedWrite};
 
+mod below;
 mod blame;
 mod dependent;
 mod staged;
@@ -344,17 +349,41 @@ impl Engine {
             Some(writes) => self.learn_names(&batch.staged, writes)?,
             None => self.prepare_dependents(&batch.staged)?,
         }
-        let mut waits = SpaceWaits::default();
+        let (mut waits, mut unseen) = (SpaceWaits::default(), Unseen::default());
         loop {
-            match self.try_batch(batch, folded.as_deref())? {
+            match self.see_and_try(batch, folded.as_deref(), &unseen)? {
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
                     self.throttle(bytes);
                     return Ok(());
                 }
                 Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
+                Attempt::Unseen(keys) => unseen.add(keys),
             }
         }
+    }
+
+    /// Reads what the batch has to see of rows in sorted tables, while nobody waits for it; then tries it.
+    fn see_and_try(&self, batch: &Batch, folded: Option<&[StagedWrite]>, unseen: &Unseen) -> Result<Attempt> {
+        if !batch.staged.may_be_below() {
+            return self.try_batch(batch, folded, None);
+        }
+        let _still = unseen.holds_off_edits().then(|| self.runs.hold_off_edits());
+        let runs = Arc::clone(&self.runs.current());
+        let mut keys = unseen.keys.clone();
+        for (table, rows) in batch.staged.rows_to_see(folded, |table| runs.must_see_rows_of(table)) {
+            let id = table.id.load(Ordering::Acquire);
+            for group in rows.chunks(GROUP) {
+                self.look_up_rows(table, group, |n, slot| {
+                    let key = SstKey::new(id, group[n]);
+                    if slot.is_none_or(|slot| slot.tag() == Tag::Blind) && runs.may_hold(&key) {
+                        keys.push(key);
+                    }
+                });
+            }
+        }
+        let seen = SeenBelow::read(&runs, keys)?;
+        self.try_batch(batch, folded, Some(Arc::new(seen)))
     }
 
     /// Learns the names of fields that open tables do not have.
@@ -394,26 +423,54 @@ impl Engine {
         Ok(())
     }
 
-    /// `folded`: the writes of the batch, if they do not depend on rows.
-    fn try_batch(&self, batch: &Batch, folded: Option<&[StagedWrite]>) -> Result<Attempt> {
+    /// `folded`: the writes of the batch, if they do not depend on rows. `seen`: what was read of those of its rows that are in sorted tables. What was not, or may have
+    /// changed, is not waited for here, with all writers locked out.
+    fn try_batch(
+        &self,
+        batch: &Batch,
+        folded: Option<&[StagedWrite]>,
+        seen: Option<Arc<SeenBelow>>,
+    ) -> Result<Attempt> {
         let mut appenders = self.log.all_appenders();
         // What is sealed before it is published must not be moved in between.
         let _unmoved = self.persists_in_place.then(|| self.log.gc_appender());
+        // Until all is published: the index need not be searched again.
+        let view = match seen {
+            Some(seen) => self.read_view_of(seen),
+            // A table was loaded meanwhile: none is from here on.
+            None if batch.staged.may_be_below() => return Ok(Attempt::Unseen(Vec::new())),
+            None => self.read_view(),
+        };
+        let tried = self.write_locked(batch, folded, &mut appenders, &view);
+        if tried.is_err() {
+            let wanted = view.wanted_below();
+            if !wanted.is_empty() {
+                return Ok(Attempt::Unseen(wanted));
+            }
+        }
+        tried
+    }
+
+    /// Writes a batch. With all appenders locked.
+    fn write_locked(
+        &self,
+        batch: &Batch,
+        folded: Option<&[StagedWrite]>,
+        appenders: &mut [LockedAppender<'_>],
+        view: &ReadView<'_>,
+    ) -> Result<Attempt> {
         // One moment for all of it: what a part finds, the next has not seen expire.
         let now_ms = self.clock.now_ms();
-        // Until all is published: the index need not be searched again.
-        let view = self.read_view();
-        let guard = view.guard();
-        self.check_versions(&batch.staged, (&view, now_ms))?;
+        self.check_versions(&batch.staged, (view, now_ms))?;
         let worked_out;
         let writes = match folded {
             Some(writes) => writes,
             None => {
-                worked_out = self.work_out(&batch.staged, (&view, now_ms))?;
+                worked_out = self.work_out(&batch.staged, (view, now_ms))?;
                 &worked_out
             }
         };
-        let (parts, made) = self.parts(&batch.staged, writes, (&view, now_ms))?;
+        let (parts, made) = self.parts(&batch.staged, writes, (view, now_ms))?;
         if parts.is_empty() {
             return Ok(Attempt::Done(0, 0));
         }
@@ -425,7 +482,7 @@ impl Engine {
         }
         let frame = frame_spec();
         let bytes = frame.record_bytes() + records;
-        let reserved = match self.reserve_index(&parts, guard) {
+        let reserved = match self.reserve_index(&parts, view.guard()) {
             Ok(reserved) => reserved,
             Err(full) => return Ok(Attempt::NoSpace(bytes, NoSpace::Failed(index_full(full)))),
         };
@@ -439,9 +496,9 @@ impl Engine {
             Ok(reservation) => reservation,
             Err(no_space) => return Ok(Attempt::NoSpace(bytes, no_space)),
         };
-        match self.publish_batch(reservation, (&parts, &made), &reserved, &view) {
+        match self.publish_batch(reservation, (&parts, &made), &reserved, view) {
             Ok(sequence) => Ok(Attempt::Done(sequence, bytes)),
-            Err(IndexFull { .. }) => Err(self.log.halt(&mut appenders)),
+            Err(IndexFull { .. }) => Err(self.log.halt(appenders)),
         }
     }
 
@@ -759,6 +816,8 @@ enum Attempt {
     /// Its sequence, and the bytes it wrote.
     Done(u64, usize),
     NoSpace(usize, NoSpace),
+    /// Rows in sorted tables are to be seen first, those of these keys among them.
+    Unseen(Vec<SstKey>),
 }
 
 /// Whether a write goes over deltas without looking at them: to count their records as obsolete they are walked.

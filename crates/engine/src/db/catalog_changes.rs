@@ -17,9 +17,8 @@ use super::shared_table::TableShared;
 use super::write::SpaceWaits;
 use crate::log::format::{CATALOG_TABLE, RecordKind, RecordSpec};
 use crate::log::segment::SegmentKind;
-use crate::log::{Appender, NoSpace};
+use crate::log::{Appender, LockedAppender, NoSpace};
 use crate::space::Claim;
-use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::{Result, Schema};
 
@@ -34,8 +33,8 @@ enum Tried<R> {
 /// The appenders that are locked through a change.
 enum Locked<'l> {
     /// Nobody writes: rows go.
-    Every((Vec<MutexGuard<'l, Appender>>, MutexGuard<'l, Appender>)),
-    Mine(MutexGuard<'l, Appender>),
+    Every((Vec<LockedAppender<'l>>, LockedAppender<'l>)),
+    Mine(LockedAppender<'l>),
 }
 
 impl Locked<'_> {

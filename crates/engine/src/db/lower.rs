@@ -10,28 +10,35 @@ use std::sync::Arc;
 
 use hedgerow_row::schema::table::TableSchema;
 
-use crate::Result;
 use crate::runs::{FoundVersions, OpenRuns};
 use crate::sst::SstKey;
+use crate::{Error, ErrorKind, Result};
+
+mod seen;
+
+pub(crate) use seen::SeenBelow;
 
 /// What sorted tables have of one key, looked up when it is asked for.
 #[derive(Debug)]
 pub(crate) struct LowerRecords {
     table: u32,
-    /// Unless it is known what there is.
-    look: Option<LowerLook>,
+    look: LowerLook,
     found: OnceCell<FoundVersions>,
     /// Loaded after the runs: it knows the version of every record in them.
     schema: Arc<TableSchema>,
 }
 
-/// Where something is looked for.
+/// How what there is comes to be known.
 #[derive(Debug)]
-struct LowerLook {
-    runs: Arc<OpenRuns>,
-    key: SstKey,
-    /// What is younger was not there yet.
-    upto: u64,
+enum LowerLook {
+    /// It is known.
+    Known,
+    /// It is looked up in the runs, as of a sequence: what is younger was not there yet.
+    InRuns(Arc<OpenRuns>, SstKey, u64),
+    /// It was looked up before, and could not be read.
+    Failed(Error),
+    /// It was not looked up before, and nobody may wait for that now. Whether it was asked for.
+    Unseen(SstKey, Cell<bool>),
 }
 
 impl LowerRecords {
@@ -42,25 +49,48 @@ impl LowerRecords {
         upto: u64,
         schema: Arc<TableSchema>,
     ) -> LowerRecords {
-        let look = Some(LowerLook { runs, key: SstKey::new(table, key), upto });
+        let look = LowerLook::InRuns(runs, SstKey::new(table, key), upto);
+        LowerRecords { table, look, found: OnceCell::new(), schema }
+    }
+
+    /// What was seen before. `schema` was loaded after `runs`, which count now.
+    fn seen(
+        seen: &SeenBelow,
+        runs: &OpenRuns,
+        (table, key): (u32, &[u8]),
+        schema: Arc<TableSchema>,
+    ) -> LowerRecords {
+        let key = SstKey::new(table, key);
+        let look = match seen.find(runs, &key) {
+            Some(Ok(found)) => return LowerRecords::walked(found, table, schema),
+            Some(Err(error)) => LowerLook::Failed(error),
+            None => LowerLook::Unseen(key, Cell::new(false)),
+        };
         LowerRecords { table, look, found: OnceCell::new(), schema }
     }
 
     /// What a walk over the runs came by. `schema` was loaded after them.
     pub(crate) fn walked(found: FoundVersions, table: u32, schema: Arc<TableSchema>) -> LowerRecords {
-        LowerRecords { table, look: None, found: OnceCell::from(found), schema }
+        LowerRecords { table, look: LowerLook::Known, found: OnceCell::from(found), schema }
     }
 
     /// What there is, read from the disk if need be.
     ///
     /// # Errors
-    /// `Corrupted`; what the capacity tier refuses.
+    /// `Corrupted`; what the capacity tier refuses; `Busy` if nobody may wait for it now.
     pub(crate) fn found(&self) -> Result<&FoundVersions> {
         if let Some(found) = self.found.get() {
             return Ok(found);
         }
-        let look = self.look.as_ref().map(|look| look.runs.find(&look.key, look.upto));
-        let found = look.transpose()?.unwrap_or_default();
+        let found = match &self.look {
+            LowerLook::Known => FoundVersions::default(),
+            LowerLook::InRuns(runs, key, upto) => runs.find(key, *upto)?,
+            LowerLook::Failed(error) => return Err(error.clone()),
+            LowerLook::Unseen(_, is_wanted) => {
+                is_wanted.set(true);
+                return Err(Error::new(ErrorKind::Busy, "a row in sorted tables has to be read first"));
+            }
+        };
         Ok(self.found.get_or_init(|| found))
     }
 
@@ -94,10 +124,11 @@ impl LowerAhead {
 
     /// What was found for this look, and not for those before it any more.
     fn take(&mut self, look: &LowerLook) -> Option<FoundVersions> {
-        if !Arc::ptr_eq(&self.runs, &look.runs) || self.upto != look.upto {
+        let LowerLook::InRuns(runs, of, upto) = look else { return None };
+        if !Arc::ptr_eq(&self.runs, runs) || self.upto != *upto {
             return None;
         }
-        let at = self.found.iter().position(|(key, _)| key.bytes() == look.key.bytes())?;
+        let at = self.found.iter().position(|(key, _)| key.bytes() == of.bytes())?;
         self.found.drain(..at);
         self.found.pop_front().map(|(_, found)| found)
     }
@@ -107,6 +138,8 @@ impl LowerAhead {
 #[derive(Debug, Default)]
 pub(crate) struct LowerLooks {
     ahead: RefCell<Option<LowerAhead>>,
+    /// What all are answered by, where nobody may wait.
+    seen: Option<Arc<SeenBelow>>,
     len: Cell<usize>,
     /// Of 1, 2, 4 and so on.
     chunks: [OnceCell<Box<[OnceCell<LowerRecords>]>>; 32],
@@ -123,10 +156,38 @@ impl LowerLooks {
         self.ahead.into_inner()
     }
 
+    /// To be answered by what was seen before: what was not is [wanted](LowerLooks::wanted).
+    pub(crate) fn only_of(seen: Arc<SeenBelow>) -> LowerLooks {
+        LowerLooks { seen: Some(seen), ..LowerLooks::default() }
+    }
+
+    /// A look into `runs`, as of the sequence `upto`, held. `schema` was loaded after them.
+    pub(crate) fn look(
+        &self,
+        runs: Arc<OpenRuns>,
+        entry: (u32, &[u8]),
+        upto: u64,
+        schema: Arc<TableSchema>,
+    ) -> &LowerRecords {
+        self.hold(match &self.seen {
+            None => LowerRecords::new(runs, entry, upto, schema),
+            Some(seen) => LowerRecords::seen(seen, &runs, entry, schema),
+        })
+    }
+
+    /// Keys of which was asked what there is, though nobody had looked it up.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &SstKey> {
+        let held = self.chunks.iter().filter_map(OnceCell::get).flatten().filter_map(OnceCell::get);
+        held.filter_map(|records| match &records.look {
+            LowerLook::Unseen(key, is_wanted) if is_wanted.get() => Some(key),
+            _ => None,
+        })
+    }
+
     /// Holds one more.
     pub(crate) fn hold(&self, look: LowerRecords) -> &LowerRecords {
-        if let (Some(ahead), Some(of)) = (&mut *self.ahead.borrow_mut(), &look.look)
-            && let Some(found) = ahead.take(of)
+        if let Some(ahead) = &mut *self.ahead.borrow_mut()
+            && let Some(found) = ahead.take(&look.look)
         {
             let _ = look.found.set(found);
         }

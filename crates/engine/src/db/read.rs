@@ -33,7 +33,7 @@ use super::at_hand::{check_all_at_hand, check_at_hand};
 use super::chain::{Chain, version_before};
 use super::counters::{Count, Counters};
 use super::engine::{Engine, TableShared};
-use super::lower::{LowerAhead, LowerLooks, LowerRecords};
+use super::lower::{LowerAhead, LowerLooks, LowerRecords, SeenBelow};
 use super::prefetch::{RowPrefetch, prefetch_row};
 use crate::cache::{self, Cache};
 use crate::epoch::Guard;
@@ -318,7 +318,12 @@ impl<'e> ReadView<'e> {
         let id = table.id.load(Ordering::Acquire);
         let runs = Arc::clone(&self.engine.runs.current());
         let looks = self.lower.get_or_init(Box::default);
-        looks.hold(LowerRecords::new(runs, (id, key), upto, table.schema.load_full()))
+        looks.look(runs, (id, key), upto, table.schema.load_full())
+    }
+
+    /// Keys of which it had to be known what is below, and of which that was not [seen](Engine::read_view_of) before.
+    pub(super) fn wanted_below(&self) -> Vec<SstKey> {
+        self.lower.get().map_or_else(Vec::new, |looks| looks.wanted().cloned().collect())
     }
 
     /// The row of what is below, under the blind deltas of `slot` if there are any.
@@ -353,6 +358,12 @@ impl Engine {
     #[inline]
     pub(crate) fn read_view(&self) -> ReadView<'_> {
         ReadView { engine: self, guard: self.log.pin(), lower: OnceCell::new() }
+    }
+
+    /// The same for a thread that must not wait: of what is below it knows what was `seen` before.
+    pub(super) fn read_view_of(&self, seen: Arc<SeenBelow>) -> ReadView<'_> {
+        let lower = OnceCell::from(Box::new(LowerLooks::only_of(seen)));
+        ReadView { lower, ..self.read_view() }
     }
 
     /// What to prefetch of rows of which the fields `ids` will be asked for, if that is known.

@@ -6,14 +6,71 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use super::Log;
 use super::format::{self, END_BYTES, RecordKind, RecordRef, RecordSpec, Seed};
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
+use crate::invariants;
 use crate::space::{Claim, NoRoom};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
+
+thread_local! {
+    /// How many appenders the calling thread has locked, where that is counted.
+    static LOCKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// An appender, locked: nobody else writes in it, and where all are, nobody writes.
+#[derive(Debug)]
+pub(crate) struct LockedAppender<'l>(MutexGuard<'l, Appender>);
+
+impl<'l> LockedAppender<'l> {
+    #[inline]
+    pub(super) fn new(locked: MutexGuard<'l, Appender>) -> LockedAppender<'l> {
+        if invariants::ARE_OF_THREADS {
+            LOCKED.set(LOCKED.get() + 1);
+        }
+        LockedAppender(locked)
+    }
+}
+
+impl Drop for LockedAppender<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if invariants::ARE_OF_THREADS {
+            LOCKED.set(LOCKED.get() - 1);
+        }
+    }
+}
+
+impl Deref for LockedAppender<'_> {
+    type Target = Appender;
+
+    #[inline]
+    fn deref(&self) -> &Appender {
+        &self.0
+    }
+}
+
+impl DerefMut for LockedAppender<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Appender {
+        &mut self.0
+    }
+}
+
+/// Fails the test in which the calling thread waits for the capacity tier and has an appender locked: all who write in that would wait with it.
+#[inline]
+pub(crate) fn check_waits_alone() {
+    if invariants::ARE_OF_THREADS {
+        invariants::check("a wait for the capacity tier", || match LOCKED.get() {
+            0 => Ok(()),
+            locked => Err(format!("the thread that waits has {locked} appenders locked")),
+        });
+    }
+}
 
 /// A thread's open segments, one for each kind it writes.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
 use crate::manifest::version::{FileRange, SstChange, SstVersion};
 use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, store_in_header};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
 
 /// So many numbers of files are taken by one edit.
@@ -292,6 +292,11 @@ impl Runs {
         self.changing.lock().files.is_some() && self.current().is_empty()
     }
 
+    /// Holds off all edits as long as the guard lives: no row moves meanwhile.
+    pub(crate) fn hold_off_edits(&self) -> EditsHeldOff<'_> {
+        EditsHeldOff { _changing: self.changing.lock() }
+    }
+
     /// Has the generation rise: what was found of a key, or not found, may not be so any more.
     pub(crate) fn raise_generation(&self) {
         self.publish(None, true);
@@ -551,6 +556,11 @@ impl Changing {
     fn version(&self) -> Option<&SstVersion> {
         self.manifest.as_ref().map(SstManifest::version).or(self.read.as_ref())
     }
+}
+
+/// Which sorted tables count does not change as long as this lives.
+pub(crate) struct EditsHeldOff<'r> {
+    _changing: MutexGuard<'r, Changing>,
 }
 
 /// A table that is being loaded, as long as this lives.

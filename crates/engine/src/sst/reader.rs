@@ -118,9 +118,14 @@ impl FoundRecord {
         FoundRecord { block: Arc::clone(block), n }
     }
 
-    #[cfg(test)]
-    pub(super) fn block_bytes(&self) -> usize {
+    /// Bytes of memory that are held with it: others of one [block](FoundRecord::block_address) hold the same.
+    pub(crate) fn block_bytes(&self) -> usize {
         self.block.memory_bytes()
+    }
+
+    /// Tells its block from others that are held.
+    pub(crate) fn block_address(&self) -> usize {
+        Arc::as_ptr(&self.block).addr()
     }
 
     pub(crate) fn record(&self) -> Record<'_> {

@@ -347,6 +347,11 @@ impl Staged {
         &self.runs[write.run].table
     }
 
+    /// Whether some of the tables may have rows in sorted tables.
+    pub(super) fn may_be_below(&self) -> bool {
+        self.runs.iter().any(|run| run.table.below())
+    }
+
     /// `writes`, those to one table that were added one after the other together.
     pub(super) fn by_table<'w>(
         &self,

@@ -1,0 +1,205 @@
+//! Batches over rows of sorted tables. That nobody waits for the capacity tier with an appender locked is looked at in all of them (`log/appender.rs`).
+
+use std::sync::Arc;
+
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault, FileCall, Refusal};
+
+use crate::db::batch::{Attempt, Batch};
+use crate::db::fixture::options;
+use crate::db::lower::SeenBelow;
+use crate::sst::{Compression, SstKey};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Db, ErrorKind, Expiry, Key, Options, OwnedValue, Result, Schema, Table, Type, Value, row};
+
+fn open(sim: &CrashSim) -> Db {
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    let options =
+        Options { delta_chain_max: 3, compression: Compression::None, cache_bytes: 1 << 20, ..options() };
+    Db::open_at(tiers, options, Clock::manual(1_000)).unwrap()
+}
+
+fn schema() -> Schema {
+    Schema::new().field("n", Type::I64).nullable("m", Type::I64).nullable("pad", Type::Bytes)
+}
+
+/// A store with `rows` rows in sorted tables, each with so many bytes.
+fn loaded(rows: u64, pad_bytes: usize) -> (CrashSim, Db, Table) {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim);
+    let table = db.create_table("t", schema()).unwrap();
+    load(&table, rows, pad_bytes).unwrap();
+    (sim, db, table)
+}
+
+fn load(table: &Table, rows: u64, pad_bytes: usize) -> Result<()> {
+    let pad = vec![7; pad_bytes];
+    table.load(|loader| (0..rows).try_for_each(|n| loader.push(&n, &row! { n: n as i64, pad: &pad[..] })))
+}
+
+/// One of each that has to see its row.
+fn all_kinds(table: &Table) -> Batch {
+    let mut batch = Batch::new();
+    batch.increment(table, &1u64, "n", 100).unwrap();
+    batch.compare_and_set(table, &2u64, "n", Value::Int(2), Value::Int(200)).unwrap();
+    batch.update_existing(table, &3u64, &row! { m: 300 }).unwrap();
+    batch.require_version(table, &4u64, table.version(&4u64).unwrap()).unwrap();
+    batch.expire(table, &5u64, Expiry::at_unix_ms(9_000)).unwrap();
+    batch.update_expiring(table, &6u64, &row! { m: 600 }, Expiry::at_unix_ms(9_000)).unwrap();
+    batch.update(table, &7u64, &row! { m: 700 }).unwrap();
+    batch.delete(table, &8u64).unwrap();
+    batch.put(table, &9u64, &row! { n: 900 }).unwrap();
+    batch.increment(table, &1_000_000u64, "m", 1).unwrap();
+    batch
+}
+
+fn field(table: &Table, n: u64, name: &str) -> Option<i64> {
+    match table.get_field(&n, name).unwrap()? {
+        OwnedValue::Int(n) => Some(n),
+        _ => Some(-1),
+    }
+}
+
+#[test]
+fn each_kind_of_part_sees_its_row() {
+    let (_sim, db, table) = loaded(10, 0);
+    db.write(all_kinds(&table)).unwrap();
+    let found = [1, 2, 7, 9].map(|n| field(&table, n, "n"));
+    assert_eq!(found, [Some(101), Some(200), Some(7), Some(900)]);
+    assert_eq!([3, 6, 7].map(|n| field(&table, n, "m")), [Some(300), Some(600), Some(700)]);
+    assert_eq!(field(&table, 1_000_000, "m"), Some(1));
+    assert!(!table.exists(&8u64).unwrap());
+    let expires = |n: u64| table.get(&n).unwrap().unwrap().expires_at().is_some();
+    assert_eq!([5, 6, 7].map(expires), [true, false, false]);
+    db.check_counts().unwrap();
+}
+
+/// What cannot be read fails the batch, by its part, with nothing written; and nobody reads what need not be seen.
+#[test]
+fn what_cannot_be_read_fails_all_of_the_batch() {
+    let (sim, db, table) = loaded(10, 0);
+    let fault = Fault { after: 0, sticky: true, refusal: Refusal::Io };
+    // With nothing in the cache of blocks.
+    drop((table, db));
+    let db = open(&sim);
+    let table = db.table("t").unwrap();
+    let mut blind = Batch::new();
+    blind.update(&table, &7u64, &row! { m: 1 }).unwrap();
+    blind.delete(&table, &8u64).unwrap();
+    blind.put(&table, &9u64, &row! { n: 1 }).unwrap();
+    let mut seen = Batch::new();
+    seen.put(&table, &0u64, &row! { n: 77 }).unwrap();
+    seen.increment(&table, &1u64, "n", 100).unwrap();
+    sim.fail_file_calls(FileCall::Read, fault);
+    db.write(&blind).unwrap();
+    assert_eq!(db.write(&seen).unwrap_err().kind(), ErrorKind::Io);
+    sim.clear_faults();
+    assert_eq!((field(&table, 0, "n"), field(&table, 1, "n")), (Some(0), Some(1)), "nothing is written");
+    db.write(&seen).unwrap();
+    assert_eq!((field(&table, 0, "n"), field(&table, 1, "n")), (Some(77), Some(101)));
+}
+
+/// What was seen counts only as long as nothing has changed: an attempt with anything older writes nothing, and says what it lacks.
+#[test]
+fn an_attempt_that_lacks_something_writes_nothing() {
+    let (_sim, db, table) = loaded(10, 0);
+    let engine = &db.engine;
+    let mut batch = Batch::new();
+    batch.put(&table, &0u64, &row! { n: 77 }).unwrap();
+    batch.increment(&table, &1u64, "n", 100).unwrap();
+    let key = SstKey::new(table.shared().id.load(Ordering::Relaxed), 1u64.key_bytes().as_ref());
+    let seen = |keys: &[SstKey]| {
+        let runs = engine.runs.current();
+        Arc::new(SeenBelow::read(&runs, keys.to_vec()).unwrap())
+    };
+    let lacked = |seen| match engine.try_batch(&batch, None, seen).unwrap() {
+        Attempt::Unseen(keys) => keys.len(),
+        Attempt::Done(..) | Attempt::NoSpace(..) => panic!("it was written"),
+    };
+    assert_eq!(lacked(None), 0, "nobody looked before");
+    assert_eq!(lacked(Some(seen(&[]))), 1);
+    let older = seen(std::slice::from_ref(&key));
+    engine.runs.raise_generation();
+    assert_eq!(lacked(Some(older)), 1);
+    assert_eq!(field(&table, 0, "n"), Some(0), "nothing is written");
+    let written = engine.try_batch(&batch, None, Some(seen(&[key]))).unwrap();
+    assert!(matches!(written, Attempt::Done(..)));
+    assert_eq!((field(&table, 0, "n"), field(&table, 1, "n")), (Some(77), Some(101)));
+}
+
+/// Rows that nobody could tell would have to be seen: too many bytes of blind deltas over one to fold them.
+#[test]
+fn what_was_not_foreseen_is_read_for_the_next_attempt() {
+    let (_sim, db, table) = loaded(10, 0);
+    for name in ["a", "b", "c", "d", "e"] {
+        table.add_field(name, Type::Bytes).unwrap();
+    }
+    let long = [7; 60_000];
+    for name in ["a", "b", "c", "d", "e"] {
+        let mut batch = Batch::new();
+        for n in [3u64, 4, 5] {
+            batch.update(&table, &n, &[(name, Value::Bytes(&long))]).unwrap();
+        }
+        db.write(batch).unwrap();
+    }
+    for n in [3u64, 4, 5] {
+        let row = table.get(&n).unwrap().unwrap();
+        assert_eq!(row.get_as::<i64>("n").unwrap(), n as i64);
+        assert!(["a", "b", "c", "d", "e"].iter().all(|name| row.get_as::<&[u8]>(name).unwrap() == long));
+    }
+}
+
+/// Blocks that several rows lie in count once.
+#[test]
+fn a_batch_that_sees_too_much_is_refused() {
+    let (_sim, db, table) = loaded(400, 6_000);
+    let increments = |rows: std::ops::Range<u64>| {
+        let mut batch = Batch::new();
+        rows.for_each(|n| batch.increment(&table, &n, "n", 1).unwrap());
+        batch
+    };
+    let refused = db.write(increments(0..400)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.message().contains("the limit is 1048576"), "{refused}");
+    assert_eq!(field(&table, 0, "n"), Some(0));
+    db.write(increments(0..100)).unwrap();
+    assert_eq!(field(&table, 99, "n"), Some(100));
+    let other = db.create_table("short", schema()).unwrap();
+    load(&other, 2_000, 100).unwrap();
+    let mut batch = Batch::new();
+    (0..2_000u64).for_each(|n| batch.increment(&other, &n, "n", 1).unwrap());
+    db.write(batch).unwrap();
+    assert_eq!(field(&other, 1_999, "n"), Some(2_000));
+}
+
+/// A batch adds to two rows that a load makes alike: they stay so, whatever loads and clears come between its look and its writing.
+#[test]
+fn batches_beside_loads_see_one_content() {
+    let (_sim, db, table) = loaded(2, 0);
+    let done = AtomicBool::new(false);
+    let alike = |db: &Db| {
+        let snapshot = db.snapshot();
+        let [one, other] = [0u64, 1].map(|n| snapshot.get_field(&table, &n, "m").unwrap());
+        assert_eq!(one, other);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..60u64 {
+                match round % 5 {
+                    0 => table.clear().unwrap(),
+                    _ => load(&table, 2, 100 * round as usize).unwrap(),
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            let mut batch = Batch::new();
+            for n in [0u64, 1] {
+                batch.increment(&table, &n, "m", 1).unwrap();
+            }
+            db.write(batch).unwrap();
+            alike(&db);
+        }
+    });
+    alike(&db);
+    db.check_counts().unwrap();
+}

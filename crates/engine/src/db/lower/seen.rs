@@ -1,0 +1,68 @@
+//! What was found below of some keys before anybody had to wait for it.
+//!
+//! Owns [`SeenBelow`]. Promises that it answers without a read of the disk, and only with what counts still: of a key that nobody looked up it says so, and of all keys once
+//! the runs may answer otherwise. Must not know who asks, nor which locks he holds.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::runs::{FoundVersions, OpenRuns};
+use crate::sst::{FoundRecord, SstKey};
+use crate::{Error, Result};
+
+/// So many bytes of blocks are held at most.
+const HELD_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
+/// So many keys are read before it is looked how much that was.
+const READ_TOGETHER: usize = 256;
+
+/// What the runs had of some keys.
+#[derive(Debug)]
+pub(crate) struct SeenBelow {
+    /// Of the runs.
+    generation: u64,
+    /// By the composite key.
+    found: HashMap<Box<[u8]>, Result<FoundVersions>>,
+}
+
+impl SeenBelow {
+    /// Looks `keys` up. What could not be read of one is an error of that key.
+    ///
+    /// # Errors
+    /// `Invalid` if what is found lies in more blocks than may be held together.
+    pub(crate) fn read(runs: &OpenRuns, mut keys: Vec<SstKey>) -> Result<SeenBelow> {
+        keys.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
+        keys.dedup_by(|one, other| one.bytes() == other.bytes());
+        let (mut blocks, mut held) = (HashSet::new(), 0);
+        let mut seen = SeenBelow { generation: runs.generation(), found: HashMap::new() };
+        for keys in keys.chunks(READ_TOGETHER) {
+            for (key, found) in keys.iter().zip(runs.find_many(keys, u64::MAX)) {
+                let records = found.iter().flat_map(FoundVersions::records);
+                let is_new = |record: &&FoundRecord| blocks.insert(record.block_address());
+                held += records.filter(is_new).map(FoundRecord::block_bytes).sum::<usize>();
+                seen.found.insert(key.bytes().into(), found);
+            }
+            if held > HELD_BYTES_MAX {
+                return Err(too_much(seen.found.len()));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// What `runs`, which count now, have of a key. `None` if that was not looked up.
+    pub(super) fn find(&self, runs: &OpenRuns, key: &SstKey) -> Option<Result<FoundVersions>> {
+        if self.generation != runs.generation() {
+            return None;
+        }
+        match self.found.get(key.bytes()) {
+            None if !runs.may_hold(key) => Some(Ok(FoundVersions::default())),
+            found => found.cloned(),
+        }
+    }
+}
+
+#[cold]
+fn too_much(rows: usize) -> Error {
+    Error::invalid(format!(
+        "the first {rows} rows in sorted tables that the batch has to see lie in blocks of more than {HELD_BYTES_MAX} bytes together; the limit is {HELD_BYTES_MAX}"
+    ))
+}
