@@ -800,7 +800,7 @@ impl<'a> RowRef<'a> {
     /// What a field is that deltas over nothing do not name.
     #[cold]
     fn absent(&self, position: usize) -> FieldRead<'_> {
-        FieldRead::of_no_row(self.schema, position)
+        FieldRead::default_of(self.schema, position)
     }
 
     #[inline]

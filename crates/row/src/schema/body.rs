@@ -55,11 +55,13 @@ pub struct FieldRead<'a> {
 impl<'a> FieldRead<'a> {
     const ABSENT: FieldRead<'static> = FieldRead { value: Value::Null, expires_at_ms: None };
 
-    /// What a field is in a row that deltas over none make, and that none of them names: nothing, or its default where it cannot be nothing.
-    pub fn of_no_row(schema: &'a TableSchema, position: usize) -> FieldRead<'a> {
+    /// What a field is that no record of its row could name, be it that the row is older than the field, or that deltas are all there is of it: its default,
+    /// which is `Null` where it may be absent ([`Field::default`](super::Field::default)).
+    #[inline]
+    pub fn default_of(schema: &'a TableSchema, position: usize) -> FieldRead<'a> {
         match schema.fields().fields().get(position) {
-            Some(field) if !field.is_nullable() => FieldRead { value: field.default(), expires_at_ms: None },
-            _ => FieldRead::ABSENT,
+            Some(field) => FieldRead { value: field.default(), expires_at_ms: None },
+            None => FieldRead::ABSENT,
         }
     }
 
@@ -109,10 +111,7 @@ impl<'a, B: BodyBytes<'a>> RowBody<'a, B> {
     #[inline]
     pub fn read(&self, schema: &'a TableSchema, position: usize) -> Result<FieldRead<'a>> {
         let Some(slot) = self.slot(schema, position) else {
-            return Ok(match schema.fields().fields().get(position) {
-                Some(field) => FieldRead { value: field.default(), expires_at_ms: None },
-                None => FieldRead::ABSENT,
-            });
+            return Ok(FieldRead::default_of(schema, position));
         };
         // A field that is not nullable is in every row whose layout has it: no need to look at the bitmap.
         let raw = match schema.fields().fields()[position].is_nullable() || slot >= self.layout.direct_slots()

@@ -31,6 +31,20 @@ fn read_each<'a>(schema: &'a TableSchema, deltas: &'a [Vec<u8>], now: u64) -> Ve
     (0..schema.fields().fields().len()).map(find).collect()
 }
 
+/// Over no row the deltas make one with all that a row written whole has of fields that are newer than it: each reads as it is merged.
+fn check_over_none(schema: &TableSchema, deltas: &[Vec<u8>], now: u64) {
+    let bodies = bodies(deltas);
+    let mut seen = Vec::new();
+    let plan = MergePlan::new(schema, None::<&RowBody<'_, &[u8]>>, &bodies, now).unwrap();
+    plan.for_each(|position, read| seen.push((position, read))).unwrap();
+    let walk = |position| {
+        let found = bodies.iter().find_map(|delta| delta.find(schema, position).unwrap());
+        (position, found.unwrap_or_else(|| FieldRead::default_of(schema, position)))
+    };
+    let walked = (0..schema.fields().fields().len()).map(walk);
+    assert_eq!(seen, walked.filter(|(_, read)| !read.at(now).is_null()).collect::<Vec<_>>(), "at {now}");
+}
+
 /// Whether `folded`, made at `then`, is to readers and to merges what `deltas` are, from then on.
 fn check_same(row: &Row, folded: &[Vec<u8>], deltas: &[Vec<u8>], then: u64) {
     for now in [then, then + 1, then + 30, 100, 1000].into_iter().filter(|now| *now >= then) {
@@ -38,6 +52,8 @@ fn check_same(row: &Row, folded: &[Vec<u8>], deltas: &[Vec<u8>], then: u64) {
             assert_eq!(merged(row, over_row, folded, now), merged(row, over_row, deltas, now), "at {now}");
         }
         assert_eq!(read_each(&row.schema, folded, now), read_each(&row.schema, deltas, now), "at {now}");
+        check_over_none(&row.schema, folded, now);
+        check_over_none(&row.schema, deltas, now);
     }
 }
 
