@@ -102,16 +102,43 @@ struct OpenFiles {
     /// Each once, by rising number.
     files: Box<[Sst]>,
     /// What all of them have of each table, by rising number of the table.
-    tables: Box<[SstTable]>,
+    tables: Box<[OpenTable]>,
+}
+
+/// What all files have of a table.
+#[derive(Debug)]
+struct OpenTable {
+    all: SstTable,
+    /// No key has more bytes in bodies, of all runs together.
+    key_bytes_max: u64,
 }
 
 impl OpenFiles {
-    fn new(files: impl Iterator<Item = Sst>) -> OpenFiles {
+    fn new(files: impl Iterator<Item = Sst>, runs: &[OpenRun]) -> OpenFiles {
         let (files, mut tables) = (files.collect::<Box<[Sst]>>(), BTreeMap::new());
         for known in files.iter().flat_map(Sst::tables) {
-            tables.entry(known.table).and_modify(|all: &mut SstTable| all.add(known)).or_insert(*known);
+            let table = OpenTable { all: *known, key_bytes_max: 0 };
+            tables
+                .entry(known.table)
+                .and_modify(|table: &mut OpenTable| table.all.add(known))
+                .or_insert(table);
+        }
+        for run in runs {
+            let mut longest = BTreeMap::new();
+            for known in run.ranges.iter().flat_map(|range| range.sst.tables()) {
+                let longest = longest.entry(known.table).or_insert(0);
+                *longest = known.longest_body.max(*longest);
+            }
+            for (table, longest) in longest {
+                tables.entry(table).and_modify(|table| table.key_bytes_max += longest);
+            }
         }
         OpenFiles { files, tables: tables.into_values().collect() }
+    }
+
+    fn table(&self, table: u32) -> Option<&OpenTable> {
+        let at = self.tables.binary_search_by_key(&table, |known| known.all.table).ok()?;
+        Some(&self.tables[at])
     }
 }
 
@@ -157,7 +184,7 @@ impl OpenRuns {
                 .collect();
             runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
         }
-        let files = Arc::new(OpenFiles::new(files.into_values()));
+        let files = Arc::new(OpenFiles::new(files.into_values(), &runs));
         Ok(OpenRuns { generation, runs: runs.into(), files })
     }
 
@@ -179,8 +206,7 @@ impl OpenRuns {
 
     /// What the files have of the table of this number, if there is anything.
     pub(crate) fn of_table(&self, table: u32) -> Option<&SstTable> {
-        let tables = &self.files.tables;
-        tables.binary_search_by_key(&table, |known| known.table).ok().map(|at| &tables[at])
+        self.files.table(table).map(|known| &known.all)
     }
 
     /// A number that rises with each change that may change an answer.
@@ -188,9 +214,10 @@ impl OpenRuns {
         self.generation
     }
 
-    /// Whether the rows of this table must be looked at before a delta goes over one: some expire.
-    pub(crate) fn must_see_rows_of(&self, table: u32) -> bool {
-        self.of_table(table).is_some_and(|known| known.expires)
+    /// Whether the rows of this table must be looked at before a delta goes over one: some expire, or some may have more than so many bytes.
+    pub(crate) fn must_see_rows_of(&self, table: u32, bytes_max: usize) -> bool {
+        let must = |known: &OpenTable| known.all.expires || known.key_bytes_max > bytes_max as u64;
+        self.files.table(table).is_some_and(must)
     }
 
     /// The runs, newest first.

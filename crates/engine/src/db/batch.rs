@@ -23,7 +23,7 @@ use super::engine::{Engine, TableShared};
 use super::lower::SeenBelow;
 use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
-use super::write::{SpaceWaits, UNSEEN_BYTES, check_key};
+use super::write::{SpaceWaits, UNSEEN_BYTES, UNSEEN_ROW_BYTES_MAX, check_key};
 use crate::epoch::Guard;
 use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
@@ -45,6 +45,8 @@ mod staged;
 
 /// Bytes of one batch's records, at most.
 const BATCH_BYTES_MAX: usize = 256 << 20;
+/// Bytes of the blocks of sorted tables in which the rows lie that one batch has to see, at most.
+const SEEN_BYTES_MAX: usize = 256 << 20;
 
 /// Writes to any rows of any tables of one store, to be written together by [`Db::write`](crate::Db::write).
 ///
@@ -371,7 +373,8 @@ impl Engine {
         let _still = unseen.holds_off_edits().then(|| self.runs.hold_off_edits());
         let runs = Arc::clone(&self.runs.current());
         let mut keys = unseen.keys.clone();
-        for (table, rows) in batch.staged.rows_to_see(folded, |table| runs.must_see_rows_of(table)) {
+        let must_see = |table| runs.must_see_rows_of(table, UNSEEN_ROW_BYTES_MAX);
+        for (table, rows) in batch.staged.rows_to_see(folded, must_see) {
             let id = table.id.load(Ordering::Acquire);
             for group in rows.chunks(GROUP) {
                 self.look_up_rows(table, group, |n, slot| {
@@ -382,7 +385,7 @@ impl Engine {
                 });
             }
         }
-        let seen = SeenBelow::read(&runs, keys)?;
+        let seen = SeenBelow::read(&runs, keys, SEEN_BYTES_MAX)?;
         self.try_batch(batch, folded, Some(Arc::new(seen)))
     }
 

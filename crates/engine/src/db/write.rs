@@ -88,6 +88,8 @@ impl SpaceWaits {
 pub(super) const UNSEEN_BYTES: usize = 64 << 10;
 /// What all deltas of a chain come to that were written so.
 const UNSEEN_BYTES_MAX: usize = Slot::DEPTH_MAX as usize * UNSEEN_BYTES;
+/// Rows in sorted tables with no more bytes stay within [`limits::ROW_BYTES_MAX`] under any blind deltas.
+pub(super) const UNSEEN_ROW_BYTES_MAX: usize = limits::ROW_BYTES_MAX - UNSEEN_BYTES - UNSEEN_BYTES_MAX;
 
 /// Whether the row under `old`, a log slot, stays within [`limits::ROW_BYTES_MAX`] with a delta of `bytes` over it, as far
 /// as the slot tells. If not, the row must be looked at ([`Engine::takes_delta`]).
@@ -488,7 +490,7 @@ impl Engine {
             return false;
         }
         let (id, runs) = (table.id.load(Ordering::Acquire), self.runs.current());
-        !runs.must_see_rows_of(id) && runs.may_hold(&SstKey::new(id, key))
+        !runs.must_see_rows_of(id, UNSEEN_ROW_BYTES_MAX) && runs.may_hold(&SstKey::new(id, key))
     }
 
     /// Writes some fields over whatever sorted tables have of a key of which the index has nothing, without a look at that; false if it must be looked at.

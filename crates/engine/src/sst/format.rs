@@ -25,8 +25,8 @@
 //!   and not above its first. Of the summary: the same of index blocks.
 //! * **Key** here: table (u32, big-endian), then the row's key. So tables follow one another, each in the order of its keys.
 //! * **Summary**: least and greatest sequence (u64 each); rows, deltas, tombstones, bytes of records (u64 each); least and greatest key, bytes (u32) before each; how many tables (u32) and of
-//!   each its number (u32), flags (u32: 1 something in it expires), rows, deltas, tombstones, bytes of records (u64 each); how many index blocks (u32), and of each
-//!   an entry with its bytes (u32) before it.
+//!   each its number (u32), flags (u32: 1 something in it expires), bytes of the longest body, rows, deltas, tombstones, bytes of records (u64 each); how many index blocks
+//!   (u32), and of each an entry with its bytes (u32) before it.
 //! * **Checksums** of blocks, summary and filter are seeded with store, file number and place (`log/format.rs`, `Seed`).
 
 use hedgerow_device::{CAPACITY_PAGE_BYTES, crc32c};
@@ -247,14 +247,17 @@ pub struct SstTable {
     pub table: u32,
     /// Whether a row, a delta or a field of it expires.
     pub expires: bool,
+    /// Bytes of its longest body, of a row or a delta.
+    pub longest_body: u64,
     /// What is in the file of it.
     pub counts: SstCounts,
 }
 
 impl SstTable {
-    /// Takes in what another file has of the table.
+    /// Takes in what another file has of the table; not the same keys, but those of one run.
     pub(crate) fn add(&mut self, other: &SstTable) {
         self.expires |= other.expires;
+        self.longest_body = self.longest_body.max(other.longest_body);
         let SstCounts { rows, deltas, tombstones, bytes } = other.counts;
         self.counts.rows += rows;
         self.counts.deltas += deltas;
@@ -303,6 +306,7 @@ pub(super) struct Counted {
     pub(super) sequence: u64,
     /// It, or a field of it, expires.
     pub(super) expires: bool,
+    pub(super) body_bytes: u64,
     pub(super) bytes: u64,
 }
 
@@ -315,10 +319,12 @@ impl SstSummary {
         self.sequences = [self.sequences[0].min(record.sequence), self.sequences[1].max(record.sequence)];
         if self.tables.last().is_none_or(|last| last.table != record.table) {
             let counts = SstCounts::default();
-            self.tables.push(SstTable { table: record.table, expires: false, counts });
+            let table = record.table;
+            self.tables.push(SstTable { table, expires: false, longest_body: 0, counts });
         }
         let table = self.tables.last_mut().expect("there is one by now");
         table.expires |= record.expires;
+        table.longest_body = table.longest_body.max(record.body_bytes);
         for counts in [&mut self.counts, &mut table.counts] {
             counts.bytes += record.bytes;
             *match record.kind {
@@ -341,6 +347,7 @@ impl SstSummary {
         for table in &self.tables {
             out.extend(table.table.to_le_bytes());
             out.extend((if table.expires { TABLE_EXPIRES } else { 0 }).to_le_bytes());
+            out.extend(table.longest_body.to_le_bytes());
             table.counts.put(&mut out);
         }
         out.extend((self.index.len() as u32).to_le_bytes());
@@ -363,8 +370,8 @@ impl SstSummary {
         let mut tables = Vec::new();
         for _ in 0..taking.u32()? {
             let (table, flags) = (taking.u32()?, taking.u32()?);
-            let expires = flags & TABLE_EXPIRES != 0;
-            tables.push(SstTable { table, expires, counts: taking.counts()? });
+            let (expires, longest_body) = (flags & TABLE_EXPIRES != 0, taking.u64()?);
+            tables.push(SstTable { table, expires, longest_body, counts: taking.counts()? });
         }
         let mut index = Vec::new();
         for _ in 0..taking.u32()? {

@@ -442,6 +442,7 @@ impl Sst {
                     kind: record.kind(),
                     sequence: record.sequence(),
                     expires: expires || record.flags() & FLAG_FIELD_EXPIRY != 0,
+                    body_bytes: record.body_len() as u64,
                     bytes: record.record_bytes() as u64,
                 },
             );

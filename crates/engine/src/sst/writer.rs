@@ -252,6 +252,7 @@ impl SstWriter {
                 kind: spec.kind,
                 sequence: record.sequence,
                 expires: record.has_field_expiries || record.expires_at_ms.is_some_and(|ms| ms != 0),
+                body_bytes: record.body_bytes as u64,
                 bytes: bytes as u64,
             },
         );

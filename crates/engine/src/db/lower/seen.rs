@@ -9,9 +9,6 @@ use crate::runs::{FoundVersions, OpenRuns};
 use crate::sst::{FoundRecord, SstKey};
 use crate::{Error, Result};
 
-/// So many bytes of blocks are held at most.
-const HELD_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
-
 /// So many keys are read before it is looked how much that was.
 const READ_TOGETHER: usize = 256;
 
@@ -28,8 +25,8 @@ impl SeenBelow {
     /// Looks `keys` up. What could not be read of one is an error of that key.
     ///
     /// # Errors
-    /// `Invalid` if what is found lies in more blocks than may be held together.
-    pub(crate) fn read(runs: &OpenRuns, mut keys: Vec<SstKey>) -> Result<SeenBelow> {
+    /// `Invalid` if what is found lies in blocks of more than `bytes_max` bytes.
+    pub(crate) fn read(runs: &OpenRuns, mut keys: Vec<SstKey>, bytes_max: usize) -> Result<SeenBelow> {
         keys.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
         keys.dedup_by(|one, other| one.bytes() == other.bytes());
         let (mut blocks, mut held) = (HashSet::new(), 0);
@@ -41,8 +38,8 @@ impl SeenBelow {
                 held += records.filter(is_new).map(FoundRecord::block_bytes).sum::<usize>();
                 seen.found.insert(key.bytes().into(), found);
             }
-            if held > HELD_BYTES_MAX {
-                return Err(too_much(seen.found.len()));
+            if held > bytes_max {
+                return Err(too_much(seen.found.len(), bytes_max));
             }
         }
         Ok(seen)
@@ -61,8 +58,8 @@ impl SeenBelow {
 }
 
 #[cold]
-fn too_much(rows: usize) -> Error {
+fn too_much(rows: usize, bytes_max: usize) -> Error {
     Error::invalid(format!(
-        "the first {rows} rows in sorted tables that the batch has to see lie in blocks of more than {HELD_BYTES_MAX} bytes together; the limit is {HELD_BYTES_MAX}"
+        "the first {rows} rows in sorted tables that the batch has to see lie in blocks of more bytes together than are held; the limit is {bytes_max}"
     ))
 }

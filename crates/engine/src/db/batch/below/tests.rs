@@ -9,7 +9,9 @@ use crate::db::fixture::options;
 use crate::db::lower::SeenBelow;
 use crate::sst::{Compression, SstKey};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Db, ErrorKind, Expiry, Key, Options, OwnedValue, Result, Schema, Table, Type, Value, row};
+use crate::{
+    Db, ErrorKind, Expiry, Key, Options, OwnedValue, Result, Schema, Table, Type, Value, limits, row,
+};
 
 fn open(sim: &CrashSim) -> Db {
     let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
@@ -109,7 +111,7 @@ fn an_attempt_that_lacks_something_writes_nothing() {
     let key = SstKey::new(table.shared().id.load(Ordering::Relaxed), 1u64.key_bytes().as_ref());
     let seen = |keys: &[SstKey]| {
         let runs = engine.runs.current();
-        Arc::new(SeenBelow::read(&runs, keys.to_vec()).unwrap())
+        Arc::new(SeenBelow::read(&runs, keys.to_vec(), 1 << 20).unwrap())
     };
     let lacked = |seen| match engine.try_batch(&batch, None, seen).unwrap() {
         Attempt::Unseen(keys) => keys.len(),
@@ -150,25 +152,18 @@ fn what_was_not_foreseen_is_read_for_the_next_attempt() {
 
 /// Blocks that several rows lie in count once.
 #[test]
-fn a_batch_that_sees_too_much_is_refused() {
-    let (_sim, db, table) = loaded(400, 6_000);
-    let increments = |rows: std::ops::Range<u64>| {
-        let mut batch = Batch::new();
-        rows.for_each(|n| batch.increment(&table, &n, "n", 1).unwrap());
-        batch
+fn what_a_batch_sees_is_bounded() {
+    let read = |rows: u64, pad_bytes| {
+        let (_sim, db, table) = loaded(rows, pad_bytes);
+        let id = table.shared().id.load(Ordering::Relaxed);
+        let keys = (0..rows).map(|n| SstKey::new(id, n.key_bytes().as_ref())).collect();
+        SeenBelow::read(&db.engine.runs.current(), keys, 1 << 20).map(drop)
     };
-    let refused = db.write(increments(0..400)).unwrap_err();
+    let refused = read(400, 6_000).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.message().contains("the limit is 1048576"), "{refused}");
-    assert_eq!(field(&table, 0, "n"), Some(0));
-    db.write(increments(0..100)).unwrap();
-    assert_eq!(field(&table, 99, "n"), Some(100));
-    let other = db.create_table("short", schema()).unwrap();
-    load(&other, 2_000, 100).unwrap();
-    let mut batch = Batch::new();
-    (0..2_000u64).for_each(|n| batch.increment(&other, &n, "n", 1).unwrap());
-    db.write(batch).unwrap();
-    assert_eq!(field(&other, 1_999, "n"), Some(2_000));
+    read(100, 6_000).unwrap();
+    read(2_000, 100).unwrap();
 }
 
 /// A batch adds to two rows that a load makes alike: they stay so, whatever loads and clears come between its look and its writing.
@@ -202,4 +197,34 @@ fn batches_beside_loads_see_one_content() {
     });
     alike(&db);
     db.check_counts().unwrap();
+}
+
+/// Of a table with a row as long as may be, an update looks at its row, alone and in a batch: it may be that one.
+#[test]
+fn what_would_make_a_row_too_long_is_refused() {
+    let (_sim, db, table) = loaded(0, 0);
+    table.add_field("more", Type::Bytes).unwrap();
+    let (long, more) = (vec![1; limits::ROW_BYTES_MAX - 10_000], [2; 20_000]);
+    table
+        .load(|loader| {
+            loader.push(&1u64, &row! { n: 1, pad: &long[..] })?;
+            loader.push(&2u64, &row! { n: 2 })
+        })
+        .unwrap();
+    let refused = table.update(&1u64, &row! { more: &more[..] }).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.message().contains(&limits::ROW_BYTES_MAX.to_string()), "{refused}");
+    let batch = |n: u64| {
+        let mut batch = Batch::new();
+        batch.update(&table, &3u64, &row! { n: 3 }).unwrap();
+        batch.update(&table, &n, &row! { more: &more[..] }).unwrap();
+        db.write(batch)
+    };
+    let refused = batch(1).unwrap_err();
+    assert_eq!((refused.kind(), refused.failed_write().unwrap().position), (ErrorKind::Invalid, 1));
+    assert!(!table.exists(&3u64).unwrap());
+    batch(2).unwrap();
+    table.update(&2u64, &row! { m: 5 }).unwrap();
+    assert_eq!((field(&table, 2, "n"), field(&table, 2, "m")), (Some(2), Some(5)));
+    assert_eq!(table.get_field(&2u64, "more").unwrap().unwrap().borrow().as_bytes(), Some(&more[..]));
 }
