@@ -175,7 +175,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a [`Table::delete`].
+    /// Adds a [`Table::remove`].
     ///
     /// # Errors
     /// `Invalid` for a bad key.

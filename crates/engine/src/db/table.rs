@@ -374,12 +374,20 @@ impl Table {
         })
     }
 
-    /// Removes a row. Returns whether there was one.
+    /// Removes a row. Returns whether there was one; [`Table::remove`] does not.
     ///
     /// # Errors
     /// See [`Table`]. Works while the store is `Full`.
     pub fn delete(&self, key: &(impl Key + ?Sized)) -> Result<bool> {
         self.engine.delete(&self.shared, key.key_bytes().as_ref())
+    }
+
+    /// Removes a row if there is one, and does not say whether. So it never waits for the disk, as [`Table::delete`] may for rows in sorted tables.
+    ///
+    /// # Errors
+    /// See [`Table`]. Works while the store is `Full`.
+    pub fn remove(&self, key: &(impl Key + ?Sized)) -> Result<()> {
+        self.engine.remove(&self.shared, key.key_bytes().as_ref())
     }
 
     /// Whether there is a row.

@@ -469,6 +469,20 @@ impl Engine {
 }
 
 impl Engine {
+    /// Removes a row if there is one. Nobody looks at it: of one that may only be in sorted tables a tombstone says that it is gone.
+    pub(super) fn remove(&self, table: &TableShared, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        self.counters.add(Count::Delete);
+        // Also under the lock of the key's leaf: what took its place meanwhile may be below.
+        let is_there = |slot: Option<Slot>| is_row(slot) || slot.is_none() && self.may_be_below(table, key);
+        // The guard goes at once: a write that waits for space must hold none.
+        let slot = table.levels.locate(key, &self.epoch.pin());
+        if is_there(slot) {
+            self.write(table, key, &Draft::tombstone(), |_| (), |old| is_there(old.map(Slot::from)))?;
+        }
+        Ok(())
+    }
+
     /// Removes a row that has to be looked at: it may have expired, or only be there in sorted tables.
     fn delete_seen(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.with_row(table, key, |at| {

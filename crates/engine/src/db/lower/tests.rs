@@ -183,7 +183,8 @@ fn change(twins: &mut Twins, random: &mut Random, seed: u64) {
         4 => twins.both(&named, |table| table.update(&n, &row! { text: text.as_str() }).unwrap()),
         5 => twins.both(&named, |table| table.update(&n, &[("m", Value::Null)]).unwrap()),
         6 => twins.both(&named, |table| table.put(&n, &row! { n: v, text: text.as_str() }).unwrap()),
-        7 | 8 => twins.both(&named, |table| table.delete(&n).unwrap()),
+        7 => twins.both(&named, |table| table.delete(&n).unwrap()),
+        8 => twins.both(&named, |table| table.remove(&n).unwrap()),
         9 => twins.both(&named, |table| table.update_existing(&n, &row! { m: v }).unwrap()),
         10 => twins.both(&named, |table| table.increment(&n, "m", 3).unwrap()),
         11 => twins.both(&named, |table| {
@@ -316,7 +317,7 @@ fn a_table_that_was_dropped_has_nothing_below() {
     assert_eq!((table.scan().count(), table.len()), (0, 0));
 }
 
-/// However often a row that is below is updated, nobody reads it for that.
+/// However often a row that is below is updated, and if it is removed, nobody reads it for that.
 #[test]
 fn updates_of_rows_below_read_nothing() {
     let (sim, db, table) = loaded();
@@ -333,6 +334,14 @@ fn updates_of_rows_below_read_nothing() {
         batch.update(&table, &8u64, &row! { n: n }).unwrap();
         db.write(batch).unwrap();
     }
+    // There, with a blind delta over it, and nowhere.
+    let tombstones = [6u64, 8, 1_000_000].map(|n| {
+        table.remove(&n).unwrap();
+        table.remove(&n).unwrap();
+        slot(n).is_some_and(|slot| slot.tag() == Tag::Tombstone && slot.hides_below())
+    });
+    assert_eq!(tombstones, [true, true, false]);
+    assert!(!table.exists(&6u64).unwrap() && table.get(&8u64).unwrap().is_none());
     db.collect().unwrap();
     assert_eq!(table.get_fields(&7u64, &["text"]).unwrap().unwrap().get_as::<&str>("text").unwrap(), "x");
     assert_eq!(table.get(&9u64).unwrap_err().kind(), crate::ErrorKind::Io);
