@@ -81,6 +81,8 @@ struct ModelTable {
     rows: Rows,
     /// Changes when all rows go at once.
     epoch: u64,
+    /// Rows were loaded: those of them that were written or deleted since are counted twice.
+    loaded: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -235,6 +237,7 @@ impl Model {
                 self.table_mut(*table).clear();
                 Answer::Done
             }
+            Op::Load { table, keys, fields, expires_in } => self.load(*table, keys, fields, *expires_in),
             Op::Recreate { table } => {
                 let epoch = self.table(*table).epoch + 1;
                 *self.table_mut(*table) = ModelTable::new(usize::from(*table), epoch);
@@ -280,6 +283,11 @@ impl Model {
     /// Rows of a table, expired ones included.
     pub fn rows(&self, table: usize) -> u64 {
         self.tables[table].rows.len() as u64
+    }
+
+    /// Whether a table with these rows may count so many.
+    pub fn may_count(&self, table: usize, rows: u64) -> bool {
+        rows == self.rows(table) || self.tables[table].loaded && rows > self.rows(table)
     }
 
     /// Keys of a table's rows, expired ones included.
@@ -397,6 +405,21 @@ impl Model {
         } else {
             Answer::Fails(errors)
         }
+    }
+
+    fn load(&mut self, table: u8, keys: &[u16], fields: &[Given], expires_in: Option<u64>) -> Answer {
+        let (values, version, now_ms) = (self.given(table, fields), self.writes, self.now_ms);
+        let (rows, table) = (op::loaded(keys, expires_in), self.table_mut(table));
+        let errors = rows.first().map_or_else(Vec::new, |(key, _)| table.check(key, &values, false, &[]));
+        if !errors.is_empty() {
+            return Answer::Fails(errors);
+        }
+        table.clear();
+        table.loaded = !rows.is_empty();
+        for (key, expires_in) in rows {
+            table.put(key, &values, &[], expires_in.map(|ms| now_ms + ms), version);
+        }
+        Answer::Done
     }
 
     fn update(
@@ -692,12 +715,20 @@ impl ModelTable {
             default: Arc::new(field.default().to_owned()),
         };
         let fields: Vec<ModelField> = schema.fields().iter().enumerate().map(field).collect();
-        ModelTable { open: schema.is_open(), next_id: fields.len() as u32, fields, rows: Rows::new(), epoch }
+        ModelTable {
+            open: schema.is_open(),
+            next_id: fields.len() as u32,
+            fields,
+            rows: Rows::new(),
+            epoch,
+            loaded: false,
+        }
     }
 
     fn clear(&mut self) {
         self.rows.clear();
         self.epoch += 1;
+        self.loaded = false;
     }
 
     fn by_name(&self, name: &str) -> Option<&ModelField> {

@@ -166,6 +166,13 @@ pub enum Op {
     Clear {
         table: u8,
     },
+    /// Replaces all rows by one for each of these keys, each of the same fields; every other one expires. Straight into sorted tables.
+    Load {
+        table: u8,
+        keys: Vec<u16>,
+        fields: Vec<Given>,
+        expires_in: Option<u64>,
+    },
     /// Drops the table and makes it anew as it was in the beginning.
     Recreate {
         table: u8,
@@ -301,6 +308,14 @@ pub fn key(number: u16) -> Vec<u8> {
     }
 }
 
+/// The rows of an [`Op::Load`] as they are pushed: their keys, rising, and when each expires.
+pub(crate) fn loaded(keys: &[u16], expires_in: Option<u64>) -> Vec<(Vec<u8>, Option<u64>)> {
+    let mut keys: Vec<Vec<u8>> = keys.iter().map(|&number| key(number)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().enumerate().map(|(n, key)| (key, expires_in.filter(|_| n.is_multiple_of(2)))).collect()
+}
+
 /// What kind of operations are drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Taste {
@@ -318,6 +333,8 @@ pub struct Taste {
     pub persist_one_in: u64,
     /// Most writes update fixed fields that every row has, so that chains can be merged in place.
     pub fixed_updates: bool,
+    /// Tables are loaded, too: their rows are in sorted tables then.
+    pub loads: bool,
 }
 
 impl Default for Taste {
@@ -330,6 +347,7 @@ impl Default for Taste {
             reopens: true,
             persist_one_in: 60,
             fixed_updates: false,
+            loads: false,
         }
     }
 }
@@ -581,8 +599,16 @@ impl Draw<'_, '_> {
             18..24 => Op::DropField { table, field: field(self) },
             24 => Op::Clear { table: self.table() },
             25 => Op::Recreate { table: self.table() },
+            26..32 if self.taste.loads => self.load(),
             _ => self.write(0),
         }
+    }
+
+    fn load(&mut self) -> Op {
+        let table = self.table();
+        let count = self.source.below(self.taste.keys.min(60));
+        let keys = (0..count).map(|_| self.key().max(1)).collect();
+        Op::Load { table, keys, fields: self.fields(table, 5), expires_in: self.expires_in() }
     }
 
     fn read(&mut self) -> Op {

@@ -2,7 +2,7 @@
 //!
 //! Owns the way from an operation to calls of a store of any kind. Must not know what they should answer.
 
-use hedgerow::{Change, Expiry, OwnedValue, Result, Row, Store, StoreBatch, StoreTable, Value};
+use hedgerow::{Change, Expiry, OwnedValue, Result, Row, Store, StoreBatch, StoreTable, Table, Value};
 
 use super::answers::Got;
 use crate::model::{Model, kind_of, value_of};
@@ -62,6 +62,24 @@ impl Caller<'_> {
 
     fn at(&self, expires_in: Option<u64>) -> Expiry {
         Expiry::at_unix_ms(expires_in.map(|ms| self.now_ms + ms))
+    }
+
+    /// [`Op::Load`], of a tiered store.
+    pub(super) fn load(
+        &self,
+        (number, table): (u8, &Table),
+        keys: &[u16],
+        fields: &[Given],
+        expires_in: Option<u64>,
+    ) -> Result<Got> {
+        let values = self.given(number, fields);
+        table.load(|loader| {
+            let mut rows = op::loaded(keys, expires_in).into_iter();
+            rows.try_for_each(|(key, expires_in)| {
+                loader.push_expiring(&key, &borrowed(&values), self.at(expires_in))
+            })
+        })?;
+        Ok(Got::Done)
     }
 
     fn write(&self, op: &Op) -> Result<Got> {

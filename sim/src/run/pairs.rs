@@ -83,6 +83,7 @@ impl PairRunner {
             | Op::SnapshotDrop { .. }
             | Op::SnapshotGet { .. }
             | Op::SnapshotScan { .. } => Err(hedgerow::Error::new(ErrorKind::Unsupported, "no snapshots")),
+            Op::Load { .. } => Err(hedgerow::Error::new(ErrorKind::Unsupported, "no sorted tables")),
             Op::Collect | Op::Advance { .. } | Op::Reopen(_) => Ok(Got::Done),
             op => call.call(op),
         }
@@ -123,7 +124,7 @@ fn may_be_refused(op: &Op) -> bool {
             parts.iter().any(|part| row(part) != row(&parts[0]))
         }
         Op::Scan { .. } | Op::Prefix { .. } | Op::Persist => true,
-        Op::SnapshotTake { .. } | Op::SnapshotDrop { .. } => true,
+        Op::SnapshotTake { .. } | Op::SnapshotDrop { .. } | Op::Load { .. } => true,
         Op::SnapshotGet { .. } | Op::SnapshotScan { .. } => true,
         _ => false,
     }

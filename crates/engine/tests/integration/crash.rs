@@ -102,6 +102,18 @@ fn a_seed_repeats_its_images() {
     }
 }
 
+/// Tables are loaded, written, and loaded again: what a crash leaves of sorted tables and log together is one state.
+#[test]
+fn loaded_tables() {
+    let taste = Taste { loads: true, keys: 40, value_bytes_max: 2_000, ..taste() };
+    for (model, durability) in
+        [(CrashModel::Pages, Durability::Process), (CrashModel::CacheLines, Durability::Immediate)]
+    {
+        let counts = sweep_of(&taste, model, durability, 1_200, 3, 200);
+        assert!(counts.loads > 2, "the scripts load little: {counts:?}");
+    }
+}
+
 #[test]
 fn page_cache_with_persists_now_and_then() {
     let counts = sweep(CrashModel::Pages, Durability::Process, 2_000, 4, 50);

@@ -68,6 +68,22 @@ fn the_store_answers_like_its_model() {
     assert!(hits > 0, "the seeds never read a cached row");
 }
 
+/// Tables are loaded now and then: their rows are in sorted tables until they are written.
+#[test]
+fn a_store_with_loaded_tables_answers_like_its_model() {
+    let mut loads = 0;
+    for seed in 0..rounds(16, 320) {
+        let taste = Taste {
+            keys: [24, 96, 400][(seed % 3) as usize],
+            value_bytes_max: [4_000, 400, 60_000][(seed % 3) as usize],
+            loads: true,
+            ..Taste::default()
+        };
+        loads += run(2_000_000 + seed, 2_000, setup_of(seed), &taste).loads;
+    }
+    assert!(loads > 16, "only {loads} loads");
+}
+
 /// Few keys and short runs: batches write one row several times over, expire it and make it anew, and the rows counted
 /// at the end of each run show what was left of it.
 #[test]
