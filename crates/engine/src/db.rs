@@ -7,7 +7,7 @@
 //! | `db/lower.rs` | what of a row is in sorted tables |
 //! | `db/prefetch.rs` | what of a row is prefetched |
 //! | `db/disk_waits.rs` | asking the disk for what will be read, where memory is short |
-//! | `db/at_hand.rs` | reading without waiting for the disk |
+//! | `db/at_hand.rs`, `db/lacked.rs` | reading without waiting for the disk, and what that lacked |
 //! | `db/load.rs` | rows in bulk |
 //! | `db/scan.rs`, `db/batch.rs`, `db/snapshot.rs` | scans, batches, snapshots |
 //! | `db/expiry.rs` | removing rows that have expired |
@@ -43,6 +43,7 @@ mod expiry;
 pub(crate) mod fixture;
 mod identity;
 pub mod inspect;
+mod lacked;
 mod load;
 mod loops;
 pub(crate) mod lower;

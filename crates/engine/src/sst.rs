@@ -11,7 +11,8 @@
 
 pub use crate::options::Compression;
 pub use block::BlockCache;
-pub use block_reads::{BlockReads, SstLook};
+pub(crate) use block_reads::not_at_hand;
+pub use block_reads::{BlockReads, SstLook, WalkBlocks};
 pub use cursor::SstCursor;
 pub(crate) use format::store_in_header;
 pub use format::{SstCounts, SstId, SstTable, composite_key};

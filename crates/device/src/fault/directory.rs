@@ -2,6 +2,7 @@
 //!
 //! Owns these calls and what tests say of them. Must not know what a crash leaves.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -138,7 +139,10 @@ impl CrashSim {
 
     /// Somebody waits for one read, or for several that are under way together.
     pub(crate) fn count_file_wait(&self) {
-        self.record().files.waits += 1;
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        let mut record = self.record();
+        record.files.waits += 1;
+        record.files.waiters.insert(thread);
     }
 
     /// Whether `bytes` were in memory, and are copied.
@@ -163,6 +167,11 @@ impl CrashSim {
     /// How often somebody waited for reads of files so far. Reads that were under way together are one wait.
     pub fn file_waits(&self) -> u64 {
         self.record().files.waits
+    }
+
+    /// The names of threads that waited for reads of files so far; of those that have none an empty one.
+    pub fn file_waiters(&self) -> BTreeSet<String> {
+        self.record().files.waiters.clone()
     }
 
     /// Calls of this kind on files are refused as `fault` says, until [`CrashSim::clear_faults`].

@@ -163,6 +163,8 @@ pub(super) struct SimulatedFiles {
     pub(super) are_cold: bool,
     /// How often somebody waited for reads of them.
     pub(super) waits: u64,
+    /// Threads that did, by their names.
+    pub(super) waiters: BTreeSet<String>,
 }
 
 impl SimulatedFiles {
@@ -175,7 +177,7 @@ impl SimulatedFiles {
             )
         };
         let names = left.files.iter().map(file).collect();
-        SimulatedFiles { names, next_number: left.next_number, are_cold: false, waits: 0 }
+        SimulatedFiles { names, next_number: left.next_number, ..SimulatedFiles::default() }
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -5,81 +5,29 @@
 //! ([`Missing::bring`]), all of them at once; then the call is made again. A row under deltas may take that twice: where the row is
 //! stands in the newest delta.
 //!
-//! Owns: these lists, one a thread, whose entries say of which store they are. Promises: they are of bounded length; nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
+//! Of rows below the log the blocks are lacked and brought; those are held until the call was made again ([`Missing::hold`]), and not only in memory that others may take away.
+//!
+//! Owns: looking whether rows of the log are at hand, and bringing what is not (`lacked.rs` has the lists). Promises: nothing of it costs more than a look at a word of the thread's own while no thread of the store has to wait for the disk;
 //! that is found out by waiting (`disk_waits.rs`). Must not know who serves whom.
 
-use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Db;
 use super::disk_waits::{DiskWaits, bytes_to_ask_for, has_waited_lately};
 use super::engine::Engine;
+pub use super::lacked::AtHandOnly;
+use super::lacked::{Lack, Places, hold_below, reads_at_hand_only, record_lack, take_lacked};
 use crate::index::{LogSlot, Slot, Tag};
 use crate::log::LogView;
 use crate::log::format::RecordRef;
+use crate::sst::BlockReads;
 use crate::{Error, ErrorKind, Result};
-
-thread_local! {
-    /// How many [`AtHandOnly`] live that have not been ended early.
-    static ONLY: Cell<u32> = const { Cell::new(0) };
-    /// How often [`AtHandOnly::end_early`] was called: those from before count no more.
-    static ENDS: Cell<u64> = const { Cell::new(0) };
-    /// What reads of this thread lacked, of whatever store; the oldest first.
-    static LACKED: RefCell<Vec<Lack>> = const { RefCell::new(Vec::new()) };
-}
-
-/// So many are recorded at most. Who never takes them loses the older half; a call that is made again says anew what it lacks.
-const LACKED_MAX: usize = 4096;
-
-/// Bytes that a read lacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Lack {
-    /// [`DiskWaits::store_id`].
-    store: u64,
-    offset: u64,
-    bytes: u64,
-}
-
-fn record_lack(lack: Lack) {
-    LACKED.with_borrow_mut(|lacked| {
-        if lacked.len() == LACKED_MAX {
-            lacked.drain(..LACKED_MAX / 2);
-        }
-        lacked.push(lack);
-    });
-}
-
-/// While it lives, the reads of its thread do not wait for the disk: see [`Db::at_hand_only`].
-#[derive(Debug)]
-#[must_use = "dropped at once it does nothing"]
-pub struct AtHandOnly {
-    /// [`ENDS`] when it was made.
-    ends: u64,
-    /// It is of the thread it was made by.
-    stays: PhantomData<*const ()>,
-}
-
-impl AtHandOnly {
-    /// Has the calling thread wait for the disk again, though some of these live: its caller has begun what it cannot begin anew.
-    pub fn end_early() {
-        ONLY.set(0);
-        ENDS.set(ENDS.get() + 1);
-    }
-}
-
-impl Drop for AtHandOnly {
-    fn drop(&mut self) {
-        if self.ends == ENDS.get() {
-            ONLY.set(ONLY.get() - 1);
-        }
-    }
-}
 
 /// What reads lacked that failed with [`NotInMemory`](ErrorKind::NotInMemory), to be [brought](Missing::bring) by another thread.
 pub struct Missing {
     engine: Arc<Engine>,
-    places: Vec<(u64, u64)>,
+    places: Places,
+    below: Option<BlockReads>,
 }
 
 impl Missing {
@@ -87,11 +35,21 @@ impl Missing {
     pub fn ask(&self) {
         // What was freed since is read for nothing.
         self.engine.log.will_read(self.places.iter().copied());
+        self.below.iter().for_each(BlockReads::ask);
     }
 
-    /// Waits until it is in memory. It stays there as long as what is used stays.
-    pub fn bring(&self) {
+    /// Waits until it is in memory. What is of the log stays there as long as what is used stays; what is of sorted tables as long as this lives.
+    pub fn bring(&mut self) {
         self.places.iter().for_each(|&(offset, bytes)| self.engine.log.tier().bring(offset, bytes));
+        self.below.iter_mut().for_each(BlockReads::run);
+    }
+
+    /// Has the calling thread's reads find what was brought until it next asks [what was missing](Db::take_missing): for the call that lacked it, which so ends however little is kept
+    /// in memory.
+    pub fn hold(self) {
+        if let Some(below) = self.below {
+            hold_below(self.engine.disk_waits.store_id(), below);
+        }
     }
 }
 
@@ -103,30 +61,21 @@ impl Db {
     ///
     /// Best effort: where memory always sufficed so far nobody looks, and memory may be taken away between the look and the read.
     pub fn at_hand_only(&self) -> AtHandOnly {
-        ONLY.set(ONLY.get() + 1);
-        AtHandOnly { ends: ENDS.get(), stays: PhantomData }
+        AtHandOnly::new()
     }
 
     /// What the calling thread's reads of this store have lacked since it last asked; `None` if nothing. Of very many only the latest.
     pub fn take_missing(&self) -> Option<Missing> {
         let store = self.engine.disk_waits.store_id();
-        let mut places = Vec::new();
-        LACKED.with_borrow_mut(|lacked| {
-            lacked.retain(|lack| {
-                if lack.store == store {
-                    places.push((lack.offset, lack.bytes));
-                }
-                lack.store != store
-            });
-        });
-        (!places.is_empty()).then(|| Missing { engine: Arc::clone(&self.engine), places })
+        let (places, below) = take_lacked(store)?;
+        Some(Missing { engine: Arc::clone(&self.engine), places, below })
     }
 }
 
 /// Whether the calling thread reads only what is at hand, where that may not be all.
 #[inline]
 pub(super) fn may_lack() -> bool {
-    ONLY.get() != 0 && has_waited_lately()
+    reads_at_hand_only() && has_waited_lately()
 }
 
 /// Fails if the thread reads only what is at hand and the row at `slot` is not.
@@ -180,6 +129,7 @@ fn lacks(log: LogView<'_>, waits: &DiskWaits, slot: LogSlot) -> bool {
 mod tests {
     use hedgerow_device::{Clock, FastTier, FastTierOptions};
 
+    use super::super::lacked::LACKED_MAX;
     use super::*;
     use crate::db::fixture::{Scratch, options};
     use crate::{Batch, Expiry, Schema, Table, Type, Value, row};
@@ -229,10 +179,11 @@ mod tests {
                 Ok(answer) => return (answer, put_off),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::NotInMemory, "{error}"),
             }
-            let missing = missing.expect("an error without a list");
+            let mut missing = missing.expect("an error without a list");
             std::thread::scope(|scope| {
                 scope.spawn(|| (missing.ask(), missing.bring()));
             });
+            missing.hold();
             put_off += 1;
             assert!(put_off < 100, "what is brought is not there");
         }
@@ -347,7 +298,6 @@ mod tests {
         assert_eq!(taken(&b), Some(vec![(2, 64)]));
         (0..3 * LACKED_MAX as u64).for_each(|offset| lack(&a, offset));
         lack(&b, 7);
-        assert!(LACKED.with_borrow(Vec::len) <= LACKED_MAX);
         assert_eq!(taken(&b), Some(vec![(7, 64)]), "the latest is kept");
         assert_eq!(taken(&a).unwrap().last(), Some(&(3 * LACKED_MAX as u64 - 1, 64)));
     }

@@ -385,7 +385,7 @@ impl Engine {
                 });
             }
         }
-        let seen = SeenBelow::read(&runs, keys, SEEN_BYTES_MAX)?;
+        let seen = SeenBelow::read((self.disk_waits.store_id(), &runs), keys, SEEN_BYTES_MAX)?;
         self.try_batch(batch, folded, Some(Arc::new(seen)))
     }
 

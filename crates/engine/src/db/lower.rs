@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use hedgerow_row::schema::table::TableSchema;
 
-use crate::runs::{FoundVersions, OpenRuns};
-use crate::sst::SstKey;
+use super::lacked::look_below;
+use crate::runs::{FoundVersions, OpenRuns, RunsLook};
+use crate::sst::{SstKey, not_at_hand};
 use crate::{Error, ErrorKind, Result};
 
 mod seen;
@@ -33,24 +34,68 @@ pub(crate) struct LowerRecords {
 enum LowerLook {
     /// It is known.
     Known,
-    /// It is looked up in the runs, as of a sequence: what is younger was not there yet.
-    InRuns(Arc<OpenRuns>, SstKey, u64),
+    /// It is looked up in the runs.
+    InRuns(RunsPlace),
     /// It was looked up before, and could not be read.
     Failed(Error),
     /// It was not looked up before, and nobody may wait for that now. Whether it was asked for.
     Unseen(SstKey, Cell<bool>),
 }
 
+/// Where something is looked for.
+#[derive(Debug)]
+struct RunsPlace {
+    runs: Arc<OpenRuns>,
+    key: SstKey,
+    /// What is younger was not there yet.
+    upto: u64,
+    /// [`DiskWaits::store_id`](super::disk_waits::DiskWaits::store_id).
+    store: u64,
+}
+
+impl RunsPlace {
+    /// What there is, read from the disk if need be, and if the thread waits for that.
+    fn find(&self) -> Result<FoundVersions> {
+        let looked = look_below(self.store, |reads| match self.runs.look(&self.key, self.upto, reads)? {
+            RunsLook::Found(found) => Ok(found),
+            RunsLook::Lacking => Err(not_at_hand()),
+        });
+        looked.unwrap_or_else(|| self.runs.find(&self.key, self.upto))
+    }
+}
+
+/// What these runs have of each of these keys, as of the sequence `upto`, read from the disk together if need be. Of a thread of the store `store` that does not
+/// wait for the disk all of it is refused where one lacks something.
+pub(crate) fn find_many_below(
+    store: u64,
+    runs: &OpenRuns,
+    keys: &[SstKey],
+    upto: u64,
+) -> Result<Vec<Result<FoundVersions>>> {
+    let looked = look_below(store, |reads| {
+        let (mut found, mut is_lacking) = (Vec::with_capacity(keys.len()), false);
+        for key in keys {
+            match runs.look(key, upto, reads) {
+                Ok(RunsLook::Found(versions)) => found.push(Ok(versions)),
+                Ok(RunsLook::Lacking) => is_lacking = true,
+                Err(error) => found.push(Err(error)),
+            }
+        }
+        if is_lacking { Err(not_at_hand()) } else { Ok(found) }
+    });
+    looked.unwrap_or_else(|| Ok(runs.find_many(keys, upto)))
+}
+
 impl LowerRecords {
-    /// A look into `runs`, as of the sequence `upto`. `schema` was loaded after them.
+    /// A look into `runs` of the store `store`, as of the sequence `upto`. `schema` was loaded after them.
     pub(crate) fn new(
         runs: Arc<OpenRuns>,
         (table, key): (u32, &[u8]),
-        upto: u64,
+        (upto, store): (u64, u64),
         schema: Arc<TableSchema>,
     ) -> LowerRecords {
-        let look = LowerLook::InRuns(runs, SstKey::new(table, key), upto);
-        LowerRecords { table, look, found: OnceCell::new(), schema }
+        let place = RunsPlace { runs, key: SstKey::new(table, key), upto, store };
+        LowerRecords { table, look: LowerLook::InRuns(place), found: OnceCell::new(), schema }
     }
 
     /// What was seen before. `schema` was loaded after `runs`, which count now.
@@ -77,14 +122,14 @@ impl LowerRecords {
     /// What there is, read from the disk if need be.
     ///
     /// # Errors
-    /// `Corrupted`; what the capacity tier refuses; `Busy` if nobody may wait for it now.
+    /// `Corrupted`; what the capacity tier refuses; `NotInMemory` for a thread that does not wait for it; `Busy` if nobody may now.
     pub(crate) fn found(&self) -> Result<&FoundVersions> {
         if let Some(found) = self.found.get() {
             return Ok(found);
         }
         let found = match &self.look {
             LowerLook::Known => FoundVersions::default(),
-            LowerLook::InRuns(runs, key, upto) => runs.find(key, *upto)?,
+            LowerLook::InRuns(place) => place.find()?,
             LowerLook::Failed(error) => return Err(error.clone()),
             LowerLook::Unseen(_, is_wanted) => {
                 is_wanted.set(true);
@@ -115,20 +160,23 @@ pub(crate) struct LowerAhead {
 }
 
 impl LowerAhead {
-    /// What these runs have of these keys, as of the sequence `upto`. What cannot be read is not among it: the look that needs it has the error.
-    pub(crate) fn find(runs: &Arc<OpenRuns>, keys: Vec<SstKey>, upto: u64) -> LowerAhead {
-        let found = runs.find_many(&keys, upto).into_iter();
+    /// What these runs of the store `store` have of these keys, as of the sequence `upto`. What cannot be read is not among it: the look that needs it has the error.
+    ///
+    /// # Errors
+    /// `NotInMemory` for a thread that does not wait for the disk.
+    pub(crate) fn find(store: u64, runs: &Arc<OpenRuns>, keys: Vec<SstKey>, upto: u64) -> Result<LowerAhead> {
+        let found = find_many_below(store, runs, &keys, upto)?.into_iter();
         let found = keys.into_iter().zip(found).filter_map(|(key, found)| Some((key, found.ok()?)));
-        LowerAhead { runs: Arc::clone(runs), upto, found: found.collect() }
+        Ok(LowerAhead { runs: Arc::clone(runs), upto, found: found.collect() })
     }
 
     /// What was found for this look, and not for those before it any more.
     fn take(&mut self, look: &LowerLook) -> Option<FoundVersions> {
-        let LowerLook::InRuns(runs, of, upto) = look else { return None };
-        if !Arc::ptr_eq(&self.runs, runs) || self.upto != *upto {
+        let LowerLook::InRuns(place) = look else { return None };
+        if !Arc::ptr_eq(&self.runs, &place.runs) || self.upto != place.upto {
             return None;
         }
-        let at = self.found.iter().position(|(key, _)| key.bytes() == of.bytes())?;
+        let at = self.found.iter().position(|(key, _)| key.bytes() == place.key.bytes())?;
         self.found.drain(..at);
         self.found.pop_front().map(|(_, found)| found)
     }
@@ -161,16 +209,16 @@ impl LowerLooks {
         LowerLooks { seen: Some(seen), ..LowerLooks::default() }
     }
 
-    /// A look into `runs`, as of the sequence `upto`, held. `schema` was loaded after them.
+    /// A look into `runs` of the store `store`, as of the sequence `upto`, held. `schema` was loaded after them.
     pub(crate) fn look(
         &self,
         runs: Arc<OpenRuns>,
         entry: (u32, &[u8]),
-        upto: u64,
+        (upto, store): (u64, u64),
         schema: Arc<TableSchema>,
     ) -> &LowerRecords {
         self.hold(match &self.seen {
-            None => LowerRecords::new(runs, entry, upto, schema),
+            None => LowerRecords::new(runs, entry, (upto, store), schema),
             Some(seen) => LowerRecords::seen(seen, &runs, entry, schema),
         })
     }

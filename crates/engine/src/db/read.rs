@@ -318,7 +318,7 @@ impl<'e> ReadView<'e> {
         let id = table.id.load(Ordering::Acquire);
         let runs = Arc::clone(&self.engine.runs.current());
         let looks = self.lower.get_or_init(Box::default);
-        looks.look(runs, (id, key), upto, table.schema.load_full())
+        looks.look(runs, (id, key), (upto, self.engine.disk_waits.store_id()), table.schema.load_full())
     }
 
     /// Keys of which it had to be known what is below, and of which that was not [seen](Engine::read_view_of) before.
@@ -452,7 +452,7 @@ impl Engine {
         mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
         for keys in keys.chunks(LOWER_GROUP) {
-            let mut ahead = if table.below() { Some(self.look_ahead(table, keys, before)) } else { None };
+            let mut ahead = if table.below() { Some(self.look_ahead(table, keys, before)?) } else { None };
             for group in keys.chunks(GROUP) {
                 let view = self.read_view();
                 if let Some(ahead) = ahead.take() {
@@ -468,7 +468,7 @@ impl Engine {
     /// What sorted tables have of those of these keys of which the index has nothing, or deltas alone. It is read while nothing is pinned.
     #[cold]
     #[inline(never)]
-    fn look_ahead<K: Key>(&self, table: &TableShared, keys: &[K], before: Option<u64>) -> LowerAhead {
+    fn look_ahead<K: Key>(&self, table: &TableShared, keys: &[K], before: Option<u64>) -> Result<LowerAhead> {
         let mut wanted = Vec::new();
         for group in keys.chunks(GROUP) {
             let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
@@ -482,7 +482,7 @@ impl Engine {
         }
         // After the index was asked: a row that has left it since is in them.
         let runs = Arc::clone(&self.runs.current());
-        LowerAhead::find(&runs, wanted, before.unwrap_or(u64::MAX))
+        LowerAhead::find(self.disk_waits.store_id(), &runs, wanted, before.unwrap_or(u64::MAX))
     }
 
     /// Some keys of [`Engine::read_many`], whose look-ups overlap.

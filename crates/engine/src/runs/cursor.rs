@@ -11,8 +11,8 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::{FoundVersions, OpenRange, OpenRun, OpenRuns};
-use crate::sst::{FoundRecord, SstCursor, composite_key};
-use crate::{Error, Result};
+use crate::sst::{FoundRecord, SstCursor, WalkBlocks, composite_key};
+use crate::{Error, ErrorKind, Result};
 
 /// The keys that a cursor meets, and the way it goes.
 #[derive(Debug)]
@@ -80,9 +80,14 @@ struct RangeWalk {
 
 impl RunWalk {
     /// The next record, of this file or of one after it.
-    fn next(&mut self, run: &OpenRun, span: &KeySpan) -> Result<Option<FoundRecord>> {
+    fn next(
+        &mut self,
+        run: &OpenRun,
+        span: &KeySpan,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<Option<FoundRecord>> {
         if let Some(open) = &mut self.open {
-            open.step(span.reverse)?;
+            open.step(span.reverse, blocks)?;
         }
         loop {
             if let Some(record) = self.open.as_ref().and_then(|open| open.record(span.reverse)) {
@@ -93,30 +98,30 @@ impl RunWalk {
                 self.open = None;
                 return Ok(None);
             };
-            self.open = Some(RangeWalk::begin(&run.ranges[next], span)?);
+            self.open = Some(RangeWalk::begin(&run.ranges[next], span, blocks)?);
         }
     }
 }
 
 impl RangeWalk {
     /// At the first record that counts, or at one that does not.
-    fn begin(range: &OpenRange, span: &KeySpan) -> Result<RangeWalk> {
+    fn begin(range: &OpenRange, span: &KeySpan, blocks: &mut WalkBlocks<'_>) -> Result<RangeWalk> {
         let [least, greatest] = &range.keys;
         let from = span.from.as_slice().max(least).to_vec();
         let end = match &span.end {
             Some(end) if **end <= **greatest => end.clone(),
             _ => successor(greatest.to_vec()),
         };
-        let mut cursor = SstCursor::new(&range.sst, true);
+        let mut cursor = SstCursor::new(&range.sst);
         match span.reverse {
-            true => cursor.seek_below(&end)?,
-            false => cursor.seek(&from)?,
+            true => cursor.seek_below(&end, blocks)?,
+            false => cursor.seek(&from, blocks)?,
         }
         Ok(RangeWalk { cursor, limit: if span.reverse { from } else { end } })
     }
 
-    fn step(&mut self, reverse: bool) -> Result<()> {
-        if reverse { self.cursor.step_back() } else { self.cursor.advance() }
+    fn step(&mut self, reverse: bool, blocks: &mut WalkBlocks<'_>) -> Result<()> {
+        if reverse { self.cursor.step_back(blocks) } else { self.cursor.advance(blocks) }
     }
 
     /// The record it stands at, if that counts.
@@ -134,8 +139,13 @@ struct RunHead {
 }
 
 impl RunHead {
-    fn new(mut walk: RunWalk, runs: &OpenRuns, span: &KeySpan) -> Result<Option<RunHead>> {
-        let record = walk.next(&runs.runs[walk.run], span)?;
+    fn new(
+        mut walk: RunWalk,
+        runs: &OpenRuns,
+        span: &KeySpan,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<Option<RunHead>> {
+        let record = walk.next(&runs.runs[walk.run], span, blocks)?;
         Ok(record.map(|record| RunHead { record, walk, reverse: span.reverse }))
     }
 }
@@ -204,40 +214,46 @@ impl RunsCursor {
     /// What counts of the next key that has a row; nothing behind the last.
     ///
     /// # Errors
-    /// `Corrupted`; what the capacity tier refuses. Then it is at its end.
-    pub(crate) fn next(&mut self) -> Result<Option<FoundVersions>> {
+    /// `Corrupted`; what the capacity tier refuses; `NotInMemory`, as `blocks` say. Then it is at its end.
+    pub(crate) fn next(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<Option<FoundVersions>> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.failed = self.begin().err();
+            self.failed = self.begin(blocks).err();
         }
         loop {
             if let Some(error) = self.failed.take() {
                 self.heads.clear();
                 return Err(error);
             }
-            match self.next_key() {
+            match self.next_key(blocks) {
                 Some(found) if found.is_empty() => {}
                 found => return Ok(found),
             }
         }
     }
 
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
+        let mut lacking = None;
         let visible = self.runs.runs().iter().enumerate().filter(|(_, of)| of.is_visible(self.upto));
         for (run, of) in visible {
             let walk = RunWalk { run, left: self.span.ranges(of), open: None };
-            self.heads.extend(RunHead::new(walk, &self.runs, &self.span)?);
+            match RunHead::new(walk, &self.runs, &self.span, blocks) {
+                Ok(head) => self.heads.extend(head),
+                // The first blocks of all runs are wanted together.
+                Err(error) if error.kind() == ErrorKind::NotInMemory => lacking = Some(error),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        lacking.map_or(Ok(()), Err)
     }
 
     /// What counts of the next key that any run has, and each of them past it.
-    fn next_key(&mut self) -> Option<FoundVersions> {
+    fn next_key(&mut self, blocks: &mut WalkBlocks<'_>) -> Option<FoundVersions> {
         let first = self.heads.peek()?.record.clone();
         let (mut found, mut is_whole) = (FoundVersions::default(), false);
         while let Some(head) = self.heads.peek_mut()
             && head.record.key() == first.key()
         {
-            let record = match step(head, &self.runs, &self.span) {
+            let record = match step(head, (&self.runs, &self.span), blocks) {
                 Ok(record) => record,
                 Err((record, error)) => {
                     self.failed = Some(error);
@@ -255,11 +271,11 @@ impl RunsCursor {
 /// Takes the head's record and has its walk go on; a walk that is at its end, or that fails, is taken off.
 fn step(
     mut head: PeekMut<'_, RunHead>,
-    runs: &OpenRuns,
-    span: &KeySpan,
+    (runs, span): (&OpenRuns, &KeySpan),
+    blocks: &mut WalkBlocks<'_>,
 ) -> Result<FoundRecord, (FoundRecord, Error)> {
     let RunHead { record, walk, .. } = &mut *head;
-    match walk.next(&runs.runs[walk.run], span) {
+    match walk.next(&runs.runs[walk.run], span, blocks) {
         Ok(Some(next)) => Ok(std::mem::replace(record, next)),
         Ok(None) => Ok(PeekMut::pop(head).record),
         Err(error) => Err((PeekMut::pop(head).record, error)),

@@ -1,7 +1,7 @@
 //! Looking into sorted tables without waiting, and reading together what many looks lacked.
 //!
 //! Owns [`BlockReads`]: which blocks looks lacked, and those that were read for them. Promises that after [`BlockReads::run`] the same looks lack nothing, whatever the
-//! cache keeps; that a block is asked for once, however many want it; and that an error is that of the looks which need the block. Must not know which files count.
+//! cache keeps, unless they need more than one may hold for who must not wait; that a block is asked for once, however many want it; and that an error is that of the looks which need the block. Must not know which files count.
 //!
 //! A look takes up to two blocks, one after the other: that of the index says where that of the data is. So it is done anew once the first is there:
 //! [`BlockReads::run`] does so itself, all looks one step at a time, and each step's reads are under way together.
@@ -15,7 +15,7 @@ use hedgerow_device::{CapacityFile, FileRead};
 use super::block::Block;
 use super::format::{EntryKind, PageRange, SstId};
 use super::reader::{BlockSource, FoundRecord, Sst, SstKey};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What a look found that does not wait.
 #[derive(Debug, Clone)]
@@ -35,12 +35,40 @@ fn held_address(sst: &Sst, pages: PageRange, kind: EntryKind) -> HeldAddress {
     (sst.id(), pages.first, kind)
 }
 
-/// A key whose block is wanted (composite; may be the beginning of one).
+/// Blocks that are wanted of a file.
 #[derive(Debug)]
-struct WantedKey {
+struct Wanted {
     sst: Sst,
-    key: Box<[u8]>,
+    blocks: WantedBlocks,
 }
+
+#[derive(Debug)]
+enum WantedBlocks {
+    /// Those on the way to a key (composite; may be the beginning of one).
+    Of(Box<[u8]>),
+    One(PageRange, EntryKind),
+}
+
+impl Wanted {
+    fn block(sst: &Sst, pages: PageRange, kind: EntryKind) -> Wanted {
+        Wanted { sst: sst.clone(), blocks: WantedBlocks::One(pages, kind) }
+    }
+
+    /// Whether all of them are there, or an error in their place.
+    fn look(&self, source: &mut impl BlockSource<Refusal = NotAtHand>) -> Result<(), NotAtHand> {
+        match &self.blocks {
+            WantedBlocks::Of(key) => self.sst.data_block(key, source).map(drop),
+            WantedBlocks::One(pages, kind) => source.block(&self.sst, *pages, *kind).map(drop),
+        }
+    }
+}
+
+/// So many bytes of blocks are held for who must not wait, and one block more: who needs more in one call waits for the rest.
+const HELD_BYTES_MAX: usize = 64 << 20;
+/// And so many of those are wanted for it at a time.
+const WANTED_MAX: usize = 4096;
+/// A walk that lacks a block wants no more behind it.
+const WALK_AHEAD_MAX: usize = 64;
 
 /// What looks lacked, and what was read for them, which is held until this is dropped: of so many looks as its owner makes by it.
 ///
@@ -50,8 +78,9 @@ struct WantedKey {
 pub struct BlockReads {
     /// For a thread that must not wait: it takes what the page cache has.
     copies_at_once: bool,
-    wanted: Vec<WantedKey>,
+    wanted: Vec<Wanted>,
     held: BTreeMap<HeldAddress, Result<Arc<Block>>>,
+    held_bytes: usize,
 }
 
 impl fmt::Debug for BlockReads {
@@ -77,29 +106,48 @@ impl BlockReads {
         !self.wanted.is_empty()
     }
 
-    /// Reads all that is wanted, and holds it. What could not be read is an error of the looks that need it, as long as this lives.
+    /// Whether it holds as much as it may: looks by it that lack something still would do so again.
+    pub(crate) fn is_full(&self) -> bool {
+        self.copies_at_once && self.held_bytes >= HELD_BYTES_MAX
+    }
+
+    /// Asks for what is wanted as far as it is known where that is, and waits for none of it.
+    pub(crate) fn ask(&self) {
+        for wanted in &self.wanted {
+            if let Err(NotAtHand::Lacking(pages, _)) = wanted.look(&mut HeldOrCached(self)) {
+                wanted.sst.will_read(pages);
+            }
+        }
+    }
+
+    /// Reads all that is wanted, and holds it: of one for a thread that must not wait no more than that may hold. What could not be read is an error of the looks that
+    /// need it, as long as this lives.
     pub fn run(&mut self) {
         let mut wanted = std::mem::take(&mut self.wanted);
         // Each time round a look has a block more of those that it needs.
-        while !wanted.is_empty() {
+        while !wanted.is_empty() && !self.is_full() {
             let mut lacking = BTreeMap::new();
-            wanted.retain(|WantedKey { sst, key }| match sst.data_block(key, &mut HeldOrCached(self)) {
+            wanted.retain(|wanted| match wanted.look(&mut Holding(self)) {
                 Err(NotAtHand::Lacking(pages, kind)) => {
-                    lacking.insert(held_address(sst, pages, kind), (sst.clone(), pages));
+                    lacking.insert(held_address(&wanted.sst, pages, kind), (wanted.sst.clone(), pages));
                     true
                 }
                 // The look that is made again has the same error.
-                Ok(_) | Err(NotAtHand::Failed(_)) => false,
+                Ok(()) | Err(NotAtHand::Failed(_)) => false,
             });
             self.read(lacking);
         }
     }
 
-    /// Reads and verifies these blocks, each while others are under way.
+    /// Reads and verifies these blocks, each while others are under way; none once it is full.
     fn read(&mut self, lacking: BTreeMap<HeldAddress, (Sst, PageRange)>) {
         let lacking: Vec<(HeldAddress, (Sst, PageRange))> = lacking.into_iter().collect();
-        let mut reads = Vec::with_capacity(lacking.len());
+        let (mut reads, mut bytes) = (Vec::with_capacity(lacking.len()), self.held_bytes);
         for (_, (sst, pages)) in &lacking {
+            if self.copies_at_once && bytes >= HELD_BYTES_MAX {
+                break;
+            }
+            bytes += pages.bytes();
             reads.push(FileRead { file: sst.file(), offset: pages.offset(), bytes: pages.bytes() });
         }
         CapacityFile::read_many(&reads, |n, bytes| {
@@ -109,8 +157,20 @@ impl BlockReads {
             if let Ok(block) = &block {
                 sst.keep(*pages, block);
             }
-            self.held.insert(*address, block);
+            self.hold(*address, block);
         });
+    }
+
+    fn push(&mut self, wanted: Wanted) {
+        // What came first is needed first; the look that is made again wants the rest anew.
+        if !self.copies_at_once || self.wanted.len() < WANTED_MAX {
+            self.wanted.push(wanted);
+        }
+    }
+
+    fn hold(&mut self, address: HeldAddress, block: Result<Arc<Block>>) {
+        self.held_bytes += block.as_ref().map_or(0, |block| block.memory_bytes());
+        self.held.insert(address, block);
     }
 }
 
@@ -146,6 +206,83 @@ impl BlockSource for HeldOrCached<'_> {
     }
 }
 
+/// The same, and those of the caches are held from now on: they may be gone from there when the look is made again.
+struct Holding<'r>(&'r mut BlockReads);
+
+impl BlockSource for Holding<'_> {
+    type Refusal = NotAtHand;
+
+    fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>, NotAtHand> {
+        let block = HeldOrCached(self.0).block(sst, pages, kind)?;
+        let address = held_address(sst, pages, kind);
+        if !self.0.held.contains_key(&address) {
+            self.0.hold(address, Ok(Arc::clone(&block)));
+        }
+        Ok(block)
+    }
+}
+
+/// Where a walk has its blocks from.
+#[derive(Debug)]
+pub enum WalkBlocks<'r> {
+    /// The cache, or the disk, for which it waits. `keeps`: what it reads stays in the cache, as for readers; not as for a merge, which reads all once.
+    Disk {
+        /// See there.
+        keeps: bool,
+    },
+    /// What was read for these, and what is in memory. What lacks is wanted of them, and the walk fails with [`NotInMemory`](ErrorKind::NotInMemory): it is
+    /// made again after they were [run](BlockReads::run).
+    AtHand(&'r mut BlockReads),
+}
+
+impl WalkBlocks<'_> {
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, WalkBlocks::Disk { .. })
+    }
+
+    /// Of one that was refused a block: wants the way to this key.
+    pub(super) fn want(&mut self, sst: &Sst, key: &[u8]) {
+        if let WalkBlocks::AtHand(reads) = self {
+            sst.want(key, reads);
+        }
+    }
+
+    /// Of one that was refused a block: wants those that it comes to next, the more of them the more it has had.
+    pub(super) fn want_next(&mut self, sst: &Sst, next: impl Iterator<Item = PageRange>) {
+        if let WalkBlocks::AtHand(reads) = self {
+            let count = reads.held.len().min(WALK_AHEAD_MAX);
+            next.take(count).for_each(|pages| reads.push(Wanted::block(sst, pages, EntryKind::Record)));
+        }
+    }
+}
+
+impl BlockSource for WalkBlocks<'_> {
+    type Refusal = Error;
+
+    fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>> {
+        match self {
+            WalkBlocks::Disk { keeps } => sst.block(pages, kind, *keeps),
+            WalkBlocks::AtHand(reads) => match HeldOrCached(reads).block(sst, pages, kind) {
+                Ok(block) => Ok(block),
+                Err(NotAtHand::Failed(error)) => Err(error),
+                Err(NotAtHand::Lacking(..)) => {
+                    reads.push(Wanted::block(sst, pages, kind));
+                    Err(not_at_hand())
+                }
+            },
+        }
+    }
+}
+
+/// The error of who does not wait.
+#[cold]
+pub(crate) fn not_at_hand() -> Error {
+    Error::new(
+        ErrorKind::NotInMemory,
+        "a block of a sorted table is not in memory, and this thread does not wait for the disk",
+    )
+}
+
 /// Looks that do not wait.
 impl Sst {
     /// The record of a key, of what was read for `reads`, and of what is in memory; what lacks is wanted of it from now on.
@@ -169,6 +306,6 @@ impl Sst {
 
     /// Has `reads` read the blocks where a key is, or would be (composite; may be the beginning of one), as for a cursor that goes there.
     pub fn want(&self, key: &[u8], reads: &mut BlockReads) {
-        reads.wanted.push(WantedKey { sst: self.clone(), key: key.into() });
+        reads.push(Wanted { sst: self.clone(), blocks: WantedBlocks::Of(key.into()) });
     }
 }

@@ -7,9 +7,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::block::Block;
+use super::block_reads::WalkBlocks;
 use super::format::{EntryKind, PageRange};
-use super::reader::{FoundRecord, Sst, bound_at_or_below, bound_below, records_below};
-use crate::Result;
+use super::reader::{BlockSource, FoundRecord, Sst, bound_at_or_below, bound_below, records_below};
+use crate::{ErrorKind, Result};
 
 /// What is asked for ahead when a walk leaves its first block, and at most: twice as much each time.
 const AHEAD_PAGES: [u32; 2] = [8, 128];
@@ -21,8 +22,6 @@ const ASKED_AT_ONCE: u32 = 32;
 pub struct SstCursor {
     sst: Sst,
     place: Option<CursorPlace>,
-    /// Whether what is read stays in the cache.
-    keeps_blocks: bool,
     /// The next request ahead.
     ahead: u32,
     /// Pages that were asked for, those of the present block included.
@@ -49,9 +48,9 @@ enum Going {
 }
 
 impl SstCursor {
-    /// At no record yet. `keeps_blocks`: what it reads stays in the cache, as for readers; not as for a merge, which reads all once.
-    pub fn new(sst: &Sst, keeps_blocks: bool) -> SstCursor {
-        SstCursor { sst: sst.clone(), place: None, keeps_blocks, ahead: 0, asked: [0; 2] }
+    /// At no record yet.
+    pub fn new(sst: &Sst) -> SstCursor {
+        SstCursor { sst: sst.clone(), place: None, ahead: 0, asked: [0; 2] }
     }
 
     /// The record it stands at.
@@ -63,13 +62,14 @@ impl SstCursor {
     ///
     /// # Errors
     /// `Corrupted`; what the capacity tier refuses. The cursor stands at no record then.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+    pub fn seek(&mut self, key: &[u8], blocks: &mut WalkBlocks<'_>) -> Result<()> {
         self.place = None;
         let index_number = self.sst.index_of(key);
-        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+        let index = self.first_index_block(index_number, key, blocks)?;
         let bound = bound_at_or_below(&index, key);
-        let place = self.look_for(key, (index_number, index, bound))?;
-        self.place = if place.n < place.block.len() { Some(place) } else { self.after(place, Going::There)? };
+        let place = self.look_for(key, (index_number, index, bound), blocks)?;
+        self.place =
+            if place.n < place.block.len() { Some(place) } else { self.after(place, Going::There, blocks)? };
         Ok(())
     }
 
@@ -77,13 +77,13 @@ impl SstCursor {
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
-    pub fn seek_below(&mut self, key: &[u8]) -> Result<()> {
+    pub fn seek_below(&mut self, key: &[u8], blocks: &mut WalkBlocks<'_>) -> Result<()> {
         self.place = None;
         let index_number = self.sst.index_below(key);
-        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+        let index = self.first_index_block(index_number, key, blocks)?;
         let bound = bound_below(&index, key);
-        let place = self.look_for(key, (index_number, index, bound))?;
-        self.place = self.before(place, Going::There)?;
+        let place = self.look_for(key, (index_number, index, bound), blocks)?;
+        self.place = self.before(place, Going::There, blocks)?;
         Ok(())
     }
 
@@ -91,9 +91,9 @@ impl SstCursor {
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
-    pub fn seek_last(&mut self) -> Result<()> {
+    pub fn seek_last(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
         self.place = None;
-        self.place = Some(self.last_of(self.sst.index_blocks() - 1, Going::There)?);
+        self.place = Some(self.last_of(self.sst.index_blocks() - 1, Going::There, blocks)?);
         Ok(())
     }
 
@@ -101,11 +101,14 @@ impl SstCursor {
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
-    pub fn advance(&mut self) -> Result<()> {
+    pub fn advance(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
         let Some(mut place) = self.place.take() else { return Ok(()) };
         place.n += 1;
-        self.place =
-            if place.n < place.block.len() { Some(place) } else { self.after(place, Going::Forward)? };
+        self.place = if place.n < place.block.len() {
+            Some(place)
+        } else {
+            self.after(place, Going::Forward, blocks)?
+        };
         Ok(())
     }
 
@@ -113,9 +116,9 @@ impl SstCursor {
     ///
     /// # Errors
     /// As [`SstCursor::seek`].
-    pub fn step_back(&mut self) -> Result<()> {
+    pub fn step_back(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
         let Some(place) = self.place.take() else { return Ok(()) };
-        self.place = self.before(place, Going::Back)?;
+        self.place = self.before(place, Going::Back, blocks)?;
         Ok(())
     }
 
@@ -124,38 +127,49 @@ impl SstCursor {
         &mut self,
         key: &[u8],
         (index_number, index, bound): (usize, Arc<Block>, usize),
+        blocks: &mut WalkBlocks<'_>,
     ) -> Result<CursorPlace> {
-        let block = self.data_block(&index, bound, Going::There)?;
+        let block = self.data_block(&index, bound, Going::There, blocks)?;
         let n = records_below(&block, &with_table(key));
         Ok(CursorPlace { index_number, index, bound, block, n })
     }
 
     /// The first record of the block behind that of `place`.
-    fn after(&mut self, mut place: CursorPlace, going: Going) -> Result<Option<CursorPlace>> {
+    fn after(
+        &mut self,
+        mut place: CursorPlace,
+        going: Going,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<Option<CursorPlace>> {
         place.bound += 1;
         if place.bound == place.index.len() {
             place.index_number += 1;
             if place.index_number == self.sst.index_blocks() {
                 return Ok(None);
             }
-            place.index = self.sst.index_block(place.index_number, self.keeps_blocks)?;
+            place.index = self.index_block(place.index_number, blocks)?;
             place.bound = 0;
         }
-        place.block = self.data_block(&place.index, place.bound, going)?;
+        place.block = self.data_block(&place.index, place.bound, going, blocks)?;
         place.n = 0;
         Ok(Some(place))
     }
 
     /// The record before that of `place`, of its block or the one before.
-    fn before(&mut self, mut place: CursorPlace, going: Going) -> Result<Option<CursorPlace>> {
+    fn before(
+        &mut self,
+        mut place: CursorPlace,
+        going: Going,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<Option<CursorPlace>> {
         if place.n > 0 {
             place.n -= 1;
         } else if place.bound > 0 {
             place.bound -= 1;
-            place.block = self.data_block(&place.index, place.bound, going)?;
+            place.block = self.data_block(&place.index, place.bound, going, blocks)?;
             place.n = place.block.len() - 1;
         } else if place.index_number > 0 {
-            place = self.last_of(place.index_number - 1, going)?;
+            place = self.last_of(place.index_number - 1, going, blocks)?;
         } else {
             return Ok(None);
         }
@@ -163,18 +177,53 @@ impl SstCursor {
     }
 
     /// The last record under an index block.
-    fn last_of(&mut self, index_number: usize, going: Going) -> Result<CursorPlace> {
-        let index = self.sst.index_block(index_number, self.keeps_blocks)?;
+    fn last_of(
+        &mut self,
+        index_number: usize,
+        going: Going,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<CursorPlace> {
+        let index = self.index_block(index_number, blocks)?;
         let bound = index.len() - 1;
-        let block = self.data_block(&index, bound, going)?;
+        let block = self.data_block(&index, bound, going, blocks)?;
         let n = block.len() - 1;
         Ok(CursorPlace { index_number, index, bound, block, n })
     }
 
-    fn data_block(&mut self, index: &Block, bound: usize, going: Going) -> Result<Arc<Block>> {
+    /// The index block where a walk begins, at this key.
+    fn first_index_block(&self, n: usize, key: &[u8], blocks: &mut WalkBlocks<'_>) -> Result<Arc<Block>> {
+        self.index_block(n, blocks).inspect_err(|error| {
+            if error.kind() == ErrorKind::NotInMemory {
+                blocks.want(&self.sst, key);
+            }
+        })
+    }
+
+    fn index_block(&self, n: usize, blocks: &mut WalkBlocks<'_>) -> Result<Arc<Block>> {
+        blocks.block(&self.sst, self.sst.index_pages(n), EntryKind::Bound)
+    }
+
+    fn data_block(
+        &mut self,
+        index: &Block,
+        bound: usize,
+        going: Going,
+        blocks: &mut WalkBlocks<'_>,
+    ) -> Result<Arc<Block>> {
         let pages = self.sst.bound_at(index, bound)?;
-        self.ask_ahead(pages, going);
-        self.sst.block(pages, EntryKind::Record, self.keeps_blocks)
+        if blocks.waits() {
+            self.ask_ahead(pages, going);
+        }
+        let block = blocks.block(&self.sst, pages, EntryKind::Record);
+        if block.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotInMemory) {
+            let pages_at = |n| self.sst.bound_at(index, n).ok();
+            match going {
+                Going::Forward => blocks.want_next(&self.sst, (bound + 1..index.len()).map_while(pages_at)),
+                Going::Back => blocks.want_next(&self.sst, (0..bound).rev().map_while(pages_at)),
+                Going::There => {}
+            }
+        }
+        block
     }
 
     /// Has the device read what a walk comes to next, as soon as half of what was asked for is used up. Data blocks follow one another.

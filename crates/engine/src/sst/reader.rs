@@ -302,9 +302,9 @@ impl Sst {
         self.inner.summary.index.len()
     }
 
-    /// `keeps`: it stays in the cache.
-    pub(super) fn index_block(&self, n: usize, keeps: bool) -> Result<Arc<Block>> {
-        self.block(self.inner.summary.index[n].pages, EntryKind::Bound, keeps)
+    /// Where the `n`-th of them lies.
+    pub(super) fn index_pages(&self, n: usize) -> PageRange {
+        self.inner.summary.index[n].pages
     }
 
     /// Where the data block lies that the `n`-th entry of an index block is about.

@@ -104,14 +104,14 @@ fn model_of(found: &FoundRecord) -> ((u32, Vec<u8>), Model) {
 }
 
 fn walked(sst: &Sst, keeps_blocks: bool) -> crate::Result<Records> {
-    let mut cursor = SstCursor::new(sst, keeps_blocks);
-    cursor.seek(&[])?;
+    let (mut cursor, blocks) = (SstCursor::new(sst), &mut WalkBlocks::Disk { keeps: keeps_blocks });
+    cursor.seek(&[], blocks)?;
     let mut found = Records::new();
     while let Some(record) = cursor.record() {
         let (key, model) = model_of(&record);
         assert!(found.last_key_value().is_none_or(|(last, _)| *last < key), "in order");
         found.insert(key, model);
-        cursor.advance()?;
+        cursor.advance(blocks)?;
     }
     Ok(found)
 }
@@ -171,7 +171,7 @@ fn walk_at_random(sst: &Sst, records: &Records, seed: u64) {
     let at = |cursor: &SstCursor| cursor.record().map(|found| composite_key(found.table(), found.key()));
     let mut random = Random::from_seed(seed);
     for keeps_blocks in [true, false] {
-        let mut cursor = SstCursor::new(sst, keeps_blocks);
+        let (mut cursor, blocks) = (SstCursor::new(sst), &mut WalkBlocks::Disk { keeps: keeps_blocks });
         for _ in 0..200 {
             let mut key = keys[random.below(keys.len() as u64) as usize].clone();
             match random.below(3) {
@@ -180,33 +180,33 @@ fn walk_at_random(sst: &Sst, records: &Records, seed: u64) {
                 _ => {}
             }
             let first = keys.partition_point(|there| *there < key);
-            cursor.seek(&key).unwrap();
+            cursor.seek(&key, blocks).unwrap();
             assert_eq!(at(&cursor), keys.get(first).cloned());
             let mut n = first;
             for _ in 0..random.below(40) {
-                cursor.advance().unwrap();
+                cursor.advance(blocks).unwrap();
                 n = (n + 1).min(keys.len());
                 assert_eq!(at(&cursor), keys.get(n).cloned());
             }
-            cursor.seek_below(&key).unwrap();
+            cursor.seek_below(&key, blocks).unwrap();
             assert_eq!(at(&cursor), first.checked_sub(1).map(|n| keys[n].clone()));
             for back in 2..random.below(40) as usize {
-                cursor.step_back().unwrap();
+                cursor.step_back(blocks).unwrap();
                 assert_eq!(at(&cursor), first.checked_sub(back).map(|n| keys[n].clone()));
             }
         }
-        cursor.seek_last().unwrap();
+        cursor.seek_last(blocks).unwrap();
         assert_eq!(at(&cursor).as_ref(), keys.last());
-        cursor.advance().unwrap();
-        cursor.advance().unwrap();
+        cursor.advance(blocks).unwrap();
+        cursor.advance(blocks).unwrap();
         assert_eq!(at(&cursor), None);
-        cursor.step_back().unwrap();
+        cursor.step_back(blocks).unwrap();
         assert_eq!(at(&cursor), None, "from none to none");
-        cursor.seek_below(&[0xff; 4]).unwrap();
+        cursor.seek_below(&[0xff; 4], blocks).unwrap();
         let mut back: Vec<Vec<u8>> = Vec::new();
         while let Some(key) = at(&cursor) {
             back.push(key);
-            cursor.step_back().unwrap();
+            cursor.step_back(blocks).unwrap();
         }
         back.reverse();
         let below = keys.partition_point(|key| **key < [0xff; 4][..]);

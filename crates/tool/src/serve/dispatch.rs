@@ -35,7 +35,8 @@ pub fn execute(
     let start = out.len();
     session.reply_needs_sync = false;
     let resp3 = session.resp3;
-    let at_hand_only = server.keyspace.begin_command(session.tries, &mut session.attempt);
+    let at_hand_only =
+        server.keyspace.begin_command(session.tries, &mut session.brought, &mut session.attempt);
     let reply = Reply::bounded(out, resp3, server.settings.output.hard);
     let mut context = Context { server: &mut *server, client, reply, prefetched: peeked.prefetched };
     let ran = run(&mut context, peeked.command, args);

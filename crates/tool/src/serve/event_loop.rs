@@ -492,10 +492,10 @@ impl EventLoop {
     /// Has the commands tried again whose rows were brought.
     fn finish_reads(&mut self) {
         let Some(workers) = &self.tiered else { return };
-        for (key, id) in workers.reader.brought() {
+        for ((key, id), missing) in workers.reader.brought() {
             let waits = |s: &&mut Session| s.id == id && s.waits_for == Some(WaitsFor::Rows);
             let Some(session) = self.server.sessions.get_mut(key).filter(waits) else { continue };
-            session.waits_for = None;
+            (session.waits_for, session.brought) = (None, Some(missing));
             if let Some(connection) = self.connections.get_mut(key) {
                 list(&mut self.next, connection, key);
             }
@@ -784,7 +784,7 @@ fn execute(
             server.sessions[key].is_paused = waits;
             if waits {
                 // A pause is long: what was fetched for it is not to keep others waiting for room.
-                server.sessions[key].attempt = None;
+                (server.sessions[key].attempt, server.sessions[key].brought) = (None, None);
                 dispatch::record_waiting(server, key, args);
                 return ControlFlow::Break(Executed::Waits);
             }

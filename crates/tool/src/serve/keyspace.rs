@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use hedgerow::{AtHandOnly, Db, Schema, SyncFailure, Type, Value};
+use hedgerow::{AtHandOnly, Db, Missing, Schema, SyncFailure, Type, Value};
 use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::PairDb;
 
@@ -246,12 +246,17 @@ impl Keyspace {
     }
 
     /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
-    /// the disk; before, the command waits beside the loop. `attempt` is what was fetched for it at a store of pairs. What is returned is to be held
+    /// the disk; before, the command waits beside the loop. `brought` is what was brought for it since, `attempt` what was fetched for it at a store of pairs. What is returned is to be held
     /// until it ends.
     #[inline]
-    pub fn begin_command(&mut self, tries: Tries, attempt: &mut Option<Box<Attempt>>) -> Option<AtHandOnly> {
+    pub fn begin_command(
+        &mut self,
+        tries: Tries,
+        brought: &mut Option<Missing>,
+        attempt: &mut Option<Box<Attempt>>,
+    ) -> Option<AtHandOnly> {
         match self {
-            Keyspace::Tiered(keys) => keys.begin_command(tries),
+            Keyspace::Tiered(keys) => keys.begin_command(tries, brought),
             Keyspace::Pairs(keys) => {
                 keys.begin_command(attempt);
                 None

@@ -17,7 +17,7 @@ pub type Client = (usize, u64);
 #[derive(Default)]
 struct Fetches {
     wanted: Vec<(Client, Missing)>,
-    brought: Vec<Client>,
+    brought: Vec<(Client, Missing)>,
 }
 
 /// The thread that reads.
@@ -29,10 +29,10 @@ impl Reader {
         let take =
             |fetches: &mut Fetches| (!fetches.wanted.is_empty()).then(|| std::mem::take(&mut fetches.wanted));
         let worker = Worker::start("read", waker, take, |wanted, answers| {
-            for (client, missing) in wanted {
+            for (client, mut missing) in wanted {
                 missing.bring();
                 answers.put(|fetches| {
-                    fetches.brought.push(client);
+                    fetches.brought.push((client, missing));
                     fetches.brought.len() == 1
                 })?;
             }
@@ -48,8 +48,8 @@ impl Reader {
         self.0.request(|fetches| fetches.wanted.push((client, missing)));
     }
 
-    /// The clients for whom it was brought since the last call.
-    pub fn brought(&self) -> Vec<Client> {
+    /// What was brought since the last call, and for whom: to be held until it is used.
+    pub fn brought(&self) -> Vec<(Client, Missing)> {
         self.0.with(|fetches| std::mem::take(&mut fetches.brought))
     }
 }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use hedgerow::Missing;
+
 use super::command::Command;
 use super::keyspace::Watched;
 use super::keyspace::pairs::attempt::Attempt;
@@ -161,6 +163,8 @@ pub struct Session {
     pub waits_for: Option<WaitsFor>,
     /// How often that was given already.
     pub tries: Tries,
+    /// What was brought for it that was not in memory.
+    pub brought: Option<Missing>,
     /// What was fetched for it at a store of pairs.
     pub attempt: Option<Box<Attempt>>,
     /// What it will be answered once its changes are there.
@@ -249,6 +253,7 @@ impl Session {
             waits_for_sync: false,
             waits_for: None,
             tries: Tries::default(),
+            brought: None,
             attempt: None,
             held: None,
             connected_ms: now_ms,

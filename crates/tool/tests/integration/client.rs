@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Parser;
-use hedgerow::Db;
-use hedgerow_device::{Clock, CrashSim, FastTier};
+use hedgerow::{Db, Options};
+use hedgerow_device::{CapacityTier, Clock, CrashSim, FastTier};
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_tool::serve::{self, event_loop::Stopper};
@@ -104,8 +104,17 @@ impl Server {
 
     /// Over any medium.
     pub(crate) fn start_at(tier: Arc<FastTier>, options: &[&str]) -> Server {
+        Server::start_with(options, |options, clock| Db::open_at(tier, options, clock))
+    }
+
+    /// Over a simulated medium with a capacity tier.
+    pub(crate) fn start_over_tiers(sim: &CrashSim, options: &[&str]) -> Server {
+        let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+        Server::start_with(options, |options, clock| Db::open_at(tiers, options, clock))
+    }
+
+    fn start_with(options: &[&str], open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>) -> Server {
         let line = [&["serve", "--listen", "127.0.0.1:0"], options].concat();
-        let open = |options, clock| Db::open_at(tier, options, clock);
         Server::run(serve::prepare_with(&Cli::parse_from(line).args, Clock::system(), open).unwrap())
     }
 

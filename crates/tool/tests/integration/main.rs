@@ -20,5 +20,6 @@ mod pairs;
 mod read_only;
 mod semantics;
 mod slow_pairs;
+mod sorted_tables;
 mod transactions;
 mod transfer;

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::find_many_below;
 use crate::runs::{FoundVersions, OpenRuns};
 use crate::sst::{FoundRecord, SstKey};
 use crate::{Error, Result};
@@ -22,17 +23,21 @@ pub(crate) struct SeenBelow {
 }
 
 impl SeenBelow {
-    /// Looks `keys` up. What could not be read of one is an error of that key.
+    /// Looks `keys` up in runs of the store `store`. What could not be read of one is an error of that key.
     ///
     /// # Errors
-    /// `Invalid` if what is found lies in blocks of more than `bytes_max` bytes.
-    pub(crate) fn read(runs: &OpenRuns, mut keys: Vec<SstKey>, bytes_max: usize) -> Result<SeenBelow> {
+    /// `Invalid` if what is found lies in blocks of more than `bytes_max` bytes; `NotInMemory` for a thread that does not wait for the disk.
+    pub(crate) fn read(
+        (store, runs): (u64, &OpenRuns),
+        mut keys: Vec<SstKey>,
+        bytes_max: usize,
+    ) -> Result<SeenBelow> {
         keys.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
         keys.dedup_by(|one, other| one.bytes() == other.bytes());
         let (mut blocks, mut held) = (HashSet::new(), 0);
         let mut seen = SeenBelow { generation: runs.generation(), found: HashMap::new() };
         for keys in keys.chunks(READ_TOGETHER) {
-            for (key, found) in keys.iter().zip(runs.find_many(keys, u64::MAX)) {
+            for (key, found) in keys.iter().zip(find_many_below(store, runs, keys, u64::MAX)?) {
                 let records = found.iter().flat_map(FoundVersions::records);
                 let is_new = |record: &&FoundRecord| blocks.insert(record.block_address());
                 held += records.filter(is_new).map(FoundRecord::block_bytes).sum::<usize>();

@@ -20,10 +20,10 @@ fn looks_stay_where_they_are() {
     let schema = Arc::new(TableSchema::create(&Schema::flat()).unwrap());
     let looks = LowerLooks::default();
     let held: Vec<&LowerRecords> = (0..100u64)
-        .map(|n| looks.hold(LowerRecords::new(Arc::default(), (1, b"k"), n, Arc::clone(&schema))))
+        .map(|n| looks.hold(LowerRecords::new(Arc::default(), (1, b"k"), (n, 0), Arc::clone(&schema))))
         .collect();
-    let upto = |held: &&LowerRecords| match held.look {
-        LowerLook::InRuns(_, _, upto) => upto,
+    let upto = |held: &&LowerRecords| match &held.look {
+        LowerLook::InRuns(place) => place.upto,
         _ => panic!("another look"),
     };
     assert!(held.iter().map(upto).eq(0..100));
@@ -448,4 +448,136 @@ fn what_was_read_ahead_is_not_taken_for_what_changed_since() {
         })
         .unwrap();
     assert_eq!(visited, 100);
+}
+
+/// Makes a call until it lacks nothing, as who must not wait does; how often it was put off. What is refused changed nothing, and waited for nothing.
+fn at_hand<R>(sim: &CrashSim, db: &Db, call: impl Fn() -> crate::Result<R>) -> (R, usize) {
+    for put_off in 0..100 {
+        let (waits, sequence) = (sim.file_waits(), db.engine.log.last_sequence());
+        let only = db.at_hand_only();
+        let answer = call();
+        drop(only);
+        assert_eq!(sim.file_waits(), waits, "it waited");
+        let missing = db.take_missing();
+        let error = match answer {
+            Ok(answer) => return (answer, put_off),
+            Err(error) => error,
+        };
+        assert_eq!((error.kind(), db.engine.log.last_sequence()), (crate::ErrorKind::NotInMemory, sequence));
+        let mut missing = missing.expect("an error without a list");
+        std::thread::scope(|scope| scope.spawn(|| (missing.ask(), missing.bring())).join().unwrap());
+        missing.hold();
+    }
+    panic!("what is brought is not there")
+}
+
+type Call = (&'static str, fn(&Db, &Table, u64) -> crate::Result<String>);
+
+/// Calls that look at rows below. Each is made with a key of its own, which is below.
+const CALLS: &[Call] = &[
+    ("get", |_, table, n| Ok(format!("{:?}", table.get(&n)?.map(|row| fields_of(&row))))),
+    ("fields", |_, table, n| Ok(format!("{:?}", table.get_fields(&n, &["n"])?.map(|row| fields_of(&row))))),
+    ("exists", |_, table, n| Ok(table.exists(&n)?.to_string())),
+    ("version", |_, table, n| Ok(table.version(&n)?.is_some().to_string())),
+    ("delete", |_, table, n| Ok(table.delete(&n)?.to_string())),
+    ("update_existing", |_, table, n| Ok(format!("{:?}", table.update_existing(&n, &row! { m: 3 })?))),
+    ("increment", |_, table, n| Ok(table.increment(&n, "n", 5)?.to_string())),
+    ("compare_and_set", |_, table, n| {
+        let set = table.compare_and_set(&n, "n", Value::Int(n as i64), Value::Int(-1))?;
+        Ok(format!("{set:?}"))
+    }),
+    ("modify", |_, table, n| {
+        table.modify(&n, |row| {
+            let number = row.map(|row| row.get_as::<i64>("n")).transpose()?;
+            Ok((Change::update(&row! { m: 9 }), format!("{number:?}")))
+        })
+    }),
+    ("expire", |_, table, n| Ok(table.expire(&n, Expiry::at_unix_ms(1 << 50))?.to_string())),
+    ("update_expiring", |_, table, n| {
+        table.update_expiring(&n, &row! { m: 1 }, Expiry::at_unix_ms(1 << 50)).map(|()| String::new())
+    }),
+    ("batch", |db, table, n| {
+        let mut batch = Batch::new();
+        batch.increment(table, &n, "n", 1)?;
+        batch.update(table, &(n + 300), &row! { m: 4 })?;
+        batch.expire(table, &(n + 600), Expiry::at_unix_ms(1 << 50))?;
+        db.write(batch).map(|_| String::new())
+    }),
+    ("many", |_, table, n| {
+        let keys: Vec<u64> = (0..150).map(|i| n + 7 * i).collect();
+        Ok(format!(
+            "{:?}",
+            table.multi_get(&keys)?.into_iter().map(|row| row.map(|row| fields_of(&row))).collect::<Vec<_>>()
+        ))
+    }),
+    ("snapshot", |db, table, n| {
+        Ok(format!("{:?}", db.snapshot().get(table, &n)?.map(|row| fields_of(&row))))
+    }),
+    ("scan", |_, table, n| {
+        let rows: crate::Result<Vec<Row>> = table.scan().from(&n).limit(90).collect();
+        Ok(format!("{:?}", rows?.iter().map(fields_of).collect::<Vec<_>>()))
+    }),
+    ("scan back", |_, table, n| {
+        let rows: crate::Result<Vec<Row>> = table.scan().range(..n).reverse().limit(90).collect();
+        Ok(format!("{:?}", rows?.iter().map(fields_of).collect::<Vec<_>>()))
+    }),
+    ("scan of fields", |_, table, n| {
+        let mut sum = 0;
+        let visit = |_: &[u8], row: &RowRef<'_>| {
+            sum += row.get_as::<i64>("n")?;
+            Ok(true)
+        };
+        table.scan().from(&n).limit(20).for_each(visit)?;
+        Ok(sum.to_string())
+    }),
+];
+
+/// Who must not wait is refused, whatever the call, until what it lacks was brought; then it has the answer of who waits.
+#[test]
+fn who_must_not_wait_is_refused_until_rows_below_are_brought() {
+    for (i, (name, call)) in CALLS.iter().enumerate() {
+        // Of the rows with a delta in the log, and of those without.
+        for n in [700 + 15 * i as u64 + 1, 700 + 15 * i as u64] {
+            let [(sim, db, table), (_other_sim, other_db, other)] = [cold(), cold()];
+            let (answer, put_off) = at_hand(&sim, &db, || call(&db, &table, n));
+            assert_eq!(answer, call(&other_db, &other, n).unwrap(), "{name} of {n}");
+            // A delta in the log may be all that the call has to know of.
+            assert!(
+                (usize::from(n % 5 != 0)..=6).contains(&put_off),
+                "{name} of {n}: put off {put_off} times"
+            );
+            sim.files_at_hand(true);
+            for n in 0..COLD_ROWS {
+                let [row, expected] = [&table, &other].map(|table| table.get(&n).unwrap());
+                assert_eq!(row.as_ref().map(fields_of), expected.as_ref().map(fields_of), "{name}: row {n}");
+            }
+        }
+    }
+}
+
+/// A scan of more than the cache of blocks keeps ends: what was brought for it is held until it was made again.
+#[test]
+fn what_was_brought_is_there_however_little_the_cache_keeps() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { compression: Compression::None, cache_bytes: 0, ..store_options() };
+    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let text = "x".repeat(60_000);
+    let rows = 0..160u64;
+    table
+        .load(|loader| rows.clone().try_for_each(|n| loader.push(&n, &row! { n: 1, text: &text[..] })))
+        .unwrap();
+    sim.files_at_hand(false);
+    let (sum, put_off) = at_hand(&sim, &db, || {
+        let mut sum = 0;
+        table.scan().for_each(|_, row| {
+            sum += row.get_as::<i64>("n")?;
+            Ok(true)
+        })?;
+        Ok(sum)
+    });
+    assert_eq!(sum, 160);
+    assert!(put_off > 30, "9.6 MB in files of 256 KiB, beside a cache of 8 MiB: put off {put_off} times");
+    assert!(db.take_missing().is_none(), "what was held went with the call");
 }

@@ -12,13 +12,14 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use super::super::at_hand::check_all_at_hand;
+use super::super::lacked::look_below;
 use super::super::read::{ReadView, RowRef};
 use super::super::{Snapshot, Table};
 use super::{NEWEST_AHEAD, STEP_MAX, Scan, as_slice};
 use crate::index::{ScanBatch, ScanEnd, Slot};
 use crate::runs::FoundVersions;
 use crate::runs::cursor::RunsCursor;
-use crate::sst::FoundRecord;
+use crate::sst::{FoundRecord, WalkBlocks};
 use crate::sync::atomic;
 use crate::{Error, FieldId, Result, Row};
 
@@ -70,10 +71,15 @@ impl RunsAhead {
     }
 
     /// Reads what is there of the next `count` keys, or of fewer long rows; of one at least, if there is one.
-    fn fill(&mut self, count: usize) -> Result<()> {
+    fn fill(&mut self, count: usize, store: u64) -> Result<()> {
+        let at_hand = look_below(store, |reads| self.fill_from(count, &mut WalkBlocks::AtHand(reads)));
+        at_hand.unwrap_or_else(|| self.fill_from(count, &mut WalkBlocks::Disk { keeps: true }))
+    }
+
+    fn fill_from(&mut self, count: usize, blocks: &mut WalkBlocks<'_>) -> Result<()> {
         while self.found.len() < count && self.bytes < AHEAD_BYTES && !self.is_at_end && self.failed.is_none()
         {
-            match self.cursor.next() {
+            match self.cursor.next(blocks) {
                 Ok(Some(found)) => {
                     self.bytes += bytes_of(&found);
                     self.found.push_back(found);
@@ -134,7 +140,7 @@ impl Scan {
     pub(super) fn read_ahead(&mut self) -> Result<()> {
         let wanted = self.state.step.min(self.limit);
         match self.state.ahead.as_mut().filter(|ahead| ahead.is_current(&self.table)) {
-            Some(ahead) => ahead.fill(wanted),
+            Some(ahead) => ahead.fill(wanted, self.table.engine().disk_waits.store_id()),
             None => Ok(()),
         }
     }
@@ -206,7 +212,7 @@ impl Scan {
             let ahead = self.state.ahead.take().filter(|ahead| ahead.is_current(table));
             let upto = before.unwrap_or(u64::MAX);
             let mut ahead = ahead.unwrap_or_else(|| RunsAhead::new(table, bounds, self.reverse, upto));
-            ahead.fill(wanted)?;
+            ahead.fill(wanted, table.engine().disk_waits.store_id())?;
             let view = table.engine().read_view();
             let range = match (ahead.last_key().map(Bound::Included), self.reverse) {
                 (None, _) => bounds,

@@ -136,14 +136,14 @@ fn found(versions: &FoundVersions) -> Met {
 fn walk(cursor: &mut RunsCursor) -> (Vec<Met>, Option<Error>) {
     let mut met = Vec::new();
     let failed = loop {
-        match cursor.next() {
+        match cursor.next(&mut WalkBlocks::Disk { keeps: true }) {
             Ok(Some(versions)) => met.push(found(&versions)),
             Ok(None) => break None,
             Err(error) => break Some(error),
         }
     };
     for _ in 0..2 {
-        assert!(cursor.next().unwrap().is_none());
+        assert!(cursor.next(&mut WalkBlocks::Disk { keeps: true }).unwrap().is_none());
     }
     (met, failed)
 }

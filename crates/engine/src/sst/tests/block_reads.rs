@@ -1,6 +1,7 @@
 //! Looks that do not wait, and many at a time: the answers of those that do, whatever is in memory and whatever fails.
 
 use super::*;
+use crate::sst::format::EntryKind;
 
 /// Caches that keep all, and nothing.
 const CACHE_BYTES: [u64; 2] = [16 << 20, 1];
@@ -94,7 +95,8 @@ fn many_looks_are_read_for_together_and_each_block_once() {
             }
         }
         let blocks = sst.index_blocks() as u64 + {
-            let all = (0..sst.index_blocks()).map(|n| sst.index_block(n, false).unwrap().len() as u64);
+            let all = (0..sst.index_blocks())
+                .map(|n| sst.read_block(sst.index_pages(n), EntryKind::Bound).unwrap().len() as u64);
             all.sum::<u64>()
         };
         refuse_reads(&sim, blocks);
@@ -204,12 +206,12 @@ fn a_cursor_finds_what_was_read_for_it() {
     reads.run();
     refuse_reads(&sim, 0);
     for key in &keys {
-        let mut cursor = SstCursor::new(&sst, true);
-        cursor.seek(key).unwrap();
+        let (mut cursor, blocks) = (SstCursor::new(&sst), &mut WalkBlocks::Disk { keeps: true });
+        cursor.seek(key, blocks).unwrap();
         let record = cursor.record().unwrap();
         assert_eq!(composite_key(record.table(), record.key()), *key);
     }
-    let mut cursor = SstCursor::new(&sst, true);
-    cursor.seek(&[0, 0]).unwrap();
+    let (mut cursor, blocks) = (SstCursor::new(&sst), &mut WalkBlocks::Disk { keeps: true });
+    cursor.seek(&[0, 0], blocks).unwrap();
     assert!(cursor.record().is_some());
 }

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use hedgerow::{AtHandOnly, Db, ErrorKind, FieldId, Schema, Table, Type, Value};
+use hedgerow::{AtHandOnly, Db, ErrorKind, FieldId, Missing, Schema, Table, Type, Value};
 use hedgerow_device::Clock;
 use slab::Slab;
 
@@ -148,9 +148,9 @@ impl TieredKeyspace {
     }
 
     /// Tells that a command begins, given for the first time or again. In the end a write that finds no room fails, and a read waits for
-    /// the disk; before, the command waits beside the loop. What is returned is to be held until it ends.
-    pub fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
-        self.writer.begin_command(tries)
+    /// the disk; before, the command waits beside the loop. What was `brought` for it is there for it. What is returned is to be held until it ends.
+    pub fn begin_command(&mut self, tries: Tries, brought: &mut Option<Missing>) -> Option<AtHandOnly> {
+        self.writer.begin_command(tries, brought)
     }
 
     /// Tells that it has ended. If it failed for want of something, having changed nothing, that is what it needs before it is given again.

@@ -111,7 +111,7 @@ fn an_attempt_that_lacks_something_writes_nothing() {
     let key = SstKey::new(table.shared().id.load(Ordering::Relaxed), 1u64.key_bytes().as_ref());
     let seen = |keys: &[SstKey]| {
         let runs = engine.runs.current();
-        Arc::new(SeenBelow::read(&runs, keys.to_vec(), 1 << 20).unwrap())
+        Arc::new(SeenBelow::read((0, &runs), keys.to_vec(), 1 << 20).unwrap())
     };
     let lacked = |seen| match engine.try_batch(&batch, None, seen).unwrap() {
         Attempt::Unseen(keys) => keys.len(),
@@ -157,7 +157,7 @@ fn what_a_batch_sees_is_bounded() {
         let (_sim, db, table) = loaded(rows, pad_bytes);
         let id = table.shared().id.load(Ordering::Relaxed);
         let keys = (0..rows).map(|n| SstKey::new(id, n.key_bytes().as_ref())).collect();
-        SeenBelow::read(&db.engine.runs.current(), keys, 1 << 20).map(drop)
+        SeenBelow::read((0, &db.engine.runs.current()), keys, 1 << 20).map(drop)
     };
     let refused = read(400, 6_000).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);

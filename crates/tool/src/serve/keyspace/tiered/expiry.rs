@@ -94,7 +94,7 @@ impl TieredKeyspace {
     }
 
     fn sweep_some(&mut self) -> Outcome<()> {
-        drop(self.writer.begin_command(Tries::UPKEEP));
+        drop(self.writer.begin_command(Tries::UPKEEP, &mut None));
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {
                 Some((at, _, _)) if *at <= self.now_ms => {}

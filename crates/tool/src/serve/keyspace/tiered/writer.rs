@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, Expiry, FieldId, Table, Value};
+use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, Expiry, FieldId, Missing, Table, Value};
 
 use crate::serve::failure::Outcome;
 use crate::serve::keyspace::wants::{FETCHES_MAX, Tries, Wants};
@@ -50,10 +50,14 @@ impl Writer {
 
     /// See [`TieredKeyspace::begin_command`](super::TieredKeyspace::begin_command).
     #[inline]
-    pub(super) fn begin_command(&mut self, tries: Tries) -> Option<AtHandOnly> {
+    pub(super) fn begin_command(
+        &mut self,
+        tries: Tries,
+        brought: &mut Option<Missing>,
+    ) -> Option<AtHandOnly> {
         (self.has_changed, self.wants) = (false, None);
         self.is_last_try = tries.idle_waits >= waiter::IDLE_ROUNDS_MAX;
-        self.at_hand_only = tries.fetches < FETCHES_MAX;
+        self.at_hand_only = tries.fetches == 0 || goes_on_at_hand(tries, brought.take());
         self.at_hand_only.then(|| self.db.at_hand_only())
     }
 
@@ -258,6 +262,16 @@ impl Writer {
             }
         })
     }
+}
+
+/// Whether a command for which something was brought goes on without waiting for the disk; then that is there for it.
+#[cold]
+fn goes_on_at_hand(tries: Tries, brought: Option<Missing>) -> bool {
+    let goes_on = tries.fetches < FETCHES_MAX;
+    if goes_on && let Some(brought) = brought {
+        brought.hold();
+    }
+    goes_on
 }
 
 impl Staged {

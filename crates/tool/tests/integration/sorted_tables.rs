@@ -1,0 +1,144 @@
+//! A server over rows in sorted tables of which nothing is in memory: it answers as one over a store without, and its loop waits for none of them.
+
+use hedgerow::{Compression, Db, Options, Row, Value};
+use hedgerow_device::{CapacityTier, CrashModel, CrashSim, FastTier};
+
+use crate::client::Server;
+
+const KEYS: usize = 600;
+
+/// Text that does not repeat.
+fn text(n: usize) -> String {
+    let mut x = n as u64;
+    let mut word = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("{x:016x}")
+    };
+    (0..30).map(|_| word()).collect()
+}
+
+/// Fills a store by commands.
+fn filled(sim: &CrashSim) {
+    let server = Server::start_over_tiers(sim, &[]);
+    let mut client = server.client();
+    for n in 0..KEYS {
+        assert_eq!(client.run(&format!("HSET user:{n} n {n} text {}", text(n))), "2");
+        assert_eq!(client.run(&format!("HSET h{n} a {n} text {}", text(n))), "2");
+        assert_eq!(client.run(&format!("SET s{n} {}", text(n))), "OK");
+    }
+    server.stop();
+}
+
+/// Puts all rows of a store into sorted tables.
+fn lowered(sim: &CrashSim) {
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    let options = Options { compression: Compression::None, background: false, ..Options::new() };
+    let db = Db::open_at(tiers, options, hedgerow_device::Clock::system()).unwrap();
+    for name in db.table_names() {
+        let table = db.table(&name).unwrap();
+        let rows: Vec<Row> = table.scan().map(Result::unwrap).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        table
+            .load(|loader| {
+                rows.iter().try_for_each(|row| {
+                    let fields: Vec<(&str, Value<'_>)> = row.fields().collect();
+                    loader.push(row.key(), &fields)
+                })
+            })
+            .unwrap();
+    }
+    db.close().unwrap();
+}
+
+/// The same store, once with its rows in the log and once with all of them below and none in memory.
+fn twins() -> [(CrashSim, Server); 2] {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    filled(&sim);
+    let copy = CrashSim::from_image(&sim.process_kill());
+    lowered(&copy);
+    let copy = CrashSim::from_image(&copy.process_kill());
+    copy.files_at_hand(false);
+    [sim, copy].map(|sim| {
+        let server = Server::start_over_tiers(&sim, &[]);
+        (sim, server)
+    })
+}
+
+/// A reply whose order means nothing, in order.
+fn sorted(reply: &str) -> Vec<String> {
+    let mut parts: Vec<String> =
+        reply.split(", ").map(|part| part.trim_matches(['[', ']']).to_owned()).collect();
+    parts.sort();
+    parts
+}
+
+#[test]
+fn commands_over_rows_below_answer_as_over_any_and_the_loop_waits_for_none() {
+    let [(_, plain), (sim, lower)] = twins();
+    let mut clients = [plain.client(), lower.client()];
+    let mut both = |command: &str| {
+        let [expected, reply] = clients.each_mut().map(|client| client.run(command));
+        let same = reply == expected || command.starts_with("KEYS") && sorted(&reply) == sorted(&expected);
+        assert!(same, "{command}: {reply:.300} and not {expected:.300}");
+        reply
+    };
+    let many =
+        |prefix: &str, from: usize| (from..from + 40).map(|n| format!(" {prefix}{n}")).collect::<String>();
+    let commands = [
+        "GET s1".to_owned(),
+        "STRLEN s30".to_owned(),
+        "TYPE s60".to_owned(),
+        "TYPE user:60".to_owned(),
+        "GET s999".to_owned(),
+        "HGET user:1 n".to_owned(),
+        "HGETALL h1".to_owned(),
+        "HGETALL user:90".to_owned(),
+        "HSET user:120 n 5 more 6".to_owned(),
+        "HSET h120 a 5 more 6".to_owned(),
+        "HGETALL h120".to_owned(),
+        "HINCRBY user:150 n 7".to_owned(),
+        "HDEL h150 a".to_owned(),
+        "HGETALL h150".to_owned(),
+        "DEL user:180".to_owned(),
+        "DEL s180".to_owned(),
+        "DEL h180".to_owned(),
+        "EXISTS user:180 s180 h180 s181 h182".to_owned(),
+        "EXPIRE s210 1000".to_owned(),
+        "EXPIRE user:210 1000".to_owned(),
+        "PERSIST s210".to_owned(),
+        "TTL s240".to_owned(),
+        "APPEND s270 more".to_owned(),
+        "GET s270".to_owned(),
+        "SETNX s300 x".to_owned(),
+        "GETSET s330 x".to_owned(),
+        "RENAME s360 t360".to_owned(),
+        "COPY h360 h999".to_owned(),
+        "HGETALL h999".to_owned(),
+        format!("MGET{}", many("s", 400)),
+        format!("EXISTS{}", many("user:", 400)),
+        format!("EXISTS{}", many("h", 440)),
+        "SCAN 0 COUNT 5".to_owned(),
+        "KEYS user:5*".to_owned(),
+        "KEYS *".to_owned(),
+        "MULTI".to_owned(),
+        "INCR c".to_owned(),
+        "HGET user:510 n".to_owned(),
+        "STRLEN s510".to_owned(),
+        "HINCRBY h510 a 1".to_owned(),
+        "DEL user:511".to_owned(),
+        "EXPIRE h512 1000".to_owned(),
+        "EXEC".to_owned(),
+        "MGET c s511 s512".to_owned(),
+        "WATCH user:513".to_owned(),
+        "EXISTS user:511 h512".to_owned(),
+    ];
+    for command in &commands {
+        both(command);
+        // The loop's thread has no name.
+        assert!(!sim.file_waiters().contains(""), "the loop waited for {command}");
+    }
+    let waiters = sim.file_waiters();
+    assert!(waiters.contains("read"), "{waiters:?}");
+}
