@@ -23,6 +23,7 @@
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
 //! `scheduler/throttle.rs`.
 
+mod moving;
 mod needed;
 pub(crate) mod reorder;
 #[cfg(all(test, shuttle))]
@@ -30,6 +31,7 @@ mod shuttle;
 pub(crate) mod victims;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_row::schema::body::BodyBytes;
@@ -51,7 +53,8 @@ use crate::log::format::{
 use crate::log::segment::SegmentKind;
 use crate::log::{LogView, SegmentWalk};
 use crate::scheduler::IdleBackoff;
-use crate::scheduler::gc_state::Pending;
+use crate::scheduler::gc_state::{MovedFrom, Pending};
+use crate::scheduler::throttle::SpaceLeft;
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
@@ -127,8 +130,15 @@ impl Engine {
         drop(self.run_gc(need));
         let done = self.gc.done() - before;
         let room = self.room();
-        self.gc.throttle.adjust(room, done, self.log.extent_bytes(), self.clock.monotonic_ns());
-        done.is_anything() && room.is_low()
+        // Where rows move it is that which makes room in extents, and paces writers.
+        let of_gc = if self.can_move() {
+            SpaceLeft { available: room.low.max(room.available), ..room }
+        } else {
+            room
+        };
+        self.gc.throttle.adjust(of_gc, done, self.log.extent_bytes(), self.clock.monotonic_ns());
+        self.pace_writers();
+        done.is_anything() && (room.is_low() || self.wants_move())
     }
 
     /// Cycles by hand, until writers have room again or there is none to be made; returns how many segments were given back.
@@ -157,12 +167,17 @@ impl Engine {
         self.log.check_writable()?;
         let _cycle = self.gc.lock.read();
         self.recount();
-        let freed = self.free_pending()?;
+        self.finish_moves()?;
+        let freed = self.free_moved()? + self.free_pending()?;
+        let began_ns = self.clock.monotonic_ns();
+        let (moved_from, not_moved) = self.move_if_wanted();
+        let moved_bytes = self.gc.moving_bytes();
+        let need = self.need_after(need, moved_from.is_empty());
         let chosen = self.choose(need);
-        if chosen.victims.is_empty() {
+        if chosen.victims.is_empty() && moved_from.is_empty() {
             // What nothing came of is no reason to choose otherwise for good.
             self.gc.no_progress.store(false, Ordering::Relaxed);
-            return Ok(freed);
+            return not_moved.map_or(Ok(freed), Err);
         }
         if need == Need::Idle {
             self.gc.gave_back_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
@@ -171,7 +186,18 @@ impl Engine {
         let oldest = self.snapshots.hold_oldest();
         let (emptied, failure) = self.empty_all(&chosen, oldest.as_ref().map(HeldSnapshot::sequence));
         drop(oldest);
-        self.gc.no_progress.store(emptied.is_empty(), Ordering::Relaxed);
+        self.gc.no_progress.store(emptied.is_empty() && moved_from.is_empty(), Ordering::Relaxed);
+        let settled = self.settle(emptied, moved_from);
+        self.gc.set_moving_bytes(0);
+        if moved_bytes > 0 {
+            self.gc.record_move(self.clock.monotonic_ns().saturating_sub(began_ns), moved_bytes);
+        }
+        let freed = freed + settled?;
+        failure.or(not_moved).map_or(Ok(freed), Err)
+    }
+
+    /// Steps 3 to 6: what was copied is made durable, and what was emptied is freed once nobody needs it. Returns how many were freed now.
+    fn settle(&self, emptied: Vec<Emptied>, moved_from: Vec<MovedFrom>) -> Result<usize> {
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
@@ -184,8 +210,27 @@ impl Engine {
             copied,
         });
         self.gc.pending.lock().extend(pending);
-        let freed = freed + self.free_pending()?;
-        failure.map_or(Ok(freed), Err)
+        self.gc.moved_from.lock().extend(moved_from);
+        Ok(self.free_moved()? + self.free_pending()?)
+    }
+
+    /// A move, if there is little room and collecting alone does not make it; and what went wrong with it.
+    fn move_if_wanted(&self) -> (Vec<MovedFrom>, Option<Error>) {
+        if !self.wants_move() || self.is_better_collected() {
+            return (Vec::new(), None);
+        }
+        match self.move_rows() {
+            Ok(moved_from) => (moved_from, None),
+            Err(error) => (Vec::new(), Some(error)),
+        }
+    }
+
+    /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.
+    fn need_after(&self, need: Need, nothing_moved: bool) -> Need {
+        match need {
+            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => Need::Low(self.room()),
+            _ => need,
+        }
     }
 
     /// Step 2; returns the victims with nothing live in them, and the first thing that was wrong with another. What is wrong
@@ -235,24 +280,24 @@ impl Engine {
     pub(crate) fn may_gain_space(&self) -> bool {
         !self.log.miscounted().is_empty()
             || self.waits_for_readers()
+            || self.can_move() && !self.choose_to_move(self.snapshots.oldest()).is_empty()
             || !self.choose(Need::Now).victims.is_empty()
     }
 
     /// Whether a victim waits for readers alone, who let go soon, and not for a snapshot.
     fn waits_for_readers(&self) -> bool {
         let oldest = self.snapshots.oldest();
-        let pending = self.gc.pending.lock();
-        pending.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
+        let waiting = self.gc.waiting();
+        waiting.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
     /// What keeps segments that are empty, or could be, from being freed: for the error of a store that is full.
     pub(crate) fn pins(&self) -> Vec<String> {
         let oldest = self.snapshots.oldest();
-        let pending = self.gc.pending.lock();
+        let waiting = self.gc.waiting();
         let of_snapshots =
-            pending.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
-        let of_readers = pending.len() - of_snapshots;
-        drop(pending);
+            waiting.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
+        let of_readers = waiting.len() - of_snapshots;
         let bytes = |segments: u64| segments * self.log.extent_bytes();
         let mut pins = Vec::new();
         if let Some(since_ms) = self.snapshots.oldest_since_ms() {
@@ -277,6 +322,9 @@ impl Engine {
                 bytes(quarantined)
             ));
         }
+        if let Some(failure) = self.gc.move_failure() {
+            pins.push(format!("rows could not be moved to sorted tables: {failure}"));
+        }
         pins
     }
 
@@ -299,14 +347,14 @@ impl Engine {
 
     /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
     /// not parse ends it. A group at a time is prefetched: each look-up alone would be a row of misses, one after the other.
-    fn each_record(
-        &self,
+    fn each_record<'l>(
+        &'l self,
         extent: u32,
         depth: PrefetchDepth,
-        mut visit: impl FnMut(&TableShared, &Record<'_>) -> Result<ControlFlow<()>>,
+        mut visit: impl FnMut(&Arc<TableShared>, &Record<'l>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
-        let mut group: SmallVec<[Record<'_>; GROUP]> = SmallVec::new();
+        let mut group: SmallVec<[Record<'l>; GROUP]> = SmallVec::new();
         loop {
             let end = loop {
                 if group.len() == GROUP {
@@ -370,7 +418,7 @@ impl Engine {
         if slot.offset() != record.offset() {
             return Ok(Some(0));
         }
-        if is_droppable_tombstone(*slot) {
+        if is_droppable_tombstone(*slot) || self.has_nothing_to_hide(table, record, slot) {
             return Ok(self.drop_tombstone(table, extent, record, slot)?.then_some(0));
         }
         let body = BodyBytes::slice(&record, 0..record.body_len())?;
@@ -395,6 +443,15 @@ impl Engine {
         Ok(done.then_some(record.record_bytes() as u64))
     }
 
+    /// Whether a tombstone that was to hide what is below hides nothing, and no older record.
+    fn has_nothing_to_hide(&self, table: &TableShared, record: &Record<'_>, slot: LogSlot) -> bool {
+        // While rows move, one of its key may be on its way.
+        slot.hides_below()
+            && slot.older_versions() == 0
+            && !table.is_moving()
+            && !self.runs.may_hold(record.table(), record.key())
+    }
+
     /// Takes a droppable tombstone out of the index. Its record goes with its segment, and is counted nowhere
     /// until then. False if the key changed meanwhile.
     fn drop_tombstone(
@@ -411,6 +468,9 @@ impl Engine {
         let dropped = dropped.map_err(index_full)?;
         if dropped {
             self.gc.record_dropped(extent, record.offset());
+            if slot.hides_below() {
+                self.log.add_obsolete(record.offset(), record.record_bytes() as u64);
+            }
         }
         Ok(dropped)
     }
@@ -542,24 +602,34 @@ impl Engine {
         let waiting = self.gc.pending.lock().len();
         for _ in 0..waiting {
             let Some(victim) = self.gc.pending.lock().pop_front() else { break };
-            let needed = self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence);
-            let needed = needed || self.backups.holds(victim.extent);
-            if needed || !self.epoch.is_quiescent_since(victim.epoch) {
+            if self.is_needed(&victim) {
                 self.gc.pending.lock().push_back(victim);
                 continue;
             }
-            // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
-            self.log.free_segment(victim.extent)?;
-            // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
-            // the segment is live.
-            if self.uncount(victim.extent).is_err() {
-                self.gc.counts_lost.store(true, Ordering::Relaxed);
-            }
-            self.log.reuse(victim.extent)?;
-            self.gc.segments.fetch_add(1, Ordering::Relaxed);
+            self.free_victim(victim.extent)?;
             freed += 1;
         }
         Ok(freed)
+    }
+
+    /// Whether a snapshot, a backup or a reader may come by a record of a victim still.
+    fn is_needed(&self, victim: &Pending) -> bool {
+        self.snapshots.oldest().is_some_and(|oldest| oldest < victim.sequence)
+            || self.backups.holds(victim.extent)
+            || !self.epoch.is_quiescent_since(victim.epoch)
+    }
+
+    fn free_victim(&self, extent: u32) -> Result<()> {
+        // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
+        self.log.free_segment(extent)?;
+        // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
+        // the segment is live.
+        if self.uncount(extent).is_err() {
+            self.gc.counts_lost.store(true, Ordering::Relaxed);
+        }
+        self.log.reuse(extent)?;
+        self.gc.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Step 5.

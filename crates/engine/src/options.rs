@@ -148,6 +148,9 @@ pub struct Options {
     pub capacity_bytes_max: u64,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,
+    /// Whether rows move to sorted tables when the fast tier has little room left, instead of being refused. Not to be relied on yet: nothing merges sorted tables.
+    #[doc(hidden)]
+    pub moving: bool,
 }
 
 impl Default for Options {
@@ -179,6 +182,7 @@ impl Default for Options {
             capacity: None,
             capacity_bytes_max: u64::MAX,
             compression: Compression::Lz4,
+            moving: false,
         }
     }
 }
@@ -288,7 +292,8 @@ mod tests {
             .capacity("/mnt/large")
             .capacity_bytes_max(1 << 40)
             .compression(Compression::None);
-        let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
+        let Options { swim, line_flush, early_stop, schema_layout, cache_rw, moving, .. } =
+            Options::default();
         let expected = Options {
             durability: Durability::Process,
             fast_tier_bytes_max: 1 << 30,
@@ -316,6 +321,7 @@ mod tests {
             capacity: Some("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,
             compression: Compression::None,
+            moving,
         };
         assert_eq!(set, expected);
     }

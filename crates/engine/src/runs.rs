@@ -7,6 +7,7 @@
 //! it says of a key hides what older ones say, but for a delta, which goes over it.
 
 mod store;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
+pub(crate) use writer::{RunWriter, TARGET_BYTES};
 
 use crate::Result;
 use crate::log::check_waits_alone;

@@ -46,6 +46,10 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/refused", "what must not compile"),
     ("crates/engine/src/db/write", "one write"),
     ("crates/engine/src/gc", "freeing segments: copies are writes"),
+    (
+        "crates/engine/src/gc/moving",
+        "rows that leave the log: freeing segments, reading the index and writing files",
+    ),
     ("crates/engine/src/gc/needed", "what of a victim the snapshots still need"),
     ("crates/engine/src/gc/reorder", "rows scanned together brought together: copies again"),
     ("crates/engine/src/gc/victims", "which segments to free"),

@@ -22,13 +22,10 @@ use super::append::past_zero;
 use super::engine::{Engine, TableShared};
 use super::table::Table;
 use super::write::check_key;
-use crate::runs::LoadingTable;
+use crate::runs::{LoadingTable, TARGET_BYTES};
 use crate::sst::{Sst, SstRecord, SstRecordKind, SstWriter};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
-
-/// A file takes no more records once it has so many bytes.
-const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 
 /// Takes the rows of a [`Table::load`].
 pub struct Loader<'t> {

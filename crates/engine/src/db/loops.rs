@@ -80,6 +80,8 @@ impl Engine {
             let garbage = self.epoch.collect() > 0;
             worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             worked |= self.log.remap_sealed();
+            // Writers take extents as they fill them, and this thread wakes for each.
+            self.pace_writers();
             self.log.give_back();
         }
     }

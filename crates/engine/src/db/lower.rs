@@ -250,4 +250,4 @@ impl LowerLooks {
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
-mod tests;
+pub(crate) mod tests;

@@ -53,6 +53,10 @@ pub struct Metrics {
     pub segments_quarantined: u64,
     /// Bytes of live records copied by gc.
     pub bytes_collected: u64,
+    /// Rows, deltas and tombstones that moved from the log to sorted tables.
+    pub records_moved: u64,
+    /// Bytes that they took in the log.
+    pub bytes_moved: u64,
     /// Delta chains merged into rows in the background: those that reads met, and those that a write filled.
     pub chains_merged: u64,
     /// Those of them that were merged into their row in place (FOCUS section V-B).
@@ -91,6 +95,7 @@ impl Engine {
         let (live_bytes, obsolete_bytes, unused_bytes) = self.log.record_bytes();
         let (fast_tier_bytes, fast_tier_bytes_max) = self.log.space().tier_bytes();
         let (segments_collected, bytes_collected) = self.gc.totals();
+        let (records_moved, bytes_moved) = self.gc.moved();
         let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
         let of_cache = &self.cache.numbers;
         Metrics {
@@ -115,6 +120,8 @@ impl Engine {
             segments_collected,
             segments_quarantined: self.log.segments_quarantined(),
             bytes_collected,
+            records_moved,
+            bytes_moved,
             chains_merged,
             chains_merged_in_place,
             rows_reordered: self.reorder_queue.rows(),

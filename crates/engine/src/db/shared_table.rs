@@ -28,6 +28,8 @@ pub(crate) struct TableShared {
     pub(crate) dropped: AtomicBool,
     /// Some of its rows may be in sorted tables.
     below: AtomicBool,
+    /// Rows of it are on their way there.
+    moving: AtomicBool,
     /// For the cache's policy.
     pub(crate) traffic: Traffic,
 }
@@ -42,6 +44,7 @@ impl TableShared {
             expiry: TableExpiry::default(),
             dropped: AtomicBool::new(false),
             below: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
             traffic: Traffic::default(),
         }
     }
@@ -73,6 +76,23 @@ impl TableShared {
     /// Says so, or that none are. Call with every appender locked, or before anybody has the table.
     pub(crate) fn set_below(&self, below: bool) {
         self.below.store(below, Ordering::Release);
+    }
+
+    /// Whether rows of it are on their way to sorted tables: what no file has of it yet, one may have soon.
+    #[inline]
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.load(Ordering::Acquire)
+    }
+
+    /// Says that rows of it are on their way to sorted tables. Who wrote before without knowing has published when all appenders have been locked once.
+    pub(crate) fn begin_move(&self) {
+        self.moving.store(true, Ordering::SeqCst);
+        self.below.store(true, Ordering::SeqCst);
+    }
+
+    /// What was on its way has come there, or stays.
+    pub(crate) fn end_move(&self) {
+        self.moving.store(false, Ordering::Release);
     }
 
     /// Rows, as the index counts them.

@@ -218,10 +218,10 @@ impl Engine {
         Ok(WriteOutcome::Published(VisibleWrite { replaced: old, sequence, bytes }))
     }
 
-    /// Whether sorted tables may have the key. With an appender locked.
+    /// Whether sorted tables may have the key, or will when a move ends that is under way. With an appender locked.
     #[inline]
     pub(super) fn may_be_below(&self, table: &TableShared, key: &[u8]) -> bool {
-        table.below() && self.runs.may_hold(table.id.load(Ordering::Acquire), key)
+        table.below() && (table.is_moving() || self.runs.may_hold(table.id.load(Ordering::Acquire), key))
     }
 
     /// What a write that was refused may claim, if it goes over a row: then it takes what it replaces with it, and may have of what is

@@ -42,6 +42,9 @@ const REORDERING_OBSOLETE_PERCENT: u64 = 15;
 /// When a writer waits for space, a segment is emptied for a gain of this share of its cost on, in percent. Below it the
 /// store counts as full.
 const NEED_GAIN_PERCENT: u64 = 3;
+/// A segment with no more live bytes than this is collected rather than emptied by moving rows: what it gains for a byte that is copied is as much as a third of what a byte
+/// costs that goes to the capacity tier, and is merged there later.
+const COLLECTED_LIVE_PERCENT: u64 = 60;
 /// While space has only begun to be low, for this share: what is left alone gains more by itself.
 const LOW_GAIN_PERCENT: u64 = 30;
 /// With live deltas at this share of what can be kept up with, in percent, it is time for the rows under them.
@@ -209,6 +212,16 @@ impl Engine {
             }
             false => Need::Idle,
         }
+    }
+
+    /// Whether collecting makes the room that is missing, at a lower price than moving rows does: of what is emptied much is obsolete.
+    pub(super) fn is_better_collected(&self) -> bool {
+        let wanted = self.missing_landing().min(self.bytes_to_move());
+        let gain = |(extent, segment, obsolete): (u32, Segment, u64)| {
+            let facts = self.facts(extent, &segment, obsolete);
+            if facts.live() * 100 <= facts.bytes * COLLECTED_LIVE_PERCENT { facts.free() } else { 0 }
+        };
+        self.log.candidates().into_iter().map(gain).sum::<u64>() >= wanted.max(1)
     }
 
     /// The segments most worth collecting.

@@ -91,6 +91,13 @@ impl<'a> SegmentWalk<'a> {
         Ok(None)
     }
 
+    /// A record that the walk came by, by its offset in the tier. It was verified then.
+    pub(crate) fn record_again(&self, offset: u64) -> Result<Record<'a>> {
+        let position = (offset - self.start) as usize;
+        let rest = self.bytes.get(position..self.bytes.len()).ok_or_else(|| self.corrupted(position))?;
+        Record::parse(rest, offset, self.segment_number, false).map_err(|_| self.corrupted(position))
+    }
+
     /// An appender writes in the order of sequences. Where a whole record comes after a younger one, the medium put a page in
     /// the place of another of the same segment, and what was there is lost: in older stores checksums do not tell. Copies
     /// carry old sequences in any order.

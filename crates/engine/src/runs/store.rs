@@ -382,6 +382,11 @@ impl Runs {
         }
     }
 
+    /// Whether files may be made.
+    pub(crate) fn has_place(&self) -> bool {
+        !matches!(self.place, CapacityPlace::Nowhere)
+    }
+
     /// `Invalid` if nobody said where files may be.
     pub(crate) fn check_place(&self) -> Result<()> {
         match &self.place {
@@ -437,6 +442,22 @@ impl Runs {
     /// # Errors
     /// `Full`; what the capacity tier or the log refuses. Where the log takes no more writes afterwards it is not known whether they count.
     pub(crate) fn add_run(&self, log: &Log, files: &[Sst]) -> Result<Arc<AtomicU64>> {
+        let run = self.add_newest(log, files, false)?;
+        let current = self.current();
+        let added = current.runs.iter().find(|added| added.number == run);
+        Ok(added.map_or_else(Arc::default, |added| Arc::clone(&added.visible_from)))
+    }
+
+    /// Has `files` count as [`Runs::add_run`], of rows that the index has as well until they have left it: everybody sees them, and the generation rises with them.
+    ///
+    /// # Errors
+    /// As [`Runs::add_run`].
+    pub(crate) fn add_moved(&self, log: &Log, files: &[Sst]) -> Result<()> {
+        self.add_newest(log, files, true).map(drop)
+    }
+
+    /// Returns the number of the run.
+    fn add_newest(&self, log: &Log, files: &[Sst], rises: bool) -> Result<u64> {
         let mut changing = self.changing.lock();
         let version = changing.version();
         let (number, run) = version.map_or((0, 0), |version| (version.next_number, version.next_run));
@@ -445,10 +466,8 @@ impl Runs {
             run,
             range: FileRange { number: sst.id().number, keys: sst.keys().clone() },
         }));
-        self.edit_locked(&mut changing, log, &changes, files)?;
-        let current = self.current();
-        let added = current.runs.iter().find(|added| added.number == run);
-        Ok(added.map_or_else(Arc::default, |added| Arc::clone(&added.visible_from)))
+        self.edit_locked(&mut changing, log, &changes, (files, rises))?;
+        Ok(run)
     }
 
     /// Takes the files off that have nothing but rows of tables which are gone, but those of tables that are being loaded. `tables` is asked under the lock of edits for
@@ -478,7 +497,7 @@ impl Runs {
         if !changes.is_empty() {
             // PERSIST: a table that a power cut brings back has all its rows still.
             log.persist_to(sequence)?;
-            self.edit_locked(&mut changing, log, &changes, &[])?;
+            self.edit_locked(&mut changing, log, &changes, (&[], false))?;
         }
         self.remove_dropped_files(&mut changing);
         Ok(())
@@ -495,7 +514,7 @@ impl Runs {
         changing: &mut Changing,
         log: &Log,
         changes: &[SstChange],
-        new: &[Sst],
+        (new, rises): (&[Sst], bool),
     ) -> Result<()> {
         self.apply(changing, log, changes)?;
         let before = self.current();
@@ -508,7 +527,7 @@ impl Runs {
         keep_visibility(&mut next, &before);
         let gone = before.files().iter().filter(|sst| next.file(sst.id().number).is_none());
         let gone: Vec<Sst> = gone.cloned().collect();
-        self.publish(Some(next), false);
+        self.publish(Some(next), rises);
         changing.dropped.extend(gone);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::throttle::{Throttle, Work};
 
+use crate::Error;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 
@@ -38,6 +39,18 @@ pub(crate) struct GcState {
     pub(crate) rows_seen: Mutex<RowsSeen>,
     /// By segment that is not freed yet: the tombstones and expired rows in it that left the index. No key counts them.
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
+    /// One move at a time.
+    pub(crate) moving: Mutex<()>,
+    /// Victims of moves that wait to be freed, in the order in which they were emptied.
+    pub(crate) moved_from: Mutex<VecDeque<MovedFrom>>,
+    /// Why the last move failed, and when.
+    move_failure: Mutex<Option<(Error, u64)>>,
+    /// What of the victims of the move that is under way is in sorted tables: room soon.
+    moving_bytes: AtomicU64,
+    /// What making 1 KiB of room by moves takes, in ns, on the mean of the last; 0 before the first.
+    move_cost_ns: AtomicU64,
+    /// Records that were moved to sorted tables, and their bytes in the log.
+    moved: [AtomicU64; 2],
     /// A segment was freed with a record in it that could not be read: keys count what lay behind that for ever.
     pub(crate) counts_lost: AtomicBool,
 }
@@ -89,6 +102,88 @@ pub(crate) struct Pending {
     pub(crate) copied: u64,
 }
 
+/// A victim out of which records were moved to sorted tables.
+///
+/// A tombstone of a key leaves the log, too, and its segment must not be freed while that of a record is not which it hides: replay would bring the row back. Their keys do not
+/// tell, for what moved is counted nowhere. So these are freed in the order in which they were emptied, and none is given up.
+#[derive(Debug)]
+pub(crate) struct MovedFrom {
+    pub(crate) pending: Pending,
+    /// Records, by offset, that were changed while they moved and found no room elsewhere yet. The victim is not empty before there are none.
+    pub(crate) left: Vec<u64>,
+}
+
+/// What moves may be thought to cost for 1 KiB, and what before one was measured: 1 GB a second.
+const MOVE_COST_NS: [u64; 2] = [200, 50_000];
+const MOVE_COST_FIRST_NS: u64 = 1_000;
+/// After a move failed the next is not before so long.
+const MOVE_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Moves.
+impl GcState {
+    /// The capacity tier refused something.
+    pub(crate) fn moving_failed(&self, error: &Error, now_ns: u64) {
+        *self.move_failure.lock() = Some((error.clone(), now_ns));
+    }
+
+    pub(crate) fn moving_succeeded(&self) {
+        *self.move_failure.lock() = None;
+    }
+
+    /// Whether a move failed a moment ago, and the next would too.
+    pub(crate) fn moving_failed_lately(&self, now_ns: u64) -> bool {
+        let failure = self.move_failure.lock();
+        failure.as_ref().is_some_and(|(_, at_ns)| now_ns.abs_diff(*at_ns) < MOVE_AGAIN_NS)
+    }
+
+    /// Why the last move failed, if it did.
+    pub(crate) fn move_failure(&self) -> Option<Error> {
+        self.move_failure.lock().as_ref().map(|(error, _)| error.clone())
+    }
+
+    /// So many bytes of victims are in sorted tables, and will be room when the move ends; 0: it has ended.
+    pub(crate) fn set_moving_bytes(&self, bytes: u64) {
+        self.moving_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn moving_bytes(&self) -> u64 {
+        self.moving_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A move took so long and made so many bytes of room.
+    pub(crate) fn record_move(&self, ns: u64, bytes: u64) {
+        let cost_ns = ns / (bytes >> 10).max(1);
+        let before = self.move_cost_ns.load(Ordering::Relaxed);
+        let mean = if before == 0 { cost_ns } else { (before + cost_ns) / 2 };
+        self.move_cost_ns.store(mean.clamp(MOVE_COST_NS[0], MOVE_COST_NS[1]), Ordering::Relaxed);
+    }
+
+    /// What making 1 KiB of room by moves takes, in ns.
+    pub(crate) fn move_cost_ns(&self) -> u64 {
+        match self.move_cost_ns.load(Ordering::Relaxed) {
+            0 => MOVE_COST_FIRST_NS,
+            known => known,
+        }
+    }
+
+    pub(crate) fn count_moved(&self, bytes: u64) {
+        self.moved[0].fetch_add(1, Ordering::Relaxed);
+        self.moved[1].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Records that were moved, and their bytes.
+    pub(crate) fn moved(&self) -> (u64, u64) {
+        (self.moved[0].load(Ordering::Relaxed), self.moved[1].load(Ordering::Relaxed))
+    }
+
+    /// All victims that are not freed yet.
+    pub(crate) fn waiting(&self) -> Vec<Pending> {
+        let mut waiting: Vec<Pending> = self.pending.lock().iter().copied().collect();
+        waiting.extend(self.moved_from.lock().iter().map(|victim| victim.pending));
+        waiting
+    }
+}
+
 impl GcState {
     /// A cycle is under way until what is returned is dropped. Others may be at the same time.
     pub(crate) fn begin_cycle(&self) -> Cycle<'_> {
@@ -113,13 +208,13 @@ impl GcState {
 
     /// First extents of victims that are not freed yet.
     pub(crate) fn waiting_to_free(&self) -> Vec<u32> {
-        self.pending.lock().iter().map(|victim| victim.extent).collect()
+        self.waiting().iter().map(|victim| victim.extent).collect()
     }
 
     /// Bytes copied out of victims that wait for the snapshot of `sequence`.
     pub(crate) fn spent_for_snapshots(&self, sequence: u64) -> u64 {
-        let pending = self.pending.lock();
-        pending.iter().filter(|victim| sequence < victim.sequence).map(|victim| victim.copied).sum()
+        let waiting = self.waiting();
+        waiting.iter().filter(|victim| sequence < victim.sequence).map(|victim| victim.copied).sum()
     }
 
     /// Records that the record at `offset`, in the segment `extent`, has left the index and no other took its place.

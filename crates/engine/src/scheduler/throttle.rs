@@ -14,6 +14,9 @@
 //!
 //! **Extents.** Whatever else takes room gives it back at once when a segment is emptied. Writers may write as many bytes as were
 //! freed beyond what was copied, on the mean of a pass; more while many extents are left, less while few are.
+//!
+//! Where rows move to sorted tables they make room at a rate that is known, ns for each KiB. Writers are held to that rate where half of the room is missing that a move is to
+//! find, to less where more is, by the square. So they slow down before there is none left, and none of them waits for a whole move.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -29,6 +32,8 @@ const SLEEP_MAX_NS: u64 = 5_000_000;
 /// What they did not use of it while they rested, and what one large write takes of the others' time, at most.
 const SAVED_MAX_NS: u64 = 1_000_000;
 const AHEAD_MAX_NS: u64 = 1_000_000_000;
+/// The most that moving rows asks for 1 KiB.
+const PACE_MAX_NS: u64 = 256_000;
 /// The least that all writers together may write, in bytes a second.
 const RATE_MIN: f64 = 262_144.0;
 /// How long what merging gains is averaged over, in seconds; what is freed, over a pass, within bounds.
@@ -97,6 +102,9 @@ impl Work {
 pub(crate) struct Throttle {
     /// What writing 1 KiB takes of the time of all writers. Zero while they are not held.
     ns_per_kib: AtomicU64,
+    /// The greater of these: what gc asks for, and what moving rows does.
+    by_gc: AtomicU64,
+    by_moving: AtomicU64,
     /// Until when the time of all writers is taken, on the monotonic clock.
     taken_until_ns: AtomicU64,
     /// Gc's own.
@@ -145,15 +153,29 @@ impl Throttle {
         if !room.is_low() {
             // What was done meanwhile was done for nobody in need.
             rates.recorded_ns = 0;
-            return self.ns_per_kib.store(0, Ordering::Relaxed);
+            return self.set(&self.by_gc, 0);
         }
         rates.record(room, work, extent_bytes, now_ns);
         let ns_per_kib = match work.is_anything() {
             true => rates.rate(room).map_or(0, |rate| (1024e9 / rate.max(RATE_MIN)) as u64),
             // Nothing is to be had by waiting.
-            false => self.ns_per_kib.load(Ordering::Relaxed) / 2,
+            false => self.by_gc.load(Ordering::Relaxed) / 2,
         };
-        self.ns_per_kib.store(ns_per_kib, Ordering::Relaxed);
+        self.set(&self.by_gc, ns_per_kib);
+    }
+
+    /// Sets the rate while rows move: of the room below which they do `missing` is gone, from 0 to 1, and to make 1 KiB of it takes `cost_ns`.
+    pub(crate) fn pace(&self, missing: f64, cost_ns: u64) {
+        // The last quarter is for what was not foreseen: a disk that hesitates, rows that are long.
+        let urgent = (0.25 / (1.0 - missing).max(0.01)).max(1.0);
+        let ns_per_kib = 4.0 * cost_ns as f64 * missing * missing * urgent;
+        self.set(&self.by_moving, (ns_per_kib as u64).min(PACE_MAX_NS));
+    }
+
+    fn set(&self, part: &AtomicU64, ns_per_kib: u64) {
+        part.store(ns_per_kib, Ordering::Relaxed);
+        let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
+        self.ns_per_kib.store(of(&self.by_gc).max(of(&self.by_moving)), Ordering::Relaxed);
     }
 }
 
@@ -221,6 +243,23 @@ mod tests {
         assert!(rate_after(&throttle, room(10, 0)) > 0);
         assert!(throttle.is_on());
         throttle.adjust(room(20, 50), Work::default(), MIB, 6 * SECOND_NS);
+        assert!(!throttle.is_on());
+    }
+
+    #[test]
+    fn writers_go_at_the_rate_of_a_move_when_half_its_room_is_missing() {
+        let at = |missing| {
+            let throttle = Throttle::default();
+            throttle.pace(missing, 1_000);
+            throttle.ns_per_kib.load(Ordering::Relaxed)
+        };
+        assert_eq!([0.0, 0.25, 0.5, 0.75].map(at), [0, 250, 1_000, 2_250]);
+        assert!(at(0.9) > 8_000 && at(1.0) > 90_000, "{} and {}", at(0.9), at(1.0));
+        let throttle = Throttle::default();
+        throttle.pace(0.5, 1_000);
+        throttle.adjust(room(20, 0), Work::default(), MIB, SECOND_NS);
+        assert!(throttle.is_on(), "gc asks for nothing");
+        throttle.pace(0.0, 1_000);
         assert!(!throttle.is_on());
     }
 

@@ -234,7 +234,7 @@ impl SstWriter {
         }
         let spec = record.spec();
         let bytes = spec.record_bytes();
-        if self.bytes() + bytes as u64 > FILE_BYTES_MAX || self.is_full_of_tables(record.table) {
+        if self.is_full_for(record) {
             return Err(Error::invalid(format!("the sorted table {} is full", self.id.file_name())));
         }
         if !self.block.is_empty() && self.block.raw_bytes_with(bytes) > self.packing.raw_bytes() {
@@ -260,10 +260,11 @@ impl SstWriter {
         Ok(())
     }
 
-    /// Whether a record of this table would be the first of one table too many.
-    fn is_full_of_tables(&self, table: u32) -> bool {
+    /// Whether the record needs another file: this would be too long with it, or it is the first of one table too many.
+    pub(crate) fn is_full_for(&self, record: &SstRecord<'_>) -> bool {
         let tables = &self.summary.tables;
-        tables.len() == TABLES_MAX && tables.last().is_some_and(|last| last.table != table)
+        self.bytes() + record.spec().record_bytes() as u64 > FILE_BYTES_MAX
+            || tables.len() == TABLES_MAX && tables.last().is_some_and(|last| last.table != record.table)
     }
 
     fn end_block(&mut self) -> Result<()> {

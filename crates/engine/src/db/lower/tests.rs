@@ -37,10 +37,10 @@ fn schema() -> Schema {
 }
 
 /// Two stores that are to answer alike: one whose table was loaded, one that put the same rows.
-struct Twins {
+pub(crate) struct Twins {
     sims: [CrashSim; 2],
-    dbs: [Option<Db>; 2],
-    tables: Vec<Table>,
+    pub(crate) dbs: [Option<Db>; 2],
+    pub(crate) tables: Vec<Table>,
     snapshots: Vec<[Snapshot; 2]>,
     clock: Clock,
     expires: bool,
@@ -71,7 +71,7 @@ impl Twins {
         }
     }
 
-    fn reopen(&mut self, kill: bool) {
+    pub(crate) fn reopen(&mut self, kill: bool) {
         self.snapshots.clear();
         self.tables.clear();
         for (db, sim) in self.dbs.iter_mut().zip(&mut self.sims) {
@@ -234,7 +234,7 @@ fn change(twins: &mut Twins, random: &mut Random, seed: u64) {
 }
 
 /// Runs lists of changes, with what `now_and_then` does besides.
-fn alike(seeds: std::ops::Range<u64>, expires: bool, now_and_then: impl Fn(&mut Twins, u64)) {
+pub(crate) fn alike(seeds: std::ops::Range<u64>, expires: bool, now_and_then: impl Fn(&mut Twins, u64)) {
     for seed in seeds {
         let (mut twins, mut random) = (Twins::new(seed, expires), Random::from_seed(seed));
         for step in 0..250 {

@@ -275,6 +275,8 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
         ("segments_collected", metrics.segments_collected),
         ("segments_quarantined", metrics.segments_quarantined),
         ("bytes_collected", metrics.bytes_collected),
+        ("records_moved", metrics.records_moved),
+        ("bytes_moved", metrics.bytes_moved),
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
         ("chains_merged_in_place", metrics.chains_merged_in_place),

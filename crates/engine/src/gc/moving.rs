@@ -1,0 +1,465 @@
+//! Moving: rows leave the log for sorted tables, so that data may be larger than the fast tier.
+//!
+//! Owns the steps of a move, and when there is one. Promises that a row is below before it leaves the index, durably and for whoever looks; that nothing leaves the log
+//! that a live snapshot would not see below; and that a move which fails before its run counts changes nothing. Must not know what is done with runs later.
+//!
+//! 1. Sealed segments are chosen, the oldest first, and their records walked. What is the only record of its key there, and was there before the oldest snapshot, may
+//!    **move**; all else that is live is **relocated** in the log, as by any gc cycle. Walking verifies: of a segment that is not whole nothing moves.
+//! 2. What moves is written to a run, in the order of its keys.
+//! 3. PERSIST: the log is made durable and the root's watermark raised above all of it, or a power cut would cut the log below what sorted tables have. Then the edit of
+//!    the manifest makes the run count, and readers see it.
+//! 4. The index forgets what moved, if it is as it was. What was changed meanwhile is relocated: its base is still in a victim.
+//! 5. The victims are freed, in the order in which they were emptied (see [`MovedFrom`](crate::scheduler::gc_state::MovedFrom)).
+//!
+//! **Only records.** A row that has an older record in the log stays: were its slot gone, and its segment freed first, a crash would bring the older one back. So what the log has
+//! of a key is never older than what is below.
+//!
+//! **Walking, not scanning.** The records of the victims are looked up, and what moves is sorted; the index could be scanned in the order of keys instead. But segments must be
+//! walked anyway, to be verified and to find what stays, and a scan passes every key of the store for those few.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::{Emptied, PrefetchDepth};
+use crate::db::append::IndexEntry;
+use crate::db::engine::{Engine, TableShared};
+use crate::db::read::GROUP;
+use crate::index::{Decision, LogSlot, Tag};
+use crate::log::SegmentWalk;
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
+use crate::runs::RunWriter;
+use crate::scheduler::gc_state::{MovedFrom, Pending};
+use crate::space::Claim;
+use crate::sst::{SstRecord, SstRecordKind};
+use crate::{ErrorKind, Result};
+
+/// Rows move when the index takes this share of what it may.
+const INDEX_MOVES_FROM: f64 = 0.75;
+/// Writers are told anew how much room there will be after so many bytes of a move.
+const PACED_BYTES: u64 = 256 << 10;
+
+/// A record that may leave the log.
+struct Movable<'l> {
+    table: u32,
+    /// The victim's.
+    extent: u32,
+    key: &'l [u8],
+    /// As it was found.
+    slot: LogSlot,
+}
+
+/// What becomes of a record of a victim.
+enum WayOut {
+    /// To a run.
+    Moves(LogSlot),
+    /// It is live, and stays in the log.
+    Stays,
+    /// Nobody needs it there.
+    Gone,
+}
+
+/// A segment on its way out.
+struct Victim<'l> {
+    walk: SegmentWalk<'l>,
+    emptied: Emptied,
+    /// What moved and was changed before the index could forget it, by offset.
+    left: Vec<u64>,
+}
+
+/// The tables that a move takes rows of, told so.
+#[derive(Default)]
+struct MovingTables(Vec<Arc<TableShared>>);
+
+impl MovingTables {
+    /// Before a slot of the table is looked at: whatever is deleted from now on hides what is below.
+    fn begin(&mut self, engine: &Engine, table: &Arc<TableShared>) {
+        if self.0.last().is_some_and(|last| Arc::ptr_eq(last, table)) || table.is_moving() {
+            return;
+        }
+        table.begin_move();
+        self.0.push(Arc::clone(table));
+        // Who looked before and saw nothing of it has published what he wrote.
+        engine.log.barrier();
+    }
+}
+
+impl Drop for MovingTables {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|table| table.end_move());
+    }
+}
+
+/// Segments that are taken for a move, let go of when it ends without having begun to take anything out.
+struct Taken<'e> {
+    engine: &'e Engine,
+    extents: Vec<u32>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.extents.iter().for_each(|&extent| self.engine.log.abandon_gc(extent));
+    }
+}
+
+/// When there is a move.
+impl Engine {
+    /// Bytes of live records that one takes out.
+    pub(super) fn bytes_to_move(&self) -> u64 {
+        let (_, all) = self.log.space().room();
+        (u64::from(all) / 8).max(1) * self.log.extent_bytes()
+    }
+
+    /// With fewer free extents than this rows move: what one move takes, and half as much for writers meanwhile.
+    fn landing_extents(&self) -> u32 {
+        let (_, all) = self.log.space().room();
+        (all / 8 + all / 16).max(2)
+    }
+
+    /// Whether rows could move if there were need to.
+    pub(crate) fn can_move(&self) -> bool {
+        self.options.moving
+            && self.runs.has_place()
+            && !self.gc.moving_failed_lately(self.clock.monotonic_ns())
+    }
+
+    /// Whether rows are to leave the log: there is little room in it, or in the index.
+    pub(crate) fn wants_move(&self) -> bool {
+        let index_is_full =
+            || self.arena.bytes() as f64 > self.options.index_bytes_max as f64 * INDEX_MOVES_FROM;
+        self.can_move() && (self.room().available < self.landing_extents() || index_is_full())
+    }
+
+    /// Holds writers to what moves can keep up with. Where nobody moves rows but by hand, nobody is held.
+    pub(crate) fn pace_writers(&self) {
+        if !self.options.background || !self.can_move() {
+            return self.gc.throttle.pace(0.0, 0);
+        }
+        let extents = |extents: u32| (u64::from(extents) * self.log.extent_bytes()) as f64;
+        let there = extents(self.room().available) + self.gc.moving_bytes() as f64;
+        let of_tier = 1.0 - there / extents(self.landing_extents());
+        let of_index = self.arena.bytes() as f64 / self.options.index_bytes_max as f64;
+        let of_index = (of_index - INDEX_MOVES_FROM) / (1.0 - INDEX_MOVES_FROM);
+        self.gc.throttle.pace(of_tier.max(of_index).clamp(0.0, 1.0), self.gc.move_cost_ns());
+    }
+
+    /// Extents that are missing for there to be enough.
+    pub(super) fn missing_landing(&self) -> u64 {
+        u64::from(self.landing_extents().saturating_sub(self.room().available)) * self.log.extent_bytes()
+    }
+
+    /// The segments that a move would empty, those with the oldest records first; `oldest` is the oldest snapshot.
+    pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<u32> {
+        let cycle = self.gc.cycles();
+        // A younger record would be seen by no snapshot from before it once it is below, and by what it replaced neither.
+        let may_leave = |segment: &Segment| {
+            segment.skipped_until <= cycle
+                && oldest.is_none_or(|oldest| segment.max_sequence <= oldest && segment.kept_before <= oldest)
+        };
+        let mut sealed = self.log.candidates();
+        sealed.retain(|(_, segment, _)| may_leave(segment));
+        sealed.sort_unstable_by_key(|(_, segment, _)| segment.max_sequence);
+        let (mut bytes, most) = (0, self.bytes_to_move());
+        let enough = |(_, segment, obsolete): &&(u32, Segment, u64)| {
+            let is_wanted = bytes < most;
+            bytes += segment.end - SEGMENT_HEADER_BYTES - obsolete;
+            is_wanted
+        };
+        sealed.iter().take_while(enough).map(|(extent, ..)| *extent).collect()
+    }
+}
+
+/// The steps of a move.
+impl Engine {
+    /// A whole move: returns the victims that are empty, or nearly, in the order in which they are to be freed. They are pending once all is durable.
+    pub(super) fn move_rows(&self) -> Result<Vec<MovedFrom>> {
+        // Only one at a time: what one has found to be only records, another must not take.
+        let Some(_alone) = self.gc.moving.try_lock() else { return Ok(Vec::new()) };
+        let chosen = self.choose_to_move(self.snapshots.oldest());
+        // After they are chosen: no snapshot taken later is older than what they hold.
+        let oldest = self.snapshots.hold_oldest();
+        let oldest = oldest.as_ref().map(|held| held.sequence());
+        let moved = self.move_out_of(&chosen, oldest);
+        if let Err(error) = &moved
+            && self.log.check_writable().is_ok()
+        {
+            self.gc.moving_failed(error, self.clock.monotonic_ns());
+        }
+        if moved.is_ok() {
+            self.gc.moving_succeeded();
+        }
+        moved
+    }
+
+    fn move_out_of(&self, chosen: &[u32], oldest: Option<u64>) -> Result<Vec<MovedFrom>> {
+        let (mut found, mut moving) = (Vec::new(), MovingTables::default());
+        let mut taken = Taken { engine: self, extents: Vec::new() };
+        let mut victims: Vec<Victim<'_>> = Vec::new();
+        for &extent in chosen {
+            if !self.log.begin_gc(extent) {
+                continue;
+            }
+            taken.extents.push(extent);
+            if oldest.is_some_and(|oldest| self.would_wait_for(oldest, extent)) {
+                continue;
+            }
+            let before = found.len();
+            match self.take_apart(extent, oldest, (&mut moving, &mut found)) {
+                Ok(emptied) => {
+                    let Some(walk) = self.log.walk(extent) else { continue };
+                    victims.push(Victim { walk, emptied, left: Vec::new() });
+                }
+                Err(error) => {
+                    // Nothing of it has left the index.
+                    found.truncate(before);
+                    self.log.check_writable()?;
+                    match error.kind() {
+                        ErrorKind::Full => break,
+                        _ => self.log.quarantine(extent),
+                    }
+                }
+            }
+        }
+        found.sort_unstable_by(|one, other| (one.table, one.key).cmp(&(other.table, other.key)));
+        victims.sort_unstable_by_key(|victim| victim.emptied.extent);
+        self.write_run(&found, &victims)?;
+        // From here on nothing of a victim is let go of before it is free.
+        let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
+        taken.extents.retain(|extent| !is_victim(extent));
+        self.forget_moved(&found, &mut victims);
+        drop(moving);
+        for victim in &mut victims {
+            self.relocate_left((victim.emptied.extent, &victim.walk), &mut victim.left);
+        }
+        let in_order =
+            |victim: &Victim<'_>| chosen.iter().position(|&extent| extent == victim.emptied.extent);
+        victims.sort_unstable_by_key(in_order);
+        let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        let moved_from =
+            |Victim { emptied: Emptied { extent, needed_before, copied }, left, .. }| MovedFrom {
+                pending: Pending { extent, sequence: needed_before.unwrap_or(sequence), epoch, copied },
+                left,
+            };
+        Ok(victims.into_iter().map(moved_from).collect())
+    }
+
+    /// Step 1, for one segment.
+    fn take_apart<'l>(
+        &'l self,
+        extent: u32,
+        oldest: Option<u64>,
+        (moving, found): (&mut MovingTables, &mut Vec<Movable<'l>>),
+    ) -> Result<Emptied> {
+        let mut victim = Emptied { extent, needed_before: oldest.map(|_| 0), copied: 0 };
+        let upto = oldest.unwrap_or(u64::MAX);
+        self.log.will_walk(extent);
+        self.each_record(extent, PrefetchDepth::Slots, |table, record| {
+            moving.begin(self, table);
+            match self.way_out(table, extent, record, upto)? {
+                WayOut::Moves(slot) => {
+                    found.push(Movable { table: record.table(), extent, key: record.key(), slot });
+                }
+                WayOut::Stays => {
+                    victim.copied += loop {
+                        if let Some(copied) = self.relocate(table, extent, record, Claim::Gc)? {
+                            break copied;
+                        }
+                    };
+                }
+                WayOut::Gone => {}
+            }
+            if let (Some(oldest), Some(before)) = (oldest, &mut victim.needed_before) {
+                *before = self.needed_before(table, record, oldest).unwrap_or(0).max(*before);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(victim)
+    }
+
+    fn way_out(&self, table: &TableShared, extent: u32, record: &Record<'_>, upto: u64) -> Result<WayOut> {
+        let guard = self.log.pin();
+        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(WayOut::Gone) };
+        // What is cached is read often.
+        let Some(slot) = slot.in_log() else { return Ok(WayOut::Stays) };
+        if slot.offset() != record.offset() {
+            let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
+            return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
+        }
+        if slot.older_versions() > 0 || slot.records() > 1 || record.version() > upto {
+            return Ok(WayOut::Stays);
+        }
+        match slot.tag() {
+            Tag::Row | Tag::Blind => {
+                record.verify_all()?;
+                Ok(WayOut::Moves(slot))
+            }
+            Tag::Tombstone if slot.hides_below() => match self.runs.may_hold(record.table(), record.key()) {
+                true => Ok(WayOut::Moves(slot)),
+                false if self.drop_tombstone(table, extent, record, slot)? => Ok(WayOut::Gone),
+                false => Ok(WayOut::Stays),
+            },
+            _ => Ok(WayOut::Stays),
+        }
+    }
+
+    /// Steps 2 and 3.
+    fn write_run(&self, found: &[Movable<'_>], victims: &[Victim<'_>]) -> Result<()> {
+        /// Records ahead of the one that is copied: their lines are on their way.
+        const AHEAD: usize = 8;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut run = RunWriter::new(&self.runs, &self.log);
+        let (mut bytes, mut paced) = (0, 0);
+        for (i, movable) in found.iter().enumerate() {
+            if let Some(next) = found.get(i + AHEAD) {
+                self.log.prefetch_record(next.slot.offset(), next.slot.bytes());
+            }
+            let record = walk_of(victims, movable.extent).record_again(movable.slot.offset())?;
+            let body = record.raw_body();
+            run.push(&sst_record(&record), |out| out.copy_from_slice(body))?;
+            bytes += record.record_bytes() as u64;
+            if bytes - paced >= PACED_BYTES {
+                paced = bytes;
+                self.gc.set_moving_bytes(bytes);
+                self.pace_writers();
+            }
+        }
+        let files = run.finish()?;
+        // PERSIST: the root says of all of it that it was durable before sorted tables have it.
+        let durable = self.log.persist_checkpointed(self.log.last_sequence());
+        let added = durable.and_then(|()| self.runs.add_moved(&self.log, &files));
+        if added.is_err() && self.log.check_writable().is_ok() {
+            self.runs.discard(files);
+        }
+        added
+    }
+
+    /// Step 4: the index forgets what is as it was found.
+    fn forget_moved(&self, found: &[Movable<'_>], victims: &mut [Victim<'_>]) {
+        for group in found.chunks(GROUP) {
+            for of_one in group.chunk_by(|one, next| one.table == next.table) {
+                let table = self.catalog.by_id(of_one[0].table);
+                let guard = self.log.pin();
+                // A batch holds all appenders from its look at a row to its publication, and who clears a table holds them, too.
+                let _appender = self.log.appender();
+                for movable in of_one {
+                    let is_gone = table.as_ref().is_none_or(|table| {
+                        self.publish(IndexEntry::new(table, movable.key), &guard, |now| {
+                            match now == Some(movable.slot) {
+                                true => (Decision::Remove, true),
+                                false => (Decision::Keep, false),
+                            }
+                        })
+                        .unwrap_or(false)
+                    });
+                    let victim = victim_of(victims, movable.extent);
+                    let offset = movable.slot.offset();
+                    let (Some(table), true) = (&table, is_gone) else {
+                        victim.left.push(offset);
+                        continue;
+                    };
+                    let bytes = victim.walk.record_again(offset).map_or(0, |record| record.record_bytes());
+                    self.log.add_obsolete(offset, bytes as u64);
+                    self.gc.record_dropped(movable.extent, offset);
+                    self.gc.count_moved(bytes as u64);
+                    table.expiry.replaced(Some(movable.slot), false);
+                }
+            }
+        }
+    }
+
+    /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left.
+    fn relocate_left(&self, (extent, walk): (u32, &SegmentWalk<'_>), left: &mut Vec<u64>) {
+        left.retain(|&offset| match self.relocate_one(extent, walk, offset) {
+            Ok(()) => false,
+            Err(error) => {
+                if error.kind() != ErrorKind::Full {
+                    self.log.quarantine(extent);
+                }
+                true
+            }
+        });
+    }
+
+    fn relocate_one(&self, extent: u32, walk: &SegmentWalk<'_>, offset: u64) -> Result<()> {
+        let record = walk.record_again(offset)?;
+        let Some(table) = self.catalog.by_id(record.table()) else { return Ok(()) };
+        while self.relocate(&table, extent, &record, Claim::Gc)?.is_none() {}
+        Ok(())
+    }
+
+    /// Tries again what earlier moves had no room for.
+    pub(super) fn finish_moves(&self) -> Result<()> {
+        let Some(mut queue) = self.gc.moved_from.try_lock() else { return Ok(()) };
+        let mut finished = Vec::new();
+        for (at, victim) in queue.iter_mut().enumerate().filter(|(_, victim)| !victim.left.is_empty()) {
+            let extent = victim.pending.extent;
+            let Some(walk) = self.log.walk(extent) else { continue };
+            let mut left = victim.left.clone();
+            self.relocate_left((extent, &walk), &mut left);
+            match left.is_empty() {
+                true => finished.push(at),
+                false => victim.left = left,
+            }
+        }
+        if !finished.is_empty() {
+            // PERSIST: as for the victims of a cycle.
+            self.log.checkpoint()?;
+            self.catalog.checkpoint(&self.log)?;
+        }
+        let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());
+        for at in finished {
+            let Pending { extent, copied, .. } = queue[at].pending;
+            queue[at] = MovedFrom { pending: Pending { extent, sequence, epoch, copied }, left: Vec::new() };
+        }
+        Ok(())
+    }
+
+    /// Frees the victims of moves that nobody needs, in their order; returns how many.
+    pub(super) fn free_moved(&self) -> Result<usize> {
+        let Some(mut queue) = self.gc.moved_from.try_lock() else { return Ok(0) };
+        let mut freed = 0;
+        while let Some(victim) = queue.front() {
+            if !victim.left.is_empty() || self.is_needed(&victim.pending) {
+                break;
+            }
+            self.free_victim(victim.pending.extent)?;
+            queue.pop_front();
+            freed += 1;
+        }
+        Ok(freed)
+    }
+}
+
+fn walk_of<'v, 'l>(victims: &'v [Victim<'l>], extent: u32) -> &'v SegmentWalk<'l> {
+    let at = victims.partition_point(|victim| victim.emptied.extent < extent);
+    &victims[at].walk
+}
+
+fn victim_of<'v, 'l>(victims: &'v mut [Victim<'l>], extent: u32) -> &'v mut Victim<'l> {
+    let at = victims.partition_point(|victim| victim.emptied.extent < extent);
+    &mut victims[at]
+}
+
+/// What a run has of a record of the log.
+fn sst_record<'a>(record: &Record<'a>) -> SstRecord<'a> {
+    SstRecord {
+        kind: match record.kind() {
+            RecordKind::Delta => SstRecordKind::Delta,
+            RecordKind::Tombstone => SstRecordKind::Tombstone,
+            RecordKind::Row | RecordKind::Batch => SstRecordKind::Row,
+        },
+        table: record.table(),
+        key: record.key(),
+        schema_version: record.schema_version(),
+        sequence: record.version(),
+        expires_at_ms: record.expires_at_ms(),
+        has_field_expiries: record.flags() & FLAG_FIELD_EXPIRY != 0,
+        body_bytes: record.body_len(),
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

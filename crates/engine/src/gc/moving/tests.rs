@@ -1,0 +1,408 @@
+//! Rows that move to sorted tables while others read and write them.
+
+use std::collections::BTreeMap;
+
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
+
+use crate::db::engine::Engine;
+use crate::db::fixture::options;
+use crate::db::lower::tests::{Twins, alike};
+use crate::{Db, Durability, ErrorKind, Options, Result, Schema, Snapshot, Table, Type, row};
+
+/// Moves rows out of the oldest segments, the open ones included, and frees them if nobody needs them.
+fn move_now(engine: &Engine) {
+    {
+        let (mut appenders, mut gc) = engine.log.every_appender();
+        appenders.iter_mut().for_each(|appender| appender.seal_all(&engine.log));
+        gc.seal_all(&engine.log);
+    }
+    let _cycle = engine.gc.lock.read();
+    engine.finish_moves().unwrap();
+    let moved_from = engine.move_rows().unwrap();
+    engine.settle(Vec::new(), moved_from).unwrap();
+}
+
+#[test]
+fn a_store_whose_rows_move_answers_as_one_whose_do_not() {
+    let now_and_then = |twins: &mut Twins, _| move_now(twins.tables[0].engine());
+    alike(100..112, false, now_and_then);
+    alike(112..124, true, now_and_then);
+}
+
+#[test]
+fn so_it_does_when_it_is_opened_again_after_a_move() {
+    for expires in [false, true] {
+        let seeds = if expires { 130..140 } else { 140..150 };
+        alike(seeds, expires, |twins, step| {
+            move_now(twins.tables[0].engine());
+            if step.is_multiple_of(3) {
+                twins.reopen(step.is_multiple_of(2));
+            }
+        });
+    }
+}
+
+/// What the rows of a store should be.
+type Model = BTreeMap<u64, (i64, String)>;
+
+/// A store with far more rows than its fast tier holds, and what it should have.
+struct Tight {
+    sim: CrashSim,
+    db: Option<Db>,
+    table: Option<Table>,
+    model: Model,
+    snapshot: Option<(Snapshot, Model)>,
+    /// Records, by what was opened before.
+    moved: u64,
+}
+
+const FAST_BYTES: u64 = 8 << 20;
+const KEYS: u64 = 30_000;
+
+fn tight_options(background: bool) -> Options {
+    Options {
+        durability: Durability::Process,
+        segment_bytes: 256 << 10,
+        fast_tier_bytes_max: FAST_BYTES,
+        background,
+        moving: true,
+        ..options()
+    }
+}
+
+impl Tight {
+    fn new() -> Tight {
+        let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+        let mut tight =
+            Tight { sim, db: None, table: None, model: BTreeMap::new(), snapshot: None, moved: 0 };
+        tight.open();
+        let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+        tight.table = Some(tight.db.as_ref().unwrap().create_table("t", schema).unwrap());
+        tight
+    }
+
+    fn open(&mut self) {
+        let tiers = (FastTier::simulated(&self.sim), CapacityTier::simulated(&self.sim));
+        let db = Db::open_at(tiers, tight_options(false), Clock::manual(1_000)).unwrap();
+        self.table = db.table("t").ok();
+        self.db = Some(db);
+    }
+
+    fn kill(&mut self) {
+        self.snapshot = None;
+        self.moved += self.table.as_ref().unwrap().engine().gc.moved().0;
+        self.sim = CrashSim::from_image(&self.sim.process_kill());
+        self.table = None;
+        drop(self.db.take());
+        self.open();
+    }
+
+    /// Does it; when the store is full, after rows have moved.
+    fn write<R>(&mut self, write: impl Fn(&Table) -> Result<R>) -> R {
+        for _ in 0..20 {
+            match write(self.table.as_ref().unwrap()) {
+                Ok(done) => return done,
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    self.db.as_ref().unwrap().collect().unwrap();
+                    // What it pins may be all that there is.
+                    self.snapshot = self.snapshot.take().filter(|_| false);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let table = self.table.as_ref().unwrap();
+        panic!("still full: {:?}", write(table).err());
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        let (n, v) = (random.below(KEYS), random.below(1_000) as i64);
+        let text = format!("{v:>0$}", 100 + random.below(900) as usize);
+        match random.below(20) {
+            0..=9 => {
+                self.write(|table| table.put(&n.to_be_bytes(), &row! { n: v, text: text.as_str() }));
+                self.model.insert(n, (v, text));
+            }
+            10..=13 => {
+                self.write(|table| table.update(&n.to_be_bytes(), &row! { n: v, text: "short" }));
+                self.model.insert(n, (v, "short".to_owned()));
+            }
+            14 | 15 => {
+                let deleted = self.write(|table| table.delete(&n.to_be_bytes()));
+                assert_eq!(deleted, self.model.remove(&n).is_some(), "row {n}");
+            }
+            16 => {
+                let sum =
+                    self.write(|table| table.increment(&n.to_be_bytes(), "n", 5).map(Some).or_else(absent));
+                let known = self.model.get_mut(&n).map(|(n, _)| {
+                    *n += 5;
+                    *n
+                });
+                if let (Some(_), Some(known)) = (sum, known) {
+                    assert_eq!(sum, Some(known), "row {n}");
+                } else if known.is_none() {
+                    // It made a row of nothing.
+                    self.write(|table| table.delete(&n.to_be_bytes()));
+                }
+            }
+            _ => {
+                let found = self.table.as_ref().unwrap().get(&n.to_be_bytes()).unwrap();
+                let found = found.map(|row| {
+                    (row.get_as::<i64>("n").unwrap(), row.get_as::<&str>("text").unwrap().to_owned())
+                });
+                assert_eq!(found.as_ref(), self.model.get(&n), "row {n}");
+            }
+        }
+    }
+
+    fn check(&self) {
+        let rows = |scan: crate::Scan| -> Model {
+            scan.map(|row| row.unwrap())
+                .map(|row| {
+                    let n = u64::from_be_bytes(row.key().try_into().unwrap());
+                    (n, (row.get_as("n").unwrap(), row.get_as::<&str>("text").unwrap().to_owned()))
+                })
+                .collect()
+        };
+        let table = self.table.as_ref().unwrap();
+        assert!(rows(table.scan()) == self.model);
+        assert!(rows(table.scan().reverse()) == self.model);
+        if let Some((snapshot, model)) = &self.snapshot {
+            assert!(rows(snapshot.scan(table)) == *model);
+        }
+        self.db.as_ref().unwrap().check_counts().unwrap();
+    }
+}
+
+fn absent<T>(error: crate::Error) -> Result<Option<T>> {
+    if error.kind() == ErrorKind::NotFound { Ok(None) } else { Err(error) }
+}
+
+#[test]
+fn a_store_holds_more_than_its_fast_tier() {
+    for seed in 0..3 {
+        let (mut tight, mut random) = (Tight::new(), Random::from_seed(seed));
+        for step in 1..=60_000 {
+            tight.step(&mut random);
+            if step % 10_000 == 0 {
+                tight.check();
+                tight.snapshot = None;
+                if step % 20_000 == 0 {
+                    tight.kill();
+                    tight.check();
+                } else {
+                    let snapshot = tight.db.as_ref().unwrap().snapshot();
+                    tight.snapshot = Some((snapshot, tight.model.clone()));
+                }
+            }
+        }
+        tight.check();
+        let (moved, bytes) = tight.table.as_ref().unwrap().engine().gc.moved();
+        assert!(tight.moved + moved > 10_000, "{} and {moved}, of {bytes} bytes", tight.moved);
+    }
+}
+
+/// What the table has, by key.
+type Content = BTreeMap<u64, (i64, Option<String>)>;
+
+fn content(db: &Db) -> Content {
+    let Ok(table) = db.table("t") else { return Content::new() };
+    let scanned: Content = table
+        .scan()
+        .map(|row| row.unwrap())
+        .map(|row| {
+            let text = row.get_as::<Option<&str>>("text").unwrap().map(str::to_owned);
+            (row.key_as::<u64>().unwrap(), (row.get_as("n").unwrap(), text))
+        })
+        .collect();
+    for key in 0..SWEPT_KEYS {
+        let row = table.get(&key).unwrap();
+        let found = row.map(|row| row.get_as::<i64>("n").unwrap());
+        assert_eq!(found, scanned.get(&key).map(|(n, _)| *n), "row {key} alone and in a scan");
+    }
+    scanned
+}
+
+const SWEPT_KEYS: u64 = 12;
+
+fn immediate() -> Options {
+    Options { durability: Durability::Immediate, ..tight_options(false) }
+}
+
+fn open_as(sim: &CrashSim, options: Options) -> Result<Db> {
+    Db::open_at((FastTier::simulated(sim), CapacityTier::simulated(sim)), options, Clock::manual(1_000))
+}
+
+fn open_swept(sim: &CrashSim) -> Result<Db> {
+    open_as(sim, immediate())
+}
+
+/// One change, or a move, or what holds victims up.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Put(u64, i64),
+    Set(u64, i64),
+    Delete(u64),
+    Move,
+    /// From here on somebody reads, or from here on nobody does.
+    Pin,
+    Unpin,
+}
+
+const STEPS: [Step; 49] = {
+    use Step::{Delete, Move, Pin, Put, Set, Unpin};
+    [
+        Put(0, 100),
+        Put(1, 101),
+        Put(2, 102),
+        Put(3, 103),
+        Put(4, 104),
+        Put(5, 105),
+        Put(6, 106),
+        Put(7, 107),
+        Move,
+        Set(0, 200),
+        Delete(1),
+        Put(2, 202),
+        Set(9, 209),
+        Move,
+        Set(0, 300),
+        Set(0, 301),
+        Put(1, 301),
+        Delete(2),
+        Delete(3),
+        Move,
+        Delete(1),
+        Put(3, 403),
+        Set(4, 404),
+        Move,
+        Move,
+        Set(4, 504),
+        Delete(0),
+        Move,
+        // No victim is freed meanwhile: what moves has older records in the log that no key counts.
+        Pin,
+        Put(10, 700),
+        Put(11, 701),
+        Put(5, 705),
+        Move,
+        Put(10, 710),
+        Put(10, 711),
+        Delete(11),
+        Delete(5),
+        Move,
+        Put(5, 720),
+        Delete(5),
+        Move,
+        Unpin,
+        Move,
+        Put(10, 712),
+        Move,
+        Set(10, 800),
+        Move,
+        Delete(10),
+        Move,
+    ]
+};
+
+/// Changes with moves in between; what there is after each, and after how many operations of the media.
+fn script(sim: &CrashSim, db: &Db) -> Vec<(u64, Content)> {
+    let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+    let table = db.create_table("t", schema).unwrap();
+    let (mut states, mut now, mut reader) = (vec![(sim.ops(), Content::new())], Content::new(), None);
+    let gc = &table.engine().gc;
+    let mut most_waiting = 0;
+    for step in STEPS {
+        match step {
+            Step::Put(key, n) => {
+                table.put(&key, &row! { n: n, text: "put" }).unwrap();
+                now.insert(key, (n, Some("put".to_owned())));
+            }
+            Step::Set(key, n) => {
+                table.update(&key, &row! { n: n }).unwrap();
+                now.entry(key).or_insert((0, None)).0 = n;
+            }
+            Step::Delete(key) => assert_eq!(table.delete(&key).unwrap(), now.remove(&key).is_some()),
+            Step::Move => move_now(table.engine()),
+            Step::Pin => reader = Some(table.engine().epoch.pin()),
+            Step::Unpin => drop(reader.take()),
+        }
+        assert_eq!(content(db), now, "{step:?}");
+        db.check_counts().unwrap();
+        most_waiting = most_waiting.max(gc.moved_from.lock().len());
+        states.push((sim.ops(), now.clone()));
+    }
+    assert!(most_waiting > 2 && gc.moved_from.lock().is_empty());
+    states
+}
+
+/// What is wrong with what a crash left, if anything is.
+fn wrong_with(image: &hedgerow_device::Image, allowed: &[(u64, Content)]) -> Option<String> {
+    let sim = CrashSim::from_image(image);
+    let db = match open_swept(&sim) {
+        Ok(db) => db,
+        Err(error) => return Some(error.to_string()),
+    };
+    let found = content(&db);
+    if allowed.iter().all(|(_, state)| *state != found) {
+        return Some(format!("{found:?} instead of {allowed:?}"));
+    }
+    if let Err(error) = db.check_counts() {
+        return Some(error.to_string());
+    }
+    // It goes on from there, whatever was left half done.
+    let Ok(table) = db.table("t") else { return None };
+    let mut expected = found;
+    for key in expected.keys().copied().collect::<Vec<_>>() {
+        match key % 3 {
+            0 => drop(expected.remove(&key).map(|_| table.delete(&key).unwrap())),
+            1 => {
+                table.update(&key, &row! { n: 900 }).unwrap();
+                expected.get_mut(&key).unwrap().0 = 900;
+            }
+            _ => {}
+        }
+    }
+    (0..2).for_each(|_| move_now(table.engine()));
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let left = CrashSim::from_image(&walk.image(Survivors::None, 0));
+    let again = content(&open_swept(&left).unwrap());
+    (again != expected).then(|| format!("{again:?} instead of {expected:?} after it went on"))
+}
+
+/// The images after each operation, until one is wrong. What was not synced a power cut may take back, if `loses`.
+fn sweep(sim: &CrashSim, states: &[(u64, Content)], loses: bool) -> Option<String> {
+    let mut walk = sim.walk();
+    walk.seek(states[0].0);
+    loop {
+        let done = states.iter().rposition(|(at, _)| *at <= walk.op_index())?;
+        for image in walk.images(&Survivors::EACH, 5) {
+            let from = if loses && !image.same_boot { 0 } else { done };
+            let allowed = &states[from..states.len().min(done + 2)];
+            if let Some(wrong) = wrong_with(&image, allowed) {
+                return Some(format!("after {} operations, {:?}: {wrong}", image.op_index, image.survivors));
+            }
+        }
+        if !walk.next_op() {
+            return None;
+        }
+    }
+}
+
+#[test]
+fn a_cut_at_any_place_of_a_move_takes_nothing() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, FAST_BYTES);
+        let states = script(&sim, &open_swept(&sim).unwrap());
+        assert_eq!(sweep(&sim, &states, false), None, "{model:?}");
+    }
+}
+
+/// Writes that are not synced: a power cut takes the last of them back, and sorted tables have none of those.
+#[test]
+fn a_cut_takes_back_what_moved_with_what_did_not() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options = Options { durability: Durability::Process, ..immediate() };
+    let states = script(&sim, &open_as(&sim, options).unwrap());
+    assert_eq!(sweep(&sim, &states, true), None);
+}

@@ -1,0 +1,75 @@
+//! Writing a run: rows in rising order of their keys into as many files as they need.
+//!
+//! Owns [`RunWriter`]. Promises that a run which was finished is on the device with its names, and that files of one which was not are gone. Must not know
+//! why a run is written.
+
+use super::Runs;
+use crate::Result;
+use crate::log::Log;
+use crate::sst::{Sst, SstRecord, SstWriter};
+
+/// A file takes no more records once it has so many bytes.
+pub(crate) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+
+/// A run that is being written. Nothing of it counts.
+#[derive(Debug)]
+pub(crate) struct RunWriter<'e> {
+    runs: &'e Runs,
+    log: &'e Log,
+    writer: Option<SstWriter>,
+    files: Vec<Sst>,
+}
+
+impl<'e> RunWriter<'e> {
+    /// Makes no file before there is something to write.
+    pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+        RunWriter { runs, log, writer: None, files: Vec::new() }
+    }
+
+    /// Appends a record, whose key is above all before it; `fill` writes its body.
+    ///
+    /// # Errors
+    /// `Full`; what the capacity tier refuses. Then the run is of no use any more.
+    pub(crate) fn push(&mut self, record: &SstRecord<'_>, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        if self
+            .writer
+            .as_ref()
+            .is_some_and(|writer| writer.bytes() >= TARGET_BYTES || writer.is_full_for(record))
+        {
+            self.end_file()?;
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(self.runs.create_file(self.log)?),
+        };
+        self.runs.check_room(writer.bytes() + (record.key.len() + record.body_bytes) as u64)?;
+        writer.push(record, fill)
+    }
+
+    fn end_file(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            self.files.push(self.runs.finish_file(self.log, writer)?);
+        }
+        Ok(())
+    }
+
+    /// The files, durable, as they are. Whoever has them says whether they count, or [discards](Runs::discard) them.
+    ///
+    /// # Errors
+    /// As [`RunWriter::push`].
+    pub(crate) fn finish(mut self) -> Result<Vec<Sst>> {
+        self.end_file()?;
+        Ok(std::mem::take(&mut self.files))
+    }
+}
+
+impl Drop for RunWriter<'_> {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            self.runs.abandon_file(writer);
+        }
+        if !self.files.is_empty() {
+            self.runs.discard(std::mem::take(&mut self.files));
+        }
+    }
+}
