@@ -72,6 +72,8 @@ struct State {
     batch: ScanBatch,
     /// Of a table that may have rows in sorted tables.
     ahead: Option<Box<RunsAhead>>,
+    /// Keys of such a table that had no row.
+    passed: usize,
     step: usize,
     finished: bool,
     rows: VecDeque<Row>,

@@ -534,6 +534,12 @@ impl Table {
         }
     }
 
+    /// Whether the table surely has no rows: it may have none though it is not known. Nothing is looked for in sorted tables.
+    #[doc(hidden)]
+    pub fn is_known_to_be_empty(&self) -> bool {
+        self.engine.rows_of(&self.shared) == 0
+    }
+
     /// Removes all rows at once, whatever their number.
     ///
     /// # Errors

@@ -136,9 +136,14 @@ impl StepMerge<'_> {
 }
 
 impl Scan {
+    /// How many keys the next step is to take in: with few rows left to visit as many as went by without one before, for these may, too.
+    fn wanted(&self) -> usize {
+        self.state.step.min(self.limit.saturating_add(self.state.passed))
+    }
+
     /// Reads what the next step needs of the runs, if it is known that there is something to read.
     pub(super) fn read_ahead(&mut self) -> Result<()> {
-        let wanted = self.state.step.min(self.limit);
+        let wanted = self.wanted();
         match self.state.ahead.as_mut().filter(|ahead| ahead.is_current(&self.table)) {
             Some(ahead) => ahead.fill(wanted, self.table.engine().disk_waits.store_id()),
             None => Ok(()),
@@ -154,7 +159,7 @@ impl Scan {
         let table = self.table.clone();
         let (engine, shared) = (table.engine(), table.shared());
         let before = self.snapshot.as_ref().map(Snapshot::sequence);
-        let wanted = self.state.step.min(self.limit);
+        let wanted = self.wanted();
         let (view, mut ahead, end) = self.take_step(&table, before, wanted)?;
         let Scan { from, to, reverse, limit, ids, state, .. } = self;
         let behind = if *reverse { to } else { from };
@@ -177,7 +182,10 @@ impl Scan {
                 newest(next);
             }
             let slot = place.map(|place| slots[place]);
-            let Some(row) = view.row_over((ahead.table, &schema), slot, found, before)? else { continue };
+            let Some(row) = view.row_over((ahead.table, &schema), slot, found, before)? else {
+                state.passed += 1;
+                continue;
+            };
             engine.enqueue_chain(shared, &row);
             (*limit, visited) = (*limit - 1, visited + 1);
             if !visit(row.key(), &row, ids.as_deref(), &mut state.rows)? || *limit == 0 {

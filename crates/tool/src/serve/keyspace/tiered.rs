@@ -292,7 +292,7 @@ impl TieredKeyspace {
     pub fn has_overflown(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
         let Some(overflow) = self.space(space).overflow else { return Ok(false) };
         let table = self.tables[overflow].table();
-        if table.is_empty() {
+        if table.is_known_to_be_empty() {
             return Ok(false);
         }
         let start = [prefix, b":"].concat();

@@ -259,3 +259,31 @@ fn a_step_is_of_one_moment() {
     });
     assert!(loaded > 0 && written > 0, "{loaded} {written}");
 }
+
+/// A scan for one row takes in more and more keys at a time while it finds none.
+#[test]
+fn a_scan_for_few_rows_passes_deleted_ones_in_few_steps() {
+    let (_sim, db) = store();
+    let table = table(&db, "t");
+    table.load(|loader| (0..1_000u64).try_for_each(|key| loader.push(&key, &row! { n: key }))).unwrap();
+    (0..990u64).for_each(|key| assert!(table.delete(&key).unwrap()));
+    assert!(!table.is_empty());
+    for (limit, steps_max) in [(1, 14), (3, 14)] {
+        let (mut scan, mut steps, mut keys) = (table.scan().limit(limit), 0, Vec::new());
+        while !scan.state.finished {
+            scan.step(
+                |_, row, _, _| {
+                    keys.push(row.key_as::<u64>()?);
+                    Ok(true)
+                },
+                |_| false,
+            )
+            .unwrap();
+            steps += 1;
+        }
+        assert!(keys.iter().copied().eq(990..990 + limit as u64), "{keys:?}");
+        assert!(steps <= steps_max, "{steps} steps for {limit} rows");
+    }
+    (990..1_000u64).for_each(|key| assert!(table.delete(&key).unwrap()));
+    assert!(table.is_empty());
+}

@@ -281,7 +281,7 @@ impl TieredKeyspace {
     pub fn hash_exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
         let table = &self.tables[index];
-        if table.table().is_empty() {
+        if table.table().is_known_to_be_empty() {
             return Ok(false);
         }
         if table.has_expiring_fields() {
@@ -295,7 +295,7 @@ impl TieredKeyspace {
     pub(super) fn has_hash_row(&self, space: usize, key: &[u8]) -> Outcome<bool> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
         let table = self.tables[index].table();
-        Ok(!table.is_empty() && table.exists(row)?)
+        Ok(!table.is_known_to_be_empty() && table.exists(row)?)
     }
 
     /// Writes fields of a hash, making it if need be; says how many of them it did not have. The last value of a name
@@ -667,7 +667,7 @@ impl TieredKeyspace {
     pub fn hash_delete_key(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
         let table = &self.tables[index];
-        if table.table().is_empty() {
+        if table.table().is_known_to_be_empty() {
             return Ok(false);
         }
         if table.overflow_fields().is_none() && !table.has_expiring_fields() {

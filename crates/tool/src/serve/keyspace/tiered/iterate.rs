@@ -105,7 +105,7 @@ impl TieredKeyspace {
         mut visit: impl FnMut(Option<TableIndex>, &[u8], &RowRef<'_>) -> hedgerow::Result<bool>,
     ) -> Outcome<()> {
         let Some((index, table)) = self.table_of(space, source) else { return Ok(()) };
-        if limit == 0 || table.is_empty() {
+        if limit == 0 || table.is_known_to_be_empty() {
             return Ok(());
         }
         let mut scan = table.scan().limit(limit);

@@ -53,7 +53,7 @@ impl TieredKeyspace {
 
     pub(super) fn string_delete_key(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         let Some(strings) = &self.spaces[space].strings else { return Ok(false) };
-        if strings.table.is_empty() || !strings.table.exists(key)? {
+        if strings.table.is_known_to_be_empty() || !strings.table.exists(key)? {
             return Ok(false);
         }
         self.watches.touch(space, key);

@@ -49,7 +49,7 @@ impl TieredKeyspace {
     /// Whether the key is a string.
     pub fn string_exists(&self, space: usize, key: &[u8]) -> Outcome<bool> {
         match &self.space(space).strings {
-            Some(strings) if !strings.table.is_empty() => Ok(strings.table.exists(key)?),
+            Some(strings) if !strings.table.is_known_to_be_empty() => Ok(strings.table.exists(key)?),
             _ => Ok(false),
         }
     }
