@@ -27,21 +27,22 @@
 //! ```
 
 mod counts;
+mod rows;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
 use hedgerow_device::{Clock, FastTier};
 
 use super::FAST_TIER_FILE;
-use super::engine::{Engine, TableShared};
+use super::engine::Engine;
 use super::identity::Witness;
 use super::read::RowRef;
 use super::recover::checked_end;
 use super::salvage::{Salvage, open_damaged};
+use super::shared_table::TableShared;
 use super::tiers::Tiers;
-use crate::index::ScanBatch;
-use crate::levels::Cursor;
 use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
@@ -433,11 +434,11 @@ impl View {
         Ok(())
     }
 
-    /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false. After a
+    /// Calls `visit` with the keys and rows of a table from the key `from` on, in order, until it says false: those of the log and those of sorted tables. After a
     /// [`View::replay`], or there are none.
     ///
     /// # Errors
-    /// `NotFound` for a table that there is none of. What is wrong with a row is told to `visit`.
+    /// `NotFound` for a table that there is none of; `Corrupted` where a sorted table cannot be read on. What is wrong with a row is told to `visit`.
     pub fn rows(
         &self,
         table: &str,
@@ -447,22 +448,15 @@ impl View {
         let Some(table) = self.engine.catalog.by_name(table) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no table {table:?}")));
         };
-        let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::at(from));
-        loop {
-            let view = self.engine.read_view();
-            let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
-            let schema = table.schema.load();
-            for (key, slot) in batch.iter() {
-                let row = view.row_at((&table, key), &schema, Some(slot));
-                let Some(row) = row.transpose() else { continue };
-                if !visit(key, row) {
-                    return Ok(());
-                }
-            }
-            if !more {
-                return Ok(());
-            }
-        }
+        self.walk_rows(
+            &table,
+            from,
+            || (),
+            |key, row| match row.transpose() {
+                Some(row) => visit(key, row),
+                None => true,
+            },
+        )
     }
 
     /// Verifies every byte that means something: both copies of the root and of each header, the catalog (already by
@@ -537,29 +531,31 @@ impl View {
 
     fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) -> Result<()> {
         let tables = self.engine.catalog.all();
-        let total = tables.iter().map(|table| table.rows()).sum();
-        let mut batch = ScanBatch::default();
+        let total = tables.iter().map(|table| self.engine.rows_of(table)).sum();
         for table in &tables {
-            let mut cursor = Cursor::default();
-            loop {
-                progress(CheckProgress::Rows(report.rows, total));
-                let view = self.engine.read_view();
-                let more = table.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
-                let schema = table.schema.load();
-                for (key, slot) in batch.iter() {
-                    match view.row_at((table, key), &schema, Some(slot)) {
+            let (rows, mut problems) = (Cell::new(report.rows), Vec::new());
+            let walked = self.walk_rows(
+                table,
+                &[],
+                || progress(CheckProgress::Rows(rows.get(), total)),
+                |key, row| {
+                    match row {
                         Ok(None) => {}
-                        Ok(Some(row)) if row.key() != key => report.problems.push(misplaced(key)),
+                        Ok(Some(row)) if row.key() != key => problems.push(misplaced(key)),
                         Ok(Some(row)) => match row.for_each_position(|_, _| ()) {
-                            Ok(()) => report.rows += 1,
-                            Err(error) => report.problems.push(error),
+                            Ok(()) => rows.set(rows.get() + 1),
+                            Err(error) => problems.push(error),
                         },
-                        Err(error) => report.problems.push(error),
+                        Err(error) => problems.push(error),
                     }
-                }
-                if !more {
-                    break;
-                }
+                    true
+                },
+            );
+            report.rows = rows.get();
+            report.problems.append(&mut problems);
+            match walked {
+                Err(error) if error.kind() != ErrorKind::Corrupted => return Err(error),
+                walked => report.problems.extend(walked.err()),
             }
         }
         progress(CheckProgress::Rows(total, total));
