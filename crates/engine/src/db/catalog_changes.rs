@@ -183,11 +183,12 @@ impl Engine {
             let is_dropped = table.dropped.load(Ordering::Acquire);
             let runs = self.runs.current();
             let below = !is_dropped && runs.of_table(table.id.load(Ordering::Relaxed)).is_some();
-            // Before the index is empty: who finds nothing there looks below. Not the other way round.
-            table.set_below(!is_dropped && (below || table.below()));
+            // Before the index is empty: who finds nothing there looks below, and waits there until all of this is done. Not the other way round.
+            table.set_below(below || table.below());
             table.levels.clear();
             table.expiry.reset(0);
             table.set_below(below);
+            table.end_replacing();
         }
         if !vanished.is_empty() {
             self.log.rows_vanished();

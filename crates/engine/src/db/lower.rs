@@ -22,7 +22,6 @@ pub(crate) use seen::SeenBelow;
 /// What sorted tables have of one key, looked up when it is asked for.
 #[derive(Debug)]
 pub(crate) struct LowerRecords {
-    table: u32,
     look: LowerLook,
     found: OnceCell<FoundVersions>,
     /// Loaded after the runs: it knows the version of every record in them.
@@ -95,7 +94,7 @@ impl LowerRecords {
         schema: Arc<TableSchema>,
     ) -> LowerRecords {
         let place = RunsPlace { runs, key: SstKey::new(table, key), upto, store };
-        LowerRecords { table, look: LowerLook::InRuns(place), found: OnceCell::new(), schema }
+        LowerRecords { look: LowerLook::InRuns(place), found: OnceCell::new(), schema }
     }
 
     /// What was seen before. `schema` was loaded after `runs`, which count now.
@@ -107,16 +106,16 @@ impl LowerRecords {
     ) -> LowerRecords {
         let key = SstKey::new(table, key);
         let look = match seen.find(runs, &key) {
-            Some(Ok(found)) => return LowerRecords::walked(found, table, schema),
+            Some(Ok(found)) => return LowerRecords::walked(found, schema),
             Some(Err(error)) => LowerLook::Failed(error),
             None => LowerLook::Unseen(key, Cell::new(false)),
         };
-        LowerRecords { table, look, found: OnceCell::new(), schema }
+        LowerRecords { look, found: OnceCell::new(), schema }
     }
 
     /// What a walk over the runs came by. `schema` was loaded after them.
-    pub(crate) fn walked(found: FoundVersions, table: u32, schema: Arc<TableSchema>) -> LowerRecords {
-        LowerRecords { table, look: LowerLook::Known, found: OnceCell::from(found), schema }
+    pub(crate) fn walked(found: FoundVersions, schema: Arc<TableSchema>) -> LowerRecords {
+        LowerRecords { look: LowerLook::Known, found: OnceCell::from(found), schema }
     }
 
     /// What there is, read from the disk if need be.
@@ -137,11 +136,6 @@ impl LowerRecords {
             }
         };
         Ok(self.found.get_or_init(|| found))
-    }
-
-    /// The number of the table that was looked for.
-    pub(crate) fn table(&self) -> u32 {
-        self.table
     }
 
     /// The table's schema.

@@ -183,7 +183,7 @@ impl<'e> ReadView<'e> {
     ) -> Result<Option<RowRef<'v>>> {
         let (mut slot, mut backoff) = (slot, Backoff::new());
         loop {
-            let look = match self.look_below(entry, slot, slot.and_then(Slot::in_log), u64::MAX)? {
+            let look = match self.look_below(entry, slot, u64::MAX) {
                 Ok(look) => look,
                 Err(Moved(now)) => match now {
                     Some(now) if now.tag() == Tag::Tombstone => return Ok(None),
@@ -238,7 +238,7 @@ impl<'e> ReadView<'e> {
                 Some(version) if version.tag() != Tag::Blind => {
                     return self.row_in_log(schema, version.into(), || self.engine.clock.now_ms());
                 }
-                version => match self.look_below(entry, now, version, before)? {
+                version => match self.look_below(entry, now, before) {
                     Ok(look) => return self.row_of(look, version, self.engine.clock.now_ms()),
                     Err(Moved(slot)) => {
                         now = slot;
@@ -249,11 +249,11 @@ impl<'e> ReadView<'e> {
         }
     }
 
-    /// The row of a key of the table of this number, of which the index has `slot` and the runs `found`, both of one moment: as it is, or as it was when the sequence `before` was the last. `schema`
+    /// The row of a key of which the index has `slot` and the runs `found`, both of one moment: as it is, or as it was when the sequence `before` was the last. `schema`
     /// was loaded after both.
     pub(super) fn row_over<'v>(
         &'v self,
-        (table, schema): (u32, &'v Arc<TableSchema>),
+        schema: &'v Arc<TableSchema>,
         slot: Option<Slot>,
         found: Option<FoundVersions>,
         before: Option<u64>,
@@ -270,7 +270,7 @@ impl<'e> ReadView<'e> {
             Some(Tag::Tombstone) => Ok(None),
             Some(Tag::Blind) | None => {
                 let looks = self.lower.get_or_init(Box::default);
-                let look = LowerRecords::walked(found.unwrap_or_default(), table, Arc::clone(schema));
+                let look = LowerRecords::walked(found.unwrap_or_default(), Arc::clone(schema));
                 self.row_of(looks.hold(look), version.and_then(Slot::in_log), now_ms())
             }
             Some(_) => version.map_or(Ok(None), |slot| self.row_in_log(schema, slot, now_ms)),
@@ -278,26 +278,21 @@ impl<'e> ReadView<'e> {
     }
 
     /// A look into what counts below now, of a key whose slot is still `slot` after that was chosen. If it is another by now, the look would be at
-    /// what came of the key while it moved: the other one is returned. So it is where the blind deltas of `version` are of what the table had before it was cleared or
-    /// loaded: its number changes before its index is empty.
+    /// what came of the key while it moved: the other one is returned. While a table is cleared or loaded its number is another before its index is empty: the look is none
+    /// either until both are of one content.
     fn look_below(
         &self,
         entry: (&TableShared, &[u8]),
         slot: Option<Slot>,
-        version: Option<LogSlot>,
         upto: u64,
-    ) -> Result<Result<&LowerRecords, Moved>> {
+    ) -> Result<&LowerRecords, Moved> {
         let (table, key) = entry;
+        let Some(content) = table.content() else { return Err(Moved(slot)) };
         let look = self.hold(entry, upto);
         let now = table.levels.locate(key, &self.guard);
         let place = |slot: Slot| (slot.tag(), slot.in_log().map(LogSlot::offset));
-        let is_same = now.map(place) == slot.map(place);
-        let of = version.map(|version| self.log().record(version.offset())).transpose()?;
-        let is_of_table = look.table() == table.id.load(Ordering::Acquire);
-        if is_same && is_of_table && of.is_none_or(|of| of.table() == look.table()) {
-            return Ok(Ok(look));
-        }
-        Ok(Err(Moved(now)))
+        let is_same = now.map(place) == slot.map(place) && table.content() == Some(content);
+        if is_same { Ok(look) } else { Err(Moved(now)) }
     }
 
     /// Runs `read` on the blind chain of `slot`, with what is below; false if the key has another slot by now.
@@ -307,7 +302,7 @@ impl<'e> ReadView<'e> {
         slot: LogSlot,
         read: impl FnOnce(&Chain<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        match self.look_below(entry, Some(slot.into()), Some(slot), u64::MAX)? {
+        match self.look_below(entry, Some(slot.into()), u64::MAX) {
             Ok(look) => read(&Chain::of(self.log(), slot)?.over(Some(look))),
             Err(Moved(_)) => Ok(false),
         }
@@ -316,8 +311,12 @@ impl<'e> ReadView<'e> {
     /// Takes what counts below now, and the schema after it.
     fn hold(&self, (table, key): (&TableShared, &[u8]), upto: u64) -> &LowerRecords {
         let id = table.id.load(Ordering::Acquire);
-        let runs = Arc::clone(&self.engine.runs.current());
         let looks = self.lower.get_or_init(Box::default);
+        if !table.below() {
+            // Of a table that was dropped: it keeps its number.
+            return looks.hold(LowerRecords::walked(FoundVersions::default(), table.schema.load_full()));
+        }
+        let runs = Arc::clone(&self.engine.runs.current());
         looks.look(runs, (id, key), (upto, self.engine.disk_waits.store_id()), table.schema.load_full())
     }
 

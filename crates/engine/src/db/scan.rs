@@ -219,8 +219,10 @@ impl Scan {
         let view = engine.read_view();
         let wanted = state.step.min(*limit);
         let range = (as_slice(from), as_slice(to));
+        let content = shared.content();
         let more = shared.levels.scan(range, *reverse, wanted, view.guard(), &mut state.batch);
-        if shared.below() {
+        // What was in the index of another content was not all that this had.
+        if shared.below() || shared.content() != content {
             drop(view);
             return self.step_over_runs(visit, ends_early);
         }

@@ -30,6 +30,8 @@ pub(crate) struct TableShared {
     below: AtomicBool,
     /// Rows of it are on their way there.
     moving: AtomicBool,
+    /// How often its content began or ended to be replaced.
+    replacements: AtomicU32,
     /// For the cache's policy.
     pub(crate) traffic: Traffic,
 }
@@ -45,6 +47,7 @@ impl TableShared {
             dropped: AtomicBool::new(false),
             below: AtomicBool::new(false),
             moving: AtomicBool::new(false),
+            replacements: AtomicU32::new(0),
             traffic: Traffic::default(),
         }
     }
@@ -93,6 +96,23 @@ impl TableShared {
     /// What was on its way has come there, or stays.
     pub(crate) fn end_move(&self) {
         self.moving.store(false, Ordering::Release);
+    }
+
+    /// Tells its content from those before and after it: the number, the index and whether rows are below belong together if this was the same before and after all of
+    /// them were looked at. `None` while one takes the place of another, for no longer than it takes to empty the index.
+    pub(crate) fn content(&self) -> Option<u32> {
+        let replacements = self.replacements.load(Ordering::Acquire);
+        replacements.is_multiple_of(2).then_some(replacements)
+    }
+
+    /// Another content begins to take the place of this one: before anything says so. Call with every appender locked, as what ends it.
+    pub(crate) fn begin_replacing(&self) {
+        self.replacements.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has taken its place.
+    pub(crate) fn end_replacing(&self) {
+        self.replacements.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Rows, as the index counts them.

@@ -1,4 +1,4 @@
-//! Interleavings of what changes more than one row, explored by `shuttle`: batches, and changes of the catalog, met by writers,
+//! Interleavings of what changes more than one row, explored by `shuttle`: batches, changes of the catalog, and loads, met by readers, writers,
 //! snapshots and a process that is killed.
 //!
 //! Run as `index/shuttle.rs` says. The store is large enough for writers to have appenders of their own: who must keep all of them from
@@ -6,7 +6,7 @@
 
 use ::shuttle::rand::{Rng, thread_rng};
 use ::shuttle::thread;
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, explore_store};
@@ -31,7 +31,8 @@ fn open(sim: &CrashSim) -> Db {
         recovery_threads: 1,
         ..Options::default()
     };
-    Db::open_at(FastTier::simulated(sim), options, Clock::manual(1_000)).expect("a store")
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    Db::open_at(tiers, options, Clock::manual(1_000)).expect("a store")
 }
 
 struct Store {
@@ -233,5 +234,116 @@ fn a_stored_catalog_is_not_ahead_of_the_rows() {
             done.push(after.table(&format!("table {n}")).is_ok());
         }
         assert!(done.is_sorted_by(|before, after| before >= after), "no prefix: {done:?}, {kind:?} at {ops}");
+    });
+}
+
+/// The rows of a table in the models of loads: key, number, mark.
+type Content = Vec<(u8, u64, Option<u64>)>;
+
+/// What a load finds, and what it puts in the place of that.
+const OLD: [(u8, u64, Option<u64>); 3] = [(b'a', 1, None), (b'b', 1, None), (b'c', 1, None)];
+const NEW: [(u8, u64, Option<u64>); 3] = [(b'a', 2, None), (b'b', 2, None), (b'd', 2, None)];
+
+fn marked() -> Schema {
+    numbers().nullable("mark", Type::U64)
+}
+
+fn load(store: &Store, keys: &[u8], n: u64) {
+    let loaded = store
+        .table
+        .load(|loader| keys.iter().try_for_each(|&key| loader.push(&[key][..], &[("n", Value::UInt(n))])));
+    loaded.expect("room");
+}
+
+/// [`OLD`]: `a` is below, `b` in the log, `c` both; `d` was deleted.
+fn old() -> Arc<Store> {
+    let store = Store::new(marked());
+    load(&store, b"acd", 1);
+    put(&store.table, b"b", 1).expect("room");
+    put(&store.table, b"c", 1).expect("room");
+    assert!(store.table.delete(b"d").expect("room"));
+    assert_eq!(content(&store), OLD);
+    store
+}
+
+fn content(store: &Store) -> Content {
+    let row = |row: crate::Result<crate::Row>| {
+        let row = row.expect("a row can be read");
+        let mark = row.get("mark").expect("the field is there").as_u64();
+        (row.key()[0], row.get_as("n").expect("a number"), mark)
+    };
+    store.table.scan().map(row).collect()
+}
+
+/// A scan finds one content whole, and so do reads one after the other: the old, then the new.
+#[test]
+fn a_load_is_seen_whole_or_not_at_all() {
+    explore(|| {
+        let store = old();
+        let scan = |store: &Store| {
+            let found = content(store);
+            assert!(found == OLD || found == NEW, "a mix: {found:?}");
+        };
+        let read = |store: &Store| {
+            let found = [b"a", b"b", b"c", b"d"].map(|key| number(&store.table, key));
+            let (old, new) = ([Some(1), Some(1), Some(1), None], [Some(2), Some(2), None, Some(2)]);
+            let is_old_then_new = |n: usize| found[..n] == old[..n] && found[n..] == new[n..];
+            assert!((0..=4).any(is_old_then_new), "{found:?}");
+        };
+        together(&store, &[|store| load(store, b"abd", 2), scan, read]);
+        assert_eq!(content(&store), NEW);
+    });
+}
+
+/// After a clear nothing is there; before it, all.
+#[test]
+fn a_clear_of_loaded_rows_is_seen_whole_or_not_at_all() {
+    explore(|| {
+        let store = old();
+        let scan = |store: &Store| {
+            let found = content(store);
+            assert!(found == OLD || found.is_empty(), "a mix: {found:?}");
+        };
+        let drop_it = |store: &Store| {
+            let table = &store.table;
+            let found = [b"a", b"b", b"c", b"d"].map(|key| number(table, key));
+            let is_old_then_none = |n: usize| {
+                found[..n] == [Some(1), Some(1), Some(1), None][..n] && found[n..] == [None; 4][n..]
+            };
+            assert!((0..=4).any(is_old_then_none), "{found:?}");
+        };
+        together(&store, &[|store| store.table.clear().expect("room"), scan, drop_it]);
+        assert!(content(&store).is_empty());
+    });
+}
+
+/// A write of a row is there with the content it went into, or gone with it: never over the other's row.
+#[test]
+fn writes_beside_a_load_go_into_one_content() {
+    explore(|| {
+        let store = old();
+        let update = |store: &Store| {
+            store.table.update(b"a", &[("mark", Value::UInt(9))]).expect("room");
+            let mark = store.table.get_field(b"a", "mark").expect("a row can be read").expect("a row");
+            assert!(matches!(mark.borrow().as_u64(), None | Some(9)));
+        };
+        let increment = |store: &Store| {
+            let sum = store.table.increment(b"a", "n", 10).expect("room");
+            assert!([11, 12, 111, 112].contains(&sum), "{sum}");
+        };
+        let batch = |store: &Store| {
+            let mut batch = Batch::new();
+            for key in [b"a", b"b"] {
+                batch.increment(&store.table, key, "n", 100).expect("a part");
+            }
+            store.db.write(&batch).expect("room");
+        };
+        together(&store, &[|store| load(store, b"abd", 2), update, increment, batch]);
+        let [a, b] = [b"a", b"b"].map(|key| number(&store.table, key).expect("a row"));
+        assert!([2, 12, 102, 112].contains(&a) && [2, 102].contains(&b), "{a}, {b}");
+        assert_eq!(a >= 100, b >= 100, "half a batch");
+        let killed = store.killed().table("rows").expect("the table");
+        assert_eq!([b"a", b"b"].map(|key| number(&killed, key)), [Some(a), Some(b)]);
+        store.db.check_counts().expect("what is counted is there");
     });
 }

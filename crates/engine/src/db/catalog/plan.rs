@@ -305,7 +305,7 @@ impl<'c> Plan<'c> {
         body.finish(self.next_id)
     }
 
-    /// Makes it so: `tables` become those of the catalog. Whose rows go is returned, to be emptied.
+    /// Makes it so: `tables` become those of the catalog. Whose rows go is returned, to be emptied: their [content](TableShared::content) has begun to be replaced.
     pub(in crate::db) fn publish(self) -> Vec<Arc<TableShared>> {
         let mut tables: Option<Tables> = None;
         let mut vanished = Vec::new();
@@ -313,6 +313,7 @@ impl<'c> Plan<'c> {
             let is_vanishing = planned.vanishing().is_some();
             let PlannedTable { before, after } = planned;
             if let Some(before) = before.as_ref().filter(|_| is_vanishing) {
+                before.begin_replacing();
                 if !after.as_ref().is_some_and(|after| Arc::ptr_eq(&after.shared, before)) {
                     before.dropped.store(true, Ordering::Release);
                 }

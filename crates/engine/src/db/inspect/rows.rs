@@ -81,20 +81,20 @@ impl View {
                 let found = match &mut ahead {
                     None => None,
                     Some(ahead) => {
-                        if !self.walk_below((id, &schema), (ahead, Some(key)), &mut visit)? {
+                        if !self.walk_below(&schema, (ahead, Some(key)), &mut visit)? {
                             return Ok(());
                         }
                         ahead.take(key)
                     }
                 };
-                if !visit(key, view.row_over((id, &schema), Some(slot), found, None)) {
+                if !visit(key, view.row_over(&schema, Some(slot), found, None)) {
                     return Ok(());
                 }
             }
             if !more {
                 return match &mut ahead {
                     None => Ok(()),
-                    Some(ahead) => self.walk_below((id, &schema), (ahead, None), &mut visit).map(drop),
+                    Some(ahead) => self.walk_below(&schema, (ahead, None), &mut visit).map(drop),
                 };
             }
         }
@@ -103,14 +103,14 @@ impl View {
     /// The rows below `end` that are in the runs alone; false once `visit` said so.
     fn walk_below(
         &self,
-        (id, schema): (u32, &Arc<TableSchema>),
+        schema: &Arc<TableSchema>,
         (ahead, end): (&mut RunsPeeked, Option<&[u8]>),
         visit: &mut impl FnMut(&[u8], Result<Option<RowRef<'_>>>) -> bool,
     ) -> Result<bool> {
         while let Some(found) = ahead.take_below(end)? {
             // One for each: a view holds what was looked up under it until it goes.
             let (view, key) = (self.engine.read_view(), key_of(&found).to_vec());
-            if !visit(&key, view.row_over((id, schema), None, Some(found), None)) {
+            if !visit(&key, view.row_over(schema, None, Some(found), None)) {
                 return Ok(false);
             }
         }

@@ -291,6 +291,7 @@ fn blind_deltas_go_over_nothing_but_what_their_table_had() {
     table.update(&7u64, &row! { text: "of the old" }).unwrap();
     let snapshot = db.snapshot();
     let id = other.shared().id.load(Ordering::Relaxed);
+    table.shared().begin_replacing();
     table.shared().id.store(id, Ordering::Release);
     let read = |row: Option<Row>| {
         row.map(|row| (row.get("n").unwrap().to_owned(), row.get("text").unwrap().to_owned()))
@@ -300,6 +301,7 @@ fn blind_deltas_go_over_nothing_but_what_their_table_had() {
         let before = scope.spawn(|| read(snapshot.get(&table, &7u64).unwrap()));
         std::thread::sleep(std::time::Duration::from_millis(50));
         table.shared().levels.clear();
+        table.shared().end_replacing();
         let new = Some((OwnedValue::Int(70), OwnedValue::Null));
         assert_eq!((now.join().unwrap(), before.join().unwrap()), (new.clone(), new));
     });

@@ -10,6 +10,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::super::at_hand::check_all_at_hand;
 use super::super::lacked::look_below;
@@ -20,7 +21,7 @@ use crate::index::{ScanBatch, ScanEnd, Slot};
 use crate::runs::FoundVersions;
 use crate::runs::cursor::RunsCursor;
 use crate::sst::{FoundRecord, WalkBlocks};
-use crate::sync::atomic;
+use crate::sync::{Backoff, atomic};
 use crate::{Error, FieldId, Result, Row};
 
 /// No more is read ahead once it has so many bytes of records.
@@ -28,8 +29,10 @@ const AHEAD_BYTES: usize = 1 << 20;
 
 /// What the runs have of the keys that a scan comes to next.
 pub(super) struct RunsAhead {
-    /// The table's number.
-    table: u32,
+    /// [`TableShared::content`](super::super::engine::TableShared::content).
+    content: u32,
+    /// Whether there may be something at all.
+    below: bool,
     cursor: RunsCursor,
     found: VecDeque<FoundVersions>,
     /// Of the records in `found`.
@@ -51,12 +54,20 @@ fn bytes_of(found: &FoundVersions) -> usize {
 
 impl RunsAhead {
     fn new(table: &Table, bounds: (Bound<&[u8]>, Bound<&[u8]>), reverse: bool, upto: u64) -> Box<RunsAhead> {
+        let (shared, mut backoff) = (table.shared(), Backoff::new());
+        let content = loop {
+            match shared.content() {
+                Some(content) => break content,
+                None => backoff.wait(),
+            }
+        };
         // The number before the runs: those that are loaded for a table count before it has their number.
-        let id = table.shared().id.load(atomic::Ordering::Acquire);
-        let runs = table.engine().runs.current();
+        let (id, below) = (shared.id.load(atomic::Ordering::Acquire), shared.below());
+        let runs = if below { Arc::clone(&table.engine().runs.current()) } else { Arc::default() };
         Box::new(RunsAhead {
             cursor: RunsCursor::new(&runs, id, bounds, reverse, upto),
-            table: id,
+            content,
+            below,
             found: VecDeque::new(),
             bytes: 0,
             is_at_end: false,
@@ -66,8 +77,8 @@ impl RunsAhead {
 
     /// Whether what counts for the table is still what it was.
     fn is_current(&self, table: &Table) -> bool {
-        self.cursor.is_of(&table.engine().runs.current())
-            && self.table == table.shared().id.load(atomic::Ordering::Acquire)
+        let (shared, is_of) = (table.shared(), || self.cursor.is_of(&table.engine().runs.current()));
+        shared.content() == Some(self.content) && shared.below() == self.below && (!self.below || is_of())
     }
 
     /// Reads what is there of the next `count` keys, or of fewer long rows; of one at least, if there is one.
@@ -182,7 +193,7 @@ impl Scan {
                 newest(next);
             }
             let slot = place.map(|place| slots[place]);
-            let Some(row) = view.row_over((ahead.table, &schema), slot, found, before)? else {
+            let Some(row) = view.row_over(&schema, slot, found, before)? else {
                 state.passed += 1;
                 continue;
             };
