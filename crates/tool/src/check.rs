@@ -10,6 +10,7 @@ use hedgerow::ErrorKind;
 use hedgerow::inspect::{CheckProgress, Report, View};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::capacity::CapacityArgs;
 use crate::inspect::bytes;
 
 /// Arguments of `hedgerow check`.
@@ -17,6 +18,8 @@ use crate::inspect::bytes;
 pub struct Args {
     /// The store's directory. No server may have it open.
     dir: PathBuf,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -25,7 +28,7 @@ pub struct Args {
 /// Checks; `Err` if anything is wrong.
 pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
-    let report = examine(&args.dir, |progress| show(&bar, progress))?;
+    let report = examine(&args.dir, args.capacity.directory(), |progress| show(&bar, progress))?;
     bar.finish_and_clear();
     for place in &report.spoiled_copies {
         println!("a crash left a spoiled copy at byte {place}; the copy beside it is good");
@@ -55,11 +58,15 @@ pub fn run(args: Args) -> Result<(), String> {
 }
 
 /// The check itself. Where opening stops at the first thing that is wrong, the rest is looked for as a repair does.
-pub(crate) fn examine(dir: &Path, progress: impl FnMut(CheckProgress)) -> Result<Report, String> {
-    let view = match View::open(dir) {
+pub(crate) fn examine(
+    dir: &Path,
+    capacity: Option<&Path>,
+    progress: impl FnMut(CheckProgress),
+) -> Result<Report, String> {
+    let view = match View::open_with(dir, capacity) {
         Err(error) if error.kind() == ErrorKind::Corrupted => {
             let mut report = Report::default();
-            if let Ok(view) = View::open_damaged(dir) {
+            if let Ok(view) = View::open_damaged_with(dir, capacity) {
                 report.problems.extend(view.damage().iter().cloned());
             }
             if !report.problems.iter().any(|problem| problem.message() == error.message()) {

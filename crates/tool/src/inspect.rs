@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use hedgerow::inspect::{RecordInfo, ShutdownState, View};
 use hedgerow::{ErrorKind, RowRef, Value};
 
+use crate::capacity::CapacityArgs;
+
 /// Arguments of `hedgerow inspect`.
 #[derive(Debug, clap::Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
@@ -17,6 +19,8 @@ pub struct Args {
     /// The store's directory. No server may have it open.
     #[arg(required = true)]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -27,6 +31,8 @@ enum Part {
     Log {
         /// The store's directory.
         dir: PathBuf,
+        #[command(flatten)]
+        capacity: CapacityArgs,
         /// The first extent of the segment, as `hedgerow inspect DIR` lists it.
         #[arg(long)]
         segment: u32,
@@ -38,6 +44,8 @@ enum Part {
     Rows {
         /// The store's directory.
         dir: PathBuf,
+        #[command(flatten)]
+        capacity: CapacityArgs,
         /// The table.
         #[arg(long)]
         table: String,
@@ -54,49 +62,58 @@ enum Part {
 pub fn run(args: Args) -> Result<(), String> {
     let mut out = io::stdout().lock();
     match (args.part, args.dir) {
-        (Some(Part::Log { dir, segment, limit }), _) => log(&dir, segment, limit, &mut out),
-        (Some(Part::Rows { dir, table, key, limit }), _) => {
-            rows(&dir, &table, key.as_deref(), limit, &mut out)
+        (Some(Part::Log { dir, capacity, segment, limit }), _) => {
+            log(&StorePlace { dir: &dir, capacity }, segment, limit, &mut out)
         }
-        (None, Some(dir)) => overview(&dir, &mut out),
+        (Some(Part::Rows { dir, capacity, table, key, limit }), _) => {
+            rows(&StorePlace { dir: &dir, capacity }, &table, key.as_deref(), limit, &mut out)
+        }
+        (None, Some(dir)) => overview(&StorePlace { dir: &dir, capacity: args.capacity }, &mut out),
         (None, None) => Err("name the store's directory".into()),
     }
 }
 
+/// Where a store is, and its sorted tables.
+struct StorePlace<'d> {
+    dir: &'d std::path::Path,
+    capacity: CapacityArgs,
+}
+
 /// The store; or, with what is wrong with it on standard error, what is left of it.
-fn open(dir: &std::path::Path) -> Result<View, String> {
-    match View::open(dir) {
-        Err(error) if error.kind() == ErrorKind::Corrupted => open_damaged(dir, &error),
+fn open(place: &StorePlace<'_>) -> Result<View, String> {
+    match View::open_with(place.dir, place.capacity.directory()) {
+        Err(error) if error.kind() == ErrorKind::Corrupted => open_damaged(place, &error),
         opened => opened.map_err(|error| error.to_string()),
     }
 }
 
-fn open_damaged(dir: &std::path::Path, error: &hedgerow::Error) -> Result<View, String> {
-    let view = View::open_damaged(dir).map_err(|_| error.to_string())?;
+fn open_damaged(place: &StorePlace<'_>, error: &hedgerow::Error) -> Result<View, String> {
+    let view =
+        View::open_damaged_with(place.dir, place.capacity.directory()).map_err(|_| error.to_string())?;
     eprintln!("hedgerow: {error}; what follows is what is left (hedgerow repair lists what is lost)");
     Ok(view)
 }
 
 /// Opened, and its rows known.
-fn open_with_rows(dir: &std::path::Path) -> Result<View, String> {
-    let view = open(dir)?;
+fn open_with_rows(place: &StorePlace<'_>) -> Result<View, String> {
+    let view = open(place)?;
     match view.replay() {
         Err(error) if error.kind() == ErrorKind::Corrupted => {
             drop(view);
-            open_damaged(dir, &error)
+            open_damaged(place, &error)
         }
         replayed => replayed.map(|()| view).map_err(|error| error.to_string()),
     }
 }
 
 fn rows(
-    dir: &std::path::Path,
+    place: &StorePlace<'_>,
     table: &str,
     key: Option<&str>,
     limit: usize,
     out: &mut impl Write,
 ) -> Result<(), String> {
-    let view = open_with_rows(dir)?;
+    let view = open_with_rows(place)?;
     let from = key.unwrap_or_default().as_bytes();
     let (mut left, mut failed, mut seen) = (limit, Ok(()), false);
     let walked = view.rows(table, from, |found, row| {
@@ -139,9 +156,9 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
-fn overview(dir: &std::path::Path, out: &mut impl Write) -> Result<(), String> {
+fn overview(place: &StorePlace<'_>, out: &mut impl Write) -> Result<(), String> {
     // What is obsolete is known only after a replay. A store too damaged for that is still worth a look.
-    let view = open(dir)?;
+    let view = open(place)?;
     let replayed = view.replay();
     let known = replayed.is_ok();
     let runs = runs(&view).map_err(|error| error.to_string())?;
@@ -246,8 +263,8 @@ fn segments(view: &View, known: bool) -> String {
     text
 }
 
-fn log(dir: &std::path::Path, segment: u32, limit: usize, out: &mut impl Write) -> Result<(), String> {
-    let view = open(dir)?;
+fn log(place: &StorePlace<'_>, segment: u32, limit: usize, out: &mut impl Write) -> Result<(), String> {
+    let view = open(place)?;
     let names: std::collections::HashMap<u32, String> =
         view.tables().into_iter().map(|table| (table.id, table.name)).collect();
     print(out, "        byte    bytes   sequence kind      table            key\n")?;
@@ -304,7 +321,13 @@ mod tests {
     use hedgerow::{Db, Options, Schema, Type, row};
 
     use super::*;
+
     use crate::check;
+
+    /// A store with its sorted tables in its own directory.
+    fn in_its_own(dir: &std::path::Path) -> StorePlace<'_> {
+        StorePlace { dir, capacity: CapacityArgs::default() }
+    }
 
     fn store(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("hedgerow-{name}-{}", std::process::id()));
@@ -326,7 +349,7 @@ mod tests {
         let file = dir.join(hedgerow::FAST_TIER_FILE);
         let before = std::fs::read(&file).unwrap();
         let mut out = Vec::new();
-        overview(&dir, &mut out).unwrap();
+        overview(&in_its_own(&dir), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("closed in order") && text.contains("users (id 1"), "{text}");
         assert!(text.contains("99 rows") && text.contains("String"), "{text}");
@@ -341,7 +364,7 @@ mod tests {
             view.segments().iter().map(|segment| segment.extent).max_by_key(|&n| records(n)).unwrap();
         drop(view);
         let mut out = Vec::new();
-        log(&dir, extent, 3, &mut out).unwrap();
+        log(&in_its_own(&dir), extent, 3, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 4);
         assert!(before == std::fs::read(&file).unwrap(), "inspecting changed the store");
         std::fs::remove_dir_all(dir).unwrap();
@@ -350,7 +373,7 @@ mod tests {
     #[test]
     fn any_spoiled_byte_of_a_record_is_found_where_it_is() {
         let dir = store("check");
-        assert!(check::examine(&dir, |_| ()).unwrap().problems.is_empty());
+        assert!(check::examine(&dir, None, |_| ()).unwrap().problems.is_empty());
         let view = View::open(&dir).unwrap();
         let mut places = Vec::new();
         for segment in view.segments() {
@@ -367,7 +390,7 @@ mod tests {
             let mut spoiled = sound.clone();
             spoiled[offset as usize + bytes / 3] ^= 0x40;
             std::fs::write(&file, &spoiled).unwrap();
-            let report = check::examine(&dir, |_| ()).unwrap();
+            let report = check::examine(&dir, None, |_| ()).unwrap();
             let message = report.problems.first().map(ToString::to_string).unwrap_or_default();
             assert!(message.contains(&format!("byte {offset} of the fast tier")), "{offset}: {message}");
         }
@@ -376,7 +399,7 @@ mod tests {
             let mut spoiled = sound.clone();
             spoiled[copy + 20] ^= 1;
             std::fs::write(&file, &spoiled).unwrap();
-            assert_eq!(check::examine(&dir, |_| ()).unwrap().problems.len(), 1);
+            assert_eq!(check::examine(&dir, None, |_| ()).unwrap().problems.len(), 1);
         }
         std::fs::remove_dir_all(dir).unwrap();
     }
@@ -400,13 +423,13 @@ mod tests {
         bytes[place.unwrap() as usize + 24] ^= 4;
         std::fs::write(&file, &bytes).unwrap();
         let mut out = Vec::new();
-        rows(&dir, "users", None, usize::MAX, &mut out).unwrap();
+        rows(&in_its_own(&dir), "users", None, usize::MAX, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches("\"Ada\"").count(), 98, "{text}");
         assert!(text.contains("UInt(99)"), "{text}");
-        assert!(rows(&dir, "users", Some("none"), usize::MAX, &mut Vec::new()).is_err());
+        assert!(rows(&in_its_own(&dir), "users", Some("none"), usize::MAX, &mut Vec::new()).is_err());
 
-        let report = check::examine(&dir, |_| ()).unwrap();
+        let report = check::examine(&dir, None, |_| ()).unwrap();
         let names = |part: &str| report.problems.iter().any(|problem| problem.message().contains(part));
         assert!(names(&format!("byte {} of the fast tier", place.unwrap())), "{:?}", report.problems);
 
@@ -420,7 +443,7 @@ mod tests {
         .unwrap();
         assert_eq!((report.rows, report.lost, report.doubtful), (98, 1, 0));
         assert_eq!(lost, [("users".to_owned(), 42u32.to_be_bytes().to_vec())]);
-        assert_eq!(check::examine(&to, |_| ()).unwrap().rows, 98);
+        assert_eq!(check::examine(&to, None, |_| ()).unwrap().rows, 98);
         std::fs::remove_dir_all(dir).unwrap();
     }
 

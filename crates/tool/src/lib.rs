@@ -7,6 +7,7 @@
 
 pub mod backup;
 pub mod bench;
+pub mod capacity;
 pub mod check;
 pub mod cli;
 pub mod inspect;

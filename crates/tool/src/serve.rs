@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hedgerow::{Db, Durability, Options};
+use hedgerow::{Compression, Db, Durability, Options};
 use hedgerow_device::Clock;
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
@@ -47,6 +47,7 @@ use keyspace::Keyspace;
 use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
 
+use crate::capacity::CapacityArgs;
 use crate::store_url::{Medium, StoreUrl};
 
 /// Arguments of `hedgerow serve`.
@@ -75,8 +76,16 @@ pub struct Args {
     /// The most bytes of data on the fast tier, as in 8gb; no limit unless given.
     #[arg(long, value_parser = bytes)]
     pub fast_bytes_max: Option<u64>,
+    #[command(flatten)]
+    capacity: CapacityArgs,
+    /// The most bytes that sorted tables may take, as in 1tb; no limit but the disk's unless given.
+    #[arg(long, value_parser = bytes)]
+    pub capacity_bytes_max: Option<u64>,
+    /// How sorted tables that are written are compressed: `lz4`, where that saves space, or `none`.
+    #[arg(long, value_parser = compression, default_value = "lz4")]
+    pub compression: Compression,
     /// Serve reads only: the store is opened beside others who only read it, nothing of it changes, and writes are refused.
-    #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "backup_dir"])]
+    #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "capacity_bytes_max", "backup_dir"])]
     pub read_only: bool,
     /// Where HR.BACKUP puts backups: each in a directory there that the client names. Without it HR.BACKUP is refused.
     #[arg(long)]
@@ -113,6 +122,14 @@ impl Args {
 
 fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| format!("'{text}' is no number of bytes, such as 512mb"))
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    match text {
+        "lz4" => Ok(Compression::Lz4),
+        "none" => Ok(Compression::None),
+        _ => Err(format!("'{text}' is no compression: lz4 or none")),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -183,6 +200,9 @@ pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Res
     if args.read_only || args.backup_dir.is_some() || args.fast_bytes_max.is_some() {
         return Err("--read-only, --backup-dir and --fast-bytes-max are for a tiered store".into());
     }
+    if args.capacity.directory().is_some() || args.capacity_bytes_max.is_some() {
+        return Err("--capacity and --capacity-bytes-max are for a tiered store".into());
+    }
     let sockets = bind(args)?;
     let clock = Clock::cached(clock);
     let name = backend.capabilities().name;
@@ -202,7 +222,13 @@ pub fn prepare_with(
     let sockets = bind(args)?;
     let started = Instant::now();
     let mut options = Options { wait_for_space: false, read_only: args.read_only, ..Options::new() };
-    options = options.durability(durability);
+    options = options.durability(durability).compression(args.compression);
+    if let Some(directory) = args.capacity.directory() {
+        options = options.capacity(directory);
+    }
+    if let Some(bytes) = args.capacity_bytes_max {
+        options = options.capacity_bytes_max(bytes);
+    }
     if let Some(bytes) = args.fast_bytes_max {
         options = options.fast_tier_bytes_max(bytes);
     }

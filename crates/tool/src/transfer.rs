@@ -17,6 +17,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use json::{Line, StoredRow};
 
+use crate::capacity::CapacityArgs;
+
 /// Bytes in a line of an import: the largest row, escaped.
 const LINE_BYTES_MAX: u64 = 512 << 20;
 /// Rows, and bytes of lines, that an import writes at once.
@@ -28,6 +30,8 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 pub struct ExportArgs {
     /// The store's directory. No server may have it open; a backup of it will do.
     dir: PathBuf,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// The table, as `hedgerow inspect DIR` names it.
     #[arg(long)]
     table: String,
@@ -49,6 +53,8 @@ pub struct ImportArgs {
     dir: PathBuf,
     /// The file to read; standard input unless given.
     file: Option<PathBuf>,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// The table to write, instead of the one that was exported. It is made if there is none, and must have the schema of the file
     /// if there is.
     #[arg(long)]
@@ -60,7 +66,8 @@ pub struct ImportArgs {
 
 /// Writes a table as lines of JSON.
 pub fn run_export(args: ExportArgs) -> Result<(), String> {
-    let options = Options { create: false, background: false, ..Options::default() };
+    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let options = Options { create: false, background: false, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
         ErrorKind::Locked => format!("{error}; export from a backup of it (HR.BACKUP START)"),
         _ => error.to_string(),
@@ -109,7 +116,8 @@ fn export<W: Write>(table: &Table, mut out: W, bar: &ProgressBar) -> Result<(u64
 pub fn run_import(args: ImportArgs) -> Result<(), String> {
     let bytes = args.file.as_deref().map_or(0, |path| path.metadata().map_or(0, |file| file.len()));
     let input = open_input(args.file.as_deref())?;
-    let options = Options { durability: Durability::Process, ..Options::default() };
+    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let options = Options { durability: Durability::Process, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| error.to_string())?;
     let bar = progress_bar(args.quiet || bytes == 0, bytes, "{bytes}/{total_bytes} {eta}");
     let outcome = Import::new(&db, input, &bar).run(args.table.as_deref());

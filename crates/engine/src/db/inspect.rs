@@ -243,6 +243,11 @@ fn looking() -> Options {
     Options { create: false, background: false, ..Options::default() }
 }
 
+/// [`looking`], with its sorted tables in a directory.
+fn looking_beside(capacity: Option<&Path>) -> Options {
+    Options { capacity: capacity.map(Path::to_path_buf), ..looking() }
+}
+
 impl View {
     /// Opens the store in the directory `path` for looking.
     ///
@@ -250,6 +255,14 @@ impl View {
     /// `NotFound` if there is none, `Locked` while a [`Db`](crate::Db) has it open, `Corrupted` if the root, a segment
     /// header or the catalog is, `Version`, `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<View> {
+        View::open_with(path, None)
+    }
+
+    /// [`View::open`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own.
+    ///
+    /// # Errors
+    /// As [`View::open`].
+    pub fn open_with(path: impl AsRef<Path>, capacity: Option<&Path>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
         if let Some(error) = super::identity::unfinished(path) {
@@ -261,7 +274,7 @@ impl View {
         }
         let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
-        View::open_at(tier, super::with_capacity(path, looking()))
+        View::open_at(tier, super::with_capacity(path, looking_beside(capacity)))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -297,6 +310,14 @@ impl View {
     /// # Errors
     /// As [`View::open`]; `Corrupted` only if nothing can be found.
     pub fn open_damaged(path: impl AsRef<Path>) -> Result<View> {
+        View::open_damaged_with(path, None)
+    }
+
+    /// [`View::open_damaged`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own.
+    ///
+    /// # Errors
+    /// As [`View::open_damaged`].
+    pub fn open_damaged_with(path: impl AsRef<Path>, capacity: Option<&Path>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
         let witness = Witness::read(path)?;
@@ -307,7 +328,8 @@ impl View {
         if witness.is_there() && tier.bytes() == 0 {
             witness.check(&tier)?;
         }
-        let (engine, found, salvage) = open_damaged(tier, super::with_capacity(path, looking()))?;
+        let (engine, found, salvage) =
+            open_damaged(tier, super::with_capacity(path, looking_beside(capacity)))?;
         Ok(View { engine, found, salvage: Some(salvage) })
     }
 

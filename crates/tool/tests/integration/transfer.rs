@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use hedgerow::{Db, Expiry, OwnedValue, Schema, Type, Value, row};
+use hedgerow::{Db, Expiry, Options, OwnedValue, Schema, Type, Value, row};
 
 use crate::client::TempDir;
 
@@ -184,4 +184,45 @@ fn errors_name_the_line() {
     assert!(!done && said.contains("exists with another schema"), "{said}");
     let (done, _, said) = run(&["export", text(&dir), "--table", "none"], None);
     assert!(!done && said.contains("there are: t"), "{said}");
+}
+
+/// Sorted tables that are not in the store's own directory are found where the command line says.
+#[test]
+fn a_store_with_its_sorted_tables_elsewhere_is_exported_and_served() {
+    let scratch = TempDir::new();
+    let [dir, capacity, to, far] = ["store", "large", "to", "far"].map(|name| scratch.path().join(name));
+    let db = Db::open_with(&dir, Options::new().capacity(&capacity)).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    table.load(|loader| (0..500u64).try_for_each(|n| loader.push(&n, &row! { n: n }))).unwrap();
+    table.put(&7u64, &row! { n: 1_007u64 }).unwrap();
+    drop(table);
+    db.close().unwrap();
+    let export = ["export", text(&dir), "--table", "t"];
+    let (done, _, said) = run(&export, None);
+    assert!(!done && said.contains("sorted tables"), "{said}");
+    let (done, lines, said) = run(&[&export[..], &["--capacity", text(&capacity)]].concat(), None);
+    assert!(done && said.contains("exported 500 rows"), "{said}");
+    assert_eq!(lines.lines().count(), 502, "a schema, the rows, the end");
+    let elsewhere = ["--capacity", text(&capacity)];
+    let (done, said, error) = run(&[&["check", text(&dir), "--quiet"][..], &elsewhere].concat(), None);
+    assert!(done && said.contains("500 rows") && said.contains("1 sorted tables"), "{said} {error}");
+    let (done, _, error) = run(&["check", text(&dir), "--quiet"], None);
+    assert!(!done && error.contains("sorted tables"), "{error}");
+    let (done, said, error) = run(&[&["inspect", text(&dir)][..], &elsewhere].concat(), None);
+    assert!(done && said.contains("sorted tables: 1"), "{said} {error}");
+    let rows = ["inspect", "rows", text(&dir), "--table", "t"];
+    let (done, said, error) = run(&[&rows[..], &elsewhere].concat(), None);
+    assert!(done && said.contains("1007") && said.matches("  n ").count() == 500, "{said} {error}");
+    let import = ["import", text(&to), "--capacity", text(&far), "--quiet"];
+    let (done, said, error) = run(&import, Some(&lines));
+    assert!(done && said.contains("imported 500 rows"), "{said} {error}");
+    assert!(!far.exists(), "nothing is in sorted tables, so there is no directory");
+    let to = Db::open(&to).unwrap();
+    assert_eq!(to.table("t").unwrap().get(&7u64).unwrap().unwrap().get_as::<u64>("n").unwrap(), 1_007);
+    let server = crate::client::Server::start_on(
+        &dir,
+        &["--capacity", text(&capacity), "--capacity-bytes-max", "1gb", "--compression", "none"],
+    );
+    assert_eq!(server.client().run("PING"), "PONG");
+    server.stop();
 }
