@@ -4,27 +4,13 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
-use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::{Db, Durability, ErrorKind, Options, Result, Schema, Snapshot, Table, Type, row};
 
-/// Moves rows out of the oldest segments, the open ones included, and frees them if nobody needs them.
-fn move_now(engine: &Engine) {
-    {
-        let (mut appenders, mut gc) = engine.log.every_appender();
-        appenders.iter_mut().for_each(|appender| appender.seal_all(&engine.log));
-        gc.seal_all(&engine.log);
-    }
-    let _cycle = engine.gc.lock.read();
-    engine.finish_moves().unwrap();
-    let moved_from = engine.move_rows().unwrap();
-    engine.settle(Vec::new(), moved_from).unwrap();
-}
-
 #[test]
 fn a_store_whose_rows_move_answers_as_one_whose_do_not() {
-    let now_and_then = |twins: &mut Twins, _| move_now(twins.tables[0].engine());
+    let now_and_then = |twins: &mut Twins, _| twins.tables[0].engine().move_now();
     alike(100..112, false, now_and_then);
     alike(112..124, true, now_and_then);
 }
@@ -34,7 +20,7 @@ fn so_it_does_when_it_is_opened_again_after_a_move() {
     for expires in [false, true] {
         let seeds = if expires { 130..140 } else { 140..150 };
         alike(seeds, expires, |twins, step| {
-            move_now(twins.tables[0].engine());
+            twins.tables[0].engine().move_now();
             if step.is_multiple_of(3) {
                 twins.reopen(step.is_multiple_of(2));
             }
@@ -322,7 +308,7 @@ fn script(sim: &CrashSim, db: &Db) -> Vec<(u64, Content)> {
                 now.entry(key).or_insert((0, None)).0 = n;
             }
             Step::Delete(key) => assert_eq!(table.delete(&key).unwrap(), now.remove(&key).is_some()),
-            Step::Move => move_now(table.engine()),
+            Step::Move => table.engine().move_now(),
             Step::Pin => reader = Some(table.engine().epoch.pin()),
             Step::Unpin => drop(reader.take()),
         }
@@ -362,7 +348,7 @@ fn wrong_with(image: &hedgerow_device::Image, allowed: &[(u64, Content)]) -> Opt
             _ => {}
         }
     }
-    (0..2).for_each(|_| move_now(table.engine()));
+    (0..2).for_each(|_| table.engine().move_now());
     let mut walk = sim.walk();
     walk.seek(u64::MAX);
     let left = CrashSim::from_image(&walk.image(Survivors::None, 0));

@@ -1,0 +1,171 @@
+//! Interleavings of a move with what is done to the rows that move, explored by `shuttle`. Run as `index/shuttle.rs` says.
+
+use ::shuttle::thread;
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
+
+use crate::sync::{Arc, explore_store};
+use crate::{Batch, CacheMode, Db, Durability, Options, Schema, Table, Type, Value};
+
+const ROUNDS: usize = 100;
+const TIER_BYTES: u64 = 8 << 20;
+
+fn open(sim: &CrashSim) -> Db {
+    let options = Options {
+        durability: Durability::Process,
+        segment_bytes: 64 << 10,
+        fast_tier_bytes_max: TIER_BYTES,
+        index_bytes_max: 1 << 20,
+        cache_mode: CacheMode::Off,
+        background: false,
+        recovery_threads: 1,
+        ..Options::default()
+    };
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    Db::open_at(tiers, options, Clock::manual(1_000)).expect("a store")
+}
+
+struct Store {
+    sim: CrashSim,
+    db: Db,
+    table: Table,
+}
+
+fn put(table: &Table, key: &[u8], n: u64) {
+    table.put(key, &[("n", Value::UInt(n))]).expect("room");
+}
+
+fn number(table: &Table, key: &[u8]) -> Option<u64> {
+    let n = table.get_field(key, "n").expect("a row can be read")?;
+    n.borrow().as_u64()
+}
+
+fn move_rows(store: &Store) {
+    store.table.engine().move_now();
+}
+
+impl Store {
+    /// With rows `a` and `b`, both 1, and an appender for each writer.
+    fn new() -> Arc<Store> {
+        let sim = CrashSim::new(CrashModel::Pages, TIER_BYTES);
+        let db = open(&sim);
+        let table = db.create_table("rows", Schema::new().field("n", Type::U64)).expect("a table");
+        table.engine().log.use_all_appenders();
+        put(&table, b"a", 1);
+        put(&table, b"b", 1);
+        Arc::new(Store { sim, db, table })
+    }
+
+    /// What is there, now, after what could move has moved, and after a kill.
+    fn check(&self, check: impl Fn(&Table)) {
+        check(&self.table);
+        self.db.check_counts().expect("what is counted is there");
+        (0..2).for_each(|_| move_rows(self));
+        check(&self.table);
+        self.db.check_counts().expect("what is counted is there after moves");
+        let killed = open(&CrashSim::from_image(&self.sim.process_kill()));
+        check(&killed.table("rows").expect("the table"));
+        killed.check_counts().expect("what is counted is there after a kill");
+    }
+}
+
+/// Runs each of `tasks` on a thread, all at once.
+fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
+    let run = |task: &fn(&Store)| {
+        let (store, task) = (store.clone(), *task);
+        thread::spawn(move || task(&store))
+    };
+    let running: Vec<_> = tasks.iter().map(run).collect();
+    running.into_iter().for_each(|task| task.join().expect("a task"));
+}
+
+#[test]
+fn a_row_that_is_deleted_while_it_moves_stays_deleted() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let delete = |store: &Store| assert!(store.table.delete(b"a").expect("room"));
+        together(&store, &[move_rows, delete]);
+        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (None, Some(1))));
+    });
+}
+
+#[test]
+fn nobody_misses_a_row_that_moves_nor_sees_it_grow_old() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let write = |store: &Store| (2..=3).for_each(|n| put(&store.table, b"a", n));
+        let read = |store: &Store| {
+            let mut last = 0;
+            for _ in 0..4 {
+                let now = number(&store.table, b"a").expect("it is there at all times");
+                assert!(now >= last, "{now} after {last}");
+                last = now;
+                assert_eq!(number(&store.table, b"b"), Some(1));
+                assert_eq!(store.table.scan().count(), 2);
+            }
+        };
+        together(&store, &[move_rows, write, read]);
+        store.check(|table| assert_eq!(number(table, b"a"), Some(3)));
+    });
+}
+
+#[test]
+fn no_change_to_a_row_that_moves_is_lost() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let add = |store: &Store| {
+            for _ in 0..2 {
+                store.table.increment(b"a", "n", 1).expect("room");
+            }
+        };
+        let set = |store: &Store| {
+            store.table.update(b"b", &[("n", Value::UInt(7))]).expect("room");
+        };
+        together(&store, &[move_rows, add, add, set]);
+        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(5), Some(7))));
+    });
+}
+
+#[test]
+fn a_batch_over_rows_that_move_is_whole_to_a_snapshot() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let write = |store: &Store| {
+            for n in 2..=3 {
+                let mut batch = Batch::new();
+                for key in [b"a", b"b"] {
+                    batch.update(&store.table, key, &[("n", Value::UInt(n))]).expect("a part");
+                }
+                store.db.write(&batch).expect("room");
+            }
+        };
+        let look = |store: &Store| {
+            for _ in 0..2 {
+                let snapshot = store.db.snapshot();
+                let [a, b] = [b"a", b"b"].map(|key| {
+                    let n = snapshot.get_field(&store.table, key, "n").expect("a row can be read");
+                    n.and_then(|n| n.borrow().as_u64())
+                });
+                assert!(a == b && a.is_some(), "{a:?} and {b:?}");
+            }
+        };
+        together(&store, &[move_rows, write, look]);
+        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(3), Some(3))));
+    });
+}
+
+#[test]
+fn a_table_that_is_cleared_while_its_rows_move_is_empty() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let clear = |store: &Store| {
+            store.table.clear().expect("room");
+            put(&store.table, b"c", 4);
+        };
+        together(&store, &[move_rows, clear]);
+        store.check(|table| {
+            let found = [b"a", b"b", b"c"].map(|key| number(table, key));
+            assert_eq!(found, [None, None, Some(4)]);
+            assert_eq!(table.scan().count(), 1);
+        });
+    });
+}
