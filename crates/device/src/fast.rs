@@ -389,6 +389,14 @@ impl FastTier {
         }
     }
 
+    /// Has the kernel begin to write what is dirty of these bytes to the disk, where the medium is a file through the page cache, and waits for none of it: a
+    /// [`persist_all`](FastTier::persist_all) that follows has less to do. For bytes that will not change. Durable they are by that alone, which also says what failed.
+    pub fn start_write_back(&self, offset: u64, len: u64) {
+        if let Some((file, end)) = self.cached_file(offset, len) {
+            file.start_write_back(offset, end);
+        }
+    }
+
     /// Whether the bytes can be read without waiting for a disk, as far as the kernel knows. What is not a file through the page cache always can;
     /// bytes beyond the end are left out. A system call.
     pub fn is_in_memory(&self, offset: u64, len: u64) -> bool {

@@ -219,6 +219,20 @@ impl TierFile {
         self.mapping.sync(from, to).map_err(|source| DeviceError::io("msync", &self.path, source))
     }
 
+    /// Has write-back of the bytes `from..to` begin.
+    pub(crate) fn start_write_back(&self, from: u64, to: u64) {
+        // Without a flag that waits: those would take a failure in, of which the next sync must be told.
+        // SAFETY: a system call on a descriptor that is open; it changes no contents.
+        let _ = unsafe {
+            libc::sync_file_range(
+                self.file.as_raw_fd(),
+                from as libc::off64_t,
+                (to - from) as libc::off64_t,
+                libc::SYNC_FILE_RANGE_WRITE,
+            )
+        };
+    }
+
     /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
     /// the kernel knows to be dirty. For [`Asker::Whole`](crate::sync::Asker).
     pub(crate) fn sync_all(&self) -> Result<()> {

@@ -143,13 +143,19 @@ impl Log {
         self.space.give_back(|| self.check_open().is_ok())
     }
 
-    /// Maps the segments that were sealed anew ([`FastTier::remap`]). Called by the prefault thread. False if there were none.
-    pub(crate) fn remap_sealed(&self) -> bool {
+    /// Maps the segments that were sealed anew ([`FastTier::remap`]), and has them written to the disk from now on if `written_back`, not only when somebody waits for
+    /// that. Called by the prefault thread. False if there were none.
+    pub(crate) fn remap_sealed(&self, written_back: bool) -> bool {
         let mut remapped = false;
         loop {
             let next = self.segments.lock().next_to_remap();
             let Some((extent, extents)) = next else { return remapped };
-            self.tier.remap(self.extent_offset(extent), u64::from(extents) << self.space.extent_shift());
+            let (offset, bytes) =
+                (self.extent_offset(extent), u64::from(extents) << self.space.extent_shift());
+            self.tier.remap(offset, bytes);
+            if written_back {
+                self.tier.start_write_back(offset, bytes);
+            }
             remapped = true;
         }
     }
