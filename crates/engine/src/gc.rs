@@ -53,7 +53,7 @@ use crate::log::format::{
 use crate::log::segment::SegmentKind;
 use crate::log::{LogView, SegmentWalk};
 use crate::scheduler::IdleBackoff;
-use crate::scheduler::gc_state::{MovedFrom, Pending};
+use crate::scheduler::gc_state::Pending;
 use crate::scheduler::throttle::SpaceLeft;
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
@@ -167,14 +167,14 @@ impl Engine {
         self.log.check_writable()?;
         let _cycle = self.gc.lock.read();
         self.recount();
-        self.finish_moves()?;
+        let mut moved = self.finish_moves();
         let freed = self.free_moved()? + self.free_pending()?;
         let began_ns = self.clock.monotonic_ns();
-        let (moved_from, not_moved) = self.move_if_wanted();
+        let not_moved = self.move_if_wanted().map(|victims| moved |= victims > 0).err();
         let moved_bytes = self.gc.moving_bytes();
-        let need = self.need_after(need, moved_from.is_empty());
+        let need = self.need_after(need, !moved);
         let chosen = self.choose(need);
-        if chosen.victims.is_empty() && moved_from.is_empty() {
+        if chosen.victims.is_empty() && !moved {
             // What nothing came of is no reason to choose otherwise for good.
             self.gc.no_progress.store(false, Ordering::Relaxed);
             return not_moved.map_or(Ok(freed), Err);
@@ -186,8 +186,8 @@ impl Engine {
         let oldest = self.snapshots.hold_oldest();
         let (emptied, failure) = self.empty_all(&chosen, oldest.as_ref().map(HeldSnapshot::sequence));
         drop(oldest);
-        self.gc.no_progress.store(emptied.is_empty() && moved_from.is_empty(), Ordering::Relaxed);
-        let settled = self.settle(emptied, moved_from);
+        self.gc.no_progress.store(emptied.is_empty() && !moved, Ordering::Relaxed);
+        let settled = self.settle(emptied);
         self.gc.set_moving_bytes(0);
         if moved_bytes > 0 {
             self.gc.record_move(self.clock.monotonic_ns().saturating_sub(began_ns), moved_bytes);
@@ -197,7 +197,9 @@ impl Engine {
     }
 
     /// Steps 3 to 6: what was copied is made durable, and what was emptied is freed once nobody needs it. Returns how many were freed now.
-    fn settle(&self, emptied: Vec<Emptied>, moved_from: Vec<MovedFrom>) -> Result<usize> {
+    fn settle(&self, emptied: Vec<Emptied>) -> Result<usize> {
+        // Nothing is copied out of these meanwhile.
+        let mut moved_from = self.gc.moved_from.lock();
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
@@ -210,19 +212,14 @@ impl Engine {
             copied,
         });
         self.gc.pending.lock().extend(pending);
-        self.gc.moved_from.lock().extend(moved_from);
+        moved_from.iter_mut().for_each(|victim| victim.is_durable = true);
+        drop(moved_from);
         Ok(self.free_moved()? + self.free_pending()?)
     }
 
-    /// A move, if there is little room and collecting alone does not make it; and what went wrong with it.
-    fn move_if_wanted(&self) -> (Vec<MovedFrom>, Option<Error>) {
-        if !self.wants_move() || self.is_better_collected() {
-            return (Vec::new(), None);
-        }
-        match self.move_rows() {
-            Ok(moved_from) => (moved_from, None),
-            Err(error) => (Vec::new(), Some(error)),
-        }
+    /// A move, if there is little room and collecting alone does not make it; returns how many victims it queued.
+    fn move_if_wanted(&self) -> Result<usize> {
+        if self.wants_move() && !self.is_better_collected() { self.move_rows() } else { Ok(0) }
     }
 
     /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.

@@ -26,7 +26,7 @@ use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{Decision, LogSlot, Tag};
 use crate::log::SegmentWalk;
-use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
@@ -171,27 +171,30 @@ impl Engine {
 
 /// The steps of a move.
 impl Engine {
-    /// A whole move: returns the victims that are empty, or nearly, in the order in which they are to be freed. They are pending once all is durable.
-    pub(super) fn move_rows(&self) -> Result<Vec<MovedFrom>> {
-        // Only one at a time: what one has found to be only records, another must not take.
-        let Some(_alone) = self.gc.moving.try_lock() else { return Ok(Vec::new()) };
+    /// A whole move, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
+    pub(super) fn move_rows(&self) -> Result<usize> {
+        // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
+        let Some(_alone) = self.gc.moving.try_lock() else { return Ok(0) };
         let chosen = self.choose_to_move(self.snapshots.oldest());
         // After they are chosen: no snapshot taken later is older than what they hold.
         let oldest = self.snapshots.hold_oldest();
         let oldest = oldest.as_ref().map(|held| held.sequence());
         let moved = self.move_out_of(&chosen, oldest);
-        if let Err(error) = &moved
-            && self.log.check_writable().is_ok()
-        {
-            self.gc.moving_failed(error, self.clock.monotonic_ns());
+        if !matches!(moved, Ok(1..)) {
+            self.gc.set_moving_bytes(0);
         }
-        if moved.is_ok() {
-            self.gc.moving_succeeded();
+        match &moved {
+            Ok(_) => self.gc.moving_succeeded(),
+            Err(error) if self.log.check_writable().is_ok() => {
+                self.gc.moving_failed(error, self.clock.monotonic_ns());
+            }
+            // It takes no more writes, and says why.
+            Err(_) => {}
         }
         moved
     }
 
-    fn move_out_of(&self, chosen: &[u32], oldest: Option<u64>) -> Result<Vec<MovedFrom>> {
+    fn move_out_of(&self, chosen: &[u32], oldest: Option<u64>) -> Result<usize> {
         let (mut found, mut moving) = (Vec::new(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
@@ -229,6 +232,10 @@ impl Engine {
         self.forget_moved(&found, &mut victims);
         drop(moving);
         for victim in &mut victims {
+            if !victim.left.is_empty() {
+                // What replaced these leads snapshots on to them.
+                victim.emptied.needed_before = None;
+            }
             self.relocate_left((victim.emptied.extent, &victim.walk), &mut victim.left);
         }
         let in_order =
@@ -238,9 +245,13 @@ impl Engine {
         let moved_from =
             |Victim { emptied: Emptied { extent, needed_before, copied }, left, .. }| MovedFrom {
                 pending: Pending { extent, sequence: needed_before.unwrap_or(sequence), epoch, copied },
+                is_durable: false,
                 left,
             };
-        Ok(victims.into_iter().map(moved_from).collect())
+        let mut queue = self.gc.moved_from.lock();
+        let before = queue.len();
+        queue.extend(victims.into_iter().map(moved_from));
+        Ok(queue.len() - before)
     }
 
     /// Step 1, for one segment.
@@ -279,8 +290,11 @@ impl Engine {
     fn way_out(&self, table: &TableShared, extent: u32, record: &Record<'_>, upto: u64) -> Result<WayOut> {
         let guard = self.log.pin();
         let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(WayOut::Gone) };
-        // What is cached is read often.
-        let Some(slot) = slot.in_log() else { return Ok(WayOut::Stays) };
+        // What is cached is read often. It has one more round in the log, and not for ever: all rows may be.
+        if slot.is_cached() && record.flags() & FLAG_RELOCATED == 0 {
+            return Ok(WayOut::Stays);
+        }
+        let slot = self.cache.log_slot(slot, &guard);
         if slot.offset() != record.offset() {
             let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
             return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
@@ -389,31 +403,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Tries again what earlier moves had no room for.
-    pub(super) fn finish_moves(&self) -> Result<()> {
-        let Some(mut queue) = self.gc.moved_from.try_lock() else { return Ok(()) };
-        let mut finished = Vec::new();
-        for (at, victim) in queue.iter_mut().enumerate().filter(|(_, victim)| !victim.left.is_empty()) {
+    /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
+    pub(super) fn finish_moves(&self) -> bool {
+        let Some(mut queue) = self.gc.moved_from.try_lock() else { return false };
+        let mut any = false;
+        for victim in queue.iter_mut().filter(|victim| !victim.left.is_empty()) {
             let extent = victim.pending.extent;
             let Some(walk) = self.log.walk(extent) else { continue };
-            let mut left = victim.left.clone();
-            self.relocate_left((extent, &walk), &mut left);
-            match left.is_empty() {
-                true => finished.push(at),
-                false => victim.left = left,
-            }
+            self.relocate_left((extent, &walk), &mut victim.left);
+            victim.is_durable = false;
+            (victim.pending.epoch, victim.pending.sequence) =
+                (self.epoch.current(), self.log.last_sequence());
+            any |= victim.left.is_empty();
         }
-        if !finished.is_empty() {
-            // PERSIST: as for the victims of a cycle.
-            self.log.checkpoint()?;
-            self.catalog.checkpoint(&self.log)?;
-        }
-        let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());
-        for at in finished {
-            let Pending { extent, copied, .. } = queue[at].pending;
-            queue[at] = MovedFrom { pending: Pending { extent, sequence, epoch, copied }, left: Vec::new() };
-        }
-        Ok(())
+        any
     }
 
     /// Frees the victims of moves that nobody needs, in their order; returns how many.
@@ -421,7 +424,7 @@ impl Engine {
         let Some(mut queue) = self.gc.moved_from.try_lock() else { return Ok(0) };
         let mut freed = 0;
         while let Some(victim) = queue.front() {
-            if !victim.left.is_empty() || self.is_needed(&victim.pending) {
+            if !victim.is_durable || !victim.left.is_empty() || self.is_needed(&victim.pending) {
                 break;
             }
             self.free_victim(victim.pending.extent)?;
@@ -470,9 +473,9 @@ impl Engine {
             gc.seal_all(&self.log);
         }
         let _cycle = self.gc.lock.read();
-        self.finish_moves().expect("no sync fails");
-        let moved_from = self.move_rows().expect("a run can be written");
-        self.settle(Vec::new(), moved_from).expect("no sync fails");
+        self.finish_moves();
+        self.move_rows().expect("a run can be written");
+        self.settle(Vec::new()).expect("no sync fails");
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct MovedFrom {
     pub(crate) pending: Pending,
+    /// A checkpoint came after the last record that was copied out of it.
+    pub(crate) is_durable: bool,
     /// Records, by offset, that were changed while they moved and found no room elsewhere yet. The victim is not empty before there are none.
     pub(crate) left: Vec<u64>,
 }

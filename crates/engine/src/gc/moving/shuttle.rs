@@ -4,7 +4,7 @@ use ::shuttle::thread;
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
 
 use crate::sync::{Arc, explore_store};
-use crate::{Batch, CacheMode, Db, Durability, Options, Schema, Table, Type, Value};
+use crate::{Batch, CacheMode, Change, Db, Durability, Options, Schema, Table, Type, Value};
 
 const ROUNDS: usize = 100;
 const TIER_BYTES: u64 = 8 << 20;
@@ -167,5 +167,26 @@ fn a_table_that_is_cleared_while_its_rows_move_is_empty() {
             assert_eq!(found, [None, None, Some(4)]);
             assert_eq!(table.scan().count(), 1);
         });
+    });
+}
+
+/// Between a look and a write the row is written, and moves: its slot is as if it had never been.
+#[test]
+fn who_saw_no_row_does_not_write_over_one_that_moved() {
+    explore_store(ROUNDS, || {
+        let store = Store::new();
+        let put_and_move = |store: &Store| {
+            put(&store.table, b"c", 10);
+            move_rows(store);
+        };
+        let add = |store: &Store| {
+            let change = |row: Option<&crate::RowRef<'_>>| {
+                let n: u64 = row.map_or(Ok(0), |row| row.get_as("n"))?;
+                Ok((Change::put(&[("n", Value::UInt(n + 1))]), ()))
+            };
+            store.table.modify(b"c", change).expect("room");
+        };
+        together(&store, &[put_and_move, add]);
+        store.check(|table| assert!(matches!(number(table, b"c"), Some(10 | 11))));
     });
 }
