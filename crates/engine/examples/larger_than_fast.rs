@@ -17,6 +17,9 @@ use arguments::Arguments;
 use hedgerow::{Db, Options, Schema, Table, Type, Value};
 use hedgerow_device::Random;
 
+/// No put should take so long.
+const LONG: Duration = Duration::from_millis(20);
+
 /// User and system time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -60,8 +63,9 @@ struct Fill {
 }
 
 impl Fill {
-    /// One thread's share; returns how long each put took, in ns.
+    /// One thread's share; returns how long each put took, in ns, and tells those that took very long and when.
     fn run(&self, table: &Table, mine: u64) -> Vec<u32> {
+        let began = Instant::now();
         let mut random = Random::from_seed(mine);
         let mut noise = vec![0u8; self.row_bytes * 64];
         noise
@@ -77,7 +81,15 @@ impl Fill {
                     &[("value", Value::Bytes(&noise[at..at + self.row_bytes]))],
                 )
                 .unwrap();
-            taken.push(start.elapsed().as_nanos() as u32);
+            let took = start.elapsed();
+            if took > LONG {
+                println!(
+                    "       a put of {:.0} ms ends at {:.3} s",
+                    took.as_secs_f64() * 1e3,
+                    began.elapsed().as_secs_f64()
+                );
+            }
+            taken.push(took.as_nanos() as u32);
             self.done.fetch_add(1, Ordering::Relaxed);
         }
         taken

@@ -136,8 +136,10 @@ impl Engine {
             return self.gc.throttle.pace(0.0, 0);
         }
         let extents = |extents: u32| (u64::from(extents) * self.log.extent_bytes()) as f64;
-        let there = extents(self.room().available) + self.gc.moving_bytes() as f64;
-        let of_tier = 1.0 - there / extents(self.landing_extents());
+        let (now, soon) = (extents(self.room().available), self.gc.moving_bytes() as f64);
+        let missing = |there: f64| 1.0 - there / extents(self.landing_extents());
+        // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
+        let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0);
         let of_index = self.arena.bytes() as f64 / self.options.index_bytes_max as f64;
         let of_index = (of_index - INDEX_MOVES_FROM) / (1.0 - INDEX_MOVES_FROM);
         self.gc.throttle.pace(of_tier.max(of_index).clamp(0.0, 1.0), self.gc.move_cost_ns());

@@ -115,9 +115,9 @@ pub(crate) struct MovedFrom {
     pub(crate) left: Vec<u64>,
 }
 
-/// What moves may be thought to cost for 1 KiB, and what before one was measured: 1 GB a second.
+/// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
 const MOVE_COST_NS: [u64; 2] = [200, 50_000];
-const MOVE_COST_FIRST_NS: u64 = 1_000;
+const MOVE_COST_FIRST_NS: u64 = 4_000;
 /// After a move failed the next is not before so long.
 const MOVE_AGAIN_NS: u64 = 1_000_000_000;
 
