@@ -56,6 +56,7 @@ use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::Pending;
 use crate::scheduler::throttle::SpaceLeft;
 use crate::space::Claim;
+use crate::sst::SstKey;
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
 
@@ -131,7 +132,7 @@ impl Engine {
         let done = self.gc.done() - before;
         let room = self.room();
         // Where rows move it is that which makes room in extents, and paces writers.
-        let of_gc = if self.can_move() {
+        let of_gc = if self.moves_help() {
             SpaceLeft { available: room.low.max(room.available), ..room }
         } else {
             room
@@ -170,8 +171,12 @@ impl Engine {
         let mut moved = self.finish_moves();
         let freed = self.free_moved()? + self.free_pending()?;
         let began_ns = self.clock.monotonic_ns();
-        let not_moved = self.move_if_wanted().map(|victims| moved |= victims > 0).err();
-        let moved_bytes = self.gc.moving_bytes();
+        let (moved_bytes, not_moved) = match self.move_if_wanted() {
+            Ok(0) => (0, None),
+            Ok(_) => (self.gc.moving_bytes(), None),
+            Err(error) => (0, Some(error)),
+        };
+        moved |= moved_bytes > 0;
         let need = self.need_after(need, !moved);
         let chosen = self.choose(need);
         if chosen.victims.is_empty() && !moved {
@@ -188,8 +193,8 @@ impl Engine {
         drop(oldest);
         self.gc.no_progress.store(emptied.is_empty() && !moved, Ordering::Relaxed);
         let settled = self.settle(emptied);
-        self.gc.set_moving_bytes(0);
         if moved_bytes > 0 {
+            self.gc.set_moving_bytes(0);
             self.gc.record_move(self.clock.monotonic_ns().saturating_sub(began_ns), moved_bytes);
         }
         let freed = freed + settled?;
@@ -198,8 +203,9 @@ impl Engine {
 
     /// Steps 3 to 6: what was copied is made durable, and what was emptied is freed once nobody needs it. Returns how many were freed now.
     fn settle(&self, emptied: Vec<Emptied>) -> Result<usize> {
-        // Nothing is copied out of these meanwhile.
-        let mut moved_from = self.gc.moved_from.lock();
+        // Nothing is copied out of those that are queued meanwhile.
+        let _settling = self.gc.settling.lock();
+        let queued: Vec<u32> = self.gc.moved_from.lock().iter().map(|victim| victim.pending.extent).collect();
         // PERSIST: what was copied is durable, and the watermark above every sequence in the victims, before they go.
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
@@ -212,14 +218,20 @@ impl Engine {
             copied,
         });
         self.gc.pending.lock().extend(pending);
-        moved_from.iter_mut().for_each(|victim| victim.is_durable = true);
-        drop(moved_from);
-        Ok(self.free_moved()? + self.free_pending()?)
+        for victim in self.gc.moved_from.lock().iter_mut() {
+            victim.is_durable |= queued.contains(&victim.pending.extent);
+        }
+        Ok(self.free_settled()? + self.free_pending()?)
     }
 
     /// A move, if there is little room and collecting alone does not make it; returns how many victims it queued.
     fn move_if_wanted(&self) -> Result<usize> {
-        if self.wants_move() && !self.is_better_collected() { self.move_rows() } else { Ok(0) }
+        let lacks_room = self.missing_landing() > 0;
+        if self.wants_move() && !(lacks_room && self.is_better_collected()) {
+            self.move_rows()
+        } else {
+            Ok(0)
+        }
     }
 
     /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.
@@ -317,6 +329,12 @@ impl Engine {
             pins.push(format!(
                 "{quarantined} segments, {} bytes, are quarantined because of corruption",
                 bytes(quarantined)
+            ));
+        }
+        let unfinished = self.gc.unfinished_moves();
+        if unfinished > 0 {
+            pins.push(format!(
+                "{unfinished} segments hold rows that were changed while they moved, and found no room"
             ));
         }
         if let Some(failure) = self.gc.move_failure() {
@@ -449,6 +467,13 @@ impl Engine {
             && !self.runs.may_hold(record.table(), record.key())
     }
 
+    /// A record leaves the index that nobody will count: where rows move it is remembered while it is in the log.
+    pub(crate) fn will_drop(&self, extent: u32, table: u32, key: &[u8]) {
+        if self.options.moving {
+            self.gc.will_drop_key(extent, SstKey::new(table, key).hash());
+        }
+    }
+
     /// Takes a droppable tombstone out of the index. Its record goes with its segment, and is counted nowhere
     /// until then. False if the key changed meanwhile.
     fn drop_tombstone(
@@ -461,6 +486,7 @@ impl Engine {
         let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it counts the tombstones as gone.
         let _appender = self.log.gc_appender();
+        self.will_drop(extent, record.table(), record.key());
         let dropped = table.levels.remove(record.key(), *slot, &guard);
         let dropped = dropped.map_err(index_full)?;
         if dropped {
@@ -631,7 +657,7 @@ impl Engine {
 
     /// Step 5.
     fn uncount(&self, extent: u32) -> Result<()> {
-        let mut dropped = self.gc.dropped.lock().remove(&extent).unwrap_or_default();
+        let mut dropped = self.gc.forget_dropped(extent);
         dropped.sort_unstable();
         self.each_record(extent, PrefetchDepth::Slots, |table, record| {
             if dropped.binary_search(&record.offset()).is_ok() {

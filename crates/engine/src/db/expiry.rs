@@ -172,6 +172,7 @@ impl Engine {
             return false;
         }
         let guard = self.log.pin();
+        self.will_drop(extent, table.id.load(Ordering::Acquire), key);
         let dropped = self.publish(IndexEntry::new(table, key), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),

@@ -31,11 +31,14 @@ use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
-use crate::sst::{SstRecord, SstRecordKind};
+use crate::sst::{SstKey, SstRecord, SstRecordKind};
 use crate::{ErrorKind, Result};
 
 /// Rows move when the index takes this share of what it may.
 const INDEX_MOVES_FROM: f64 = 0.75;
+/// One move takes out no more bytes, nor records: it is done with gc's thread, and with memory for each.
+const MOVE_BYTES_MAX: u64 = 1 << 30;
+const MOVE_RECORDS_MAX: usize = 4 << 20;
 /// Writers are told anew how much room there will be after so many bytes of a move.
 const PACED_BYTES: u64 = 256 << 10;
 
@@ -81,6 +84,10 @@ impl MovingTables {
         self.0.push(Arc::clone(table));
         // Who looked before and saw nothing of it has published what he wrote.
         engine.log.barrier();
+        if table.check_there().is_err() {
+            // It was dropped meanwhile: nothing of it is anywhere.
+            table.set_below(false);
+        }
     }
 }
 
@@ -107,7 +114,7 @@ impl Engine {
     /// Bytes of live records that one takes out.
     pub(super) fn bytes_to_move(&self) -> u64 {
         let (_, all) = self.log.space().room();
-        (u64::from(all) / 8).max(1) * self.log.extent_bytes()
+        ((u64::from(all) / 8).max(1) * self.log.extent_bytes()).min(MOVE_BYTES_MAX)
     }
 
     /// With fewer free extents than this rows move: what one move takes, and half as much for writers meanwhile.
@@ -125,14 +132,27 @@ impl Engine {
 
     /// Whether rows are to leave the log: there is little room in it, or in the index.
     pub(crate) fn wants_move(&self) -> bool {
-        let index_is_full =
-            || self.arena.bytes() as f64 > self.options.index_bytes_max as f64 * INDEX_MOVES_FROM;
-        self.can_move() && (self.room().available < self.landing_extents() || index_is_full())
+        self.can_move() && (self.missing_landing() > 0 || self.index_pressure() > 0.0)
     }
 
-    /// Holds writers to what moves can keep up with. Where nobody moves rows but by hand, nobody is held.
+    /// Whether moves make room: the last one did, or there was none yet.
+    pub(super) fn moves_help(&self) -> bool {
+        self.can_move() && !self.gc.moves_in_vain()
+    }
+
+    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse.
+    fn index_pressure(&self) -> f64 {
+        let most = self.options.index_bytes_max as f64;
+        let from = (most * INDEX_MOVES_FROM).max(self.gc.index_floor() as f64 + most / 32.0);
+        ((self.arena.bytes() as f64 - from) / (most - from).max(1.0)).clamp(0.0, 1.0)
+    }
+
+    /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
     pub(crate) fn pace_writers(&self) {
-        if !self.options.background || !self.can_move() {
+        if !self.options.moving || !self.options.background {
+            return;
+        }
+        if !self.moves_help() {
             return self.gc.throttle.pace(0.0, 0);
         }
         let extents = |extents: u32| (u64::from(extents) * self.log.extent_bytes()) as f64;
@@ -140,17 +160,18 @@ impl Engine {
         let missing = |there: f64| 1.0 - there / extents(self.landing_extents());
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
         let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0);
-        let of_index = self.arena.bytes() as f64 / self.options.index_bytes_max as f64;
-        let of_index = (of_index - INDEX_MOVES_FROM) / (1.0 - INDEX_MOVES_FROM);
-        self.gc.throttle.pace(of_tier.max(of_index).clamp(0.0, 1.0), self.gc.move_cost_ns());
+        let of_both = of_tier.max(self.index_pressure()).clamp(0.0, 1.0);
+        self.gc.throttle.pace(of_both, self.gc.move_cost_ns());
     }
 
-    /// Extents that are missing for there to be enough.
+    /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.
     pub(super) fn missing_landing(&self) -> u64 {
-        u64::from(self.landing_extents().saturating_sub(self.room().available)) * self.log.extent_bytes()
+        let queued = self.gc.moved_from.lock().len() as u32;
+        let there = self.room().available.saturating_add(queued);
+        u64::from(self.landing_extents().saturating_sub(there)) * self.log.extent_bytes()
     }
 
-    /// The segments that a move would empty, those with the oldest records first; `oldest` is the oldest snapshot.
+    /// The segments that a move would empty, those that were begun first; `oldest` is the oldest snapshot. What stayed in the log once is in a younger segment, and comes by last.
     pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<u32> {
         let cycle = self.gc.cycles();
         // A younger record would be seen by no snapshot from before it once it is below, and by what it replaced neither.
@@ -160,7 +181,7 @@ impl Engine {
         };
         let mut sealed = self.log.candidates();
         sealed.retain(|(_, segment, _)| may_leave(segment));
-        sealed.sort_unstable_by_key(|(_, segment, _)| segment.max_sequence);
+        sealed.sort_unstable_by_key(|(_, segment, _)| segment.segment_number);
         let (mut bytes, most) = (0, self.bytes_to_move());
         let enough = |(_, segment, obsolete): &&(u32, Segment, u64)| {
             let is_wanted = bytes < most;
@@ -177,6 +198,10 @@ impl Engine {
     pub(super) fn move_rows(&self) -> Result<usize> {
         // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
         let Some(_alone) = self.gc.moving.try_lock() else { return Ok(0) };
+        // Nothing behind one of those is freed before it.
+        if self.gc.unfinished_moves() > 0 {
+            return Ok(0);
+        }
         let chosen = self.choose_to_move(self.snapshots.oldest());
         // After they are chosen: no snapshot taken later is older than what they hold.
         let oldest = self.snapshots.hold_oldest();
@@ -186,7 +211,7 @@ impl Engine {
             self.gc.set_moving_bytes(0);
         }
         match &moved {
-            Ok(_) => self.gc.moving_succeeded(),
+            Ok(victims) => self.gc.moved_out_of(*victims, self.arena.bytes()),
             Err(error) if self.log.check_writable().is_ok() => {
                 self.gc.moving_failed(error, self.clock.monotonic_ns());
             }
@@ -205,22 +230,22 @@ impl Engine {
                 continue;
             }
             taken.extents.push(extent);
+            if found.len() > MOVE_RECORDS_MAX || self.scheduler.is_stopped() {
+                break;
+            }
             if oldest.is_some_and(|oldest| self.would_wait_for(oldest, extent)) {
                 continue;
             }
+            let Some(walk) = self.log.walk(extent) else { continue };
             let before = found.len();
             match self.take_apart(extent, oldest, (&mut moving, &mut found)) {
-                Ok(emptied) => {
-                    let Some(walk) = self.log.walk(extent) else { continue };
-                    victims.push(Victim { walk, emptied, left: Vec::new() });
-                }
+                Ok(emptied) => victims.push(Victim { walk, emptied, left: Vec::new() }),
                 Err(error) => {
                     // Nothing of it has left the index.
                     found.truncate(before);
                     self.log.check_writable()?;
-                    match error.kind() {
-                        ErrorKind::Full => break,
-                        _ => self.log.quarantine(extent),
+                    if error.kind() != ErrorKind::Full {
+                        self.log.quarantine(extent);
                     }
                 }
             }
@@ -233,6 +258,10 @@ impl Engine {
         taken.extents.retain(|extent| !is_victim(extent));
         self.forget_moved(&found, &mut victims);
         drop(moving);
+        let in_order =
+            |victim: &Victim<'_>| chosen.iter().position(|&extent| extent == victim.emptied.extent);
+        victims.sort_unstable_by_key(in_order);
+        // The first that is empty is the first that is freed, and makes room for the others.
         for victim in &mut victims {
             if !victim.left.is_empty() {
                 // What replaced these leads snapshots on to them.
@@ -240,9 +269,6 @@ impl Engine {
             }
             self.relocate_left((victim.emptied.extent, &victim.walk), &mut victim.left);
         }
-        let in_order =
-            |victim: &Victim<'_>| chosen.iter().position(|&extent| extent == victim.emptied.extent);
-        victims.sort_unstable_by_key(in_order);
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let moved_from =
             |Victim { emptied: Emptied { extent, needed_before, copied }, left, .. }| MovedFrom {
@@ -301,7 +327,10 @@ impl Engine {
             let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
             return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
         }
-        if slot.older_versions() > 0 || slot.records() > 1 || record.version() > upto {
+        let is_only = slot.older_versions() == 0 && slot.records() == 1;
+        // What left the index uncounted is in no count.
+        let is_only = is_only && !self.gc.may_have_dropped(SstKey::new(record.table(), record.key()).hash());
+        if !is_only || record.version() > upto {
             return Ok(WayOut::Stays);
         }
         match slot.tag() {
@@ -325,6 +354,7 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
+        self.runs.check_room(found.iter().map(|movable| movable.slot.bytes()).sum())?;
         let mut run = RunWriter::new(&self.runs, &self.log);
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
@@ -407,33 +437,48 @@ impl Engine {
 
     /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
     pub(super) fn finish_moves(&self) -> bool {
-        let Some(mut queue) = self.gc.moved_from.try_lock() else { return false };
+        let Some(_settling) = self.gc.settling.try_lock() else { return false };
+        let unfinished: Vec<(u32, Vec<u64>)> = {
+            let queue = self.gc.moved_from.lock();
+            let unfinished = queue.iter().filter(|victim| !victim.left.is_empty());
+            unfinished.map(|victim| (victim.pending.extent, victim.left.clone())).collect()
+        };
         let mut any = false;
-        for victim in queue.iter_mut().filter(|victim| !victim.left.is_empty()) {
-            let extent = victim.pending.extent;
+        for (extent, mut left) in unfinished {
             let Some(walk) = self.log.walk(extent) else { continue };
-            self.relocate_left((extent, &walk), &mut victim.left);
-            victim.is_durable = false;
-            (victim.pending.epoch, victim.pending.sequence) =
-                (self.epoch.current(), self.log.last_sequence());
-            any |= victim.left.is_empty();
+            self.relocate_left((extent, &walk), &mut left);
+            any |= left.is_empty();
+            let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());
+            let mut queue = self.gc.moved_from.lock();
+            if let Some(victim) = queue.iter_mut().find(|victim| victim.pending.extent == extent) {
+                (victim.pending.epoch, victim.pending.sequence) = (epoch, sequence);
+                (victim.left, victim.is_durable) = (left, false);
+            }
         }
         any
     }
 
     /// Frees the victims of moves that nobody needs, in their order; returns how many.
     pub(super) fn free_moved(&self) -> Result<usize> {
-        let Some(mut queue) = self.gc.moved_from.try_lock() else { return Ok(0) };
+        match self.gc.settling.try_lock() {
+            Some(_settling) => self.free_settled(),
+            None => Ok(0),
+        }
+    }
+
+    /// The same for who settles.
+    pub(super) fn free_settled(&self) -> Result<usize> {
         let mut freed = 0;
-        while let Some(victim) = queue.front() {
-            if !victim.is_durable || !victim.left.is_empty() || self.is_needed(&victim.pending) {
-                break;
-            }
-            self.free_victim(victim.pending.extent)?;
-            queue.pop_front();
+        loop {
+            let front = {
+                let queue = self.gc.moved_from.lock();
+                queue.front().filter(|victim| victim.is_durable && victim.left.is_empty()).map(|v| v.pending)
+            };
+            let Some(front) = front.filter(|front| !self.is_needed(front)) else { return Ok(freed) };
+            self.free_victim(front.extent)?;
+            self.gc.moved_from.lock().pop_front();
             freed += 1;
         }
-        Ok(freed)
     }
 }
 
@@ -474,6 +519,11 @@ impl Engine {
             appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
             gc.seal_all(&self.log);
         }
+        self.move_sealed();
+    }
+
+    /// The same out of what is sealed.
+    fn move_sealed(&self) {
         let _cycle = self.gc.lock.read();
         self.finish_moves();
         self.move_rows().expect("a run can be written");

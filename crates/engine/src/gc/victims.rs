@@ -217,11 +217,17 @@ impl Engine {
     /// Whether collecting makes the room that is missing, at a lower price than moving rows does: of what is emptied much is obsolete.
     pub(super) fn is_better_collected(&self) -> bool {
         let wanted = self.missing_landing().min(self.bytes_to_move());
+        let (cycle, oldest) = (self.gc.cycles(), self.snapshots.oldest());
+        let is_left_alone = |segment: &Segment| {
+            segment.skipped_until > cycle || oldest.is_some_and(|oldest| oldest < segment.kept_before)
+        };
         let gain = |(extent, segment, obsolete): (u32, Segment, u64)| {
             let facts = self.facts(extent, &segment, obsolete);
-            if facts.live() * 100 <= facts.bytes * COLLECTED_LIVE_PERCENT { facts.free() } else { 0 }
+            let is_worth_it = facts.live() * 100 <= facts.bytes * COLLECTED_LIVE_PERCENT;
+            if is_worth_it && !is_left_alone(&segment) { facts.free() } else { 0 }
         };
-        self.log.candidates().into_iter().map(gain).sum::<u64>() >= wanted.max(1)
+        let gained: u64 = self.log.candidates().into_iter().map(gain).sum();
+        gained >= wanted.max(1) && !self.gc.made_no_progress()
     }
 
     /// The segments most worth collecting.

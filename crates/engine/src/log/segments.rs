@@ -131,6 +131,13 @@ impl Log {
         }
     }
 
+    /// Lets each writer have an appender of its own, however small the store is.
+    #[cfg(test)]
+    pub(crate) fn use_all_appenders(&self) {
+        self.use_appenders_for(u32::MAX);
+        assert!(self.appenders_in_use.load(Ordering::Relaxed) > 1, "there is one for all");
+    }
+
     /// Touches free extents ahead of the appenders (`space.rs`), as long as segments may be begun.
     pub(crate) fn prefault_extents(&self) -> bool {
         self.space.prefault(|| self.check_open().is_ok())

@@ -51,14 +51,6 @@ fn open(sim: &CrashSim) -> Result<(Log, OpenState)> {
     Log::open(std::sync::Arc::new(FastTier::simulated(sim)), &options(), Clock::manual(1_000_000))
 }
 
-impl Log {
-    /// Lets each writer have an appender of its own, however small the store is.
-    pub(crate) fn use_all_appenders(&self) {
-        self.use_appenders_for(u32::MAX);
-        assert!(self.appenders_in_use.load(Ordering::Relaxed) > 1, "there is one for all");
-    }
-}
-
 impl Written {
     /// A new log with so many appenders. Where writers wait for syncs there is one, else each task has its own.
     fn with_appenders(count: usize) -> Arc<Written> {

@@ -41,10 +41,18 @@ pub(crate) struct GcState {
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
     /// One move at a time.
     pub(crate) moving: Mutex<()>,
+    /// One at a time copies out of queued victims, makes that durable or frees them.
+    pub(crate) settling: Mutex<()>,
+    /// Where rows move: keys of records in `dropped` that no move put there.
+    dropped_keys: Mutex<DroppedKeys>,
+    /// The last move found nothing to move, or failed: others would too.
+    moves_in_vain: AtomicBool,
+    /// What the index took when the last move had ended.
+    index_floor: AtomicU64,
     /// Victims of moves that wait to be freed, in the order in which they were emptied.
     pub(crate) moved_from: Mutex<VecDeque<MovedFrom>>,
     /// Why the last move failed, and when.
-    move_failure: Mutex<Option<(Error, u64)>>,
+    move_failure: Mutex<Option<MoveFailure>>,
     /// What of the victims of the move that is under way is in sorted tables: room soon.
     moving_bytes: AtomicU64,
     /// What making 1 KiB of room by moves takes, in ns, on the mean of the last; 0 before the first.
@@ -118,29 +126,104 @@ pub(crate) struct MovedFrom {
 /// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
 const MOVE_COST_NS: [u64; 2] = [200, 50_000];
 const MOVE_COST_FIRST_NS: u64 = 4_000;
-/// After a move failed the next is not before so long.
-const MOVE_AGAIN_NS: u64 = 1_000_000_000;
+/// After a move failed the next is not before so long: twice as long each time, up to a minute.
+const MOVE_AGAIN_NS: [u64; 2] = [1_000_000_000, 60_000_000_000];
+
+/// Why and when a move failed, and how long none is tried.
+#[derive(Debug)]
+struct MoveFailure {
+    error: Error,
+    at_ns: u64,
+    pause_ns: u64,
+}
+
+/// Keys with a record in the log that left the index and that no key counts: an expired row, a tombstone. Were a younger record of such a key moved, a replay would find the
+/// older one alone.
+#[derive(Debug, Default)]
+struct DroppedKeys {
+    by_extent: HashMap<u32, Vec<u64>>,
+    counts: HashMap<u64, u32>,
+}
+
+impl DroppedKeys {
+    fn insert(&mut self, extent: u32, hash: u64) {
+        self.by_extent.entry(extent).or_default().push(hash);
+        *self.counts.entry(hash).or_default() += 1;
+    }
+
+    fn remove(&mut self, extent: u32) {
+        for hash in self.by_extent.remove(&extent).unwrap_or_default() {
+            if let Some(count) = self.counts.get_mut(&hash) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&hash);
+                }
+            }
+        }
+    }
+}
 
 /// Moves.
 impl GcState {
     /// The capacity tier refused something.
     pub(crate) fn moving_failed(&self, error: &Error, now_ns: u64) {
-        *self.move_failure.lock() = Some((error.clone(), now_ns));
+        let mut failure = self.move_failure.lock();
+        let pause_ns = failure.as_ref().map_or(MOVE_AGAIN_NS[0], |before| 2 * before.pause_ns);
+        let pause_ns = pause_ns.min(MOVE_AGAIN_NS[1]);
+        *failure = Some(MoveFailure { error: error.clone(), at_ns: now_ns, pause_ns });
+        self.moves_in_vain.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn moving_succeeded(&self) {
-        *self.move_failure.lock() = None;
+    /// A move queued so many victims, and the index takes so many bytes.
+    pub(crate) fn moved_out_of(&self, victims: usize, index_bytes: u64) {
+        self.moves_in_vain.store(victims == 0, Ordering::Relaxed);
+        if victims > 0 {
+            *self.move_failure.lock() = None;
+            self.index_floor.store(index_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the last move came to nothing.
+    pub(crate) fn moves_in_vain(&self) -> bool {
+        self.moves_in_vain.load(Ordering::Relaxed)
+    }
+
+    /// What the index took when the last move had ended: leaves that became sparse are not given back.
+    pub(crate) fn index_floor(&self) -> u64 {
+        self.index_floor.load(Ordering::Relaxed)
     }
 
     /// Whether a move failed a moment ago, and the next would too.
     pub(crate) fn moving_failed_lately(&self, now_ns: u64) -> bool {
         let failure = self.move_failure.lock();
-        failure.as_ref().is_some_and(|(_, at_ns)| now_ns.abs_diff(*at_ns) < MOVE_AGAIN_NS)
+        failure.as_ref().is_some_and(|failure| now_ns.abs_diff(failure.at_ns) < failure.pause_ns)
     }
 
     /// Why the last move failed, if it did.
     pub(crate) fn move_failure(&self) -> Option<Error> {
-        self.move_failure.lock().as_ref().map(|(error, _)| error.clone())
+        self.move_failure.lock().as_ref().map(|failure| failure.error.clone())
+    }
+
+    /// The record of a key, by the hash of it and its table, leaves the index, and is counted nowhere while it is in the log. Before it does.
+    pub(crate) fn will_drop_key(&self, extent: u32, hash: u64) {
+        self.dropped_keys.lock().insert(extent, hash);
+    }
+
+    /// Whether a record of this key may be in the log that no key counts.
+    pub(crate) fn may_have_dropped(&self, hash: u64) -> bool {
+        let dropped = self.dropped_keys.lock();
+        dropped.counts.contains_key(&hash)
+    }
+
+    /// Forgets the records in a segment that is free now; returns those that left the index, by offset.
+    pub(crate) fn forget_dropped(&self, extent: u32) -> Vec<u64> {
+        self.dropped_keys.lock().remove(extent);
+        self.dropped.lock().remove(&extent).unwrap_or_default()
+    }
+
+    /// How many queued victims wait for room: what was changed while it moved is in them still.
+    pub(crate) fn unfinished_moves(&self) -> usize {
+        self.moved_from.lock().iter().filter(|victim| !victim.left.is_empty()).count()
     }
 
     /// So many bytes of victims are in sorted tables, and will be room when the move ends; 0: it has ended.

@@ -31,6 +31,11 @@ pub struct SstKey {
 }
 
 impl SstKey {
+    /// A hash of the table and the key.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
     /// Of a row's key in the table of this number.
     pub fn new(table: u32, key: &[u8]) -> SstKey {
         let mut composite = SmallVec::from_slice(&table.to_be_bytes());

@@ -6,7 +6,8 @@ use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Rando
 
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
-use crate::{Db, Durability, ErrorKind, Options, Result, Schema, Snapshot, Table, Type, row};
+use crate::db::shared_table::expiring::Pass;
+use crate::{Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, row};
 
 #[test]
 fn a_store_whose_rows_move_answers_as_one_whose_do_not() {
@@ -391,4 +392,37 @@ fn a_cut_takes_back_what_moved_with_what_did_not() {
     let options = Options { durability: Durability::Process, ..immediate() };
     let states = script(&sim, &open_as(&sim, options).unwrap());
     assert_eq!(sweep(&sim, &states, true), None);
+}
+
+/// An expired row that left the index is counted nowhere, and its record is in the log for as long as its segment is: a younger record of its key stays, too.
+#[test]
+fn a_row_that_comes_after_one_that_expired_is_there_when_the_store_is_opened_again() {
+    // Large enough for writers to have appenders of their own.
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let options = Options { fast_tier_bytes_max: 64 << 20, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, options.clone(), clock.clone()).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let engine = table.engine();
+    engine.log.use_all_appenders();
+    table.put_expiring(&1u64, &row! { n: 1 }, Expiry::at_unix_ms(1_050)).unwrap();
+    clock.advance_ms(100);
+    engine.sweep(table.shared(), &mut Pass::default()).unwrap();
+    assert!(table.shared().levels.locate(1u64.key_bytes().as_ref(), &engine.epoch.pin()).is_none(), "swept");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            table.put(&1u64, &row! { n: 2 }).unwrap();
+            table.put(&2u64, &row! { n: 3 }).unwrap();
+            engine.log.appender().seal_all(&engine.log);
+        });
+    });
+    engine.move_sealed();
+    assert!(engine.gc.moved().0 > 0, "the other row moved");
+    let n = |table: &Table, key: u64| table.get(&key).unwrap().map(|row| row.get_as::<i64>("n").unwrap());
+    assert_eq!((n(&table, 1), n(&table, 2)), (Some(2), Some(3)));
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let tiers = (FastTier::simulated(&killed), CapacityTier::simulated(&killed));
+    let table = Db::open_at(tiers, options, clock).unwrap().table("t").unwrap();
+    assert_eq!((n(&table, 1), n(&table, 2)), (Some(2), Some(3)), "opened again");
 }
