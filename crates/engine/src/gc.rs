@@ -644,10 +644,17 @@ impl Engine {
 
     fn free_victim(&self, extent: u32) -> Result<()> {
         // PERSIST: free on the medium before anything is written over it, and before step 5 forgets a tombstone.
-        self.log.free_segment(extent)?;
+        self.log.free_segments(&[extent])?;
+        self.reuse_victim(extent, true)
+    }
+
+    /// Steps 5 and 6 for a victim that is free on the medium; 5 if keys count some of its records.
+    fn reuse_victim(&self, extent: u32, is_counted: bool) -> Result<()> {
         // What lies behind a record that cannot be read is counted for ever: its keys keep their tombstones. Nothing in
         // the segment is live.
-        if self.uncount(extent).is_err() {
+        if !is_counted {
+            self.gc.forget_dropped(extent);
+        } else if self.uncount(extent).is_err() {
             self.gc.counts_lost.store(true, Ordering::Relaxed);
         }
         self.log.reuse(extent)?;

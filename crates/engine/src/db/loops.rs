@@ -80,7 +80,7 @@ impl Engine {
             let garbage = self.epoch.collect() > 0;
             worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             // A move waits until all is durable: the less there is to write then, the better.
-            worked |= self.log.remap_sealed(self.wants_move());
+            worked |= self.log.remap_sealed(self.is_short_of_landing());
             // Writers take extents as they fill them, and this thread wakes for each.
             self.pace_writers();
             self.log.give_back();

@@ -32,6 +32,7 @@ use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord, SstRecordKind};
+use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Result};
 
 /// Rows move when the index takes this share of what it may.
@@ -66,6 +67,8 @@ enum WayOut {
 struct Victim<'l> {
     walk: SegmentWalk<'l>,
     emptied: Emptied,
+    /// Records of tables that there are, less those that the index has forgotten.
+    counted: usize,
     /// What moved and was changed before the index could forget it, by offset.
     left: Vec<u64>,
 }
@@ -138,6 +141,11 @@ impl Engine {
     /// Whether moves make room: the last one did, or there was none yet.
     pub(super) fn moves_help(&self) -> bool {
         self.can_move() && !self.gc.moves_in_vain()
+    }
+
+    /// Whether what is written now is likely to be waited for by a move soon.
+    pub(crate) fn is_short_of_landing(&self) -> bool {
+        self.moves_help() && self.room().available < self.landing_extents()
     }
 
     /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse.
@@ -239,7 +247,9 @@ impl Engine {
             let Some(walk) = self.log.walk(extent) else { continue };
             let before = found.len();
             match self.take_apart(extent, oldest, (&mut moving, &mut found)) {
-                Ok(emptied) => victims.push(Victim { walk, emptied, left: Vec::new() }),
+                Ok((emptied, counted)) => {
+                    victims.push(Victim { walk, emptied, counted, left: Vec::new() });
+                }
                 Err(error) => {
                     // Nothing of it has left the index.
                     found.truncate(before);
@@ -270,9 +280,12 @@ impl Engine {
             self.relocate_left((victim.emptied.extent, &victim.walk), &mut victim.left);
         }
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
+        let number = self.gc.next_move.fetch_add(1, Ordering::Relaxed);
         let moved_from =
-            |Victim { emptied: Emptied { extent, needed_before, copied }, left, .. }| MovedFrom {
+            |Victim { emptied: Emptied { extent, needed_before, copied }, left, counted, .. }| MovedFrom {
                 pending: Pending { extent, sequence: needed_before.unwrap_or(sequence), epoch, copied },
+                number,
+                is_uncounted: counted == 0,
                 is_durable: false,
                 left,
             };
@@ -288,12 +301,14 @@ impl Engine {
         extent: u32,
         oldest: Option<u64>,
         (moving, found): (&mut MovingTables, &mut Vec<Movable<'l>>),
-    ) -> Result<Emptied> {
+    ) -> Result<(Emptied, usize)> {
         let mut victim = Emptied { extent, needed_before: oldest.map(|_| 0), copied: 0 };
+        let mut counted = 0;
         let upto = oldest.unwrap_or(u64::MAX);
         self.log.will_walk(extent);
         self.each_record(extent, PrefetchDepth::Slots, |table, record| {
             moving.begin(self, table);
+            counted += 1;
             match self.way_out(table, extent, record, upto)? {
                 WayOut::Moves(slot) => {
                     found.push(Movable { table: record.table(), extent, key: record.key(), slot });
@@ -312,7 +327,7 @@ impl Engine {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(victim)
+        Ok((victim, counted))
     }
 
     fn way_out(&self, table: &TableShared, extent: u32, record: &Record<'_>, upto: u64) -> Result<WayOut> {
@@ -408,6 +423,7 @@ impl Engine {
                     let bytes = victim.walk.record_again(offset).map_or(0, |record| record.record_bytes());
                     self.log.add_obsolete(offset, bytes as u64);
                     self.gc.record_dropped(movable.extent, offset);
+                    victim.counted -= 1;
                     self.gc.count_moved(bytes as u64);
                     table.expiry.replaced(Some(movable.slot), false);
                 }
@@ -470,15 +486,32 @@ impl Engine {
     pub(super) fn free_settled(&self) -> Result<usize> {
         let mut freed = 0;
         loop {
-            let front = {
-                let queue = self.gc.moved_from.lock();
-                queue.front().filter(|victim| victim.is_durable && victim.left.is_empty()).map(|v| v.pending)
-            };
-            let Some(front) = front.filter(|front| !self.is_needed(front)) else { return Ok(freed) };
-            self.free_victim(front.extent)?;
-            self.gc.moved_from.lock().pop_front();
-            freed += 1;
+            let ready = self.next_to_free();
+            if ready.is_empty() {
+                return Ok(freed);
+            }
+            let extents: Vec<u32> = ready.iter().map(|(extent, _)| *extent).collect();
+            // PERSIST: free on the medium before anything is written over them, and before those of the next move are.
+            self.log.free_segments(&extents)?;
+            for (extent, is_uncounted) in ready {
+                self.reuse_victim(extent, !is_uncounted)?;
+                self.gc.moved_from.lock().pop_front();
+                freed += 1;
+            }
         }
+    }
+
+    /// The victims of the oldest move that is not done with, as far as they can be freed now, in their order; and whether no key counts anything of them.
+    fn next_to_free(&self) -> Vec<(u32, bool)> {
+        let queue = self.gc.moved_from.lock();
+        let number = queue.front().map(|victim| victim.number);
+        let ready = queue.iter().take_while(|victim| {
+            Some(victim.number) == number
+                && victim.is_durable
+                && victim.left.is_empty()
+                && !self.is_needed(&victim.pending)
+        });
+        ready.map(|victim| (victim.pending.extent, victim.is_uncounted)).collect()
     }
 }
 

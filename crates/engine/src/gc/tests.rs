@@ -75,9 +75,9 @@ fn a_close_does_not_bring_freed_segments_back() {
         engine.empty_segment(extent, Claim::Gc, None).unwrap();
     }
     engine.log.checkpoint().unwrap();
-    engine.log.free_segment(victims[0]).unwrap();
+    engine.log.free_segments(&[victims[0]]).unwrap();
     db.close().unwrap();
-    let error = engine.log.free_segment(victims[1]).unwrap_err();
+    let error = engine.log.free_segments(&[victims[1]]).unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::Closed);
     drop(flat);
     let db = open(&CrashSim::from_image(&sim.process_kill()));

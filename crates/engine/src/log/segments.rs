@@ -333,21 +333,40 @@ impl Log {
         self.segments.lock().used.values().filter(|segment| segment.quarantined).count() as u64
     }
 
-    /// Marks a collected segment free, durably. Its extents are not reused before [`Log::reuse`].
+    /// Marks collected segments free, durably, in no order. Their extents are not reused before [`Log::reuse`].
     ///
-    /// Everything that replaces what it held must be durable, and the root's watermark above its sequences.
-    pub(crate) fn free_segment(&self, extent: u32) -> Result<()> {
+    /// Everything that replaces what they held must be durable, and the root's watermark above its sequences.
+    pub(crate) fn free_segments(&self, extents: &[u32]) -> Result<()> {
+        /// From so many on one sync of all costs less than one for each.
+        const MANY: usize = 4;
         self.check_writable()?;
-        let (first, header) = {
+        let mut headers = Vec::with_capacity(extents.len());
+        for &extent in extents {
             let segments = self.segments.lock();
-            let Some(segment) = segments.used.get(&extent) else { return Ok(()) };
-            (segment.next_copy, header_of(segment, SegmentState::Free))
-        };
-        if header.durable_end == SEGMENT_HEADER_BYTES {
-            // For `holds_nothing_since`: what a crash left there is no record of this segment.
-            self.write_end(extent);
+            let Some(segment) = segments.used.get(&extent) else { continue };
+            headers.push((extent, segment.next_copy, header_of(segment, SegmentState::Free)));
         }
-        self.write_header(extent, first, &header)
+        for (extent, _, header) in &headers {
+            if header.durable_end == SEGMENT_HEADER_BYTES {
+                // For `holds_nothing_since`: what a crash left there is no record of this segment.
+                self.write_end(*extent);
+            }
+        }
+        let synced_as_one = headers.len() >= MANY && !self.tier.flush_is_cheap();
+        for pass in 0..2 {
+            for (extent, first, header) in &headers {
+                self.write_header_copy(*extent, first ^ pass, header);
+                if !synced_as_one {
+                    // PERSIST: one copy is whole at any moment.
+                    self.tier.persist(self.extent_offset(*extent), SEGMENT_HEADER_BYTES)?;
+                }
+            }
+            if synced_as_one {
+                // PERSIST: of each one copy is whole at any moment.
+                self.tier.persist_all()?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives a freed segment's extents back to the space. No reader may hold a reference into it any more.

@@ -47,6 +47,8 @@ pub(crate) struct GcState {
     dropped_keys: Mutex<DroppedKeys>,
     /// The last move found nothing to move, or failed: others would too.
     moves_in_vain: AtomicBool,
+    /// Of the next move.
+    pub(crate) next_move: AtomicU64,
     /// What the index took when the last move had ended.
     index_floor: AtomicU64,
     /// Victims of moves that wait to be freed, in the order in which they were emptied.
@@ -117,6 +119,10 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct MovedFrom {
     pub(crate) pending: Pending,
+    /// Of the move. What was moved together may be freed in any order: no key has records in two of these.
+    pub(crate) number: u64,
+    /// All that it held has left the index: no key counts anything of it.
+    pub(crate) is_uncounted: bool,
     /// A checkpoint came after the last record that was copied out of it.
     pub(crate) is_durable: bool,
     /// Records, by offset, that were changed while they moved and found no room elsewhere yet. The victim is not empty before there are none.
