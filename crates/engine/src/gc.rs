@@ -173,10 +173,12 @@ impl Engine {
         let began_ns = self.clock.monotonic_ns();
         let (moved_bytes, not_moved) = match self.move_if_wanted() {
             Ok(0) => (0, None),
-            Ok(_) => (self.gc.moving_bytes(), None),
+            Ok(_) => {
+                moved = true;
+                (self.gc.moving_bytes(), None)
+            }
             Err(error) => (0, Some(error)),
         };
-        moved |= moved_bytes > 0;
         let need = self.need_after(need, !moved);
         let chosen = self.choose(need);
         if chosen.victims.is_empty() && !moved {

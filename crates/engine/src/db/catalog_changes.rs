@@ -187,7 +187,8 @@ impl Engine {
             table.set_below(below || table.below());
             table.levels.clear();
             table.expiry.reset(0);
-            table.set_below(below);
+            // A move that has begun goes by what it said of the table.
+            table.set_below(below || !is_dropped && table.is_moving());
             table.end_replacing();
         }
         if !vanished.is_empty() {

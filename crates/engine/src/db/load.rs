@@ -278,15 +278,14 @@ impl Engine {
 
     /// Rows of a table, those of sorted tables that were written or deleted since included.
     pub(super) fn rows_of(&self, table: &TableShared) -> u64 {
+        // The index first: what leaves it is in the runs by then.
+        let rows = table.rows();
         if !table.below() {
-            return table.rows();
-        }
-        if !table.below() {
-            return 0;
+            return rows;
         }
         let runs = self.runs.current();
         let lower = runs.of_table(table.id.load(Ordering::Acquire));
-        table.rows() + lower.map_or(0, |known| known.counts.rows + known.counts.deltas)
+        rows + lower.map_or(0, |known| known.counts.rows + known.counts.deltas)
     }
 }
 
