@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
-pub(crate) use writer::{RunWriter, TARGET_BYTES};
+pub(crate) use writer::RunWriter;
 
 use crate::Result;
 use crate::log::check_waits_alone;

@@ -22,8 +22,8 @@ use super::append::past_zero;
 use super::engine::{Engine, TableShared};
 use super::table::Table;
 use super::write::check_key;
-use crate::runs::{LoadingTable, TARGET_BYTES};
-use crate::sst::{Sst, SstRecord, SstRecordKind, SstWriter};
+use crate::runs::{LoadingTable, RunWriter};
+use crate::sst::{Sst, SstRecord, SstRecordKind};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
@@ -32,12 +32,10 @@ pub struct Loader<'t> {
     table: &'t Table,
     id: u32,
     sequence: u64,
-    writer: Option<SstWriter>,
-    files: LoadedFiles<'t>,
+    /// What it is written to, or why nothing comes any more.
+    run: Result<RunWriter<'t>>,
     last_key: Vec<u8>,
     rows: u64,
-    /// What became of the file that was being written: nothing comes after it.
-    failed: Option<Error>,
 }
 
 /// Files that count for nobody. They go with this, unless it is not sure that they do not count.
@@ -94,11 +92,9 @@ impl Table {
             table: self,
             id,
             sequence,
-            writer: None,
-            files: LoadedFiles { engine, files: Vec::new() },
+            run: Ok(RunWriter::new(&engine.runs, &engine.log)),
             last_key: Vec::new(),
             rows: 0,
-            failed: None,
         };
         let result = fill(&mut loader)?;
         loader.finish().and_then(|files| engine.install_loaded(self.shared(), id, files, loading))?;
@@ -153,7 +149,7 @@ impl Loader<'_> {
         fields: &[(F, Value<'_>)],
         expires_at_ms: Option<u64>,
     ) -> Result<()> {
-        if let Some(failed) = &self.failed {
+        if let Err(failed) = &self.run {
             return Err(failed.clone());
         }
         check_key(key)?;
@@ -178,66 +174,26 @@ impl Loader<'_> {
     }
 
     fn append(&mut self, record: &SstRecord<'_>, fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        let (engine, mut writer) = (&**self.table.engine(), self.writer.take());
-        let appended = (|| {
-            let writer = match &mut writer {
-                Some(writer) => writer,
-                none => none.insert(engine.runs.create_file(&engine.log)?),
-            };
-            engine.runs.check_room(writer.bytes() + (record.key.len() + record.body_bytes) as u64)?;
-            writer.push(record, fill)
-        })();
-        match appended {
+        let run = self.run.as_mut().map_err(|failed| failed.clone())?;
+        match run.push(record, fill) {
             Ok(()) => {
                 self.rows += 1;
                 self.last_key.clear();
                 self.last_key.extend_from_slice(record.key);
-                self.writer = writer;
-                self.end_file(TARGET_BYTES)
+                Ok(())
             }
             Err(error) => {
-                match error.kind() {
-                    ErrorKind::Invalid => self.writer = writer,
-                    _ => self.fail(&error, writer),
+                if error.kind() != ErrorKind::Invalid {
+                    self.run = Err(error.clone());
                 }
                 Err(error)
             }
         }
     }
 
-    /// Nothing comes after `error`.
-    fn fail(&mut self, error: &Error, writer: Option<SstWriter>) {
-        self.failed = Some(error.clone());
-        writer.into_iter().for_each(|writer| self.table.engine().runs.abandon_file(writer));
-    }
-
-    /// Ends the file that is being written, if it has so many bytes.
-    fn end_file(&mut self, bytes_min: u64) -> Result<()> {
-        let engine = &**self.table.engine();
-        let Some(writer) = self.writer.take_if(|writer| writer.bytes() >= bytes_min) else { return Ok(()) };
-        match writer.is_empty() {
-            true => engine.runs.abandon_file(writer),
-            false => {
-                let finished = engine.runs.finish_file(&engine.log, writer);
-                self.files.files.push(finished.inspect_err(|error| self.failed = Some(error.clone()))?);
-            }
-        }
-        Ok(())
-    }
-
     /// The files, durable.
-    fn finish(mut self) -> Result<Vec<Sst>> {
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
-        }
-        self.end_file(0)?;
-        Ok(std::mem::take(&mut self.files.files))
-    }
-}
-
-impl Drop for Loader<'_> {
-    fn drop(&mut self) {
-        self.writer.take().into_iter().for_each(|writer| self.table.engine().runs.abandon_file(writer));
+    fn finish(self) -> Result<Vec<Sst>> {
+        self.run?.finish()
     }
 }
 

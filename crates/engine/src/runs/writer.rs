@@ -9,7 +9,7 @@ use crate::log::Log;
 use crate::sst::{Sst, SstRecord, SstWriter};
 
 /// A file takes no more records once it has so many bytes.
-pub(crate) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 
 /// A run that is being written. Nothing of it counts.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<'e> RunWriter<'e> {
     /// Appends a record, whose key is above all before it; `fill` writes its body.
     ///
     /// # Errors
-    /// `Full`; what the capacity tier refuses. Then the run is of no use any more.
+    /// `Invalid` of a record that cannot be taken, and others may follow. `Full`; what the capacity tier refuses: then the run is of no use any more.
     pub(crate) fn push(&mut self, record: &SstRecord<'_>, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         if self
             .writer
@@ -47,8 +47,11 @@ impl<'e> RunWriter<'e> {
     }
 
     fn end_file(&mut self) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
-            self.files.push(self.runs.finish_file(self.log, writer)?);
+        match self.writer.take() {
+            // What was begun for a record that could not be taken.
+            Some(writer) if writer.is_empty() => self.runs.abandon_file(writer),
+            Some(writer) => self.files.push(self.runs.finish_file(self.log, writer)?),
+            None => {}
         }
         Ok(())
     }
