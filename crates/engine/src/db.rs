@@ -59,7 +59,7 @@ mod salvage;
 pub(crate) mod scan;
 pub(crate) mod shared_table;
 #[cfg(all(test, shuttle))]
-mod shuttle;
+pub(crate) mod shuttle;
 mod snapshot;
 mod table;
 pub(crate) mod tiers;

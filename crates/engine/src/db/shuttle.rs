@@ -35,17 +35,18 @@ fn open(sim: &CrashSim) -> Db {
     Db::open_at(tiers, options, Clock::manual(1_000)).expect("a store")
 }
 
-struct Store {
+/// A store and the table `rows` of it.
+pub(crate) struct Store {
     sim: CrashSim,
-    db: Db,
-    table: Table,
+    pub(crate) db: Db,
+    pub(crate) table: Table,
     /// The number of the last batch that was written when the call returned.
     done: AtomicU64,
 }
 
 impl Store {
     /// With the table `rows`, and an appender for each writer.
-    fn new(schema: Schema) -> Arc<Store> {
+    pub(crate) fn new(schema: Schema) -> Arc<Store> {
         let sim = CrashSim::new(CrashModel::Pages, TIER_BYTES);
         let db = open(&sim);
         let table = db.create_table("rows", schema).expect("a table");
@@ -54,7 +55,7 @@ impl Store {
     }
 
     /// The store that is there after its process was killed at this moment.
-    fn killed(&self) -> Db {
+    pub(crate) fn killed(&self) -> Db {
         let after = open(&CrashSim::from_image(&self.sim.process_kill()));
         after.check_counts().expect("what is counted is there after a kill");
         after
@@ -62,7 +63,7 @@ impl Store {
 }
 
 /// Runs each of `tasks` on a thread, all at once.
-fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
+pub(crate) fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
     let run = |task: &fn(&Store)| {
         let (store, task) = (store.clone(), *task);
         thread::spawn(move || task(&store))
@@ -71,15 +72,15 @@ fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
     running.into_iter().for_each(|task| task.join().expect("a task"));
 }
 
-fn numbers() -> Schema {
+pub(crate) fn numbers() -> Schema {
     Schema::new().field("n", Type::U64)
 }
 
-fn put(table: &Table, key: &[u8], n: u64) -> crate::Result<()> {
+pub(crate) fn put(table: &Table, key: &[u8], n: u64) -> crate::Result<()> {
     table.put(key, &[("n", Value::UInt(n))])
 }
 
-fn number(table: &Table, key: &[u8]) -> Option<u64> {
+pub(crate) fn number(table: &Table, key: &[u8]) -> Option<u64> {
     let n = table.get_field(key, "n").expect("a row can be read")?;
     n.borrow().as_u64()
 }

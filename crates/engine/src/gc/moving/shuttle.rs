@@ -1,98 +1,47 @@
 //! Interleavings of a move with what is done to the rows that move, explored by `shuttle`. Run as `index/shuttle.rs` says.
 
-use ::shuttle::thread;
-use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
-
+use crate::db::shuttle::{Store, number, numbers, put, together};
 use crate::sync::{Arc, explore_store};
-use crate::{Batch, CacheMode, Change, Db, Durability, Options, Schema, Table, Type, Value};
+use crate::{Batch, Change, Table, Value};
 
 const ROUNDS: usize = 100;
-const TIER_BYTES: u64 = 8 << 20;
-
-fn open(sim: &CrashSim) -> Db {
-    let options = Options {
-        durability: Durability::Process,
-        segment_bytes: 64 << 10,
-        fast_tier_bytes_max: TIER_BYTES,
-        index_bytes_max: 1 << 20,
-        cache_mode: CacheMode::Off,
-        background: false,
-        recovery_threads: 1,
-        ..Options::default()
-    };
-    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
-    Db::open_at(tiers, options, Clock::manual(1_000)).expect("a store")
-}
-
-struct Store {
-    sim: CrashSim,
-    db: Db,
-    table: Table,
-}
-
-fn put(table: &Table, key: &[u8], n: u64) {
-    table.put(key, &[("n", Value::UInt(n))]).expect("room");
-}
-
-fn number(table: &Table, key: &[u8]) -> Option<u64> {
-    let n = table.get_field(key, "n").expect("a row can be read")?;
-    n.borrow().as_u64()
-}
 
 fn move_rows(store: &Store) {
     store.table.engine().move_now();
 }
 
-impl Store {
-    /// With rows `a` and `b`, both 1, and an appender for each writer.
-    fn new() -> Arc<Store> {
-        let sim = CrashSim::new(CrashModel::Pages, TIER_BYTES);
-        let db = open(&sim);
-        let table = db.create_table("rows", Schema::new().field("n", Type::U64)).expect("a table");
-        table.engine().log.use_all_appenders();
-        put(&table, b"a", 1);
-        put(&table, b"b", 1);
-        Arc::new(Store { sim, db, table })
-    }
-
-    /// What is there, now, after what could move has moved, and after a kill.
-    fn check(&self, check: impl Fn(&Table)) {
-        check(&self.table);
-        self.db.check_counts().expect("what is counted is there");
-        (0..2).for_each(|_| move_rows(self));
-        check(&self.table);
-        self.db.check_counts().expect("what is counted is there after moves");
-        let killed = open(&CrashSim::from_image(&self.sim.process_kill()));
-        check(&killed.table("rows").expect("the table"));
-        killed.check_counts().expect("what is counted is there after a kill");
-    }
+/// With rows `a` and `b`, both 1, and an appender for each writer.
+fn store_of_two() -> Arc<Store> {
+    let store = Store::new(numbers());
+    [b"a", b"b"].iter().for_each(|key| put(&store.table, *key, 1).expect("room"));
+    store
 }
 
-/// Runs each of `tasks` on a thread, all at once.
-fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
-    let run = |task: &fn(&Store)| {
-        let (store, task) = (store.clone(), *task);
-        thread::spawn(move || task(&store))
-    };
-    let running: Vec<_> = tasks.iter().map(run).collect();
-    running.into_iter().for_each(|task| task.join().expect("a task"));
+/// What is there: now, after what could move has moved, and after a kill.
+fn check(store: &Store, check: impl Fn(&Table)) {
+    check(&store.table);
+    store.db.check_counts().expect("what is counted is there");
+    (0..2).for_each(|_| move_rows(store));
+    check(&store.table);
+    store.db.check_counts().expect("what is counted is there after moves");
+    check(&store.killed().table("rows").expect("the table"));
 }
 
 #[test]
 fn a_row_that_is_deleted_while_it_moves_stays_deleted() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
+        let store = store_of_two();
         let delete = |store: &Store| assert!(store.table.delete(b"a").expect("room"));
         together(&store, &[move_rows, delete]);
-        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (None, Some(1))));
+        check(&store, |table| assert_eq!((number(table, b"a"), number(table, b"b")), (None, Some(1))));
     });
 }
 
 #[test]
 fn nobody_misses_a_row_that_moves_nor_sees_it_grow_old() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
-        let write = |store: &Store| (2..=3).for_each(|n| put(&store.table, b"a", n));
+        let store = store_of_two();
+        let write = |store: &Store| (2..=3).for_each(|n| put(&store.table, b"a", n).expect("room"));
         let read = |store: &Store| {
             let mut last = 0;
             for _ in 0..4 {
@@ -104,14 +53,14 @@ fn nobody_misses_a_row_that_moves_nor_sees_it_grow_old() {
             }
         };
         together(&store, &[move_rows, write, read]);
-        store.check(|table| assert_eq!(number(table, b"a"), Some(3)));
+        check(&store, |table| assert_eq!(number(table, b"a"), Some(3)));
     });
 }
 
 #[test]
 fn no_change_to_a_row_that_moves_is_lost() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
+        let store = store_of_two();
         let add = |store: &Store| {
             for _ in 0..2 {
                 store.table.increment(b"a", "n", 1).expect("room");
@@ -121,14 +70,14 @@ fn no_change_to_a_row_that_moves_is_lost() {
             store.table.update(b"b", &[("n", Value::UInt(7))]).expect("room");
         };
         together(&store, &[move_rows, add, add, set]);
-        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(5), Some(7))));
+        check(&store, |table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(5), Some(7))));
     });
 }
 
 #[test]
 fn a_batch_over_rows_that_move_is_whole_to_a_snapshot() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
+        let store = store_of_two();
         let write = |store: &Store| {
             for n in 2..=3 {
                 let mut batch = Batch::new();
@@ -149,20 +98,20 @@ fn a_batch_over_rows_that_move_is_whole_to_a_snapshot() {
             }
         };
         together(&store, &[move_rows, write, look]);
-        store.check(|table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(3), Some(3))));
+        check(&store, |table| assert_eq!((number(table, b"a"), number(table, b"b")), (Some(3), Some(3))));
     });
 }
 
 #[test]
 fn a_table_that_is_cleared_while_its_rows_move_is_empty() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
+        let store = store_of_two();
         let clear = |store: &Store| {
             store.table.clear().expect("room");
-            put(&store.table, b"c", 4);
+            put(&store.table, b"c", 4).expect("room");
         };
         together(&store, &[move_rows, clear]);
-        store.check(|table| {
+        check(&store, |table| {
             let found = [b"a", b"b", b"c"].map(|key| number(table, key));
             assert_eq!(found, [None, None, Some(4)]);
             assert_eq!(table.scan().count(), 1);
@@ -174,9 +123,9 @@ fn a_table_that_is_cleared_while_its_rows_move_is_empty() {
 #[test]
 fn who_saw_no_row_does_not_write_over_one_that_moved() {
     explore_store(ROUNDS, || {
-        let store = Store::new();
+        let store = store_of_two();
         let put_and_move = |store: &Store| {
-            put(&store.table, b"c", 10);
+            put(&store.table, b"c", 10).expect("room");
             move_rows(store);
         };
         let add = |store: &Store| {
@@ -187,6 +136,6 @@ fn who_saw_no_row_does_not_write_over_one_that_moved() {
             store.table.modify(b"c", change).expect("room");
         };
         together(&store, &[put_and_move, add]);
-        store.check(|table| assert!(matches!(number(table, b"c"), Some(10 | 11))));
+        check(&store, |table| assert!(matches!(number(table, b"c"), Some(10 | 11))));
     });
 }
