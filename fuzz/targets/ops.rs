@@ -21,8 +21,15 @@ fn run(source: &mut Source<'_>, taste: &Taste, mut step: impl FnMut(&Op) -> Resu
 
 fuzz_target!(|bytes: &[u8]| {
     let mut source = Source::from_bytes(bytes);
-    let setup = Setup { delta_chain_max: 1 + source.below(7) as u8, ..Setup::default() };
-    let taste = Taste { keys: 1 + source.below(60), value_bytes_max: 2_000, loads: true, ..Taste::default() };
+    let moving = source.one_in(2);
+    let setup = Setup { delta_chain_max: 1 + source.below(7) as u8, moving, ..Setup::default() };
+    let taste = Taste {
+        keys: 1 + source.below(60),
+        value_bytes_max: 2_000,
+        loads: true,
+        collect_one_in: if moving { 8 } else { 0 },
+        ..Taste::default()
+    };
     let at_the_end = if source.one_in(4) {
         let mut runner = PairRunner::new(Arc::new(MemoryBackend::default())).expect("tables are made");
         run(&mut source, &taste, |op| runner.step(op));

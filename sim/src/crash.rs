@@ -66,6 +66,8 @@ pub struct SweepCounts {
     pub merged: Merged,
     /// Loads of the script's own.
     pub loads: u64,
+    /// Records that it moved to sorted tables.
+    pub moved: u64,
 }
 
 impl std::ops::AddAssign for SweepCounts {
@@ -77,6 +79,7 @@ impl std::ops::AddAssign for SweepCounts {
         self.segments_freed += more.segments_freed;
         self.merged += more.merged;
         self.loads += more.loads;
+        self.moved += more.moved;
     }
 }
 
@@ -192,6 +195,7 @@ impl Sweep {
             segments_freed: runner.segments_freed,
             merged: runner.merged(),
             loads: runner.loads,
+            moved: runner.moved(),
             ..SweepCounts::default()
         };
         Ok(Sweep { counts, ..recorder.into_sweep(setup, seed, runner.sim().clone()) })
@@ -347,6 +351,7 @@ impl Sweep {
             reopens: false,
             value_bytes_max: 2_000,
             loads: true,
+            collect_one_in: if self.setup.moving { 4 } else { 0 },
             ..Taste::default()
         };
         for n in 0..12 {

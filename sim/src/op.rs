@@ -327,10 +327,14 @@ pub struct Taste {
     pub wrong_calls: bool,
     /// Reads are drawn too.
     pub reads: bool,
+    /// Snapshots are taken, too: what was written since the oldest does not move.
+    pub snapshots: bool,
     /// Reopening is drawn too.
     pub reopens: bool,
     /// One in so many operations is a `persist`.
     pub persist_one_in: u64,
+    /// One in so many is a collection, besides those that are drawn anyway. Default 0: none.
+    pub collect_one_in: u64,
     /// Most writes update fixed fields that every row has, so that chains can be merged in place.
     pub fixed_updates: bool,
     /// Tables are loaded, too: their rows are in sorted tables then.
@@ -344,8 +348,10 @@ impl Default for Taste {
             value_bytes_max: 40_000,
             wrong_calls: true,
             reads: true,
+            snapshots: true,
             reopens: true,
             persist_one_in: 60,
+            collect_one_in: 0,
             fixed_updates: false,
             loads: false,
         }
@@ -357,6 +363,9 @@ pub fn generate(source: &mut Source<'_>, taste: &Taste, stamp: u32) -> Op {
     let mut draw = Draw { source, taste, stamp };
     if draw.source.one_in(taste.persist_one_in) {
         return Op::Persist;
+    }
+    if taste.collect_one_in > 0 && draw.source.one_in(taste.collect_one_in) {
+        return Op::Collect;
     }
     let reads = if taste.reads { 30 } else { 0 };
     match draw.source.below(70 + reads) {
@@ -578,7 +587,9 @@ impl Draw<'_, '_> {
         }
         match self.source.below(12) {
             0..4 => Op::Collect,
-            4 | 5 => Op::SnapshotTake { slot: self.source.below(SNAPSHOTS as u64) as u8 },
+            4 | 5 if self.taste.snapshots => {
+                Op::SnapshotTake { slot: self.source.below(SNAPSHOTS as u64) as u8 }
+            }
             6 | 7 => Op::SnapshotDrop { slot: self.source.below(SNAPSHOTS as u64) as u8 },
             8..11 => Op::Advance { ms: self.source.below(700) as u16 },
             _ if !self.taste.reopens => Op::Collect,

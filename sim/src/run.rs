@@ -75,6 +75,8 @@ pub struct Setup {
     pub delta_chain_max: u8,
     /// Default 0: no cache. Else rows are cached, whether it pays or not.
     pub cache_bytes: u64,
+    /// Default no. Else rows move to sorted tables with each collection, in every other out of open segments, too.
+    pub moving: bool,
     /// Bytes of stores that the medium remembers; a crash sweep needs all.
     pub log_bytes: usize,
 }
@@ -88,6 +90,7 @@ impl Default for Setup {
             durability: Durability::Process,
             delta_chain_max: 5,
             cache_bytes: 0,
+            moving: false,
             log_bytes: 1 << 20,
         }
     }
@@ -104,6 +107,8 @@ impl Setup {
             index_bytes_max: 64 << 20,
             background: false,
             recovery_threads: 1,
+            fast_tier_bytes_max: if self.moving { self.tier_bytes } else { u64::MAX },
+            moving: self.moving,
             ..Options::default()
         })
     }
@@ -193,8 +198,9 @@ pub struct Runner {
     collections: u64,
     /// Chains merged before the store was last opened.
     merged_before: Merged,
-    /// Reads of cached rows before the store was last opened.
+    /// Reads of cached rows and records moved before the store was last opened.
     hits_before: u64,
+    moved_before: u64,
     steps: u64,
 }
 
@@ -219,7 +225,8 @@ impl Runner {
     ///
     /// # Errors
     /// It could not be opened.
-    pub fn open(setup: Setup, sim: CrashSim, model: Model) -> std::result::Result<Runner, Divergence> {
+    pub fn open(setup: Setup, sim: CrashSim, mut model: Model) -> std::result::Result<Runner, Divergence> {
+        model.rows_move = setup.moving;
         let clock = Clock::manual(model.now_ms);
         let open = Db::open_at(tiers_of(&sim), setup.options(), clock.clone()).and_then(Open::new);
         let open = open.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
@@ -237,6 +244,7 @@ impl Runner {
             collections: 0,
             merged_before: Merged::default(),
             hits_before: 0,
+            moved_before: 0,
             steps: 0,
         })
     }
@@ -255,9 +263,19 @@ impl Runner {
         merged
     }
 
+    /// Records that moved to sorted tables.
+    pub fn moved(&self) -> u64 {
+        self.moved_before + self.open.as_ref().map_or(0, |open| open.db.metrics().records_moved)
+    }
+
     /// Reads of rows that were in the cache.
     pub fn cache_hits(&self) -> u64 {
         self.hits_before + self.open.as_ref().map_or(0, |open| open.db.metrics().cache_hits)
+    }
+
+    /// Whether the store takes no more writes.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.db.sync().is_err())
     }
 
     /// The medium.
@@ -417,6 +435,7 @@ impl Runner {
     fn reopen(&mut self, how: How) -> std::result::Result<(), Divergence> {
         self.merged_before = self.merged();
         self.hits_before = self.cache_hits();
+        self.moved_before = self.moved();
         let Open { db, store, tables, snapshots } =
             self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);
@@ -504,6 +523,9 @@ impl Runner {
             Op::Collect => {
                 self.segments_freed += open.db.collect()? as u64;
                 self.collections += 1;
+                if self.setup.moving {
+                    open.db.move_rows(self.collections.is_multiple_of(2))?;
+                }
                 Ok(Got::Done)
             }
             Op::Persist => open.db.persist().map(|()| Got::Done),

@@ -338,6 +338,15 @@ impl Db {
         self.engine.tend_cache();
     }
 
+    /// Rows move to sorted tables as if there were little room, out of segments that are still written to as well if `sealing`: for tests, of stores whose rows move.
+    ///
+    /// # Errors
+    /// The capacity tier refused. `Io`, `Closed`.
+    #[doc(hidden)]
+    pub fn move_rows(&self, sealing: bool) -> Result<()> {
+        self.engine.move_by_hand(sealing)
+    }
+
     /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. It returns at once if gc has made
     /// some since a call was last told `Busy`. False if gc looked meanwhile and made none: a caller for whom that is so for a second
     /// in all may take the store for full.

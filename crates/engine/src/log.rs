@@ -97,6 +97,8 @@ pub(crate) struct Log {
     closed: AtomicBool,
     /// Why there are no more writes though no sync of the log failed; 0 while there are.
     halted: AtomicU8,
+    /// Why an edit failed.
+    edit_failure: Mutex<Option<Error>>,
     /// When readers have let go of what is freed of it, and of all else of its store.
     epoch: Arc<Epoch>,
     syncs: AtomicU64,
@@ -131,19 +133,6 @@ impl Halted {
             1 => Some(Halted::Batch),
             _ => Some(Halted::Edit),
         }
-    }
-
-    #[cold]
-    fn error(self) -> Error {
-        let message = match self {
-            Halted::Batch => {
-                "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing"
-            }
-            Halted::Edit => {
-                "an edit of the manifest of sorted tables failed, and the store takes no more writes; opened again it has all of what the edit said, or nothing"
-            }
-        };
-        Error::new(ErrorKind::Closed, message)
     }
 }
 
@@ -382,7 +371,7 @@ impl Log {
             return Err(DeviceError::Closed { failure: failure.clone() }.into());
         }
         if let Some(halted) = Halted::of(self.halted.load(Ordering::Acquire)) {
-            return Err(halted.error());
+            return Err(self.halted_error(halted));
         }
         match self.closed.load(Ordering::Acquire) {
             true if self.tier.is_read_only() => {
@@ -405,13 +394,30 @@ impl Log {
     pub(crate) fn halt(&self, appenders: &mut [LockedAppender<'_>]) -> Error {
         self.halted.store(Halted::Batch as u8, Ordering::Release);
         appenders.iter_mut().for_each(|appender| appender.seal_all(self));
-        Halted::Batch.error()
+        self.halted_error(Halted::Batch)
     }
 
     /// Takes no more writes: whether an edit of the manifest of sorted tables counts is for the next opening to find out.
     #[cold]
-    pub(crate) fn halt_after_edit(&self) {
+    pub(crate) fn halt_after_edit(&self, cause: &Error) {
+        self.edit_failure.lock().get_or_insert_with(|| cause.clone());
         self.halted.store(Halted::Edit as u8, Ordering::Release);
+    }
+
+    #[cold]
+    fn halted_error(&self, halted: Halted) -> Error {
+        let message = match halted {
+            Halted::Batch => {
+                "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing".to_owned()
+            }
+            Halted::Edit => {
+                let cause = self.edit_failure.lock().as_ref().map_or(String::new(), |cause| format!(" ({cause})"));
+                format!(
+                    "an edit of the manifest of sorted tables failed{cause}, and the store takes no more writes; opened again it has all of what the edit said, or nothing"
+                )
+            }
+        };
+        Error::new(ErrorKind::Closed, message)
     }
 
     /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing:

@@ -1,11 +1,12 @@
-//! Fault sweeps: one script, and each of its syncs refused in turn.
+//! Fault sweeps: one script, and each of its syncs, or of its calls on files, refused in turn.
 //!
-//! Owns what must hold from the first refusal on: the error is typed and names the cause; in the same process no write is
+//! Owns what must hold from the first refusal on. Of a sync: the error is typed and names the cause; in the same process no write is
 //! acknowledged and nothing is stored any more, while reads go on; and whatever comes next (a power cut, or a killed
-//! process and a power cut later) nothing that was durable is missing, and what is left is one state of the model.
+//! process and a power cut later) nothing that was durable is missing, and what is left is one state of the model. Of a call on a file of the
+//! capacity tier: the operation has done nothing, and is done when it is asked for again; or the store takes no more writes, as after a sync.
 
 use hedgerow::{Error, ErrorKind};
-use hedgerow_device::{CrashSim, Fault, Refusal, Survivors};
+use hedgerow_device::{CrashSim, Fault, FileCall, Refusal, Survivors};
 
 use super::{Crash, Recorder, Sweep, names};
 use crate::op::{Op, Taste, generate};
@@ -108,6 +109,72 @@ impl Sweep {
         Ok(())
     }
 
+    /// Runs the script with calls on files of a kind refused by `fault`; true if some operation was told so, or the store took no more writes.
+    ///
+    /// # Errors
+    /// The store and its model differ, now or after a crash. The text says how to repeat it.
+    pub fn refuse_on_files(
+        seed: u64,
+        count: usize,
+        setup: Setup,
+        taste: &Taste,
+        (call, fault): (FileCall, Fault),
+        counts: &mut FaultCounts,
+    ) -> Result<bool, Divergence> {
+        Sweep::refuse_calls(seed, count, setup, taste, (call, fault), counts)
+            .map_err(|d| Divergence(format!("seed {seed}, {setup:?}, {call:?}, {fault:?}: {d}")))
+    }
+
+    fn refuse_calls(
+        seed: u64,
+        count: usize,
+        setup: Setup,
+        taste: &Taste,
+        (call, fault): (FileCall, Fault),
+        counts: &mut FaultCounts,
+    ) -> Result<bool, Divergence> {
+        let setup = Setup { log_bytes: usize::MAX, ..setup };
+        let mut runner = Runner::new(setup)?;
+        let mut recorder = Recorder::new(&runner);
+        let mut source = Source::from_seed(seed);
+        runner.sim().fail_file_calls(call, fault);
+        let refused_before = counts.refused;
+        for stamp in 0..count {
+            let op = generate(&mut source, taste, stamp as u32);
+            let before = names(&runner.model);
+            let mut stepped = runner.try_step(&op)?;
+            if let Stepped::Refused(error) = &stepped {
+                counts.refused += 1;
+                check_file_error(error, &op, fault.refusal)?;
+                if runner.is_closed() {
+                    recorder.push_refused(op, &runner);
+                    let sim = runner.sim().clone();
+                    drop(runner);
+                    sim.clear_faults();
+                    let mut sweep = recorder.into_sweep(setup, seed, sim);
+                    sweep.crash_after_refusal(&mut source)?;
+                    counts.recoveries += sweep.counts.recoveries;
+                    return Ok(true);
+                }
+                // What was refused for once is done now; what is refused always, when it is not any more.
+                if fault.sticky {
+                    runner.sim().clear_faults();
+                }
+                stepped = runner.try_step(&op)?;
+            }
+            match stepped {
+                Stepped::Done(done) => recorder.push(op, done, &before, &runner, setup),
+                Stepped::Refused(error) => {
+                    return Err(Divergence(format!("{op:?} is refused once more: {error}")));
+                }
+            }
+        }
+        runner.sim().clear_faults();
+        runner.reopen_and_verify()?;
+        counts.recoveries += 1;
+        Ok(counts.refused > refused_before)
+    }
+
     /// A power cut at once, and a killed process whose successor is cut off later.
     fn crash_after_refusal(&mut self, source: &mut Source<'_>) -> Result<(), Divergence> {
         use Survivors::{All, AllButLastStore, None, ProcessKill, Random};
@@ -157,6 +224,14 @@ fn check_error(error: &Error, op: &Op, refusal: Refusal) -> Result<(), Divergenc
         "{op:?} got {:?}, which does not name the call and its cause: {text}",
         error.kind()
     )))
+}
+
+fn check_file_error(error: &Error, op: &Op, refusal: Refusal) -> Result<(), Divergence> {
+    if error.message().contains(cause(refusal)) {
+        return Ok(());
+    }
+    let (kind, text) = (error.kind(), error.message());
+    Err(Divergence(format!("{op:?} got {kind:?}, which does not name the cause: {text}")))
 }
 
 fn is_read(op: &Op) -> bool {

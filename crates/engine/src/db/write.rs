@@ -462,7 +462,8 @@ impl Engine {
                 // What took its place may be below.
                 if deleted || !table.below() { Ok(deleted) } else { self.delete_seen(table, key) }
             }
-            None if table.below() => self.delete_seen(table, key),
+            // No row has a key that none may have.
+            None if table.below() && check_key(key).is_ok() => self.delete_seen(table, key),
             _ => Ok(false),
         }
     }

@@ -543,24 +543,32 @@ fn sst_record<'a>(record: &Record<'a>) -> SstRecord<'a> {
     }
 }
 
-#[cfg(test)]
+/// Moves by hand.
 impl Engine {
-    /// A move out of the oldest segments, those that are open now included; what nobody needs is freed.
-    pub(crate) fn move_now(&self) {
-        {
+    /// A move out of the oldest segments, whether there is need or not; what nobody needs is freed. Not out of what is open, unless that is sealed before.
+    pub(crate) fn move_by_hand(&self, sealing: bool) -> Result<()> {
+        self.log.check_writable()?;
+        if sealing {
             let (mut appenders, mut gc) = self.log.every_appender();
             appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
             gc.seal_all(&self.log);
         }
-        self.move_sealed();
-    }
-
-    /// The same out of what is sealed.
-    fn move_sealed(&self) {
         let _cycle = self.gc.lock.read();
         self.finish_moves();
-        self.move_rows().expect("a run can be written");
-        self.settle(Vec::new()).expect("no sync fails");
+        let moved = self.move_rows();
+        self.gc.set_moving_bytes(0);
+        self.settle(Vec::new())?;
+        moved.map(drop)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn move_now(&self) {
+        self.move_by_hand(true).expect("a run can be written");
+    }
+
+    #[cfg(test)]
+    fn move_sealed(&self) {
+        self.move_by_hand(false).expect("a run can be written");
     }
 }
 

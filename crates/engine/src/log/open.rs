@@ -171,6 +171,7 @@ impl Log {
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
             halted: AtomicU8::new(0),
+            edit_failure: Mutex::default(),
             epoch: Arc::new(Epoch::new()),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,

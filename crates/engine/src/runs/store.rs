@@ -543,7 +543,7 @@ impl Runs {
         let next = changing.version().cloned().unwrap_or_default().after(&changes)?;
         match &mut changing.manifest {
             Some(manifest) if manifest.has_room(&changes) => {
-                manifest.append(&changes).inspect_err(|_| log.halt_after_edit())
+                manifest.append(&changes).inspect_err(|error| log.halt_after_edit(error))
             }
             _ => self.switch_manifest(changing, log, next),
         }
@@ -560,7 +560,7 @@ impl Runs {
         })?;
         let before = log.root().manifest;
         // PERSIST: the pair is durable, names and all; and it counts on return.
-        log.name_manifest(pair).inspect_err(|_| log.halt_after_edit())?;
+        log.name_manifest(pair).inspect_err(|error| log.halt_after_edit(error))?;
         changing.manifest = Some(manifest);
         if before != 0 {
             // PERSIST: no copy of the root names it any more.

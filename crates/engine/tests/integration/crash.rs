@@ -8,6 +8,8 @@ use hedgerow::{Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, S
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
 use hedgerow_sim::{FORMATS, Format, Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking};
 
+const TIER_BYTES: u64 = 16 << 20;
+
 fn taste() -> Taste {
     Taste {
         keys: 90,
@@ -34,19 +36,16 @@ fn sweep(
     images: usize,
     between: u64,
 ) -> SweepCounts {
-    let counts = sweep_of(&taste(), model, durability, count, images, between);
+    let counts = sweep_of(&taste(), setup_of(model, durability), count, images, between);
     assert!(counts.segments_freed > 0, "the scripts collected nothing");
     counts
 }
 
-fn sweep_of(
-    taste: &Taste,
-    model: CrashModel,
-    durability: Durability,
-    count: usize,
-    images: usize,
-    between: u64,
-) -> SweepCounts {
+fn setup_of(model: CrashModel, durability: Durability) -> Setup {
+    Setup { model, durability, tier_bytes: TIER_BYTES, ..Setup::default() }
+}
+
+fn sweep_of(taste: &Taste, setup: Setup, count: usize, images: usize, between: u64) -> SweepCounts {
     let first = std::env::var("HEDGEROW_SEED").map_or(1, |seed| seed.parse().unwrap());
     let scripts: Vec<(u64, Format, usize)> = match is_soaking() {
         true => (first..first + SOAK_SEEDS)
@@ -58,7 +57,7 @@ fn sweep_of(
     let (mut all, mut distinct) = (SweepCounts::default(), HashSet::new());
     for (seed, format, count) in scripts {
         let start = Instant::now();
-        let setup = Setup { model, durability, tier_bytes: 16 << 20, format, ..Setup::default() };
+        let setup = Setup { format, ..setup };
         let mut sweep = Sweep::run(seed, count, setup, taste).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
         if is_soaking() {
             sweep.keep_fingerprints();
@@ -66,14 +65,16 @@ fn sweep_of(
         sweep.crash_everywhere(images, between).unwrap_or_else(|d| panic!("{d}"));
         distinct.extend(sweep.fingerprints().iter().copied());
         println!(
-            "seed {seed}, {model:?}, {durability:?}, {format}: {:?} in {:.1?}",
+            "seed {seed}, {:?}, {:?}, {format}: {:?} in {:.1?}",
+            setup.model,
+            setup.durability,
             sweep.counts,
             start.elapsed()
         );
         if is_soaking() {
             println!("{} distinct images so far", distinct.len());
         }
-        assert!(sweep.counts.merged.chains > 0, "the script merged nothing");
+        assert!(setup.moving || sweep.counts.merged.chains > 0, "the script merged nothing");
         all += sweep.counts;
     }
     all
@@ -89,8 +90,8 @@ fn a_seed_repeats_its_images() {
         [(CrashModel::Pages, Durability::Immediate), (CrashModel::CacheLines, Durability::Process)]
     {
         let images = || {
-            let setup = Setup { model, durability, tier_bytes: 16 << 20, ..Setup::default() };
-            let mut sweep = Sweep::run(3, 300, setup, &taste()).unwrap_or_else(|d| panic!("{d}"));
+            let mut sweep =
+                Sweep::run(3, 300, setup_of(model, durability), &taste()).unwrap_or_else(|d| panic!("{d}"));
             sweep.keep_fingerprints();
             sweep.crash_everywhere(2, 100).unwrap_or_else(|d| panic!("{d}"));
             sweep.fingerprints().to_vec()
@@ -109,8 +110,25 @@ fn loaded_tables() {
     for (model, durability) in
         [(CrashModel::Pages, Durability::Process), (CrashModel::CacheLines, Durability::Immediate)]
     {
-        let counts = sweep_of(&taste, model, durability, 1_200, 3, 200);
+        let counts = sweep_of(&taste, setup_of(model, durability), 1_200, 3, 200);
         assert!(counts.loads > 2, "the scripts load little: {counts:?}");
+    }
+}
+
+/// Rows move to sorted tables with every collection, out of open segments with every other; some tables are loaded, too.
+#[test]
+fn rows_that_move() {
+    for (model, durability, loads, snapshots) in [
+        (CrashModel::Pages, Durability::Process, false, false),
+        (CrashModel::Pages, Durability::Immediate, true, true),
+        (CrashModel::CacheLines, Durability::Process, true, true),
+        (CrashModel::CacheLines, Durability::Immediate, false, false),
+    ] {
+        let taste =
+            Taste { loads, snapshots, keys: 400, value_bytes_max: 2_000, collect_one_in: 20, ..taste() };
+        let setup = Setup { moving: true, ..setup_of(model, durability) };
+        let counts = sweep_of(&taste, setup, 1_200, 3, 100);
+        assert!(counts.moved > 100, "the scripts move little: {counts:?}");
     }
 }
 
@@ -142,7 +160,7 @@ fn persistent_memory_durable_at_once() {
 #[test]
 fn merging_in_place_survives() {
     for durability in [Durability::Process, Durability::Immediate] {
-        let counts = sweep_of(&in_place(), CrashModel::CacheLines, durability, 1_500, 3, 15);
+        let counts = sweep_of(&in_place(), setup_of(CrashModel::CacheLines, durability), 1_500, 3, 15);
         assert!(counts.merged.in_place > 20, "only {} chains were merged in place", counts.merged.in_place);
     }
 }
@@ -157,7 +175,7 @@ fn must_be_noticed(model: CrashModel, durability: Durability, lie: Lie) {
 fn must_be_noticed_by(taste: &Taste, model: CrashModel, durability: Durability, lie: Lie) {
     // The newest version and the one before have their shares.
     let format = FORMATS[usize::from(model == CrashModel::Pages)];
-    let setup = Setup { model, durability, tier_bytes: 16 << 20, format, ..Setup::default() };
+    let setup = Setup { format, ..setup_of(model, durability) };
     for seed in 1..12 {
         let Ok(mut sweep) = Sweep::run_lying(seed, 1_200, setup, taste, Some(lie)) else { continue };
         if let Err(violation) = sweep.crash_everywhere(3, 40) {

@@ -84,6 +84,24 @@ fn a_store_with_loaded_tables_answers_like_its_model() {
     assert!(loads > 16, "only {loads} loads");
 }
 
+/// Rows move to sorted tables with every collection, and what is written meets what is there.
+#[test]
+fn a_store_whose_rows_move_answers_like_its_model() {
+    let mut moved = 0;
+    for seed in 0..rounds(48, 1_000) {
+        let taste = Taste {
+            keys: [24, 96, 400][(seed % 3) as usize],
+            value_bytes_max: [4_000, 400, 60_000][(seed / 3 % 3) as usize],
+            loads: seed.is_multiple_of(2),
+            fixed_updates: seed % 5 == 1,
+            ..Taste::default()
+        };
+        let setup = Setup { moving: true, ..setup_of(seed) };
+        moved += run(3_000_000 + seed, 3_000, setup, &taste).moved();
+    }
+    assert!(moved > 15_000, "only {moved} records moved");
+}
+
 /// Few keys and short runs: batches write one row several times over, expire it and make it anew, and the rows counted
 /// at the end of each run show what was left of it.
 #[test]
