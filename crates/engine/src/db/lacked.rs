@@ -74,13 +74,13 @@ pub(super) fn record_lack(lack: Lack) {
 }
 
 /// Has `look` look below the log by what is at hand, and by what was brought, where the calling thread reads nothing else: it fails with `NotInMemory` if something lacks
-/// that it wants of what it is given. `None` where the thread waits: if it may, or if the call has had as much brought as may be held for one.
+/// that it wants of what it is given. `None` where the thread waits: if it may, and what was brought does not answer; or if the call has had as much brought as may be held for one.
 pub(super) fn look_below<R>(
     store: u64,
     look: impl FnOnce(&mut BlockReads) -> Result<R>,
 ) -> Option<Result<R>> {
     if !reads_at_hand_only() {
-        return None;
+        return look_at_brought(store, look);
     }
     LACKED.with_borrow_mut(|lacked| {
         let known = match lacked.below.iter().position(|known| known.store == store) {
@@ -93,6 +93,21 @@ pub(super) fn look_below<R>(
         let looked = look(&mut known.reads);
         known.is_refused |= looked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotInMemory);
         Some(looked)
+    })
+}
+
+/// The same for a thread that waits, and for which something was brought before it began to: `None` if that is not enough.
+fn look_at_brought<R>(store: u64, look: impl FnOnce(&mut BlockReads) -> Result<R>) -> Option<Result<R>> {
+    LACKED.with_borrow_mut(|lacked| {
+        let known = lacked.below.iter_mut().find(|known| known.store == store && known.reads.is_holding())?;
+        let looked = look(&mut known.reads);
+        match looked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotInMemory) {
+            true => {
+                known.reads.want_nothing();
+                None
+            }
+            false => Some(looked),
+        }
     })
 }
 

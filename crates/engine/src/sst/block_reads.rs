@@ -106,6 +106,16 @@ impl BlockReads {
         !self.wanted.is_empty()
     }
 
+    /// Whether something was read that it holds.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Forgets what is wanted: somebody reads it by himself.
+    pub(crate) fn want_nothing(&mut self) {
+        self.wanted.clear();
+    }
+
     /// Whether it holds as much as it may: looks by it that lack something still would do so again.
     pub(crate) fn is_full(&self) -> bool {
         self.copies_at_once && self.held_bytes >= HELD_BYTES_MAX

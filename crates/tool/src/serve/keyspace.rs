@@ -397,6 +397,23 @@ impl Keyspace {
         }
     }
 
+    /// How many of these keys exist. What looks at them lack is wanted of all together, not of one after the other.
+    pub fn count_existing<'k>(&self, space: usize, keys: impl Iterator<Item = &'k [u8]>) -> Outcome<u64> {
+        match self {
+            Keyspace::Tiered(keyspace) => keyspace.count_existing(space, keys),
+            Keyspace::Pairs(keyspace) => keyspace.count_existing(space, keys),
+        }
+    }
+
+    /// Looks at keys that the command will need after it has changed something, while it can still be given again for what it lacks of them.
+    pub fn look_ahead<'k>(&self, space: usize, keys: impl Iterator<Item = &'k [u8]>) -> Outcome<()> {
+        match self {
+            Keyspace::Tiered(keyspace) => keyspace.count_existing(space, keys).map(drop),
+            // The command's attempt changes nothing before all of it was read.
+            Keyspace::Pairs(_) => Ok(()),
+        }
+    }
+
     /// Removes a key; says whether it existed.
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         match self {

@@ -8,7 +8,7 @@ use hedgerow_sim::eventually;
 use crate::client::{Client, Server, Store, TempDir, clock, on_every_store};
 
 /// The fields of INFO, or of some of its sections.
-fn info(client: &mut Client, sections: &str) -> HashMap<String, String> {
+pub(crate) fn info(client: &mut Client, sections: &str) -> HashMap<String, String> {
     let text = client.run(format!("INFO {sections}").trim());
     let lines = text.trim_matches('"').split("\\r\\n");
     lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.into(), value.into())).collect()

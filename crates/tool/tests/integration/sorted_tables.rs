@@ -3,7 +3,8 @@
 use hedgerow::{Compression, Db, Options, Row, Value};
 use hedgerow_device::{CapacityTier, CrashModel, CrashSim, FastTier};
 
-use crate::client::Server;
+use crate::client::{Client, Server};
+use crate::info::info;
 
 const KEYS: usize = 600;
 
@@ -119,6 +120,8 @@ fn commands_over_rows_below_answer_as_over_any_and_the_loop_waits_for_none() {
         format!("MGET{}", many("s", 400)),
         format!("EXISTS{}", many("user:", 400)),
         format!("EXISTS{}", many("h", 440)),
+        format!("DEL{}{}{}", many("s", 480), many("h", 480), many("user:", 480)),
+        format!("EXISTS{}{}{}", many("s", 470), many("h", 470), many("user:", 470)),
         "SCAN 0 COUNT 5".to_owned(),
         "KEYS user:5*".to_owned(),
         "KEYS *".to_owned(),
@@ -141,4 +144,42 @@ fn commands_over_rows_below_answer_as_over_any_and_the_loop_waits_for_none() {
     }
     let waiters = sim.file_waiters();
     assert!(waiters.contains("read"), "{waiters:?}");
+}
+
+/// Values of which no part of the cache of blocks takes one.
+const LARGE: usize = 6 << 20;
+
+fn number_in_info(client: &mut Client, name: &str) -> u64 {
+    info(client, "hedgerow")[name].parse().unwrap()
+}
+
+/// What is brought for a command is there for all of it, also after it has changed something; and for no command after it.
+#[test]
+fn what_is_brought_for_a_command_is_held_for_it_alone() {
+    let sim = CrashSim::new(CrashModel::Pages, 160 << 20);
+    let server = Server::start_over_tiers(&sim, &[]);
+    let mut client = server.client();
+    for n in 0..5 {
+        let value = text(n).repeat(LARGE / 480);
+        assert_eq!(client.run(&format!("SET large{n} {value}")), "OK");
+    }
+    server.stop();
+    lowered(&sim);
+    let sim = CrashSim::from_image(&sim.process_kill());
+    sim.files_at_hand(false);
+    let server = Server::start_over_tiers(&sim, &[]);
+    let mut client = server.client();
+    let mut fetches_of = |commands: &[&str]| {
+        let before = number_in_info(&mut client, "waits_for_rows");
+        let replies: Vec<String> = commands.iter().map(|command| client.run(command)).collect();
+        assert!(!sim.file_waiters().contains(""), "the loop waited for one of {commands:?}");
+        (replies, number_in_info(&mut client, "waits_for_rows") - before)
+    };
+    let replied = |replies: &[&str]| replies.iter().map(|reply| reply.to_string()).collect::<Vec<_>>();
+    let bytes = (text(0).repeat(LARGE / 480).len()).to_string();
+    assert_eq!(fetches_of(&["STRLEN large4"]), (replied(&[&bytes]), 1));
+    let copied = fetches_of(&["COPY large0 copy", "EXISTS large0"]);
+    assert_eq!(copied, (replied(&["1", "1"]), 2), "what was brought for the copy was kept");
+    assert_eq!(fetches_of(&["MGET large1 large2 large3"]).1, 1);
+    assert_eq!(fetches_of(&["DEL large1 large2 large3"]), (replied(&["3"]), 1));
 }

@@ -13,6 +13,10 @@ use crate::serve::server::Context;
 /// DEL key [key ...], UNLINK key [key ...]
 pub fn del(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
+    if args.len() > 2 {
+        // After the first key is gone the command can not be given again, and would have the loop wait for what it lacks of the others.
+        context.server.keyspace.look_ahead(db, args.from(1).iter())?;
+    }
     let mut removed = 0;
     for key in args.from(1).iter() {
         removed += i64::from(context.server.keyspace.delete(db, key)?);
@@ -24,11 +28,8 @@ pub fn del(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// EXISTS key [key ...], TOUCH key [key ...]
 pub fn exists(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let mut found = 0;
-    for key in args.from(1).iter() {
-        found += i64::from(context.server.keyspace.exists(db, key)?);
-    }
-    context.reply.integer(found);
+    let found = context.server.keyspace.count_existing(db, args.from(1).iter())?;
+    context.reply.integer(found as i64);
     Ok(())
 }
 

@@ -31,11 +31,16 @@ pub fn mget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     context.reply.array(args.len() - 1);
     // Counted at the end: a command that lacks something is given again.
     let (mut hits, mut misses) = (0, 0);
-    for key in args.from(1).iter() {
+    for (n, key) in args.from(1).iter().enumerate() {
         let reply = &mut context.reply;
         let found = match context.server.keyspace.string(db, key, |value, _| reply.bulk(value)) {
             Err(failure) if failure == Failure::WRONG_TYPE => None,
-            other => other?,
+            Err(failure) => {
+                // If it is that something lacks, what the others lack is brought with it.
+                context.server.keyspace.look_ahead(db, args.from(n + 2).iter()).ok();
+                return Err(failure);
+            }
+            Ok(found) => found,
         };
         *(if found.is_some() { &mut hits } else { &mut misses }) += 1;
         if found.is_none() {

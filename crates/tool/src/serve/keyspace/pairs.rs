@@ -273,6 +273,11 @@ impl PairKeyspace {
         Ok(self.kind(space, key)?.is_some())
     }
 
+    /// How many of these keys exist.
+    pub fn count_existing<'k>(&self, space: usize, mut keys: impl Iterator<Item = &'k [u8]>) -> Outcome<u64> {
+        keys.try_fold(0, |count, key| Ok(count + u64::from(self.exists(space, key)?)))
+    }
+
     /// Removes a key; says whether it existed.
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         let (table, row) = locate(space, key);

@@ -46,6 +46,18 @@ impl TieredKeyspace {
         Ok(self.kind(space, key)?.is_some())
     }
 
+    /// How many of these keys exist. All are looked at, whatever one lacks: so what any of them lacks is brought together.
+    pub fn count_existing<'k>(&self, space: usize, keys: impl Iterator<Item = &'k [u8]>) -> Outcome<u64> {
+        let mut counted = Ok(0);
+        for key in keys {
+            match self.exists(space, key) {
+                Ok(exists) => counted = counted.map(|count| count + u64::from(exists)),
+                Err(failure) => counted = counted.and(Err(failure)),
+            }
+        }
+        counted
+    }
+
     /// Removes a key; says whether it existed.
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         Ok(self.string_delete_key(space, key)? || self.hash_delete_key(space, key)?)

@@ -22,6 +22,8 @@ pub(super) struct Writer {
     wants: Option<Wants>,
     /// Reads do not wait for the disk.
     at_hand_only: bool,
+    /// What was brought for the command is held for its thread.
+    holds_brought: bool,
 }
 
 /// Writes that wait for the others of their batch.
@@ -45,7 +47,15 @@ enum PendingState {
 
 impl Writer {
     pub(super) fn new(db: Db) -> Writer {
-        Writer { db, staged: None, has_changed: false, is_last_try: false, wants: None, at_hand_only: false }
+        Writer {
+            db,
+            staged: None,
+            has_changed: false,
+            is_last_try: false,
+            wants: None,
+            at_hand_only: false,
+            holds_brought: false,
+        }
     }
 
     /// See [`TieredKeyspace::begin_command`](super::TieredKeyspace::begin_command).
@@ -57,7 +67,7 @@ impl Writer {
     ) -> Option<AtHandOnly> {
         (self.has_changed, self.wants) = (false, None);
         self.is_last_try = tries.idle_waits >= waiter::IDLE_ROUNDS_MAX;
-        self.at_hand_only = tries.fetches == 0 || goes_on_at_hand(tries, brought.take());
+        self.at_hand_only = tries.fetches == 0 || self.goes_on_at_hand(tries, brought.take());
         self.at_hand_only.then(|| self.db.at_hand_only())
     }
 
@@ -66,8 +76,29 @@ impl Writer {
     pub(super) fn end_command(&mut self) -> Option<Wants> {
         self.look_for_missing();
         self.at_hand_only = false;
+        if self.holds_brought {
+            self.let_go_of_brought();
+        }
         // What most commands want is nothing, which is not to be moved.
         if self.wants.is_none() { None } else { self.wants.take() }
+    }
+
+    /// Whether a command for which something was brought goes on without waiting for the disk; then that is there for it.
+    #[cold]
+    fn goes_on_at_hand(&mut self, tries: Tries, brought: Option<Missing>) -> bool {
+        let goes_on = tries.fetches < FETCHES_MAX;
+        if goes_on && let Some(brought) = brought {
+            brought.hold();
+            self.holds_brought = true;
+        }
+        goes_on
+    }
+
+    /// The command has ended that it was brought for. One that has changed something asks no more what it lacked, and what it had would stay for as long as only such commands come.
+    #[cold]
+    fn let_go_of_brought(&mut self) {
+        self.holds_brought = false;
+        drop(self.db.take_missing());
     }
 
     /// Whether the command has changed something.
@@ -262,16 +293,6 @@ impl Writer {
             }
         })
     }
-}
-
-/// Whether a command for which something was brought goes on without waiting for the disk; then that is there for it.
-#[cold]
-fn goes_on_at_hand(tries: Tries, brought: Option<Missing>) -> bool {
-    let goes_on = tries.fetches < FETCHES_MAX;
-    if goes_on && let Some(brought) = brought {
-        brought.hold();
-    }
-    goes_on
 }
 
 impl Staged {
