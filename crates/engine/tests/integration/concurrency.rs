@@ -8,7 +8,7 @@ use hedgerow::{
     Batch, CacheMode, Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type,
     Value, row,
 };
-use hedgerow_device::{FastTier, FastTierOptions, Random};
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random};
 use hedgerow_sim::{Call, Effect, History, eventually, rounds};
 
 fn db(durability: Durability, megabytes: u64) -> Db {
@@ -23,11 +23,41 @@ fn cached_db(megabytes: u64) -> Db {
     db_with(options, megabytes)
 }
 
+/// One whose rows move to sorted tables.
+fn moving_db(durability: Durability, megabytes: u64) -> Db {
+    let sim = CrashSim::new(CrashModel::Pages, 1 << 20);
+    sim.limit_log(0);
+    let tiers = (dram(megabytes), CapacityTier::simulated(&sim));
+    let options = small(Options { durability, moving: true, ..Options::default() });
+    Db::open_at(tiers, options, Clock::system()).unwrap()
+}
+
+/// Moves rows again and again, out of open segments with every other.
+fn keep_moving(db: &Db, stop: &AtomicBool) {
+    let mut sealing = false;
+    while !stop.load(Ordering::Relaxed) {
+        sealing = !sealing;
+        db.move_rows(sealing).unwrap();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// A row that is written all the time has older records in the log, and stays there.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(2));
+}
+
 pub(crate) fn db_with(options: Options, megabytes: u64) -> Db {
-    let options =
-        Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, delta_chain_max: 3, ..options };
+    Db::open_on(dram(megabytes), small(options)).unwrap()
+}
+
+fn small(options: Options) -> Options {
+    Options { segment_bytes: 1 << 20, index_bytes_max: 64 << 20, delta_chain_max: 3, ..options }
+}
+
+fn dram(megabytes: u64) -> FastTier {
     let tier = FastTierOptions { bytes_max: megabytes << 20, ..FastTierOptions::default() };
-    Db::open_on(FastTier::dram(&tier).unwrap(), options).unwrap()
+    FastTier::dram(&tier).unwrap()
 }
 
 /// Has the threads of a test stop when it is over, however that came.
@@ -162,20 +192,30 @@ pub(crate) fn key_of(key: u64) -> Vec<u8> {
     format!("register/{key:04}").into_bytes()
 }
 
-fn linearizable(db: &Db) {
+fn linearizable(db: &Db, moves: bool) {
     let table = registers(db);
     let (clock, mut calls) = (AtomicU64::new(0), 0);
     // In rounds on keys of their own, so that no search gets long.
     for round in 0..rounds(120, 2_400) {
         table.clear().unwrap();
         let mut history = History::default();
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = StopAtEnd(&stop);
+            if moves {
+                scope.spawn(|| keep_moving(db, &stop));
+            }
             let work = |thread: u64| {
                 let random = Random::from_seed(round * 100 + thread);
                 let stamp = thread << 32;
                 let mut recorder =
                     Recorder { table: &table, db, clock: &clock, random, history: Vec::new(), stamp };
-                (0..1_500).for_each(|_| recorder.one());
+                for call in 0..1_500 {
+                    recorder.one();
+                    if moves && call % 150 == 0 {
+                        pause();
+                    }
+                }
                 recorder.history
             };
             let threads: Vec<_> = (1..5).map(|thread| scope.spawn(move || work(thread))).collect();
@@ -192,20 +232,31 @@ fn linearizable(db: &Db) {
 
 #[test]
 fn calls_on_a_key_are_linearizable() {
-    linearizable(&db(Durability::Process, 24));
+    linearizable(&db(Durability::Process, 24), false);
 }
 
 #[test]
 fn calls_on_a_key_are_linearizable_when_durable_at_once() {
-    linearizable(&db(Durability::Immediate, 24));
+    linearizable(&db(Durability::Immediate, 24), false);
 }
 
 #[test]
 fn calls_on_a_key_are_linearizable_through_the_cache() {
     let db = cached_db(24);
-    linearizable(&db);
+    linearizable(&db, false);
     let metrics = db.metrics();
     assert!(metrics.cache_hits > 0 && metrics.cache_admissions > 0, "{metrics:?}");
+}
+
+/// Each key is in the log and in sorted tables by turns.
+#[test]
+fn calls_on_a_key_are_linearizable_while_rows_move() {
+    for durability in [Durability::Process, Durability::Immediate] {
+        let db = moving_db(durability, 24);
+        linearizable(&db, true);
+        let moved = db.metrics().records_moved;
+        assert!(moved > 1_000, "only {moved} records moved");
+    }
 }
 
 pub(crate) const ACCOUNTS: u64 = 200;
@@ -254,7 +305,18 @@ pub(crate) fn transfer(db: &Db, accounts: &Table, random: &mut Random) -> bool {
 
 #[test]
 fn snapshots_are_consistent_while_money_moves() {
-    let db = db(Durability::Process, 24);
+    snapshots_are_consistent(&db(Durability::Process, 24), false);
+}
+
+#[test]
+fn so_they_are_while_rows_move() {
+    let db = moving_db(Durability::Process, 24);
+    snapshots_are_consistent(&db, true);
+    let moved = db.metrics().records_moved;
+    assert!(moved > 1_000, "only {moved} records moved");
+}
+
+fn snapshots_are_consistent(db: &Db, moves: bool) {
     let schema = Schema::new().field("money", Type::U64).nullable("filler", Type::Bytes);
     let accounts = db.create_table("accounts", schema).unwrap();
     for n in 0..ACCOUNTS {
@@ -262,20 +324,30 @@ fn snapshots_are_consistent_while_money_moves() {
     }
     let (stop, transfers, scans) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        if moves {
+            scope.spawn(|| keep_moving(db, &stop));
+        }
         for thread in 0..3 {
-            let (db, accounts, stop, transfers) = (&db, &accounts, &stop, &transfers);
+            let (accounts, stop, transfers) = (&accounts, &stop, &transfers);
             scope.spawn(move || {
                 let mut random = Random::from_seed(thread);
                 while !stop.load(Ordering::Relaxed) {
-                    transfers.fetch_add(u64::from(transfer(db, accounts, &mut random)), Ordering::Relaxed);
+                    let before = transfers
+                        .fetch_add(u64::from(transfer(db, accounts, &mut random)), Ordering::Relaxed);
+                    if moves && before.is_multiple_of(64) {
+                        pause();
+                    }
                 }
             });
         }
         for thread in 0..2u64 {
-            let (db, accounts, stop, scans) = (&db, &accounts, &stop, &scans);
+            let (accounts, stop, scans) = (&accounts, &stop, &scans);
             scope.spawn(move || {
                 let mut reverse = thread == 0;
                 while !stop.load(Ordering::Relaxed) {
+                    if moves {
+                        pause();
+                    }
                     reverse = !reverse;
                     let snapshot = db.snapshot();
                     let scan = snapshot.scan(accounts);

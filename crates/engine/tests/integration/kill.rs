@@ -18,20 +18,34 @@ use hedgerow_sim::{FORMATS, Format, rounds};
 const DIRECTORY: &str = "HEDGEROW_KILL_DIRECTORY";
 /// Which of [`FORMATS`].
 const FORMAT: &str = "HEDGEROW_KILL_FORMAT";
+/// The keys of each thread; with more than [`KEYS`] rows move.
+const KEYS_OF_EACH: &str = "HEDGEROW_KILL_KEYS";
 const THREADS: u64 = 4;
 const KEYS: u64 = 50;
+/// Their rows come to more than the fast tier.
+const MANY_KEYS: u64 = 6_000;
 
-fn options(format: Format) -> Options {
-    format.with(Options {
-        fast_tier_bytes_max: 24 << 20,
-        durability: Durability::Process,
-        index_bytes_max: 64 << 20,
-        ..Options::default()
-    })
+/// What a writer works on.
+#[derive(Clone, Copy)]
+struct Work {
+    format: Format,
+    keys: u64,
 }
 
-fn open(directory: &Path, format: Format) -> (Db, Table, Table) {
-    let db = Db::open_with(directory, options(format)).unwrap();
+impl Work {
+    fn options(self) -> Options {
+        self.format.with(Options {
+            fast_tier_bytes_max: 24 << 20,
+            durability: Durability::Process,
+            index_bytes_max: 64 << 20,
+            moving: self.keys > KEYS,
+            ..Options::default()
+        })
+    }
+}
+
+fn open(directory: &Path, work: Work) -> (Db, Table, Table) {
+    let db = Db::open_with(directory, work.options()).unwrap();
     let schema = Schema::new().field("round", Type::U64).field("half", Type::U64).field("text", Type::Bytes);
     let rows = db.create_table("rows", schema).unwrap();
     let twins = db.create_table("twins", Schema::new().field("round", Type::U64)).unwrap();
@@ -47,12 +61,12 @@ fn key(thread: u64, key: u64) -> Vec<u8> {
 fn writer() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let format: usize = std::env::var(FORMAT).unwrap().parse().unwrap();
-    let format = FORMATS[format];
-    let (db, rows, twins) = open(Path::new(&directory), format);
+    let work = Work { format: FORMATS[format], keys: std::env::var(KEYS_OF_EACH).unwrap().parse().unwrap() };
+    let (db, rows, twins) = open(Path::new(&directory), work);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, rows, twins) = (&db, &rows, &twins);
-            scope.spawn(move || write_for_ever(db, rows, twins, thread));
+            scope.spawn(move || write_for_ever(db, rows, twins, (thread, work.keys)));
         }
     });
 }
@@ -61,10 +75,10 @@ fn round_of(rows: &Table, key: &[u8]) -> u64 {
     rows.get(key).unwrap().map_or(0, |row| row.get("round").unwrap().as_u64().unwrap())
 }
 
-fn write_for_ever(db: &Db, rows: &Table, twins: &Table, thread: u64) {
+fn write_for_ever(db: &Db, rows: &Table, twins: &Table, (thread, keys): (u64, u64)) {
     let mut random = Random::from_entropy();
     loop {
-        let n = random.below(KEYS);
+        let n = random.below(keys);
         let key = key(thread, n);
         let round = round_of(rows, &key).max(round_of(twins, &key)) + 1;
         let text = vec![round as u8; random.below(3_000) as usize];
@@ -103,11 +117,12 @@ fn write_for_ever(db: &Db, rows: &Table, twins: &Table, thread: u64) {
 type Acknowledged = BTreeMap<(u64, u64), (char, u64)>;
 
 /// Runs the writer for `life` and kills it. Returns how many writes it acknowledged.
-fn run_and_kill(directory: &Path, format: Format, life: Duration, acknowledged: &mut Acknowledged) -> u64 {
+fn run_and_kill(directory: &Path, work: Work, life: Duration, acknowledged: &mut Acknowledged) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--nocapture"])
         .env(DIRECTORY, directory)
-        .env(FORMAT, FORMATS.iter().position(|other| *other == format).unwrap().to_string())
+        .env(FORMAT, FORMATS.iter().position(|other| *other == work.format).unwrap().to_string())
+        .env(KEYS_OF_EACH, work.keys.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -139,8 +154,8 @@ fn run_and_kill(directory: &Path, format: Format, life: Duration, acknowledged: 
 
 /// Everything acknowledged is there, or something the same thread wrote after it and was killed before it could say so: one write for
 /// each of the `lives` of the writer since the last look. What is found counts as acknowledged from then on.
-fn verify(directory: &Path, format: Format, acknowledged: &mut Acknowledged, lives: u64) {
-    let (db, rows, twins) = open(directory, format);
+fn verify(directory: &Path, work: Work, acknowledged: &mut Acknowledged, lives: u64) {
+    let (db, rows, twins) = open(directory, work);
     for (&(thread, n), (what, round)) in acknowledged.iter_mut() {
         let (written, seen) = (*what, *round);
         let key = key(thread, n);
@@ -185,30 +200,41 @@ fn verify(directory: &Path, format: Format, acknowledged: &mut Acknowledged, liv
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     for format in FORMATS {
-        kill_again_and_again(format, rounds(8, 50));
+        kill_again_and_again(Work { format, keys: KEYS }, rounds(8, 50));
     }
 }
 
-fn kill_again_and_again(format: Format, kills: u64) {
-    let directory = temporary("kill");
+/// Killed while rows move, and with most of them in sorted tables.
+#[test]
+fn nothing_that_moved_is_lost_by_kill_9() {
+    for format in [FORMATS[0], FORMATS[2]] {
+        kill_again_and_again(Work { format, keys: MANY_KEYS }, rounds(10, 80));
+    }
+}
+
+fn kill_again_and_again(work: Work, kills: u64) {
+    let directory = temporary(&format!("kill-{}", work.keys));
     let mut acknowledged = Acknowledged::new();
     let (mut random, mut total, mut killed_in_a_row, mut lives) = (Random::from_seed(9), 0, 0, 0);
     for kill in 0..kills {
-        let life = Duration::from_millis(40 + random.below(300));
-        total += run_and_kill(&directory, format, life, &mut acknowledged);
+        let life = Duration::from_millis(40 + random.below(300) * work.keys.min(4 * KEYS) / KEYS);
+        total += run_and_kill(&directory, work, life, &mut acknowledged);
         lives += 1;
         // Every third kill is followed by another without an opening in order between them.
         if kill % 3 == 2 {
             killed_in_a_row += 1;
             continue;
         }
-        verify(&directory, format, &mut acknowledged, std::mem::take(&mut lives));
+        verify(&directory, work, &mut acknowledged, std::mem::take(&mut lives));
     }
-    verify(&directory, format, &mut acknowledged, lives);
+    verify(&directory, work, &mut acknowledged, lives);
     println!(
-        "{format}: {kills} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost"
+        "{}, {} keys: {kills} kills ({killed_in_a_row} of them twice in a row), {total} writes acknowledged, none lost",
+        work.format, work.keys
     );
     assert!(total > kills * 20, "the writers hardly wrote: {total}");
+    let sorted_tables = std::fs::read_dir(directory.join("capacity")).map_or(0, Iterator::count);
+    assert_eq!(sorted_tables > 3, work.keys > KEYS, "{sorted_tables} files of sorted tables");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

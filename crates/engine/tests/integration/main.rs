@@ -20,6 +20,7 @@ mod limit;
 mod long_rows;
 mod missing;
 mod model;
+mod moving;
 mod pairs;
 mod reclaim;
 mod reopen;

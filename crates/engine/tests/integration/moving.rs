@@ -1,0 +1,288 @@
+//! Stores of more rows than their fast tier holds, with the threads that a store has: nobody is refused anything, nothing is lost, in each durability mode and on each medium.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hedgerow::{Db, Durability, Options, Schema, Table, Type, row};
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
+use hedgerow_sim::Scratch;
+
+use crate::concurrency::StopAtEnd;
+
+const FAST_BYTES: u64 = 16 << 20;
+const WRITERS: u64 = 2;
+/// Rows of each writer: all together come to three times the fast tier.
+const ROWS: u64 = 24_000;
+const MODES: [Durability; 3] =
+    [Durability::Immediate, Durability::Interval(Duration::from_millis(20)), Durability::Process];
+
+fn options(durability: Durability) -> Options {
+    Options {
+        durability,
+        fast_tier_bytes_max: FAST_BYTES,
+        segment_bytes: 256 << 10,
+        index_bytes_max: 64 << 20,
+        cache_bytes: 1 << 20,
+        moving: true,
+        ..Options::default()
+    }
+}
+
+/// What a store of this test is on.
+enum Medium {
+    Files(Scratch),
+    Simulated(CrashSim),
+}
+
+impl Medium {
+    fn open(&self, durability: Durability) -> Db {
+        match self {
+            Medium::Files(scratch) => Db::open_with(scratch.path(), options(durability)).unwrap(),
+            Medium::Simulated(sim) => {
+                let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+                Db::open_at(tiers, options(durability), Clock::system()).unwrap()
+            }
+        }
+    }
+
+    fn simulated(model: CrashModel) -> Medium {
+        let sim = CrashSim::new(model, FAST_BYTES);
+        sim.limit_log(1 << 20);
+        Medium::Simulated(sim)
+    }
+
+    /// As it is when the process is killed.
+    fn killed(self) -> Medium {
+        match self {
+            Medium::Files(scratch) => Medium::Files(scratch),
+            Medium::Simulated(sim) => {
+                let left = CrashSim::from_image(&sim.process_kill());
+                left.limit_log(1 << 20);
+                Medium::Simulated(left)
+            }
+        }
+    }
+}
+
+fn key_of(writer: u64, row: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&row.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    key[8..].copy_from_slice(&(row * WRITERS + writer).to_be_bytes());
+    key
+}
+
+/// One writer's rows: what each has, if it is there.
+struct Writer {
+    number: u64,
+    random: Random,
+    rows: Vec<Option<(i64, usize)>>,
+    longest: Duration,
+}
+
+impl Writer {
+    fn text(n: i64, bytes: usize) -> Vec<u8> {
+        vec![n as u8; bytes]
+    }
+
+    fn write(&mut self, table: &Table, row: u64) {
+        let (key, n) = (key_of(self.number, row), self.random.below(1 << 40) as i64);
+        let known = &mut self.rows[row as usize];
+        let began = Instant::now();
+        match (self.random.below(16), *known) {
+            (0, _) => {
+                assert_eq!(table.delete(&key).unwrap(), known.is_some(), "row {row}");
+                *known = None;
+            }
+            (1 | 2, Some((_, bytes))) => {
+                // The text shows the number of the write that made the row.
+                table.update(&key, &row! { n: n }).unwrap();
+                *known = Some((n, bytes));
+            }
+            (3, Some((before, bytes))) => {
+                assert_eq!(table.increment(&key, "n", 3).unwrap(), before + 3, "row {row}");
+                *known = Some((before + 3, bytes));
+            }
+            (4..7, _) => self.look(table, row),
+            _ => {
+                let bytes = 600 + self.random.below(800) as usize;
+                table.put(&key, &row! { n: n, text: &Writer::text(row as i64, bytes)[..] }).unwrap();
+                self.rows[row as usize] = Some((n, bytes));
+            }
+        }
+        self.longest = self.longest.max(began.elapsed());
+    }
+
+    fn look(&self, table: &Table, row: u64) {
+        let found = table.get(&key_of(self.number, row)).unwrap();
+        let found = found.map(|found| {
+            let text = found.get_as::<&[u8]>("text").unwrap();
+            assert!(text.iter().all(|byte| *byte == row as u8), "row {row} has the text of another");
+            (found.get_as::<i64>("n").unwrap(), text.len())
+        });
+        assert_eq!(found, self.rows[row as usize], "row {row} of writer {}", self.number);
+    }
+
+    fn run(&mut self, table: &Table) {
+        for row in 0..ROWS {
+            self.write(table, row);
+            let again = self.random.below(row + 1);
+            self.write(table, again);
+        }
+    }
+}
+
+/// Scans, and looks through snapshots, while others write: in order, and the same twice.
+fn keep_looking(db: &Db, table: &Table, stop: &AtomicBool) -> u64 {
+    let mut looks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let keys = |scan: hedgerow::Scan| -> Vec<Vec<u8>> {
+            scan.limit(2_000).map(|row| row.unwrap().key().to_vec()).collect()
+        };
+        assert!(keys(table.scan()).is_sorted_by(|one, next| one < next));
+        let snapshot = db.snapshot();
+        let once = keys(snapshot.scan(table));
+        assert_eq!(once, keys(snapshot.scan(table)));
+        assert!(keys(snapshot.scan(table).reverse()).is_sorted_by(|one, next| one > next));
+        drop(snapshot);
+        looks += 1;
+        // What is written while there is a snapshot does not move.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    looks
+}
+
+fn count(scan: hedgerow::Scan) -> usize {
+    scan.collect::<hedgerow::Result<Vec<_>>>().unwrap().len()
+}
+
+fn check(db: &Db, writers: &[Writer]) {
+    let table = db.table("t").unwrap();
+    for writer in writers {
+        (0..ROWS).for_each(|row| writer.look(&table, row));
+    }
+    let there = writers.iter().flat_map(|writer| &writer.rows).flatten().count();
+    assert_eq!([count(table.scan()), count(table.scan().reverse())], [there; 2]);
+}
+
+fn more_than_the_fast_tier_holds(medium: Medium, durability: Durability) {
+    let db = medium.open(durability);
+    let schema = Schema::new().field("n", Type::I64).nullable("text", Type::Bytes);
+    let table = db.create_table("t", schema).unwrap();
+    let mut writers: Vec<Writer> = (0..WRITERS)
+        .map(|number| Writer {
+            number,
+            random: Random::from_seed(number),
+            rows: vec![None; ROWS as usize],
+            longest: Duration::ZERO,
+        })
+        .collect();
+    let (stop, began) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        let (db, table, stop) = (&db, &table, &stop);
+        scope.spawn(move || keep_looking(db, table, stop));
+        let _stop = StopAtEnd(stop);
+        let running: Vec<_> =
+            writers.iter_mut().map(|writer| scope.spawn(move || writer.run(table))).collect();
+        running.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    let longest = writers.iter().map(|writer| writer.longest).max();
+    println!("{durability:?}: {:.1?}, longest call {longest:.1?}, {:?}", began.elapsed(), db.metrics());
+    assert!(db.metrics().records_moved > ROWS, "rows move");
+    check(&db, &writers);
+    drop(table);
+    db.close().unwrap();
+    let db = medium.open(durability);
+    check(&db, &writers);
+    // Written again, with most of it below, and then killed.
+    let table = db.table("t").unwrap();
+    for writer in &mut writers {
+        (0..2_000).for_each(|_| {
+            let row = writer.random.below(ROWS);
+            writer.write(&table, row);
+        });
+    }
+    drop(table);
+    match &medium {
+        Medium::Simulated(_) => {
+            let killed = medium.killed();
+            drop(db);
+            check(&killed.open(durability), &writers);
+        }
+        Medium::Files(_) => drop(db),
+    }
+}
+
+#[test]
+fn more_rows_than_the_fast_tier_holds_on_files() {
+    for durability in [MODES[1], MODES[2]] {
+        more_than_the_fast_tier_holds(Medium::Files(Scratch::made("moving")), durability);
+    }
+}
+
+#[test]
+fn more_rows_than_the_fast_tier_holds_in_a_page_cache() {
+    for durability in MODES {
+        more_than_the_fast_tier_holds(Medium::simulated(CrashModel::Pages), durability);
+    }
+}
+
+#[test]
+fn more_rows_than_the_fast_tier_holds_on_persistent_memory() {
+    for durability in MODES {
+        more_than_the_fast_tier_holds(Medium::simulated(CrashModel::CacheLines), durability);
+    }
+}
+
+fn put(db: &Db, table: &Table, row: u64) -> hedgerow::Result<()> {
+    let text = [row as u8; 1_000];
+    let put = || table.put(&key_of(0, row), &row! { n: row as i64, text: &text });
+    // A store without threads of its own makes room when it is told to.
+    put().or_else(|_| {
+        db.collect()?;
+        put()
+    })
+}
+
+/// Fills a table until it is refused a row; how many it took, and why it took no more.
+fn fill(db: &Db, table: &Table) -> (u64, hedgerow::Error) {
+    let refused = (0..1 << 20).find_map(|row| Some((row, put(db, table, row).err()?)));
+    refused.expect("it takes any number of rows")
+}
+
+fn has_all(table: &Table, rows: u64) {
+    for row in 0..rows {
+        let found = table.get(&key_of(0, row)).unwrap().map(|found| found.get_as::<i64>("n").unwrap());
+        assert_eq!(found, Some(row as i64), "row {row}");
+    }
+    assert_eq!(count(table.scan()) as u64, rows);
+}
+
+#[test]
+fn both_tiers_full_is_said_and_what_becomes_room_is_used() {
+    for background in [true, false] {
+        let scratch = Scratch::made("both-full");
+        let open = |capacity_bytes_max| {
+            let options = Options { capacity_bytes_max, background, ..options(Durability::Process) };
+            Db::open_with(scratch.path(), options).unwrap()
+        };
+        let db = open(12 << 20);
+        let schema = Schema::new().field("n", Type::I64).nullable("text", Type::Bytes);
+        let table = db.create_table("t", schema).unwrap();
+        let (rows, full) = fill(&db, &table);
+        assert_eq!(full.kind(), hedgerow::ErrorKind::Full, "{full}");
+        assert!(full.message().contains("capacity"), "{full}");
+        assert!(rows > 12_000, "background: {background}: only {rows} rows: {full}");
+        has_all(&table, rows);
+        // Deletes find room, always.
+        let rows = rows - 1;
+        assert!(table.delete(&key_of(0, rows)).unwrap());
+        drop(table);
+        db.close().unwrap();
+        let db = open(u64::MAX);
+        let table = db.table("t").unwrap();
+        for row in rows..rows + 20_000 {
+            put(&db, &table, row).unwrap();
+        }
+        has_all(&table, rows + 20_000);
+    }
+}
