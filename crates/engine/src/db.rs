@@ -78,7 +78,7 @@ use engine::Engine;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
 pub use load::Loader;
-pub use metrics::Metrics;
+pub use metrics::{FailedMove, Metrics, SortedTablesMetrics};
 pub use read::RowRef;
 pub use scan::Scan;
 pub use shared_table::expiring::Expiring;
@@ -93,7 +93,7 @@ use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 /// The file of the fast tier in a store's directory.
 pub const FAST_TIER_FILE: &str = "fast";
 /// The directory of sorted tables in it, if no other is given.
-const CAPACITY_DIRECTORY: &str = "capacity";
+pub const CAPACITY_DIRECTORY: &str = "capacity";
 
 /// With the directory of sorted tables of a store in the directory `path`, if no other is given.
 fn with_capacity(path: &Path, options: Options) -> Options {

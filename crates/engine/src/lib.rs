@@ -91,13 +91,14 @@ mod size_class;
 mod space;
 mod sst;
 mod store;
+mod stripes;
 mod sync;
 mod tier;
 
 pub use db::repair::{RepairEvent, RepairReport, repair};
 pub use db::{
-    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, Loader, Metrics, Missing, ReadGuard, RowHandle, RowRef,
-    Scan, Snapshot, Table, TableChanges, Tiers,
+    AtHandOnly, Batch, CAPACITY_DIRECTORY, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics,
+    Missing, ReadGuard, RowHandle, RowRef, Scan, Snapshot, SortedTablesMetrics, Table, TableChanges, Tiers,
 };
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;

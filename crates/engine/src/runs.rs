@@ -21,7 +21,7 @@ use crate::Result;
 use crate::log::check_waits_alone;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
-use crate::sst::{BlockReads, FoundRecord, Sst, SstKey, SstLook, SstTable};
+use crate::sst::{BlockReads, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
@@ -105,6 +105,10 @@ struct OpenFiles {
     files: Box<[Sst]>,
     /// What all of them have of each table, by rising number of the table.
     tables: Box<[OpenTable]>,
+    /// What all of them have together.
+    counts: SstCounts,
+    /// What they take as long as they are open: filters, bounds.
+    memory_bytes: u64,
 }
 
 /// What all files have of a table.
@@ -135,7 +139,12 @@ impl OpenFiles {
                 tables.entry(table).and_modify(|table| table.key_bytes_max += longest);
             }
         }
-        OpenFiles { files, tables: tables.into_values().collect() }
+        let (mut counts, mut memory_bytes) = (SstCounts::default(), 0);
+        for sst in &files {
+            counts.add(sst.counts());
+            memory_bytes += sst.memory_bytes() as u64;
+        }
+        OpenFiles { files, tables: tables.into_values().collect(), counts, memory_bytes }
     }
 
     fn table(&self, table: u32) -> Option<&OpenTable> {
@@ -193,6 +202,16 @@ impl OpenRuns {
     /// The files, each once, by rising number.
     pub(crate) fn files(&self) -> &[Sst] {
         &self.files.files
+    }
+
+    /// What the files have together.
+    pub(crate) fn counts(&self) -> SstCounts {
+        self.files.counts
+    }
+
+    /// What they take in memory as long as they are open, besides blocks in the cache.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.files.memory_bytes
     }
 
     /// The file of this number, if it counts.

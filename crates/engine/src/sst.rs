@@ -7,7 +7,7 @@
 //! * `sst/filter.rs`: the split-block Bloom filter.
 //! * `sst/writer.rs`: a file from records in key order.
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
-//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked.
+//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/look_counts.rs`: what looks cost.
 
 pub use crate::options::Compression;
 pub use block::BlockCache;
@@ -16,6 +16,7 @@ pub use block_reads::{BlockReads, SstLook, WalkBlocks};
 pub use cursor::SstCursor;
 pub(crate) use format::store_in_header;
 pub use format::{SstCounts, SstId, SstTable, composite_key};
+pub(crate) use look_counts::LookCounts;
 pub use reader::{FoundRecord, Sst, SstKey};
 pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 
@@ -24,6 +25,7 @@ mod block_reads;
 mod cursor;
 mod filter;
 mod format;
+mod look_counts;
 mod reader;
 mod writer;
 

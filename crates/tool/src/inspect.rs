@@ -3,14 +3,18 @@
 //! Owns the words and columns on the screen. Promises to print what it could read before it reports what it could not.
 //! Must not know bytes: `hedgerow::inspect` reads them.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use hedgerow::inspect::{RecordInfo, ShutdownState, View};
+use hedgerow::inspect::{RecordInfo, ShutdownState, SortedTableInfo, SortedTablePart, View};
 use hedgerow::{ErrorKind, RowRef, Value};
 
 use crate::capacity::CapacityArgs;
+
+/// Of longer keys the beginning is shown, where they are no more than a bound.
+const KEY_SHOWN_BYTES: usize = 40;
 
 /// Arguments of `hedgerow inspect`.
 #[derive(Debug, clap::Args)]
@@ -193,6 +197,7 @@ fn root(view: &View) -> String {
 /// The sorted tables; nothing of a store that has none.
 fn runs(view: &View) -> hedgerow::Result<String> {
     let (runs, mut text) = (view.runs()?, String::new());
+    let names: HashMap<u32, String> = view.tables().into_iter().map(|table| (table.id, table.name)).collect();
     if runs.manifest != 0 {
         let _ = writeln!(
             text,
@@ -201,10 +206,9 @@ fn runs(view: &View) -> hedgerow::Result<String> {
             runs.manifest,
             runs.watermark
         );
-        text.push_str("  run file              bytes      rows   deltas tombstones tables\n");
+        text.push_str("  run file              bytes      rows   deltas tombstones keys\n");
     }
     for range in &runs.ranges {
-        let tables: Vec<String> = range.tables.iter().map(u32::to_string).collect();
         let _ = writeln!(
             text,
             "  {:>3} {:<14} {:>8} {:>9} {:>8} {:>10} {}",
@@ -214,13 +218,41 @@ fn runs(view: &View) -> hedgerow::Result<String> {
             range.rows,
             range.deltas,
             range.tombstones,
-            tables.join(",")
+            keys_text(range)
         );
+        for part in &range.tables {
+            let name = names.get(&part.table).map_or("(dropped)", String::as_str);
+            let SortedTablePart { rows, deltas, tombstones, record_bytes, .. } = *part;
+            let _ = writeln!(
+                text,
+                "      {:<14} {:>8} {rows:>9} {deltas:>8} {tombstones:>10}",
+                name,
+                bytes(record_bytes)
+            );
+        }
     }
     runs.left_over.iter().for_each(|name| {
         let _ = writeln!(text, "  {name}: nothing names it");
     });
     Ok(text)
+}
+
+/// The keys of a part of a sorted table, each behind its table's id.
+fn keys_text(range: &SortedTableInfo) -> String {
+    let shown = |composite: &[u8]| match composite.split_first_chunk() {
+        Some((id, key)) => format!("{}/{}", u32::from_be_bytes(*id), shortened(key)),
+        None => String::new(),
+    };
+    let [least, greatest] = range.keys.each_ref().map(|key| shown(key));
+    format!("{least} to {greatest}")
+}
+
+/// The beginning of a key.
+fn shortened(key: &[u8]) -> String {
+    match key.get(..KEY_SHOWN_BYTES) {
+        Some(start) if key.len() > KEY_SHOWN_BYTES => format!("{}...", start.escape_ascii()),
+        _ => key.escape_ascii().to_string(),
+    }
 }
 
 fn tables(view: &View, known: bool) -> String {
@@ -265,8 +297,7 @@ fn segments(view: &View, known: bool) -> String {
 
 fn log(place: &StorePlace<'_>, segment: u32, limit: usize, out: &mut impl Write) -> Result<(), String> {
     let view = open(place)?;
-    let names: std::collections::HashMap<u32, String> =
-        view.tables().into_iter().map(|table| (table.id, table.name)).collect();
+    let names: HashMap<u32, String> = view.tables().into_iter().map(|table| (table.id, table.name)).collect();
     print(out, "        byte    bytes   sequence kind      table            key\n")?;
     let (mut left, mut failed) = (limit, Ok(()));
     let walked = view.records(segment, |record| {

@@ -6,7 +6,7 @@
 //! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,14 @@ fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| format!("'{text}' is no number of bytes, such as 512mb"))
 }
 
+/// What [`compression`] reads.
+fn compression_text(compression: Compression) -> &'static str {
+    match compression {
+        Compression::None => "none",
+        Compression::Lz4 => "lz4",
+    }
+}
+
 fn compression(text: &str) -> Result<Compression, String> {
     match text {
         "lz4" => Ok(Compression::Lz4),
@@ -236,6 +244,11 @@ pub fn prepare_with(
         StoreUrl::Tiered(_, dir) => dir.display().to_string(),
         other => other.to_string(),
     };
+    let capacity = match args.capacity.directory() {
+        Some(directory) => directory.to_path_buf(),
+        None => Path::new(&dir).join(hedgerow::CAPACITY_DIRECTORY),
+    };
+    let capacity = capacity.display().to_string();
     let clock = Clock::cached(clock);
     let db = open(options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),
@@ -249,6 +262,9 @@ pub fn prepare_with(
         read_only: args.read_only,
         dir,
         fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
+        capacity,
+        capacity_bytes_max: args.capacity_bytes_max.unwrap_or(0),
+        compression: compression_text(args.compression),
         backup_dir: args.backup_dir.clone(),
         ..settings(args, &sockets)
     };

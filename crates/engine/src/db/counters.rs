@@ -1,9 +1,6 @@
-//! Counting without meeting: each thread counts in its own stripe.
+//! What a store counts, per operation.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_number;
-
-const STRIPES: usize = if cfg!(shuttle) { 4 } else { 64 };
+use crate::stripes::Stripes;
 
 /// What is counted per operation.
 #[derive(Debug, Clone, Copy)]
@@ -20,31 +17,17 @@ pub(crate) enum Count {
 
 const COUNTS: usize = 8;
 
-/// The counters of a store. A stripe belongs to one thread, unless there are more than 64: then a few counts are lost.
-#[derive(Debug)]
-pub(crate) struct Counters {
-    stripes: Box<[CounterStripe]>,
-}
-
+/// The counters of a store.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct CounterStripe([AtomicU64; COUNTS]);
-
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters { stripes: (0..STRIPES).map(|_| CounterStripe::default()).collect() }
-    }
-}
+pub(crate) struct Counters(Stripes<COUNTS>);
 
 impl Counters {
     #[inline]
     pub(crate) fn add(&self, what: Count) {
-        let mine = thread_number!();
-        let counter = &self.stripes[mine % STRIPES].0[what as usize];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.0.add(what as usize);
     }
 
     pub(crate) fn sum(&self, what: Count) -> u64 {
-        self.stripes.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
+        self.0.sum(what as usize)
     }
 }

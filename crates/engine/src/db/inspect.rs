@@ -47,6 +47,7 @@ use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
 use crate::manifest::root::spoiled_copy;
+use crate::sst::{SstCounts, SstTable};
 use crate::{Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.
@@ -167,10 +168,33 @@ pub struct SortedTableInfo {
     pub deltas: u64,
     /// Deleted keys in it.
     pub tombstones: u64,
-    /// The ids of the tables that have something in it.
-    pub tables: Vec<u32>,
+    /// What the file has of each table, by rising id.
+    pub tables: Vec<SortedTablePart>,
     /// The least and the greatest key that count, each behind its table's id (big-endian).
     pub keys: [Vec<u8>; 2],
+}
+
+/// What a sorted table has of one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SortedTablePart {
+    /// The table's id.
+    pub table: u32,
+    /// Whole rows.
+    pub rows: u64,
+    /// Deltas, whose rows are older.
+    pub deltas: u64,
+    /// Deleted keys.
+    pub tombstones: u64,
+    /// Bytes of all these before they were compressed.
+    pub record_bytes: u64,
+}
+
+impl SortedTablePart {
+    fn of(known: &SstTable) -> SortedTablePart {
+        let SstCounts { rows, deltas, tombstones, bytes } = known.counts;
+        SortedTablePart { table: known.table, rows, deltas, tombstones, record_bytes: bytes }
+    }
 }
 
 /// One record of the log.
@@ -377,7 +401,7 @@ impl View {
                     rows: counts.rows,
                     deltas: counts.deltas,
                     tombstones: counts.tombstones,
-                    tables: range.sst.tables().iter().map(|known| known.table).collect(),
+                    tables: range.sst.tables().iter().map(SortedTablePart::of).collect(),
                     keys: range.keys.each_ref().map(|key| key.to_vec()),
                 });
             }

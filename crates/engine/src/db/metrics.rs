@@ -5,6 +5,10 @@ use hedgerow_device::SyncFailure;
 use super::counters::Count;
 use super::engine::Engine;
 
+mod sorted_tables;
+
+pub use sorted_tables::{FailedMove, SortedTablesMetrics};
+
 use crate::sync::atomic::Ordering;
 
 /// Counters and gauges of a store at one moment. Counters start at zero when the store is opened.
@@ -57,6 +61,14 @@ pub struct Metrics {
     pub records_moved: u64,
     /// Bytes that they took in the log.
     pub bytes_moved: u64,
+    /// What there is below the log, what looks into it cost, and how rows come there.
+    pub sorted_tables: SortedTablesMetrics,
+    /// What writing 1 KiB takes of the time of all writers together, in ns, while they are held to the rate at which room is made; 0 while they are not.
+    pub write_throttle_ns_per_kib: u64,
+    /// How long writers have slept for that, all together, in ns.
+    pub write_throttle_ns: u64,
+    /// How long ago the oldest snapshot was taken that is still there, in ms: what it may need stays in the fast tier, and what was written since does not move.
+    pub oldest_snapshot_age_ms: Option<u64>,
     /// Delta chains merged into rows in the background: those that reads met, and those that a write filled.
     pub chains_merged: u64,
     /// Those of them that were merged into their row in place (FOCUS section V-B).
@@ -97,6 +109,9 @@ impl Engine {
         let (segments_collected, bytes_collected) = self.gc.totals();
         let (records_moved, bytes_moved) = self.gc.moved();
         let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
+        let (write_throttle_ns_per_kib, write_throttle_ns) = self.gc.throttle.paid();
+        let bytes_to_move = if self.options.moving { self.missing_landing() } else { 0 };
+        let oldest_snapshot = self.snapshots.oldest_since_ms();
         let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
@@ -122,6 +137,15 @@ impl Engine {
             bytes_collected,
             records_moved,
             bytes_moved,
+            sorted_tables: SortedTablesMetrics::of(
+                &self.runs,
+                &self.gc,
+                (self.clock.monotonic_ns(), bytes_to_move),
+            ),
+            write_throttle_ns_per_kib,
+            write_throttle_ns,
+            oldest_snapshot_age_ms: oldest_snapshot
+                .map(|since_ms| self.clock.now_ms().saturating_sub(since_ms)),
             chains_merged,
             chains_merged_in_place,
             rows_reordered: self.reorder_queue.rows(),

@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.
-    pub(super) fn missing_landing(&self) -> u64 {
+    pub(crate) fn missing_landing(&self) -> u64 {
         let queued = self.gc.moved_from.lock().len() as u32;
         let there = self.room().available.saturating_add(queued);
         u64::from(self.landing_extents().saturating_sub(there)) * self.log.extent_bytes()

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use hedgerow_device::CapacityTier;
 
 use super::{OpenRun, OpenRuns};
@@ -127,6 +127,8 @@ pub(crate) struct Runs {
     changing: Mutex<Changing>,
     /// Of all files with a name.
     bytes: AtomicU64,
+    /// That of the files, once they are opened.
+    cache: ArcSwapOption<BlockCache>,
 }
 
 /// Opening.
@@ -175,6 +177,7 @@ impl Runs {
         let opened = files.open_all(&version)?;
         let bytes: Result<Vec<u64>> = opened.files().iter().map(Sst::file_bytes).collect();
         (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
+        let cache = ArcSwapOption::from_pointee(files.cache.clone());
         changing.files = Some(files);
         Ok(Runs {
             current: ArcSwap::from_pointee(opened),
@@ -182,6 +185,7 @@ impl Runs {
             settings,
             changing: Mutex::new(changing),
             bytes: AtomicU64::new(bytes?.iter().sum()),
+            cache,
         })
     }
 
@@ -237,6 +241,16 @@ impl Runs {
     /// Up to where all was durable when the last edit was made.
     pub(crate) fn watermark(&self) -> Option<u64> {
         self.changing.lock().version().map(|version| version.watermark)
+    }
+
+    /// Bytes of all files with a name, and how many they may have.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.settings.bytes_max)
+    }
+
+    /// The cache of blocks, if there are files. Waits for no edit.
+    pub(crate) fn block_cache(&self) -> Option<Arc<BlockCache>> {
+        self.cache.load_full()
     }
 
     /// Names of files that nothing names: a crash may have left them, and who opens the store to write removes them.
@@ -428,6 +442,7 @@ impl Runs {
         let CapacityPlace::Directory(path) = &self.place else { return Err(not_given(&self.place)) };
         let tier = CapacityTier::open(path)?;
         let cache = BlockCache::new(self.settings.block_cache_bytes);
+        self.cache.store(Some(Arc::new(cache.clone())));
         let files = SstFiles { tier, store: log.root().store_id, cache };
         changing.next_pair = changing.next_pair.max(1);
         changing.files = Some(files.clone());

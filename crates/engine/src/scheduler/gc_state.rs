@@ -61,6 +61,8 @@ pub(crate) struct GcState {
     move_cost_ns: AtomicU64,
     /// Records that were moved to sorted tables, and their bytes in the log.
     moved: [AtomicU64; 2],
+    /// Moves that took something out of the log.
+    moves: AtomicU64,
     /// A segment was freed with a record in it that could not be read: keys count what lay behind that for ever.
     pub(crate) counts_lost: AtomicBool,
 }
@@ -210,6 +212,17 @@ impl GcState {
         self.move_failure.lock().as_ref().map(|failure| failure.error.clone())
     }
 
+    /// The same, and how long ago it failed by the clock.
+    pub(crate) fn move_failed_since(&self, now_ns: u64) -> Option<(Error, u64)> {
+        let failure = self.move_failure.lock();
+        failure.as_ref().map(|failure| (failure.error.clone(), now_ns.saturating_sub(failure.at_ns)))
+    }
+
+    /// How many moves took something out of the log.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
     /// The record of a key, by the hash of it and its table, leaves the index, and is counted nowhere while it is in the log. Before it does.
     pub(crate) fn will_drop_key(&self, extent: u32, hash: u64) {
         self.dropped_keys.lock().insert(extent, hash);
@@ -243,6 +256,7 @@ impl GcState {
 
     /// A move took so long and made so many bytes of room.
     pub(crate) fn record_move(&self, ns: u64, bytes: u64) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
         let cost_ns = ns / (bytes >> 10).max(1);
         let before = self.move_cost_ns.load(Ordering::Relaxed);
         let mean = if before == 0 { cost_ns } else { (before + cost_ns) / 2 };

@@ -107,6 +107,8 @@ pub(crate) struct Throttle {
     by_moving: AtomicU64,
     /// Until when the time of all writers is taken, on the monotonic clock.
     taken_until_ns: AtomicU64,
+    /// How long writers have slept, all together.
+    slept_ns: AtomicU64,
     /// Gc's own.
     rates: Mutex<GcRates>,
 }
@@ -143,8 +145,15 @@ impl Throttle {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until_ns| Some(after(until_ns)));
         let ahead_ns = after(taken.unwrap_or_default()).saturating_sub(now_ns);
         if ahead_ns >= SLEEP_MIN_NS {
-            std::thread::sleep(Duration::from_nanos(ahead_ns.min(SLEEP_MAX_NS)));
+            let sleep_ns = ahead_ns.min(SLEEP_MAX_NS);
+            std::thread::sleep(Duration::from_nanos(sleep_ns));
+            self.slept_ns.fetch_add(sleep_ns, Ordering::Relaxed);
         }
+    }
+
+    /// What writing 1 KiB takes of the time of all writers now, and how long they have slept for it, in ns.
+    pub(crate) fn paid(&self) -> (u64, u64) {
+        (self.ns_per_kib.load(Ordering::Relaxed), self.slept_ns.load(Ordering::Relaxed))
     }
 
     /// Sets the rate after a cycle that did `work` and left `room`.

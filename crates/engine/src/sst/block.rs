@@ -14,6 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
+use super::look_counts::{LookCount, LookCounts};
 use crate::Result;
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordKind};
 
@@ -243,6 +244,8 @@ impl Weighter<BlockAddress, Arc<Block>> for ByBytes {
 #[derive(Clone)]
 pub struct BlockCache {
     blocks: Arc<Cache<BlockAddress, Arc<Block>, ByBytes, BuildHasherDefault<AddressHasher>>>,
+    /// Of all who look into the files.
+    counts: Arc<LookCounts>,
 }
 
 /// Into how many parts, each with a lock, a cache of so many bytes is divided: as many as threads are kept apart by, but none so small that it would refuse a block of
@@ -261,7 +264,8 @@ impl BlockCache {
             .build()
             .expect("what has to be given is given");
         let (by_address, on_events) = (BuildHasherDefault::default(), DefaultLifecycle::default());
-        BlockCache { blocks: Arc::new(Cache::with_options(options, ByBytes, by_address, on_events)) }
+        let blocks = Arc::new(Cache::with_options(options, ByBytes, by_address, on_events));
+        BlockCache { blocks, counts: Arc::default() }
     }
 
     /// Bytes in it.
@@ -269,11 +273,23 @@ impl BlockCache {
         self.blocks.weight()
     }
 
-    pub(super) fn get(&self, address: BlockAddress) -> Option<Arc<Block>> {
-        self.blocks.get(&address)
+    /// Bytes that it may have.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.blocks.capacity()
     }
 
+    /// What looks into the files have cost whose blocks are in it.
+    pub(crate) fn counts(&self) -> &LookCounts {
+        &self.counts
+    }
+
+    pub(super) fn get(&self, address: BlockAddress) -> Option<Arc<Block>> {
+        self.blocks.get(&address).inspect(|_| self.counts.add(LookCount::CacheHit))
+    }
+
+    /// Puts in what was read because it was not there.
     pub(super) fn insert(&self, address: BlockAddress, block: &Arc<Block>) {
+        self.counts.add(LookCount::CacheMiss);
         self.blocks.insert(address, Arc::clone(block));
     }
 }

@@ -233,6 +233,15 @@ pub struct SstCounts {
 }
 
 impl SstCounts {
+    /// Adds what is somewhere else.
+    pub(crate) fn add(&mut self, other: SstCounts) {
+        let SstCounts { rows, deltas, tombstones, bytes } = other;
+        self.rows += rows;
+        self.deltas += deltas;
+        self.tombstones += tombstones;
+        self.bytes += bytes;
+    }
+
     fn put(&self, out: &mut Vec<u8>) {
         [self.rows, self.deltas, self.tombstones, self.bytes]
             .iter()
@@ -258,11 +267,7 @@ impl SstTable {
     pub(crate) fn add(&mut self, other: &SstTable) {
         self.expires |= other.expires;
         self.longest_body = self.longest_body.max(other.longest_body);
-        let SstCounts { rows, deltas, tombstones, bytes } = other.counts;
-        self.counts.rows += rows;
-        self.counts.deltas += deltas;
-        self.counts.tombstones += tombstones;
-        self.counts.bytes += bytes;
+        self.counts.add(other.counts);
     }
 }
 

@@ -17,6 +17,7 @@ use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
     SstTable, check_header, composite_key, take_bound,
 };
+use super::look_counts::LookCount;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
 use crate::{Error, Result};
 
@@ -102,6 +103,8 @@ struct Inner {
     blocks_end: u32,
     summary: SstSummary,
     filter: Filter,
+    /// What it takes as long as it is open, besides blocks in the cache.
+    memory_bytes: usize,
     cache: BlockCache,
 }
 
@@ -165,7 +168,9 @@ impl Sst {
         (filter, blocks_end): (Filter, u32),
         cache: &BlockCache,
     ) -> Sst {
-        Sst { inner: Arc::new(Inner { id, file, blocks_end, summary, filter, cache: cache.clone() }) }
+        let memory_bytes = filter.bytes() + memory_of(&summary);
+        let cache = cache.clone();
+        Sst { inner: Arc::new(Inner { id, file, blocks_end, summary, filter, memory_bytes, cache }) }
     }
 
     /// Opens a file.
@@ -236,10 +241,7 @@ impl Sst {
 
     /// Bytes of memory that it takes as long as it is open, besides blocks in the cache.
     pub fn memory_bytes(&self) -> usize {
-        let SstSummary { index, tables, keys, .. } = &self.inner.summary;
-        let bounds = index.iter().map(|bound| size_of::<IndexBound>() + bound.bound.len());
-        let keys = keys.iter().map(|key| key.len());
-        self.inner.filter.bytes() + bounds.chain(keys).sum::<usize>() + size_of_val(tables.as_slice())
+        self.inner.memory_bytes
     }
 
     /// Whether it may hold the key: if not, it surely does not.
@@ -260,7 +262,7 @@ impl Sst {
         self.find(key.bytes(), &mut Waiting)
     }
 
-    /// The record of a composite key, if there is one.
+    /// The record of a composite key that the filter does not deny, if there is one.
     pub(super) fn find<S: BlockSource>(
         &self,
         key: &[u8],
@@ -272,6 +274,10 @@ impl Sst {
             let record = block.record(n);
             record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
         };
+        self.inner.cache.counts().add(LookCount::Look);
+        if !is_it {
+            self.inner.cache.counts().add(LookCount::FalsePositive);
+        }
         Ok(is_it.then(|| FoundRecord::new(&block, n)))
     }
 
@@ -463,6 +469,13 @@ const VERIFIED_AHEAD_PAGES: u32 = 32;
 /// The lower bound in an index entry; nothing, which is below all, in one that is too short.
 fn bound_of(entry: &[u8]) -> &[u8] {
     take_bound(entry).map_or(&[], |(_, bound)| bound)
+}
+
+/// What a summary takes in memory.
+fn memory_of(summary: &SstSummary) -> usize {
+    let bounds = summary.index.iter().map(|bound| size_of::<IndexBound>() + bound.bound.len());
+    let keys = summary.keys.iter().map(|key| key.len());
+    bounds.chain(keys).sum::<usize>() + size_of_val(summary.tables.as_slice())
 }
 
 /// Reads and verifies a part that is read whole.

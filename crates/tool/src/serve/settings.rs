@@ -51,6 +51,12 @@ pub struct Settings {
     pub protected: bool,
     /// The most bytes the fast tier may take; 0 means no limit.
     pub fast_bytes_max: u64,
+    /// The directory of sorted tables; empty if the store has no place for any.
+    pub capacity: String,
+    /// The most bytes that they may take; 0 means no limit.
+    pub capacity_bytes_max: u64,
+    /// How they are compressed, as the command line says it.
+    pub compression: &'static str,
     /// Where clients may have backups made, if they may.
     pub backup_dir: Option<std::path::PathBuf>,
 }
@@ -77,6 +83,9 @@ impl Default for Settings {
             dir: String::new(),
             protected: true,
             fast_bytes_max: 0,
+            capacity: String::new(),
+            capacity_bytes_max: 0,
+            compression: "",
             backup_dir: None,
         }
     }
@@ -87,9 +96,12 @@ pub const PARAMETERS: &[&str] = &[
     "appendfsync",
     "appendonly",
     "bind",
+    "capacity",
+    "capacity-bytes-max",
     "client-output-buffer-limit",
     "client-query-buffer-limit",
     "cluster-enabled",
+    "compression",
     "databases",
     "dir",
     "hash-max-listpack-entries",
@@ -130,6 +142,8 @@ impl Settings {
             "appendfsync" => "everysec".into(),
             "appendonly" => yes(true),
             "bind" => self.listen.join(" "),
+            "capacity" => self.capacity.clone(),
+            "capacity-bytes-max" => self.capacity_bytes_max.to_string(),
             "client-output-buffer-limit" => format!(
                 "normal {} {} {} slave 0 0 0 pubsub 0 0 0",
                 self.output.hard,
@@ -138,6 +152,7 @@ impl Settings {
             ),
             "client-query-buffer-limit" => limits::COMMAND_BYTES_MAX.to_string(),
             "cluster-enabled" => yes(false),
+            "compression" => self.compression.into(),
             "databases" => limits::DATABASES.to_string(),
             "dir" => self.dir.clone(),
             "hash-max-listpack-entries" | "hash-max-ziplist-entries" => self.listpack_entries.to_string(),

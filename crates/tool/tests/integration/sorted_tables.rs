@@ -183,3 +183,37 @@ fn what_is_brought_for_a_command_is_held_for_it_alone() {
     assert_eq!(fetches_of(&["MGET large1 large2 large3"]).1, 1);
     assert_eq!(fetches_of(&["DEL large1 large2 large3"]), (replied(&["3"]), 1));
 }
+
+#[test]
+fn what_is_below_is_told() {
+    let [(_, plain), (_, lower)] = twins();
+    let [mut plain, mut lower] = [plain.client(), lower.client()];
+    let numbers = |client: &mut Client, names: &[&str]| -> Vec<u64> {
+        let told = info(client, "sortedtables");
+        names.iter().map(|name| told[*name].parse().unwrap()).collect()
+    };
+    let names = ["sorted_runs", "sorted_files", "sorted_rows", "sorted_looks", "block_cache_misses"];
+    assert_eq!(numbers(&mut plain, &names), [0; 5]);
+    // Three tables were loaded, each with all of its rows.
+    let told = numbers(&mut lower, &names);
+    assert_eq!(told[..4], [3, 3, 3 * KEYS as u64, 0]);
+    assert_eq!(lower.run("HGET user:1 n"), "\"1\"");
+    let after = numbers(&mut lower, &names);
+    assert!(after[3] == told[3] + 1 && after[4] > told[4], "{after:?} {told:?}");
+    assert_eq!(info(&mut lower, "sortedtables")["move_failure"], "");
+    // They are among the default sections, and among the store's metrics.
+    assert_eq!(info(&mut lower, "")["sorted_rows"], (3 * KEYS).to_string());
+    assert!(lower.run("HR.METRICS").contains("\"sorted_files\", 3, "));
+}
+
+#[test]
+fn how_sorted_tables_are_kept_is_told() {
+    let server = Server::start(&["--capacity-bytes-max", "1gb", "--compression", "none"]);
+    let mut client = server.client();
+    client.script(&[
+        ("CONFIG GET capacity-bytes-max", "[\"capacity-bytes-max\", \"1073741824\"]"),
+        ("CONFIG GET compression", "[\"compression\", \"none\"]"),
+    ]);
+    let [dir, capacity] = ["dir", "capacity"].map(|name| client.run(&format!("CONFIG GET {name}")));
+    assert_eq!(capacity, dir.replace("\"dir\"", "\"capacity\"").replace("\"]", "/capacity\"]"));
+}

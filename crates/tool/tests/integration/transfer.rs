@@ -210,6 +210,12 @@ fn a_store_with_its_sorted_tables_elsewhere_is_exported_and_served() {
     assert!(!done && error.contains("sorted tables"), "{error}");
     let (done, said, error) = run(&[&["inspect", text(&dir)][..], &elsewhere].concat(), None);
     assert!(done && said.contains("sorted tables: 1"), "{said} {error}");
+    let mut lines_of = said.lines().skip_while(|line| !line.contains(".sst"));
+    assert!(lines_of.next().is_some_and(|line| line.ends_with(r" 2/\x14 to 2/\x16\x01\xf3")), "{said}");
+    assert!(
+        lines_of.next().is_some_and(|line| line.starts_with("      t ") && line.contains(" 500 ")),
+        "{said}"
+    );
     let rows = ["inspect", "rows", text(&dir), "--table", "t"];
     let (done, said, error) = run(&[&rows[..], &elsewhere].concat(), None);
     assert!(done && said.contains("1007") && said.matches("  n ").count() == 500, "{said} {error}");

@@ -646,7 +646,7 @@ fn a_view_knows_the_sorted_tables() {
     assert_eq!((runs.manifest, &runs.left_over[..]), (1, &["00000999.sst".to_owned()][..]));
     assert!(runs.watermark > 0 && runs.watermark <= seen.root().watermark);
     assert_eq!(runs.ranges.iter().map(|range| range.rows).sum::<u64>(), KEYS + 2);
-    let first = runs.ranges.iter().find(|range| range.tables == [id]).unwrap();
+    let first = runs.ranges.iter().find(|range| range.tables.iter().map(|part| part.table).eq([id])).unwrap();
     assert_eq!(first.keys[0], crate::sst::composite_key(id, 0u64.key_bytes().as_ref()));
     let report = seen.check(|_| ()).unwrap();
     assert_eq!((report.problems.len(), report.sorted_tables), (0, runs.ranges.len() as u64), "{report:?}");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use hedgerow::Db;
+use hedgerow::{Db, Metrics};
 
 use super::REDIS_VERSION;
 use crate::process::{Memory, machine_memory};
@@ -34,6 +34,7 @@ const SECTIONS: &[Section] = &[
     ("cluster", true, cluster),
     ("keyspace", true, keyspace),
     ("hedgerow", true, hedgerow),
+    ("sortedtables", true, sortedtables),
 ];
 
 /// INFO [section [section ...]]
@@ -255,6 +256,13 @@ fn keyspace(server: &Server, out: &mut String) -> std::fmt::Result {
 pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
     let Some(db) = server.keyspace.db() else { return Vec::new() };
     let metrics = db.metrics();
+    let mut all = of_fast_tier(&metrics);
+    all.extend(of_sorted_tables(&metrics));
+    all
+}
+
+/// Those of the fast tier, the index and the cache of rows.
+fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
     vec![
         ("rows", metrics.rows),
         ("rows_expiring", metrics.rows_expiring),
@@ -275,8 +283,6 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
         ("segments_collected", metrics.segments_collected),
         ("segments_quarantined", metrics.segments_quarantined),
         ("bytes_collected", metrics.bytes_collected),
-        ("records_moved", metrics.records_moved),
-        ("bytes_moved", metrics.bytes_moved),
         ("expired", metrics.expired),
         ("chains_merged", metrics.chains_merged),
         ("chains_merged_in_place", metrics.chains_merged_in_place),
@@ -292,8 +298,46 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
         ("cache_evictions", metrics.cache_evictions),
         ("sequence", metrics.sequence),
         ("durable_sequence", metrics.durable_sequence),
-        ("sync_failed_at_ms", metrics.sync_failure.map_or(0, |failure| failure.at_ms)),
+        ("sync_failed_at_ms", metrics.sync_failure.as_ref().map_or(0, |failure| failure.at_ms)),
+        ("write_throttle_ns_per_kib", metrics.write_throttle_ns_per_kib),
+        ("write_throttle_ns", metrics.write_throttle_ns),
+        ("oldest_snapshot_age_ms", metrics.oldest_snapshot_age_ms.unwrap_or(0)),
     ]
+}
+
+/// Those of what there is below the log, and of how rows come there.
+fn of_sorted_tables(metrics: &Metrics) -> Vec<(&'static str, u64)> {
+    let lower = &metrics.sorted_tables;
+    vec![
+        ("sorted_runs", lower.runs),
+        ("sorted_files", lower.files),
+        ("sorted_bytes", lower.bytes),
+        ("sorted_bytes_max", lower.bytes_max),
+        ("sorted_rows", lower.rows),
+        ("sorted_deltas", lower.deltas),
+        ("sorted_tombstones", lower.tombstones),
+        ("sorted_record_bytes", lower.record_bytes),
+        ("sorted_memory_bytes", lower.memory_bytes),
+        ("sorted_looks", lower.looks),
+        ("filter_false_positives", lower.filter_false_positives),
+        ("block_cache_bytes", lower.block_cache_bytes),
+        ("block_cache_bytes_max", lower.block_cache_bytes_max),
+        ("block_cache_hits", lower.block_cache_hits),
+        ("block_cache_misses", lower.block_cache_misses),
+        ("moves", lower.moves),
+        ("records_moved", metrics.records_moved),
+        ("bytes_moved", metrics.bytes_moved),
+        ("bytes_to_move", lower.bytes_to_move),
+        ("move_failed_ago_ms", lower.move_failure.as_ref().map_or(0, |failure| failure.ago_ms)),
+    ]
+}
+
+fn sortedtables(server: &Server, out: &mut String) -> std::fmt::Result {
+    let Some(db) = server.keyspace.db() else { return Ok(()) };
+    let metrics = db.metrics();
+    let failure = metrics.sorted_tables.move_failure.as_ref();
+    writeln!(out, "move_failure:{}", failure.map_or("", |failure| &failure.message))?;
+    of_sorted_tables(&metrics).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
 
 fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
@@ -310,5 +354,6 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;
     let failure = server.keyspace.sync_failure();
     writeln!(out, "sync_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
-    metrics(server).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
+    let Some(db) = server.keyspace.db() else { return Ok(()) };
+    of_fast_tier(&db.metrics()).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
