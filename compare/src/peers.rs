@@ -1,6 +1,6 @@
 //! The engines that can take part, and how each is opened.
 //!
-//! Owns the settings common to the peers (peers.md's): the cache, the memory table, the filter, no compression.
+//! Owns the settings common to the peers (peers.md's): the cache, the memory table, the filter, the compression.
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -13,14 +13,14 @@ mod rocksdb;
 
 use std::path::Path;
 
-use hedgerow::{Durability, Options};
+use hedgerow::{Compression, Durability, Options};
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::setting::Setting;
+use hedgerow_tool::bench::store::BenchStore;
 use hedgerow_tool::bench::store::flat::FlatHedgerow;
 use hedgerow_tool::bench::store::hedgerow::HedgerowStore;
 use hedgerow_tool::bench::store::mapping::{FlatStore, Mapped, Mapping};
 use hedgerow_tool::bench::store::null::NullStore;
-use hedgerow_tool::bench::store::BenchStore;
 use hedgerow_tool::store_url::Medium;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,9 @@ pub(crate) enum Engine {
     /// RocksDB that reads its files through mappings.
     #[serde(rename = "rocksdb-mapped")]
     RocksDbMapped,
+    /// RocksDB that merges whole runs of like size, and writes less for it.
+    #[serde(rename = "rocksdb-universal")]
+    RocksDbUniversal,
     /// RocksDB with a merge operator, so that an update reads nothing.
     #[serde(rename = "rocksdb-merge")]
     RocksDbMerge,
@@ -58,10 +61,11 @@ pub(crate) enum Engine {
 }
 
 /// All that `--peers` can name.
-const PEERS: [Engine; 8] = [
+const PEERS: [Engine; 9] = [
     Engine::RocksDb,
     Engine::RocksDbCache,
     Engine::RocksDbMapped,
+    Engine::RocksDbUniversal,
     Engine::RocksDbMerge,
     Engine::Lmdb,
     Engine::LevelDb,
@@ -78,6 +82,7 @@ impl Engine {
             Engine::RocksDb => "rocksdb",
             Engine::RocksDbCache => "rocksdb-cache",
             Engine::RocksDbMapped => "rocksdb-mapped",
+            Engine::RocksDbUniversal => "rocksdb-universal",
             Engine::RocksDbMerge => "rocksdb-merge",
             Engine::Lmdb => "lmdb",
             Engine::LevelDb => "leveldb",
@@ -119,6 +124,10 @@ impl Engine {
                 mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Mapped)?, opening, mapping)
             }),
             #[cfg(feature = "rocksdb")]
+            Engine::RocksDbUniversal => Some(|opening, mapping| {
+                mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Universal)?, opening, mapping)
+            }),
+            #[cfg(feature = "rocksdb")]
             Engine::RocksDbMerge => Some(|opening, mapping| {
                 mapped(rocksdb::RocksDb::open(opening, rocksdb::Variant::Merges)?, opening, mapping)
             }),
@@ -147,6 +156,16 @@ pub(crate) enum Safety {
     Immediate,
 }
 
+/// How files of sorted rows are compressed, by those engines that have some: LMDB and LevelDB store rows as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Packing {
+    /// As they are.
+    None,
+    /// By LZ4.
+    Lz4,
+}
+
 /// How a store is to be opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opening<'a> {
@@ -154,6 +173,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) shape: RowShape,
     pub(crate) records: u64,
     pub(crate) safety: Safety,
+    pub(crate) packing: Packing,
     /// Of the engines that have a cache of their own, Hedgerow excepted.
     pub(crate) cache_bytes: u64,
     /// Of Hedgerow, with rows and flat. The peers rest on files.
@@ -168,7 +188,11 @@ fn options(opening: Opening<'_>) -> Result<Options, String> {
         Safety::Process => Durability::Process,
         Safety::Immediate => Durability::Immediate,
     };
-    let mut options = Options::new().durability(durability);
+    let compression = match opening.packing {
+        Packing::None => Compression::None,
+        Packing::Lz4 => Compression::Lz4,
+    };
+    let mut options = Options::new().durability(durability).compression(compression);
     opening.set.iter().try_for_each(|text| text.parse::<Setting>()?.apply(&mut options))?;
     Ok(options)
 }
@@ -231,6 +255,7 @@ mod tests {
                     shape,
                     records: 300,
                     safety,
+                    packing: if safety == Safety::Process { Packing::Lz4 } else { Packing::None },
                     cache_bytes: CACHE_BYTES,
                     medium,
                     set: &set,

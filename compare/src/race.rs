@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
@@ -14,14 +15,14 @@ use hedgerow_tool::bench::distribution::Distribution;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
 use hedgerow_tool::bench::setting::Setting;
-use hedgerow_tool::store_url::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::{FIELDS, Workload};
 use hedgerow_tool::bench::{advance, driver::Progress, phase_bar};
+use hedgerow_tool::store_url::Medium;
 
 use crate::bound::Bound;
 use crate::bound::group::Group as ControlGroup;
-use crate::peers::{CACHE_BYTES, Engine, Safety};
+use crate::peers::{CACHE_BYTES, Engine, Packing, Safety};
 use crate::results::{self, Run};
 use crate::worker::{ARGUMENT, Answer, Assignment, Command, Phase, Skew};
 
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
     /// Who takes part beside Hedgerow. rocksdb-cache has a cache larger than the data, rocksdb-mapped reads its files through
-    /// mappings, rocksdb-merge updates without reading. flat is Hedgerow itself as a store of flat values.
+    /// mappings, rocksdb-universal merges runs of like size, rocksdb-merge updates without reading. flat is Hedgerow itself as a store of flat values.
     #[arg(long, value_delimiter = ',', default_value = "rocksdb,lmdb,leveldb,fjall")]
     peers: Vec<String>,
     /// How the peers map rows to values. Each mapping is a group of its own, with Hedgerow in both, so that memory holds
@@ -81,6 +82,9 @@ pub(crate) struct Args {
     /// What a write survives when it returns, for all engines.
     #[arg(long, value_enum, default_value_t = Safety::Process)]
     durability: Safety,
+    /// How files of sorted rows are compressed, by all engines that have some but LevelDB.
+    #[arg(long, value_enum, default_value_t = Packing::None)]
+    compression: Packing,
     /// What Hedgerow rests on, with rows and flat: a file, or the same slowed to persistent memory. The peers rest on files
     /// either way: they cannot be slowed alike, which is to their advantage.
     #[arg(long, value_enum, default_value_t = Medium::File)]
@@ -193,6 +197,7 @@ fn settings(args: &Args, bound: &Bound) -> serde_json::Value {
         "field_bytes": args.field_bytes,
         "rate": args.rate,
         "durability": args.durability,
+        "compression": args.compression,
         "hedgerow_media": args.hedgerow_media,
         "set": set_names(args),
         "seed": args.seed,
@@ -220,6 +225,16 @@ impl Home {
         let directory = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         rustix::fs::syncfs(&directory).map_err(|error| format!("syncing {}: {error}", path.display()))
     }
+}
+
+/// Bytes written so far, by whomever, to the device that a path is on; none where the kernel does not tell. What a process is said to have written are pages that
+/// became dirty, and a mapped one may several times before it is written once.
+fn device_bytes_written(path: &Path) -> Option<u64> {
+    let device = std::fs::metadata(path).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    let sectors: u64 = stat.split_whitespace().nth(6)?.parse().ok()?;
+    Some(sectors * 512)
 }
 
 impl Drop for Home {
@@ -265,15 +280,18 @@ impl Group<'_> {
                 let count = workers.len();
                 let worker = &mut workers[(turn + number + self.round) % count];
                 let seed = self.args.seed.wrapping_add((self.round * 100 + number) as u64);
+                let before = device_bytes_written(self.home);
                 let report = worker.phase(phase, seed)?;
+                Home::write_back(self.home)?;
+                let device_bytes = device_bytes_written(self.home).zip(before);
                 runs.push(Run {
                     engine: worker.engine,
                     mapping: worker.mapping,
                     group: self.mapping,
                     round: self.round,
                     report,
+                    device_bytes: device_bytes.map(|(after, before)| after - before),
                 });
-                Home::write_back(self.home)?;
             }
         }
         for worker in workers {
@@ -300,6 +318,7 @@ impl Group<'_> {
             field_bytes: args.field_bytes,
             rate: args.rate,
             safety: args.durability,
+            packing: args.compression,
             cache_bytes: args.cache,
             medium: args.hedgerow_media,
             set: set_names(args),

@@ -22,6 +22,8 @@ pub(crate) struct Run {
     pub(crate) group: Mapping,
     pub(crate) round: usize,
     pub(crate) report: PhaseReport,
+    /// What the device wrote meanwhile, until nothing of the file system was dirty.
+    pub(crate) device_bytes: Option<u64>,
 }
 
 /// One number over the rounds.
@@ -57,6 +59,8 @@ struct Summary {
     gross_us_per_op: Spread,
     net_us_per_op: Spread,
     p999_us_spread: Spread,
+    max_us_spread: Spread,
+    device_bytes: Option<Spread>,
     /// Medians, each by itself.
     #[serde(flatten)]
     report: PhaseReport,
@@ -177,6 +181,8 @@ fn summary(runs: &[Run], contender: Contender, phase: &str) -> Option<Summary> {
         gross_us_per_op: spread(&|run| run.report.us_per_op())?,
         net_us_per_op: spread(&|run| net_us(runs, run))?,
         p999_us_spread: spread(&|run| run.report.p999_us)?,
+        max_us_spread: spread(&|run| run.report.max_us)?,
+        device_bytes: Spread::of(own.iter().filter_map(|run| Some(run.device_bytes? as f64)).collect()),
         report,
     })
 }
@@ -258,11 +264,16 @@ pub(crate) fn tables(runs: &[Run]) -> String {
     text += &grid("latency p99", &|s| latency(s.report.p99_us));
     text += &grid("latency p99.9", &|s| s.p999_us_spread.text(latency));
     text += &grid("latency p99.99", &|s| latency(s.report.p9999_us));
+    text += &grid("latency, the longest", &|s| s.max_us_spread.text(latency));
     text += &grid("processor us per operation, background work included", &|s| {
         format!("{:.2}", per_op(s, s.report.cpu_s * 1e6))
     });
     text += &grid("KB written per operation, background work included", &|s| {
         format!("{:.3}", per_op(s, s.report.bytes_written as f64 / 1e3))
+    });
+    text += &grid("KB that the device wrote per operation, until all was on it", &|s| {
+        s.device_bytes
+            .map_or("-".into(), |bytes| bytes.text(|bytes| format!("{:.3}", per_op(s, bytes / 1e3))))
     });
     text += &grid("KB read from the disk per operation, background work included", &|s| {
         format!("{:.3}", per_op(s, s.report.bytes_read as f64 / 1e3))
@@ -328,10 +339,10 @@ fn fill_series(runs: &[Run]) -> String {
 #[cfg(test)]
 mod tests {
     use hedgerow_tool::bench::driver::{Plan, Population, run_phase};
-    use hedgerow_tool::process::Memory;
     use hedgerow_tool::bench::row::RowShape;
     use hedgerow_tool::bench::store::null::NullStore;
     use hedgerow_tool::bench::workload::Workload;
+    use hedgerow_tool::process::Memory;
 
     use super::*;
 
@@ -362,6 +373,7 @@ mod tests {
             group,
             round: 0,
             report: report(ops_per_s),
+            device_bytes: None,
         };
         let (con, sct) = (Mapping::Consolidated, Mapping::Scattered);
         // In the second group the machine is half as fast: 1 us, 3 us, 21 us, 41 us then.
@@ -399,6 +411,7 @@ mod tests {
             group: Mapping::Consolidated,
             round,
             report: report(1e6 / us),
+            device_bytes: None,
         };
         let con = Some(Mapping::Consolidated);
         // Net: hedgerow 1, 2, 4 us, rocksdb 8, 4, 12 us; by round 8x, 2x, 3x.

@@ -11,13 +11,13 @@ use hedgerow_tool::bench::driver::{Plan, Population, Progress, REST_MAX, run_pha
 use hedgerow_tool::bench::process;
 use hedgerow_tool::bench::report::PhaseReport;
 use hedgerow_tool::bench::row::RowShape;
-use hedgerow_tool::store_url::Medium;
 use hedgerow_tool::bench::store::mapping::Mapping;
 use hedgerow_tool::bench::workload::Workload;
 use hedgerow_tool::process::Memory;
+use hedgerow_tool::store_url::Medium;
 use serde::{Deserialize, Serialize};
 
-use crate::peers::{self, Engine, Opening, Safety};
+use crate::peers::{self, Engine, Opening, Packing, Safety};
 
 /// The first argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--as-worker";
@@ -36,6 +36,7 @@ pub(crate) struct Assignment {
     pub(crate) field_bytes: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) safety: Safety,
+    pub(crate) packing: Packing,
     pub(crate) cache_bytes: u64,
     pub(crate) medium: Medium,
     pub(crate) set: Vec<String>,
@@ -102,7 +103,8 @@ pub(crate) fn run() -> Result<(), String> {
     let shape = RowShape::new(assignment.fields, assignment.field_bytes)?;
     let (directory, records, safety) = (&assignment.directory, assignment.records, assignment.safety);
     let (cache_bytes, medium, set) = (assignment.cache_bytes, assignment.medium, &assignment.set);
-    let opening = Opening { directory, shape, records, safety, cache_bytes, medium, set };
+    let packing = assignment.packing;
+    let opening = Opening { directory, shape, records, safety, packing, cache_bytes, medium, set };
     let opened = peers::open(assignment.engine, assignment.mapping, opening);
     let mut store = match opened {
         Ok(store) => store,

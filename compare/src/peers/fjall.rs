@@ -6,7 +6,7 @@ use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, Fi
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 
-use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Safety};
+use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Packing, Safety};
 
 pub(crate) struct Fjall {
     directory: PathBuf,
@@ -25,10 +25,14 @@ impl Fjall {
         let database =
             Database::builder(opening.directory).cache_size(opening.cache_bytes).open().map_err(text)?;
         let bloom = BloomConstructionPolicy::BitsPerKey(f32::from(BLOOM_BITS));
+        let compression = match opening.packing {
+            Packing::None => CompressionType::None,
+            Packing::Lz4 => CompressionType::Lz4,
+        };
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE_BYTES)
-                .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
+                .data_block_compression_policy(CompressionPolicy::all(compression))
                 .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
         };
         let rows = database.keyspace("rows", options).map_err(text)?;

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 use hedgerow_tool::bench::store::mapping::{Cell, FlatSession, FlatStore, Stripes};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, MergeOperands, Options, ReadOptions,
+    BlockBasedOptions, Cache, DB, DBCompactionStyle, DBCompressionType, MergeOperands, Options, ReadOptions,
     WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 
-use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Safety};
+use super::{BLOOM_BITS, MEMTABLE_BYTES, Opening, Packing, Safety};
 
 /// How it is set beside what all peers have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) enum Variant {
     CachesAll,
     /// Blocks are read where the file is mapped, and not copied into the cache.
     Mapped,
+    /// Runs of like size are merged whole.
+    Universal,
     /// A part of a value is written over by a merge.
     Merges,
 }
@@ -55,7 +57,13 @@ impl RocksDb {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&tables);
-        options.set_compression_type(DBCompressionType::None);
+        options.set_compression_type(match opening.packing {
+            Packing::None => DBCompressionType::None,
+            Packing::Lz4 => DBCompressionType::Lz4,
+        });
+        if variant == Variant::Universal {
+            options.set_compaction_style(DBCompactionStyle::Universal);
+        }
         options.set_write_buffer_size(MEMTABLE_BYTES as usize);
         options.set_allow_mmap_reads(variant == Variant::Mapped);
         let merges = variant == Variant::Merges;

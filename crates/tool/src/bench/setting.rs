@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hedgerow::{CacheMode, CachePolicy, Durability, Options};
+use hedgerow::{CacheMode, CachePolicy, Compression, Durability, Options};
 
 /// How the engine is opened.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,7 +61,7 @@ struct SettingKind {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [SettingKind; 16] = [
+const KNOWN: [SettingKind; 18] = [
     SettingKind {
         name: "merge",
         values: "on|off",
@@ -127,6 +127,21 @@ const KNOWN: [SettingKind; 16] = [
         values: "bytes",
         what: "the most the fast tier may take",
         set: |options, value| number(&mut options.fast_tier_bytes_max, value),
+    },
+    SettingKind {
+        name: "moving",
+        values: "on|off",
+        what: "rows moved to sorted tables when the fast tier has little room left",
+        set: |options, value| switch(&mut options.moving, value),
+    },
+    SettingKind {
+        name: "compression",
+        values: "none|lz4",
+        what: "how sorted tables are compressed",
+        set: |options, value| {
+            let known = [("none", Compression::None), ("lz4", Compression::Lz4)];
+            one_of(&mut options.compression, &known, value)
+        },
     },
     SettingKind {
         name: "cache",
