@@ -448,6 +448,14 @@ impl CapacityFile {
             Opened::Simulated(_, file) => file.path(),
         }
     }
+
+    /// The file's path, if it is on a file system.
+    pub fn linkable_path(&self) -> Option<PathBuf> {
+        match &self.opened {
+            Opened::Directory(_) => Some(self.path()),
+            Opened::Simulated(..) => None,
+        }
+    }
 }
 
 #[derive(Debug)]

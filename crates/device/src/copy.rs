@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub use journal::{CopyStep, CrashDirectory, record_copy};
 
 use crate::error::{DeviceError, Result};
-use crate::file::{FILE_MODE, file_size_limit, sync_directory};
+use crate::file::{FILE_MODE, create_directories, file_size_limit, sync_directory};
 
 mod journal;
 
@@ -258,9 +258,7 @@ pub fn rename_file(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|source| DeviceError::io("rename", from, source))?;
     journal::done(|| CopyStep::Rename(from.to_path_buf(), to.to_path_buf()));
     // PERSIST: the new name is durable before anything rests on it.
-    sync_directory(to).map_err(|source| DeviceError::io("sync the directory of", to, source))?;
-    journal::done(|| CopyStep::SyncNames(to.to_path_buf()));
-    Ok(())
+    sync_names_beside(to)
 }
 
 /// Removes a file, durably; nothing happens if there is none.
@@ -273,6 +271,51 @@ pub fn remove_file(path: &Path) -> Result<()> {
         Err(source) => return Err(DeviceError::io("remove", path, source)),
         Ok(()) => journal::done(|| CopyStep::Remove(path.to_path_buf())),
     }
+    sync_names_beside(path)
+}
+
+/// Makes a directory in one that there is, durably; nothing happens if it is there already.
+///
+/// # Errors
+/// [`DeviceError::Io`].
+pub fn make_directory(path: &Path) -> Result<()> {
+    create_directories(path).map_err(|source| DeviceError::io("make the directory", path, source))?;
+    journal::done(|| CopyStep::MakeDirectory(path.to_path_buf()));
+    // PERSIST: also of one that was there: who made it may have been killed before this.
+    sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
+    journal::done(|| CopyStep::SyncNames(path.to_path_buf()));
+    Ok(())
+}
+
+/// Gives a file that is durable one more name, `to`; false where that cannot be: it is on another file system, or on one that
+/// knows no links, it is somebody else's, or it has as many names as it may. The name is not durable before those of
+/// its directory are synced, as [`rename_file`] does.
+///
+/// # Errors
+/// [`DeviceError::TargetFull`]; [`DeviceError::Io`], also if there is a file of that name.
+pub fn link_file(from: &Path, to: &Path) -> Result<bool> {
+    match fs::hard_link(from, to) {
+        Ok(()) => {
+            journal::done(|| CopyStep::Link(to.to_path_buf(), fs::read(to).unwrap_or_default().into()));
+            Ok(true)
+        }
+        Err(source) => match source.raw_os_error() {
+            Some(
+                libc::EXDEV | libc::EPERM | libc::EACCES | libc::EMLINK | libc::EOPNOTSUPP | libc::ENOSYS,
+            ) => Ok(false),
+            Some(libc::ENOSPC | libc::EDQUOT) => {
+                Err(DeviceError::TargetFull { path: to.to_path_buf(), wanted: 0, source })
+            }
+            _ => Err(DeviceError::io("link", to, source)),
+        },
+    }
+}
+
+/// The names in the directory that `path` is in are durable on return, those that are gone included.
+///
+/// # Errors
+/// [`DeviceError::Io`].
+fn sync_names_beside(path: &Path) -> Result<()> {
     sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
     journal::done(|| CopyStep::SyncNames(path.to_path_buf()));
     Ok(())

@@ -96,8 +96,8 @@ pub use capacity::{AllocatedFile, CAPACITY_PAGE_BYTES, CapacityFile, CapacityTie
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
 pub use copy::{
-    CopyFile, CopyStep, CrashDirectory, DirectoryLock, append_to_file, names_in, read_small_file,
-    record_copy, remove_file, rename_file, replace_small_file,
+    CopyFile, CopyStep, CrashDirectory, DirectoryLock, append_to_file, link_file, make_directory, names_in,
+    read_small_file, record_copy, remove_file, rename_file, replace_small_file,
 };
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated};
 pub use error::{DeviceError, Result, SyncFailure};

@@ -14,7 +14,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings};
+pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;
 
 use crate::Result;

@@ -3,13 +3,14 @@
 //! Owns the progress bar and the sentences. Promises exit code 0 only when the copy is whole, verified and on the disk. A store that a
 //! server has open is backed up by the server: `HR.BACKUP`. Must not know bytes: `hedgerow::backup` copies them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hedgerow::backup::{Progress, Summary};
 use hedgerow::{Db, ErrorKind, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::capacity::CapacityArgs;
 use crate::inspect::bytes;
 
 /// Arguments of `hedgerow backup`.
@@ -17,6 +18,8 @@ use crate::inspect::bytes;
 pub struct BackupArgs {
     /// The store's directory. No server may have it open: a server makes backups by HR.BACKUP.
     dir: PathBuf,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// The backup's directory: new, or of an earlier backup of this store, which is then brought up to date.
     #[arg(long)]
     to: PathBuf,
@@ -30,6 +33,8 @@ pub struct BackupArgs {
 pub struct RestoreArgs {
     /// The backup's directory.
     from: PathBuf,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// The directory of the new store: missing or empty, or of a restore that was interrupted.
     #[arg(long)]
     to: PathBuf,
@@ -40,7 +45,8 @@ pub struct RestoreArgs {
 
 /// Makes a backup of a closed store.
 pub fn run_backup(args: BackupArgs) -> Result<(), String> {
-    let options = Options { create: false, background: false, ..Options::default() };
+    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let options = Options { create: false, background: false, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
         ErrorKind::Locked => {
             format!("{error}; a server backs up the store it serves: HR.BACKUP START (needs --backup-dir)")
@@ -62,10 +68,11 @@ pub fn run_backup(args: BackupArgs) -> Result<(), String> {
 /// Makes a store of a backup.
 pub fn run_restore(args: RestoreArgs) -> Result<(), String> {
     let (bar, start) = (progress_bar(args.quiet), Instant::now());
-    let outcome = hedgerow::backup::restore(&args.from, &args.to, |progress| {
-        show(&bar, progress);
-        Ok(())
-    });
+    let outcome =
+        hedgerow::backup::restore_with(&args.from, args.capacity.directory(), &args.to, |progress| {
+            show(&bar, progress);
+            Ok(())
+        });
     bar.finish_and_clear();
     report("restored", &outcome.map_err(|error| error.to_string())?, start.elapsed());
     Ok(())
@@ -81,6 +88,21 @@ fn report(what: &str, summary: &Summary, took: Duration) {
         summary.segments_kept,
         took.as_secs_f64()
     );
+    if let Some(line) = sorted_tables(summary) {
+        println!("{line}");
+    }
+}
+
+/// What was done about sorted tables, of a store that has some.
+fn sorted_tables(summary: &Summary) -> Option<String> {
+    let Summary { sorted_tables: all, sorted_tables_linked: linked, sorted_tables_kept: kept, .. } = *summary;
+    (all > 0).then(|| {
+        format!(
+            "sorted tables: linked {linked} files ({}), copied {}, {kept} were there",
+            bytes(summary.bytes_linked),
+            all - linked - kept
+        )
+    })
 }
 
 fn progress_bar(quiet: bool) -> ProgressBar {

@@ -8,7 +8,8 @@
 //!
 //! * Bytes: of each page of a file, apart from every other, there is what was synced last and a prefix of what was done to it since.
 //!   Its length is any that it has had since.
-//! * Names: there is what was synced last of the directory, and a prefix of the changes since. A rename is atomic.
+//! * Names: of each directory, apart from every other, there is what was synced last of it, and a prefix of the changes since. A rename is atomic. What is in a directory
+//!   that is not there is not there.
 //! * Syncing a file does not make its name durable, nor does syncing a directory the bytes of its files.
 
 use std::cell::RefCell;
@@ -34,6 +35,10 @@ pub enum CopyStep {
     Append(PathBuf, Arc<[u8]>),
     /// The bytes and the length made durable.
     Sync(PathBuf),
+    /// A name given to a durable file of these bytes that lies elsewhere, too.
+    Link(PathBuf, Arc<[u8]>),
+    /// Made, unless it was there.
+    MakeDirectory(PathBuf),
     /// Given another name in its directory.
     Rename(PathBuf, PathBuf),
     /// Removed.
@@ -116,32 +121,49 @@ impl FileState {
 /// A change of names that is not durable yet.
 #[derive(Debug, Clone)]
 enum NameChange {
-    Make(PathBuf, usize),
+    Make(PathBuf, Entry),
     Rename(PathBuf, PathBuf),
     Remove(PathBuf),
 }
 
-type Names = BTreeMap<PathBuf, usize>;
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    File(usize),
+    Directory,
+}
+
+type Names = BTreeMap<PathBuf, Entry>;
 
 impl NameChange {
     fn apply(&self, names: &mut Names) {
         match self {
-            NameChange::Make(name, file) => drop(names.insert(name.clone(), *file)),
+            NameChange::Make(name, entry) => drop(names.insert(name.clone(), *entry)),
             NameChange::Rename(from, to) => {
-                if let Some(file) = names.remove(from) {
-                    names.insert(to.clone(), file);
+                if let Some(entry) = names.remove(from) {
+                    names.insert(to.clone(), entry);
                 }
             }
             NameChange::Remove(name) => drop(names.remove(name)),
+        }
+    }
+
+    /// The directory whose names it changes.
+    fn directory(&self) -> Option<&Path> {
+        match self {
+            NameChange::Make(name, _) | NameChange::Rename(name, _) | NameChange::Remove(name) => {
+                name.parent()
+            }
         }
     }
 }
 
 const PAGE_BYTES: usize = 4096;
 
-/// A directory of which it is known what is durable.
+/// A directory, and those in it, of which it is known what is durable.
 #[derive(Debug, Clone, Default)]
 pub struct CrashDirectory {
+    top: PathBuf,
     files: Vec<FileState>,
     durable_names: Names,
     name_changes: Vec<NameChange>,
@@ -153,26 +175,38 @@ impl CrashDirectory {
     /// # Errors
     /// A file cannot be read.
     pub fn of(path: &Path) -> io::Result<CrashDirectory> {
-        let mut directory = CrashDirectory::default();
-        if path.is_dir() {
+        let mut directory = CrashDirectory { top: path.to_path_buf(), ..CrashDirectory::default() };
+        let mut left = vec![path.to_path_buf()];
+        while let Some(path) = left.pop().filter(|path| path.is_dir()) {
             for entry in fs::read_dir(path)? {
                 let name = entry?.path();
-                directory.durable_names.insert(name.clone(), directory.files.len());
+                if name.is_dir() {
+                    directory.durable_names.insert(name.clone(), Entry::Directory);
+                    left.push(name);
+                    continue;
+                }
+                directory.durable_names.insert(name.clone(), Entry::File(directory.files.len()));
                 directory.files.push(FileState { durable: fs::read(&name)?, changes: Vec::new() });
             }
         }
         Ok(directory)
     }
 
-    fn names_after(&self, changes: usize) -> Names {
+    /// The names after what `survives` of the changes.
+    fn names_after(&self, mut survives: impl FnMut(&NameChange) -> bool) -> Names {
         let mut names = self.durable_names.clone();
-        self.name_changes[..changes].iter().for_each(|change| change.apply(&mut names));
+        self.name_changes
+            .iter()
+            .filter(|change| survives(change))
+            .for_each(|change| change.apply(&mut names));
         names
     }
 
     fn file(&mut self, path: &Path) -> Option<&mut FileState> {
-        let file = self.names_after(self.name_changes.len()).get(path).copied()?;
-        self.files.get_mut(file)
+        match self.names_after(|_| true).get(path).copied()? {
+            Entry::File(file) => self.files.get_mut(file),
+            Entry::Directory => None,
+        }
     }
 
     fn change(&mut self, path: &Path, change: Change) {
@@ -181,13 +215,24 @@ impl CrashDirectory {
         }
     }
 
+    fn make(&mut self, path: &Path, durable: Vec<u8>) {
+        self.files.push(FileState { durable, changes: Vec::new() });
+        let entry = Entry::File(self.files.len() - 1);
+        self.name_changes.push(NameChange::Make(path.to_path_buf(), entry));
+    }
+
     /// Does a step.
     pub fn apply(&mut self, step: &CopyStep) {
         match step {
             CopyStep::Open(path) => {
                 if self.file(path).is_none() {
-                    self.files.push(FileState::default());
-                    self.name_changes.push(NameChange::Make(path.clone(), self.files.len() - 1));
+                    self.make(path, Vec::new());
+                }
+            }
+            CopyStep::Link(path, bytes) => self.make(path, bytes.to_vec()),
+            CopyStep::MakeDirectory(path) => {
+                if self.names_after(|_| true).get(path) != Some(&Entry::Directory) {
+                    self.name_changes.push(NameChange::Make(path.clone(), Entry::Directory));
                 }
             }
             CopyStep::SetBytes(path, bytes) => self.change(path, Change::SetBytes(*bytes as usize)),
@@ -208,9 +253,10 @@ impl CrashDirectory {
                 self.name_changes.push(NameChange::Rename(from.clone(), to.clone()))
             }
             CopyStep::Remove(path) => self.name_changes.push(NameChange::Remove(path.clone())),
-            CopyStep::SyncNames(_) => {
-                self.durable_names = self.names_after(self.name_changes.len());
-                self.name_changes.clear();
+            CopyStep::SyncNames(path) => {
+                let of_it = |change: &NameChange| change.directory() == path.parent();
+                self.durable_names = self.names_after(of_it);
+                self.name_changes.retain(|change| !of_it(change));
             }
         }
     }
@@ -221,15 +267,38 @@ impl CrashDirectory {
     /// A file cannot be written.
     pub fn leave(&self, survivors: Survivors, seed: u64, to: &Path) -> io::Result<()> {
         let mut random = Random::from_seed(seed);
-        let changes = match survivors {
-            Survivors::None => 0,
-            Survivors::All => self.name_changes.len(),
-            _ => random.below(self.name_changes.len() as u64 + 1) as usize,
-        };
+        // How many changes of each directory are left.
+        let directory_of = |change: &NameChange| change.directory().map(Path::to_path_buf);
+        let mut left: BTreeMap<Option<PathBuf>, u64> = BTreeMap::new();
+        for change in &self.name_changes {
+            *left.entry(directory_of(change)).or_default() += 1;
+        }
+        for count in left.values_mut() {
+            *count = match survivors {
+                Survivors::None => 0,
+                Survivors::All => *count,
+                _ => random.below(*count + 1),
+            };
+        }
+        let names = self.names_after(|change| {
+            let left = left.entry(directory_of(change)).or_default();
+            let survives = *left > 0;
+            *left = left.saturating_sub(1);
+            survives
+        });
         fs::create_dir_all(to)?;
-        for (path, file) in self.names_after(changes) {
-            let Some(name) = path.file_name() else { continue };
-            fs::write(to.join(name), self.files[file].survive(survivors, &mut random))?;
+        for (path, entry) in &names {
+            let Ok(name) = path.strip_prefix(&self.top) else { continue };
+            // A name sorts behind that of the directory it is in.
+            if !to.join(name).parent().is_some_and(Path::is_dir) {
+                continue;
+            }
+            match entry {
+                Entry::Directory => fs::create_dir_all(to.join(name))?,
+                Entry::File(file) => {
+                    fs::write(to.join(name), self.files[*file].survive(survivors, &mut random))?;
+                }
+            }
         }
         Ok(())
     }
@@ -237,8 +306,12 @@ impl CrashDirectory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CopyFile, append_to_file, remove_file, rename_file, replace_small_file};
+    use super::super::{
+        CopyFile, append_to_file, link_file, make_directory, remove_file, rename_file, replace_small_file,
+        sync_names_beside,
+    };
     use super::*;
+    use crate::capacity::CapacityTier;
 
     /// What is in a directory, by name.
     fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -281,6 +354,52 @@ mod tests {
         assert_eq!(left.keys().collect::<Vec<_>>(), ["small", "whole"]);
         assert_eq!(left["small"], b"one", "what was appended was not synced");
         assert_eq!((&left["whole"][9_000..9_007], &left["whole"][..4]), (&b"durable"[..], &[0; 4][..]));
+        fs::remove_dir_all(&top).unwrap();
+    }
+
+    /// A directory in it, and a link there: each is gone as long as its own names are not synced.
+    #[test]
+    fn names_of_directories_are_durable_apart() {
+        let top = std::env::temp_dir().join(format!("hedgerow-journal-dirs-{}", std::process::id()));
+        fs::remove_dir_all(&top).ok();
+        let [from, real, again] = ["from", "real", "again"].map(|name| top.join(name));
+        let tier = CapacityTier::open(&from).unwrap();
+        let mut file = tier.create("rows").unwrap();
+        file.append(b"of the tier").unwrap();
+        let file = file.finish().unwrap();
+        fs::create_dir_all(&real).unwrap();
+        let (linked, beside) = (real.join("in").join("rows"), real.join("beside"));
+        let mut directory = CrashDirectory::of(&real).unwrap();
+        let ((), steps) = record_copy(|| {
+            make_directory(&real.join("in")).unwrap();
+            assert!(link_file(&file.linkable_path().unwrap(), &linked).unwrap());
+            drop(CopyFile::open(&beside).unwrap());
+            sync_names_beside(&beside).unwrap();
+            sync_names_beside(&linked).unwrap();
+        });
+        let left = |directory: &CrashDirectory, survivors| {
+            fs::remove_dir_all(&again).ok();
+            directory.leave(survivors, 1, &again).unwrap();
+            [Path::new("in"), Path::new("in/rows"), Path::new("beside")].map(|name| again.join(name).exists())
+        };
+        let [mut none, mut all] = [Vec::new(), Vec::new()];
+        for step in &steps {
+            directory.apply(step);
+            none.push(left(&directory, Survivors::None));
+            all.push(left(&directory, Survivors::All));
+        }
+        let (t, f) = (true, false);
+        assert_eq!(none, [[f, f, f], [t, f, f], [t, f, f], [t, f, f], [t, f, t], [t, t, t]], "{steps:?}");
+        assert_eq!(all[2..], [[t, t, f], [t, t, t], [t, t, t], [t, t, t]]);
+        assert_eq!(fs::read(again.join("in/rows")).unwrap(), fs::read(&linked).unwrap());
+        assert!(link_file(&file.linkable_path().unwrap(), &linked).is_err(), "there is one");
+        // A directory whose own name is not durable takes what is in it along.
+        let mut unsynced = CrashDirectory::of(&top.join("none")).unwrap();
+        for step in [steps[0].clone(), steps[2].clone(), steps[5].clone()] {
+            unsynced.apply(&step);
+        }
+        unsynced.top.clone_from(&real);
+        assert_eq!(left(&unsynced, Survivors::None), [f; 3]);
         fs::remove_dir_all(&top).unwrap();
     }
 }

@@ -9,14 +9,16 @@
 //! A backup:
 //!
 //! 1. From now on nothing is freed, and no row is merged in place. Who was at it has ended.
-//! 2. With the catalog held still: the sequence, when all up to it is published, and the catalog; and the segments in use and how
-//!    far they are written.
+//! 2. With the runs and then the catalog held still: the sequence, when all up to it is published, the catalog, and the sorted tables that count; and the
+//!    segments in use and how far they are written. That is what a kill would leave at this moment: a row that moves before it is in the sorted tables, one that moves
+//!    after it in a segment which stays.
 //! 3. From now on only these segments stay, each until it has been copied.
 //! 4. PERSIST: everything durable. What the backup holds the store does not lose, so a segment of the same number and
 //!    length is the same the next time.
 //! 5. One segment after the other is verified and copied; first those that gc waits for, so that a store with
 //!    little room goes on. What is younger than the sequence is left out.
-//! 6. The root, all of it verified once more, and the name that makes it a store.
+//! 6. Sorted tables, which nobody changes, get one more name, or are copied.
+//! 7. The root, all of it verified once more, and the name that makes it a store.
 //!
 //! ```
 //! # fn main() -> hedgerow::Result<()> {
@@ -38,6 +40,7 @@
 //! ```
 
 mod manifest;
+mod sorted_tables;
 mod target;
 
 use std::path::Path;
@@ -51,10 +54,12 @@ use super::identity::PARTIAL_FILE;
 use super::inspect::View;
 use super::pins::{BackupPins, Pinning};
 use crate::log::{Log, SegmentToCopy};
-use crate::runs::Runs;
+use crate::runs::{Runs, RunsToCopy};
 use crate::scheduler::gc_state::GcState;
+use crate::sst::Sst;
 use crate::{Error, ErrorKind, Result};
-use target::{Added, Target};
+use sorted_tables::Placed;
+use target::{Added, Target, Whole};
 
 /// The manifest of a backup.
 const MANIFEST_FILE: &str = "backup";
@@ -69,7 +74,7 @@ pub enum Progress {
 }
 
 /// What a backup, or a restore, did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// The last write in it: all up to this sequence are, and none after.
@@ -78,16 +83,25 @@ pub struct Summary {
     pub segments: u64,
     /// Those of them that an earlier backup into the directory had left there.
     pub segments_kept: u64,
-    /// Bytes that were copied.
+    /// Bytes that were copied, of segments and of sorted tables.
     pub bytes_copied: u64,
-    /// Records verified in it, overwritten ones included.
+    /// Records verified in its segments, overwritten ones included.
     pub records: u64,
+    /// Sorted tables in it, each verified to its last byte.
+    pub sorted_tables: u64,
+    /// Those of them that were there already.
+    pub sorted_tables_kept: u64,
+    /// Those of them that are the store's own files under one more name, and take no room as long as the store has them.
+    pub sorted_tables_linked: u64,
+    /// Bytes of those.
+    pub bytes_linked: u64,
 }
 
 impl Db {
     /// Makes a backup of the store, which may be in use, in the directory `to`: the store as it is at one moment, all writes
     /// up to it and none after, batches whole. Writers go on. A finished backup is a store: [`Db::open`] opens it (then it is
-    /// no longer one to go on with), [`View`](crate::inspect::View) looks at it, [`restore`] copies it.
+    /// no longer one to go on with), [`View`](crate::inspect::View) looks at it, [`restore`] copies it. Its sorted tables are in the directory `capacity` in `to`: the store's own
+    /// files under one more name if they are on the same file system, else copies. Neither is ever written to, and what one store removes the other keeps.
     ///
     /// With an earlier backup of this store in the directory, finished or not, only what has changed is copied. While that
     /// goes on the earlier one is gone: keep two directories in turn.
@@ -130,44 +144,35 @@ impl<'e> Source<'e> {
         let pinning = self.backups.take()?;
         // Gc cycles share it, and who merges in place has it alone: those that had not seen the pins have ended.
         drop(self.gc.lock.write());
+        // A delta that was written over a row which has just moved must not be there without it; nor a row that was written after the sequence, and has moved since.
+        let edits = self.runs.hold_off_edits();
         // No schema changes before the segments are listed: a copy of an old row under a newer one would be in them.
         let moment = self.catalog.at_barrier(self.log, |sequence, catalog| {
             let segments = self.log.segments_to_copy();
-            Moment { sequence, catalog, segments }
+            let source = (self.log.root().store_id, sequence);
+            let runs = edits.to_copy(source, |table| self.catalog.by_id(table).is_some());
+            Moment { sequence, catalog, segments, runs }
         });
-        // Now: whatever the catalog of that moment has in sorted tables counts by now.
-        check_no_runs(self.runs)?;
+        drop(edits);
         pinning.narrow(&moment.segments);
         self.log.checkpoint()?;
         Ok((pinning, moment))
     }
 
     fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
-        // Before an older backup there is touched.
-        check_no_runs(self.runs)?;
         let mut target = Target::open(to, &self.log.root())?;
         let (pinning, moment) = self.begin()?;
-        target.begin(self.log, &moment.segments)?;
-        let mut copying = Copying::new(&moment);
+        target.begin(self.log, &moment.segments, &moment.runs.files)?;
+        let mut copying = Copying::new(&moment)?;
         while let Some(segment) = pinning.next(&self.gc.waiting_to_free()) {
             progress(copying.progress())?;
             copying.count(&segment, target.add(self.log, &segment, moment.sequence)?);
             pinning.copied(segment.extent);
         }
-        progress(copying.progress())?;
+        copying.add_sorted_tables(&target, &moment, progress)?;
         drop(pinning);
         copying.finish(self.log, target, &moment, progress).map(|(summary, _)| summary)
     }
-}
-
-/// A copy has the rows of the log alone, and must not pass for one of a store that has others.
-fn check_no_runs(runs: &Runs) -> Result<()> {
-    if runs.current().is_empty() {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        "the store has rows in sorted tables, which backup and restore do not copy: close it, and copy its directory and that of Options::capacity",
-    ))
 }
 
 /// What a backup is of.
@@ -175,22 +180,37 @@ struct Moment {
     sequence: u64,
     catalog: Vec<u8>,
     segments: Vec<SegmentToCopy>,
+    /// Their files stay as long as this is held.
+    runs: RunsToCopy,
 }
 
 /// Copies a backup, or any store that was closed in order, to the directory `to`, which must be empty or missing: a store with an
 /// id of its own, verified while it is read and again when it is written. `progress` is told how far it is; an error that it
-/// returns ends the work with that error, and what was copied is gone on with by the next call.
+/// returns ends the work with that error, and what was copied is gone on with by the next call. Sorted tables get one more name, or are copied, as in a backup.
+///
+/// # Errors
+/// As [`restore_with`].
+pub fn restore(
+    from: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    progress: impl FnMut(Progress) -> Result<()>,
+) -> Result<Summary> {
+    restore_with(from, None, to, progress)
+}
+
+/// [`restore`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own. Those of the new store are in its own.
 ///
 /// # Errors
 /// `NotFound` if there is no store in `from`, or only an unfinished backup; `Locked` while it is open; `Exists` if `to` is not empty; `Corrupted` if
 /// anything in `from` does not verify; `Invalid` if it was not closed in order; `Full`, `Io`.
-pub fn restore(
+pub fn restore_with(
     from: impl AsRef<Path>,
+    capacity: Option<&Path>,
     to: impl AsRef<Path>,
     mut progress: impl FnMut(Progress) -> Result<()>,
 ) -> Result<Summary> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    let view = View::open(from)?;
+    let view = View::open_with(from, capacity)?;
     let engine = view.engine();
     if !view.is_closed_in_order() || !engine.log.is_all_sealed() {
         return Err(Error::invalid(format!(
@@ -198,7 +218,6 @@ pub fn restore(
             from.display()
         )));
     }
-    check_no_runs(&engine.runs)?;
     let names = names_in(to)?;
     // An interrupted restore is gone on with; `Target` looks whether it was of the same store.
     if !names.is_empty() && !names.iter().any(|name| name == PARTIAL_FILE) {
@@ -207,15 +226,18 @@ pub fn restore(
     let root = engine.log.root();
     let mut target = Target::open(to, &root)?;
     let catalog = engine.catalog.at_barrier(&engine.log, |_, catalog| catalog);
-    let moment = Moment { sequence: root.watermark, catalog, segments: engine.log.segments_to_copy() };
-    target.begin(&engine.log, &moment.segments)?;
-    let mut copying = Copying::new(&moment);
+    let source = (root.store_id, root.watermark);
+    let runs = engine.runs.hold_off_edits().to_copy(source, |table| engine.catalog.by_id(table).is_some());
+    let segments = engine.log.segments_to_copy();
+    let moment = Moment { sequence: root.watermark, catalog, segments, runs };
+    target.begin(&engine.log, &moment.segments, &moment.runs.files)?;
+    let mut copying = Copying::new(&moment)?;
     for segment in &moment.segments {
         progress(copying.progress())?;
         // All of it is verified, what an interrupted restore left included: nobody else did.
         copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
-    progress(copying.progress())?;
+    copying.add_sorted_tables(&target, &moment, &mut progress)?;
     let (summary, manifest) = copying.finish(&engine.log, target, &moment, &mut progress)?;
     // It is a store now, and not a backup to be gone on with.
     remove_file(&manifest)?;
@@ -230,10 +252,34 @@ struct Copying {
 }
 
 impl Copying {
-    fn new(moment: &Moment) -> Copying {
-        let summary =
-            Summary { sequence: moment.sequence, segments: 0, segments_kept: 0, bytes_copied: 0, records: 0 };
-        Copying { summary, done: 0, total: moment.segments.iter().map(|segment| segment.end).sum() }
+    fn new(moment: &Moment) -> Result<Copying> {
+        let below: u64 = moment.runs.files.iter().map(Sst::file_bytes).sum::<Result<u64>>()?;
+        let summary = Summary { sequence: moment.sequence, ..Summary::default() };
+        let total = below + moment.segments.iter().map(|segment| segment.end).sum::<u64>();
+        Ok(Copying { summary, done: 0, total })
+    }
+
+    /// Adds the sorted tables.
+    fn add_sorted_tables(
+        &mut self,
+        target: &Target,
+        moment: &Moment,
+        progress: &mut dyn FnMut(Progress) -> Result<()>,
+    ) -> Result<()> {
+        for sst in &moment.runs.files {
+            progress(self.progress())?;
+            match target.add_sorted_table(sst)? {
+                Placed::Linked(bytes) => {
+                    self.summary.sorted_tables_linked += 1;
+                    self.summary.bytes_linked += bytes;
+                }
+                Placed::Copied(bytes) => self.summary.bytes_copied += bytes,
+                Placed::Kept => self.summary.sorted_tables_kept += 1,
+            }
+            self.summary.sorted_tables += 1;
+            self.done += sst.file_bytes()?;
+        }
+        progress(self.progress())
     }
 
     fn progress(&self) -> Progress {
@@ -257,8 +303,13 @@ impl Copying {
         moment: &Moment,
         progress: &mut dyn FnMut(Progress) -> Result<()>,
     ) -> Result<(Summary, std::path::PathBuf)> {
+        let whole = Whole { catalog: &moment.catalog, sequence: moment.sequence, runs: &moment.runs };
         let mut verifying = |done, total| progress(Progress::Verifying(done, total));
-        let finished = target.finish(&log.root(), &moment.catalog, moment.sequence, &mut verifying)?;
+        let finished = target.finish(&log.root(), whole, &mut verifying)?;
         Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

@@ -47,7 +47,7 @@ use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
 use crate::manifest::root::spoiled_copy;
-use crate::sst::{SstCounts, SstTable};
+use crate::sst::{Sst, SstCounts, SstTable};
 use crate::{Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.
@@ -573,6 +573,25 @@ impl View {
             false => report.left_over.extend(lagging),
         }
         Ok(())
+    }
+
+    /// Bytes of the sorted tables that count.
+    pub(super) fn sorted_table_bytes(&self) -> Result<u64> {
+        self.engine.runs.files_once().iter().map(Sst::file_bytes).sum()
+    }
+
+    /// Verifies every sorted table that counts; `progress` is told of how many bytes before each.
+    ///
+    /// # Errors
+    /// `Corrupted`, of the first that is damaged; those of `progress`; `Io`.
+    pub(super) fn verify_sorted_tables(&self, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let mut done = 0;
+        for sst in self.engine.runs.files_once() {
+            progress(done)?;
+            sst.verify()?;
+            done += sst.file_bytes()?;
+        }
+        progress(done)
     }
 
     fn check_rows(&self, report: &mut Report, progress: &mut impl FnMut(CheckProgress)) -> Result<()> {

@@ -16,7 +16,7 @@
 //! * An edit: how many bytes its operations have (never 0), their checksum, they. The checksum begins with one of the pair's number and the edit's, counted from 0. The first
 //!   edit of a pair makes its version of nothing.
 //! * An operation is a number (u8) and what belongs to it: 1 add: run (u64), file (u64), least key, greatest key, each after its length (u32). 2 remove: run, file. 3 next: file,
-//!   run. 4 watermark: sequence.
+//!   run. 4 watermark: sequence. 5 origin, of a copy: the file (u64) below which this store's files are, and the id (u128) of the store that they carry.
 //!
 //! **Why two copies.** An edit is synced in one before it is written to the other: a crash can tear one of them, and the other is whole. Without the second nobody could tell an edit that was torn, and does not count, from
 //! one that counted and has rotted.
@@ -26,7 +26,7 @@
 use hedgerow_device::{AllocatedFile, CapacityTier, crc32c};
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
-use super::version::{FileRange, SstChange, SstVersion};
+use super::version::{FileOrigin, FileRange, SstChange, SstVersion};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"HDGMANI1";
@@ -40,14 +40,15 @@ const PAIR_BYTES_MIN: u64 = 256 << 10;
 /// A pair is so many times as long as what it begins with.
 const TIMES_LIVE: u64 = 4;
 
-fn names(number: u64) -> [String; 2] {
+/// The names of both copies of the pair of this number.
+pub(crate) fn pair_names(number: u64) -> [String; 2] {
     ["a", "b"].map(|copy| format!("manifest-{number:08}.{copy}"))
 }
 
 /// The number of the pair that a file of this name is a copy of, if it is one.
 pub(crate) fn pair_in(name: &str) -> Option<u64> {
     let number = name.strip_prefix("manifest-")?.rsplit_once('.')?.0.parse().ok()?;
-    names(number).iter().any(|known| known == name).then_some(number)
+    pair_names(number).iter().any(|known| known == name).then_some(number)
 }
 
 /// The store that the copy of this name is of, as its head says; `None` if that is not whole.
@@ -82,6 +83,9 @@ fn put_op(op: &SstChange, out: &mut Vec<u8>) {
         SstChange::Remove { run, number } => (2, vec![*run, *number]),
         SstChange::Next { number, run } => (3, vec![*number, *run]),
         SstChange::Watermark { sequence } => (4, vec![*sequence]),
+        SstChange::Origin(origin) => {
+            (5, vec![origin.before, origin.store as u64, (origin.store >> 64) as u64])
+        }
     };
     out.push(tag);
     numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
@@ -104,6 +108,21 @@ fn encode_edit(pair: u64, edit: u64, ops: &[SstChange]) -> Vec<u8> {
 fn sum(pair: u64, edit: u64, ops: &[u8]) -> u32 {
     let seed = crc32c(crc32c(0, &pair.to_le_bytes()), &edit.to_le_bytes());
     crc32c(seed, ops)
+}
+
+/// All bytes of a copy of the pair of this number that begins with `version`.
+pub(crate) fn encode_copy((store, pair): (u128, u64), version: &SstVersion) -> Vec<u8> {
+    let first = encode_edit(pair, 0, &version.ops());
+    let mut bytes = vec![0; pair_bytes(&first) as usize];
+    let head = encode_head(store, pair);
+    bytes[..head.len()].copy_from_slice(&head);
+    bytes[EDITS_START as usize..][..first.len()].copy_from_slice(&first);
+    bytes
+}
+
+/// Bytes of a copy of a pair whose first edit this is.
+fn pair_bytes(first: &[u8]) -> u64 {
+    (TIMES_LIVE * (EDITS_START + first.len() as u64)).max(PAIR_BYTES_MIN)
 }
 
 /// The edit at the beginning of `bytes`, with its head, if it is whole.
@@ -142,6 +161,10 @@ impl TakingOps<'_> {
             2 => SstChange::Remove { run: self.u64()?, number: self.u64()? },
             3 => SstChange::Next { number: self.u64()?, run: self.u64()? },
             4 => SstChange::Watermark { sequence: self.u64()? },
+            5 => {
+                let (before, low, high) = (self.u64()?, self.u64()?, self.u64()?);
+                SstChange::Origin(FileOrigin { before, store: u128::from(high) << 64 | u128::from(low) })
+            }
             _ => return None,
         })
     }
@@ -216,8 +239,8 @@ impl SstManifest {
     ) -> Result<SstManifest> {
         let first = encode_edit(pair, 0, &version.ops());
         let end = EDITS_START + first.len() as u64;
-        let bytes = (TIMES_LIVE * end).max(PAIR_BYTES_MIN);
-        let [a, b] = names(pair);
+        let bytes = pair_bytes(&first);
+        let [a, b] = pair_names(pair);
         let copies = [tier.create_allocated(&a, bytes)?, tier.create_allocated(&b, bytes)?];
         for copy in &copies {
             copy.write_at(0, &encode_head(store, pair))?;
@@ -241,7 +264,7 @@ impl SstManifest {
     pub(crate) fn lagging(tier: &CapacityTier, (store, pair): (u128, u64)) -> Result<Vec<String>> {
         let (whole, _) = SstManifest::whole(tier, (store, pair))?;
         let mut lagging = Vec::new();
-        for name in names(pair) {
+        for name in pair_names(pair) {
             let copy = read_copy(tier, &name, (store, pair))?;
             let is_whole = copy.is_some_and(|copy| {
                 copy.end == whole.end && copy.bytes[copy.end..].iter().all(|&byte| byte == 0)
@@ -254,7 +277,7 @@ impl SstManifest {
     /// The bytes up to the last edit that is whole in either copy and what they come to.
     fn whole(tier: &CapacityTier, (store, pair): (u128, u64)) -> Result<(CopyRead, SstVersion)> {
         let damaged = |why: &str| Error::corrupted(format!("manifest {pair} is damaged: {why}"));
-        let [a, b] = names(pair);
+        let [a, b] = pair_names(pair);
         let copies = [read_copy(tier, &a, (store, pair))?, read_copy(tier, &b, (store, pair))?];
         let ends = copies.each_ref().map(|copy| copy.as_ref().map_or(0, |copy| copy.end));
         let common = ends[0].min(ends[1]);
@@ -303,7 +326,7 @@ impl SstManifest {
             tier.sync_names()?;
             Ok(file)
         };
-        let [a, b] = names(pair);
+        let [a, b] = pair_names(pair);
         let copies = [copy(&a)?, copy(&b)?];
         Ok(SstManifest {
             pair,
@@ -364,7 +387,10 @@ impl SstManifest {
     /// Removes the pair of this number, which the root names no more.
     pub(crate) fn remove(tier: &CapacityTier, pair: u64) -> Result<()> {
         let there = tier.names()?;
-        names(pair).iter().filter(|name| there.contains(name)).try_for_each(|name| Ok(tier.remove(name)?))
+        pair_names(pair)
+            .iter()
+            .filter(|name| there.contains(name))
+            .try_for_each(|name| Ok(tier.remove(name)?))
     }
 }
 

@@ -150,8 +150,14 @@ impl Root {
         }
     }
 
-    /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`, whole as of then.
-    pub(crate) fn of_copy(&self, store_id: u128, sequence: u64, extents: u32, catalog: &[u8]) -> Root {
+    /// The root of a copy of the store, closed in order, that ends at `sequence` and has `catalog`, whole as of then, and names the pair `manifest` of its own.
+    pub(crate) fn of_copy(
+        &self,
+        (store_id, manifest): (u128, u64),
+        sequence: u64,
+        extents: u32,
+        catalog: &[u8],
+    ) -> Root {
         Root {
             generation: self.generation + 1,
             store_id,
@@ -163,8 +169,7 @@ impl Root {
             catalog_crc: crc32c(0, catalog),
             extents,
             list: None,
-            // The files of sorted tables are not copied: whoever copies a store that has some refuses first.
-            manifest: 0,
+            manifest,
             ..self.clone()
         }
     }
@@ -642,12 +647,13 @@ mod tests {
         assert_eq!(crc, 0x5B7D_1E6E, "{crc:#x}");
     }
 
-    /// A copy of a store has the rows of its log alone, and names no manifest.
+    /// A copy of a store has a manifest of its own, or none.
     #[test]
-    fn the_root_of_a_copy_names_no_manifest() {
-        let copy = Root { manifest: 5, ..root() }.of_copy(9, 99, 5, &[]);
-        assert_eq!(copy.manifest, 0);
-        assert_eq!(copy.encode()[8..12], [1, 0, 0, 0]);
+    fn the_root_of_a_copy_names_its_own_manifest() {
+        let of_copy = |manifest| Root { manifest: 5, ..root() }.of_copy((9, manifest), 99, 5, &[]);
+        assert_eq!((of_copy(0).manifest, of_copy(1).manifest), (0, 1));
+        assert_eq!(of_copy(0).encode()[8..12], [1, 0, 0, 0]);
+        assert_eq!(Root::decode(&of_copy(1).encode()).unwrap().1.manifest, 1);
     }
 
     /// A store of a build that wrote no list: the bytes are zero.

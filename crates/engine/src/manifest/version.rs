@@ -6,7 +6,7 @@
 //! A run is named by a number that rises: of two runs the one with the higher number is newer, and what it says of a key counts. Merging runs puts
 //! ranges into the oldest of them and takes from all of them what was merged, in one edit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::{Error, Result};
@@ -29,6 +29,15 @@ pub(crate) enum SstChange {
     Next { number: u64, run: u64 },
     /// Every record with a sequence up to this one was durable in the log: an older log is not the log of these files.
     Watermark { sequence: u64 },
+    /// The store is a copy: these files are as another wrote them.
+    Origin(FileOrigin),
+}
+
+/// Files with numbers below `before`, and not below that of the origin before, were written by the store of this id, and carry it. A copy of a store has them byte for byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileOrigin {
+    pub(crate) before: u64,
+    pub(crate) store: u128,
 }
 
 /// The ranges of a run, by their least keys.
@@ -41,12 +50,42 @@ pub(crate) struct SstVersion {
     pub(crate) next_number: u64,
     pub(crate) next_run: u64,
     pub(crate) watermark: u64,
+    /// In rising order. Of a copy of a copy there may be several.
+    origins: Vec<FileOrigin>,
 }
 
 impl SstVersion {
     /// The runs, newest first, and their ranges in the order of keys.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = &FileRange>)> {
         self.runs.iter().rev().map(|(&run, ranges)| (run, ranges.values()))
+    }
+
+    /// Who wrote which files, but for those that the store wrote itself.
+    pub(crate) fn origins(&self) -> &[FileOrigin] {
+        &self.origins
+    }
+
+    /// Whether nothing counts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// What a copy of the store `source` begins with: of these files those that it keeps, beside a log in which all is durable up to `watermark`.
+    pub(crate) fn of_copy(&self, source: u128, watermark: u64, keeps: impl Fn(u64) -> bool) -> SstVersion {
+        let mut copy = SstVersion { watermark, ..self.clone() };
+        copy.runs.values_mut().for_each(|ranges| ranges.retain(|_, range| keeps(range.number)));
+        copy.runs.retain(|_, ranges| !ranges.is_empty());
+        let numbers: BTreeSet<u64> =
+            copy.runs.values().flat_map(BTreeMap::values).map(|range| range.number).collect();
+        copy.origins.push(FileOrigin { before: self.next_number, store: source });
+        // A store that is copied time and again keeps those alone that something is of.
+        let mut from = 0;
+        copy.origins.retain(|origin| {
+            let is_used = numbers.range(from..origin.before).next().is_some();
+            from = origin.before;
+            is_used
+        });
+        copy
     }
 
     /// The version after these operations, all of them or none.
@@ -68,10 +107,19 @@ impl SstVersion {
                 self.watermark = *sequence;
                 Ok(())
             }
-            SstChange::Next { .. } | SstChange::Watermark { .. } => Err(Error::corrupted(format!(
-                "an edit of the manifest goes back, to {op:?} from file {}, run {}, sequence {}",
-                self.next_number, self.next_run, self.watermark
-            ))),
+            SstChange::Origin(origin)
+                if origin.before <= self.next_number
+                    && self.origins.last().is_none_or(|last| last.before < origin.before) =>
+            {
+                self.origins.push(*origin);
+                Ok(())
+            }
+            SstChange::Next { .. } | SstChange::Watermark { .. } | SstChange::Origin(_) => {
+                Err(Error::corrupted(format!(
+                    "an edit of the manifest goes back, to {op:?} from file {}, run {}, sequence {}",
+                    self.next_number, self.next_run, self.watermark
+                )))
+            }
         }
     }
 
@@ -113,6 +161,7 @@ impl SstVersion {
     pub(crate) fn ops(&self) -> Vec<SstChange> {
         let next = SstChange::Next { number: self.next_number, run: self.next_run };
         let mut ops = vec![next, SstChange::Watermark { sequence: self.watermark }];
+        ops.extend(self.origins.iter().copied().map(SstChange::Origin));
         for (&run, ranges) in &self.runs {
             ops.extend(ranges.values().map(|range| SstChange::Add { run, range: range.clone() }));
         }
@@ -184,10 +233,41 @@ mod tests {
             SstChange::Next { number: 9, run: 3 },
             SstChange::Next { number: 10, run: 2 },
             SstChange::Watermark { sequence: 6 },
+            SstChange::Origin(FileOrigin { before: 11, store: 1 }),
         ] {
             let ops = [add(2, range(5, b"a", b"z")), wrong];
             assert_eq!(version.after(&ops).unwrap_err().kind(), ErrorKind::Corrupted, "{ops:?}");
         }
         version.after(&[add(1, range(4, b"mm", b"n")), add(1, range(4, b"a", b"ez"))]).unwrap();
+    }
+
+    #[test]
+    fn a_copy_knows_who_wrote_what_it_has() {
+        let origin = |before, store| FileOrigin { before, store };
+        let source = SstVersion::default()
+            .after(&[
+                SstChange::Next { number: 10, run: 3 },
+                SstChange::Watermark { sequence: 7 },
+                add(1, range(3, b"f", b"m")),
+                add(2, range(4, b"a", b"b")),
+                add(2, range(5, b"c", b"d")),
+            ])
+            .unwrap();
+        let copy = source.of_copy(100, 50, |number| number != 4);
+        assert_eq!(copy.origins(), [origin(10, 100)]);
+        assert_eq!((copy.watermark, copy.next_number, copy.next_run), (50, 10, 3));
+        assert_eq!(copy.ops().len(), source.ops().len(), "a file less, and an origin");
+        assert_eq!(SstVersion::default().after(&copy.ops()).unwrap(), copy);
+        // The copy writes files of its own; a copy of it has some of both.
+        let later = [SstChange::Next { number: 20, run: 5 }, add(4, range(12, b"a", b"z"))];
+        let again = copy.after(&later).unwrap().of_copy(200, 60, |_| true);
+        assert_eq!(again.origins(), [origin(10, 100), origin(20, 200)]);
+        assert_eq!(SstVersion::default().after(&again.ops()).unwrap(), again);
+        // Whose files are all gone is forgotten.
+        assert_eq!(again.of_copy(300, 70, |number| number == 12).origins(), [origin(20, 200)]);
+        let none = again.of_copy(300, 70, |_| false);
+        assert!(none.is_empty() && none.origins().is_empty());
+        let back = again.after(&[SstChange::Origin(origin(20, 300))]).unwrap_err();
+        assert_eq!(back.kind(), ErrorKind::Corrupted);
     }
 }

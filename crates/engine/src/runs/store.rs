@@ -16,7 +16,7 @@ use hedgerow_device::CapacityTier;
 use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
-use crate::manifest::version::{FileRange, SstChange, SstVersion};
+use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion};
 use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, store_in_header};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -64,19 +64,27 @@ impl RunsSettings {
 struct SstFiles {
     tier: CapacityTier,
     store: u128,
+    /// Of a copy: who wrote which of its files.
+    origins: Arc<[FileOrigin]>,
     cache: BlockCache,
 }
 
 impl SstFiles {
     fn open(&self, number: u64) -> Result<Sst> {
-        Sst::open(&self.tier, SstId { store: self.store, number }, &self.cache)
+        Sst::open(&self.tier, self.id(number), &self.cache)
+    }
+
+    /// What the file of this number says that it is.
+    fn id(&self, number: u64) -> SstId {
+        let origin = self.origins.iter().find(|origin| number < origin.before);
+        SstId { store: origin.map_or(self.store, |origin| origin.store), number }
     }
 
     /// Opens what counts.
     fn open_all(&self, version: &SstVersion) -> Result<OpenRuns> {
         let there: BTreeSet<String> = self.tier.names()?.into_iter().collect();
         OpenRuns::of(version, 0, |number| {
-            let name = SstId { store: self.store, number }.file_name();
+            let name = self.id(number).file_name();
             match there.contains(&name) {
                 true => self.open(number),
                 false => Err(Error::corrupted(format!(
@@ -155,8 +163,12 @@ impl Runs {
                 _ => Err(not_given(&place)),
             };
         };
-        let files =
-            SstFiles { tier, store: root.store_id, cache: BlockCache::new(settings.block_cache_bytes) };
+        let mut files = SstFiles {
+            tier,
+            store: root.store_id,
+            origins: Arc::default(),
+            cache: BlockCache::new(settings.block_cache_bytes),
+        };
         let mut changing = Changing { next_pair: root.manifest + 1, ..Changing::default() };
         let mut version = SstVersion::default();
         if root.manifest != 0 {
@@ -173,6 +185,7 @@ impl Runs {
                 }
             }
             check_age(version.watermark, root.watermark)?;
+            files.origins = version.origins().into();
         }
         let opened = files.open_all(&version)?;
         let bytes: Result<Vec<u64>> = opened.files().iter().map(Sst::file_bytes).collect();
@@ -199,8 +212,9 @@ impl Runs {
         let Some(files) = changing.files.clone() else { return Ok(()) };
         let unnamed = self.unnamed(&changing, &files, log.root().manifest)?;
         for name in &unnamed {
-            let store = files.store_of(name)?;
-            if store.is_some_and(|store| store != files.store) {
+            let (store, number) = (files.store_of(name)?, SstId::number_in(name));
+            let expected = number.map_or(files.store, |number| files.id(number).store);
+            if store.is_some_and(|store| store != expected) {
                 return Err(Error::invalid(format!(
                     "the directory of sorted tables has some of another store ({name}): give each store one of its own (Options::capacity)"
                 )));
@@ -308,7 +322,7 @@ impl Runs {
 
     /// Holds off all edits as long as the guard lives: no row moves meanwhile.
     pub(crate) fn hold_off_edits(&self) -> EditsHeldOff<'_> {
-        EditsHeldOff { _changing: self.changing.lock() }
+        EditsHeldOff { runs: self, changing: self.changing.lock() }
     }
 
     /// Has the generation rise: what was found of a key, or not found, may not be so any more.
@@ -443,7 +457,7 @@ impl Runs {
         let tier = CapacityTier::open(path)?;
         let cache = BlockCache::new(self.settings.block_cache_bytes);
         self.cache.store(Some(Arc::new(cache.clone())));
-        let files = SstFiles { tier, store: log.root().store_id, cache };
+        let files = SstFiles { tier, store: log.root().store_id, origins: Arc::default(), cache };
         changing.next_pair = changing.next_pair.max(1);
         changing.files = Some(files.clone());
         Ok(files)
@@ -594,7 +608,34 @@ impl Changing {
 
 /// Which sorted tables count does not change as long as this lives.
 pub(crate) struct EditsHeldOff<'r> {
-    _changing: MutexGuard<'r, Changing>,
+    runs: &'r Runs,
+    changing: MutexGuard<'r, Changing>,
+}
+
+impl EditsHeldOff<'_> {
+    /// What counts now of tables that are there, for a copy of the store `source` in which all is durable up to `watermark`. No file of it goes as long as the answer
+    /// is held.
+    pub(crate) fn to_copy(
+        &self,
+        (source, watermark): (u128, u64),
+        lives: impl Fn(u32) -> bool,
+    ) -> RunsToCopy {
+        let current = self.runs.current();
+        let is_kept = |sst: &&Sst| sst.tables().iter().any(|known| lives(known.table));
+        let files: Vec<Sst> = current.files().iter().filter(is_kept).cloned().collect();
+        let version = self.changing.version().cloned().unwrap_or_default();
+        let kept: BTreeSet<u64> = files.iter().map(|sst| sst.id().number).collect();
+        RunsToCopy { version: version.of_copy(source, watermark, |number| kept.contains(&number)), files }
+    }
+}
+
+/// The sorted tables that a copy of the store is to have.
+#[derive(Debug)]
+pub(crate) struct RunsToCopy {
+    /// What counts in the copy.
+    pub(crate) version: SstVersion,
+    /// Its files, by rising number.
+    pub(crate) files: Vec<Sst>,
 }
 
 /// A table that is being loaded, as long as this lives.

@@ -389,7 +389,8 @@ impl Sst {
         Block::open(bytes, self.id(), pages, kind).map(Arc::new)
     }
 
-    pub(super) fn file(&self) -> &CapacityFile {
+    /// The file itself.
+    pub(crate) fn file(&self) -> &CapacityFile {
         &self.inner.file
     }
 

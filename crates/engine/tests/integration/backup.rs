@@ -215,12 +215,25 @@ fn rows_that_are_merged_in_place_are_backed_up_whole() {
     assert!(metrics.chains_merged_in_place > 0, "{metrics:?}");
 }
 
-/// A store with rows, deltas, deletes, expiries, batches and several segments.
+/// A store with rows, deltas, deletes, expiries, batches and several segments, over rows of a sorted table.
 pub(crate) fn filled(at: &Path) -> Db {
     let db = Db::open_with(at, options()).unwrap();
     let table = db.create_table("t", Schema::open()).unwrap();
+    load(&table);
     fill(&db, &table, 0..6_000);
     db
+}
+
+/// Rows in a sorted table, some of which [`fill`] changes.
+pub(crate) fn load(table: &Table) {
+    let body = vec![9; 300];
+    let keys = (0..4_000).step_by(3).map(|n| format!("key/{n:05}"));
+    let more = (0..400).map(|n| format!("low/{n:05}"));
+    table
+        .load(|loader| {
+            keys.chain(more).try_for_each(|key| loader.push(key.as_bytes(), &row! { body: &body }))
+        })
+        .unwrap();
 }
 
 pub(crate) fn fill(db: &Db, table: &Table, range: std::ops::Range<u64>) {

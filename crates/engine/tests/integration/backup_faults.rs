@@ -6,10 +6,10 @@ use std::path::Path;
 use hedgerow::backup::restore;
 use hedgerow::inspect::View;
 use hedgerow::{Db, ErrorKind, Options, Schema, row};
-use hedgerow_device::{CrashDirectory, CrashModel, CrashSim, FastTier, Survivors, record_copy};
+use hedgerow_device::{CapacityTier, CrashDirectory, CrashModel, CrashSim, FastTier, Survivors, record_copy};
 use hedgerow_sim::{Scratch, rounds, skip};
 
-use crate::backup::{fill, options, restored, rows};
+use crate::backup::{fill, load, options, restored, rows};
 use crate::full_disk::{DIRECTORY, again};
 
 type Rows = Vec<(Vec<u8>, u32)>;
@@ -38,10 +38,11 @@ fn is_backup(at: &Path, anew: &Path, whole: &[&Rows], place: &str) -> bool {
     }
 }
 
-/// A small store: rows in few segments.
+/// A small store: rows in few segments, and in a sorted table.
 fn small(at: &Path) -> Db {
     let db = Db::open_with(at, options()).unwrap();
     let table = db.create_table("t", Schema::open()).unwrap();
+    load(&table);
     fill(&db, &table, 0..2_000);
     db
 }
@@ -119,8 +120,10 @@ fn a_power_cut_after_any_step_of_a_restore_leaves_a_store_or_none() {
 /// A store in memory, and what it holds.
 fn in_memory() -> (CrashSim, Db) {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-    let db = Db::open_on(FastTier::simulated(&sim), options()).unwrap();
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_on(tiers, options()).unwrap();
     let table = db.create_table("t", Schema::open()).unwrap();
+    load(&table);
     fill(&db, &table, 0..6_000);
     (sim, db)
 }

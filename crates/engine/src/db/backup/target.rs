@@ -7,28 +7,34 @@
 //!    is given that name first, durably.
 //! 2. The manifest says which segments are in it already, whole. Before any of these is written over, it no longer says so.
 //! 3. Segments are written, and synced; then the manifest names them.
-//! 4. The catalog, then the root, durably. All of it is read again from the device and verified.
-//! 5. The manifest says what the root says, and the file is called `fast`, durably.
+//! 4. Sorted tables get their names, and whole, by `sorted_tables.rs`; then the manifest that says which of them count.
+//! 5. The catalog, then the root, durably. All of it is read again from the device and verified.
+//! 6. The manifest says what the root says, and the file is called `fast`, durably.
 //!
 //! Must not know where segments come from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hedgerow_device::{
-    CopyFile, DirectoryLock, FastTier, Random, append_to_file, crc32c, create_directories, names_in,
-    read_small_file, remove_file, rename_file, replace_small_file,
+    CapacityTier, CopyFile, DirectoryLock, FastTier, Random, append_to_file, crc32c, create_directories,
+    names_in, read_small_file, remove_file, rename_file, replace_small_file,
 };
 
 use super::MANIFEST_FILE;
 use super::manifest::{ImageId, Kept, Manifest};
-use crate::db::FAST_TIER_FILE;
+use super::sorted_tables::{self, Placed, SortedTables};
 use crate::db::identity::PARTIAL_FILE;
 use crate::db::inspect::{CheckProgress, Report, View};
+use crate::db::{CAPACITY_DIRECTORY, FAST_TIER_FILE};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Extract, Log, SegmentToCopy};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;
+use crate::runs::RunsToCopy;
+use crate::sst::Sst;
+use crate::tier::bytes_of;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes written between two syncs: what a killed backup does again at most, and what the device is given at once.
@@ -46,7 +52,17 @@ pub(super) struct Target {
     unsynced_bytes: u64,
     /// Segments that the backup is to hold, and their ends in it.
     expected: Vec<(u32, u64, u64)>,
+    /// An earlier backup into the directory, finished or not, left whole what it left.
+    trusts: bool,
+    sorted_tables: Option<SortedTables>,
     _lock: DirectoryLock,
+}
+
+/// What makes a store of what was copied.
+pub(super) struct Whole<'m> {
+    pub(super) catalog: &'m [u8],
+    pub(super) sequence: u64,
+    pub(super) runs: &'m RunsToCopy,
 }
 
 /// What became of a segment.
@@ -86,6 +102,9 @@ impl Target {
         if known.is_some() && fits.is_none() {
             return Err(taken(directory, "holds a backup of another store"));
         }
+        if known.is_none() && !has(PARTIAL_FILE) && sorted_tables::are_in(directory)? {
+            return Err(sorted_tables::taken(directory));
+        }
         let mut kept = fits.cloned().unwrap_or_else(|| Manifest::new(root.store_id, root.extent_bytes));
         kept.image = None;
         if has(FAST_TIER_FILE) {
@@ -100,12 +119,14 @@ impl Target {
             unsynced: Vec::new(),
             unsynced_bytes: 0,
             expected: Vec::new(),
+            trusts: known.is_some(),
+            sorted_tables: None,
             _lock: lock,
         })
     }
 
     /// Forgets what is not to be in this backup as it stands, before anything is written over it.
-    pub(super) fn begin(&mut self, log: &Log, segments: &[SegmentToCopy]) -> Result<()> {
+    pub(super) fn begin(&mut self, log: &Log, segments: &[SegmentToCopy], files: &[Sst]) -> Result<()> {
         let root_extents = log.root().root_extents;
         let found = std::mem::take(&mut self.manifest.segments);
         for segment in segments {
@@ -116,6 +137,7 @@ impl Target {
         }
         // PERSIST: durable on return.
         replace_small_file(&self.directory.join(MANIFEST_FILE), self.manifest.encode().as_bytes())?;
+        self.sorted_tables = Some(SortedTables::begin(&self.directory, files, self.trusts)?);
         let extents =
             segments.iter().map(|segment| segment.extent + segment.extents).max().unwrap_or(root_extents);
         Ok(self.file.set_bytes(u64::from(extents) * self.manifest.extent_bytes)?)
@@ -141,6 +163,11 @@ impl Target {
             self.sync()?;
         }
         Ok(Added::Copied(extract.end))
+    }
+
+    /// Adds a sorted table.
+    pub(super) fn add_sorted_table(&self, sst: &Sst) -> Result<Placed> {
+        self.sorted_tables.as_ref().expect("it has begun").add(sst)
     }
 
     fn write(&self, log: &Log, segment: &SegmentToCopy, extract: &Extract) -> Result<()> {
@@ -177,8 +204,7 @@ impl Target {
     pub(super) fn finish(
         mut self,
         source: &Root,
-        catalog: &[u8],
-        sequence: u64,
+        Whole { catalog, sequence, runs }: Whole<'_>,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<Finished> {
         self.clear_free_extents(source.root_extents)?;
@@ -186,7 +212,10 @@ impl Target {
         let mut random = Random::from_entropy();
         let store_id = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
         let extents = (self.file.bytes()? / self.manifest.extent_bytes) as u32;
-        let mut root = source.of_copy(store_id, sequence, extents, catalog);
+        let tables = self.sorted_tables.as_mut().expect("it has begun");
+        let manifest = tables.name(store_id, &runs.version)?;
+        tables.unlock();
+        let mut root = source.of_copy((store_id, manifest), sequence, extents, catalog);
         self.file.write_at(root.catalog_offset, catalog)?;
         let entry =
             |&(extent, segment_number, end): &(u32, u64, u64)| SegmentEntry { extent, segment_number, end };
@@ -238,12 +267,19 @@ impl Target {
 
     /// Reads the whole copy as a store is read, every record to its last byte.
     fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<Report> {
-        let view = View::open_on(FastTier::open_file_read_only(&self.directory.join(PARTIAL_FILE))?)?;
+        let fast = FastTier::open_file_read_only(&self.directory.join(PARTIAL_FILE))?;
+        let capacity = self.directory.join(CAPACITY_DIRECTORY);
+        let view = match CapacityTier::is_there(&capacity) {
+            true => View::open_on((fast, CapacityTier::open_read_only(&capacity)?))?,
+            false => View::open_on(fast)?,
+        };
+        let below = view.sorted_table_bytes()?;
         let mut report = Report::default();
-        let mut stopped = Ok(());
+        let (mut stopped, mut log_bytes) = (Ok(()), 0);
         view.check_log(&mut report, &mut |at| {
             if let (CheckProgress::Log(done, total), Ok(())) = (at, &stopped) {
-                stopped = progress(done, total);
+                log_bytes = total;
+                stopped = progress(done, total + below);
             }
         });
         stopped?;
@@ -252,6 +288,7 @@ impl Target {
                 "the backup was read again and is not what was written, it must be made anew: {problem}"
             )));
         }
+        view.verify_sorted_tables(&mut |done| progress(log_bytes + done, log_bytes + below))?;
         let found: Vec<_> = view.segments().iter().map(|s| (s.extent, s.number, s.durable_bytes)).collect();
         let mut expected = self.expected.clone();
         expected.sort_unstable();
@@ -286,10 +323,10 @@ fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
 
 /// Whether the root is the one that the backup was finished with. What cannot be read was not.
 fn is_as_it_was(fast: &Path, image: ImageId) -> bool {
-    let view = FastTier::open_file_read_only(fast).map_err(Error::from).and_then(View::open_on);
-    view.is_ok_and(|view| {
-        let root = view.root();
-        (root.store_id, root.generation) == (image.store_id, image.generation)
+    let tier = FastTier::open_file_read_only(fast).map_err(Error::from);
+    let root = tier.and_then(|tier| Root::load(&bytes_of(Arc::new(tier))?));
+    root.is_ok_and(|root| {
+        root.is_some_and(|root| (root.store_id, root.generation) == (image.store_id, image.generation))
     })
 }
 

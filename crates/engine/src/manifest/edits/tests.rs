@@ -52,8 +52,8 @@ fn golden_bytes() {
     manifest.append(&ops).unwrap();
     manifest.append(&[SstChange::Remove { run: 0, number: 1 }]).unwrap();
     let image = sim.process_kill();
-    let [a, b] = names(3).map(|name| image.read_file(&name).unwrap());
-    assert_eq!((a.len(), &names(3)[0][..]), (256 << 10, "manifest-00000003.a"));
+    let [a, b] = pair_names(3).map(|name| image.read_file(&name).unwrap());
+    assert_eq!((a.len(), &pair_names(3)[0][..]), (256 << 10, "manifest-00000003.a"));
     assert!(a == b, "the copies are the same");
     let hex =
         |from: usize, to: usize| a[from..to].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -71,6 +71,29 @@ fn golden_bytes() {
         )
     );
     assert!(a[40..4096].iter().chain(&a[4096 + 133..]).all(|&byte| byte == 0));
+}
+
+/// A copy of a store: who wrote its files, in bytes of its own; and what is written elsewhere is what would have been made here.
+#[test]
+fn golden_bytes_of_origins() {
+    let origin = FileOrigin { before: 2, store: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10 };
+    let ops = [SstChange::Next { number: 2, run: 1 }, SstChange::Origin(origin)];
+    let version = SstVersion::default().after(&ops).unwrap();
+    let bytes = encode_copy(PAIR, &version);
+    let hex: String = bytes[4096..4096 + 59].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        hex,
+        concat!(
+            "33000000da2c3616030200000000000000010000000000000004000000000000000005020000000000000010",
+            "0f0e0d0c0b0a090807060504030201",
+        )
+    );
+    let sim = sim();
+    let manifest = SstManifest::create(&tier(&sim), PAIR, version.clone()).unwrap();
+    assert_eq!(manifest.version().origins(), [origin]);
+    let image = sim.process_kill();
+    pair_names(3).iter().for_each(|name| assert!(image.read_file(name).unwrap() == bytes));
+    assert_eq!(SstManifest::read(&tier(&sim), PAIR).unwrap(), version);
 }
 
 #[test]
@@ -174,7 +197,7 @@ fn sweep(sim: &CrashSim, acknowledged: &[u64], versions: &[SstVersion]) -> Optio
             }
             // One copy may rot, at rest: then the other has all that was acknowledged.
             if !is_between {
-                let name = &names(3)[random.below(2) as usize];
+                let name = &pair_names(3)[random.below(2) as usize];
                 (0..200).for_each(|_| image.corrupt_file(name, EDITS_START + random.below(6000), 0xff));
                 let wrong = wrong_with(&image, versions, done);
                 if wrong.is_some() {
@@ -216,8 +239,8 @@ fn either_copy_may_rot_at_any_byte() {
     script(&sim, 14);
     let versions = versions(14);
     let end =
-        sim.process_kill().read_file(&names(3)[0]).unwrap().iter().rposition(|&byte| byte != 0).unwrap();
-    for name in names(3) {
+        sim.process_kill().read_file(&pair_names(3)[0]).unwrap().iter().rposition(|&byte| byte != 0).unwrap();
+    for name in pair_names(3) {
         for at in 0..end as u64 + 100 {
             sim.corrupt_file(&name, at, 1 << (at % 8));
             let read = SstManifest::read(&tier(&sim), PAIR);
@@ -228,14 +251,14 @@ fn either_copy_may_rot_at_any_byte() {
             sim.corrupt_file(&name, at, 1 << (at % 8));
         }
     }
-    sim.corrupt_file(&names(3)[0], 5000, 1);
+    sim.corrupt_file(&pair_names(3)[0], 5000, 1);
     let opened = SstManifest::open(&tier(&sim), PAIR).unwrap();
     assert_eq!(opened.version(), &versions[14]);
     let image = sim.process_kill();
-    let [a, b] = names(3).map(|name| image.read_file(&name));
+    let [a, b] = pair_names(3).map(|name| image.read_file(&name));
     assert!(a == b, "what rotted was mended");
     let removed = tier(&sim);
-    removed.remove(&names(3)[1]).unwrap();
+    removed.remove(&pair_names(3)[1]).unwrap();
     assert_eq!(SstManifest::open(&removed, PAIR).unwrap().version(), &versions[14]);
     assert_eq!(removed.names().unwrap().len(), 2, "the copy that was gone is there again");
 }

@@ -161,6 +161,9 @@ fn backup_status(reply: &mut Reply<'_>, status: &Status) {
         ("segments", summary.map_or(0, |summary| summary.segments)),
         ("segments_kept", summary.map_or(0, |summary| summary.segments_kept)),
         ("records", summary.map_or(0, |summary| summary.records)),
+        ("sorted_tables", summary.map_or(0, |summary| summary.sorted_tables)),
+        ("sorted_tables_kept", summary.map_or(0, |summary| summary.sorted_tables_kept)),
+        ("sorted_tables_linked", summary.map_or(0, |summary| summary.sorted_tables_linked)),
         ("ended_unix_seconds", status.ended_s),
         ("took_ms", status.took_ms),
     ];
