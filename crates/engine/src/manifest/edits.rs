@@ -52,12 +52,18 @@ pub(crate) fn pair_in(name: &str) -> Option<u64> {
 }
 
 /// The store that the copy of this name is of, as its head says; `None` if that is not whole.
+///
+/// # Errors
+/// `Invalid` if it is something else; what the capacity tier refuses.
 pub(crate) fn store_of_copy(tier: &CapacityTier, name: &str) -> Result<Option<u128>> {
     let (file, mut head) = (tier.open_file(name)?, [0; HEAD_BYTES + 4]);
-    if file.bytes()? < head.len() as u64 {
-        return Ok(None);
+    let bytes = file.bytes()?.min(head.len() as u64) as usize;
+    file.read_at(0, &mut head[..bytes])?;
+    if head[..7] != MAGIC[..7] && head[..8].iter().any(|&byte| byte != 0) {
+        return Err(Error::invalid(format!(
+            "the file {name} among the sorted tables is no copy of their manifest: nothing of it is removed or written over, move it elsewhere"
+        )));
     }
-    file.read_at(0, &mut head)?;
     let is_whole = u32_at(&head, HEAD_BYTES) == crc32c(0, &head[..HEAD_BYTES]) && head[..8] == *MAGIC;
     Ok(is_whole.then(|| u128_at(&head, 8)))
 }

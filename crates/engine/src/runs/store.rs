@@ -17,7 +17,7 @@ use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
 use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion};
-use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, store_in_header};
+use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
@@ -94,17 +94,23 @@ impl SstFiles {
         })
     }
 
-    /// The store that the file of this name says it is of; `None` of files that are none of ours, or not whole.
+    /// The store that the file of this name says it is of; `None` if it is not whole, as a crash may leave one.
+    ///
+    /// # Errors
+    /// `Invalid` of a file that is something else under such a name; what the capacity tier refuses.
     fn store_of(&self, name: &str) -> Result<Option<u128>> {
         if pair_in(name).is_some() {
             return store_of_copy(&self.tier, name);
         }
         let (file, mut page) = (self.tier.open_file(name)?, [0; 4096]);
-        if file.bytes()? < page.len() as u64 {
-            return Ok(None);
+        let bytes = file.bytes()?.min(page.len() as u64) as usize;
+        file.read_at(0, &mut page[..bytes])?;
+        match is_foreign_header(&page) {
+            false => Ok(store_in_header(&page)),
+            true => Err(Error::invalid(format!(
+                "the file {name} in the directory of sorted tables is none: nothing of it is removed or written over, move it elsewhere"
+            ))),
         }
-        file.read_at(0, &mut page)?;
-        Ok(store_in_header(&page))
     }
 }
 
@@ -133,7 +139,7 @@ pub(crate) struct Runs {
     place: CapacityPlace,
     settings: RunsSettings,
     changing: Mutex<Changing>,
-    /// Of all files with a name.
+    /// Of all files with a name, and what was reserved for those that are written.
     bytes: AtomicU64,
     /// That of the files, once they are opened.
     cache: ArcSwapOption<BlockCache>,
@@ -374,40 +380,54 @@ impl Runs {
         }
     }
 
-    /// Ends a file: it is on the device, with its name.
+    /// Ends a file, for which so many bytes are reserved: it is on the device, with its name, and takes what it has.
     ///
     /// # Errors
     /// `Full` if it would take more than all may; what the capacity tier refuses. The file is gone then.
-    pub(crate) fn finish_file(&self, log: &Log, writer: SstWriter) -> Result<Sst> {
-        let files = self.files(&mut self.changing.lock(), log)?;
+    pub(crate) fn finish_file(&self, log: &Log, writer: SstWriter, mut reserved: u64) -> Result<Sst> {
+        let files = self.files(&mut self.changing.lock(), log).inspect_err(|_| self.release(reserved))?;
         let name = writer.id().file_name();
         let sst = writer.finish(&files.cache).and_then(|sst| {
             let bytes = sst.file_bytes()?;
-            self.check_room(bytes)?;
+            // Its index and its filter come last.
+            self.reserve(bytes.saturating_sub(reserved))?;
+            self.release(reserved.saturating_sub(bytes));
+            reserved = bytes;
             // PERSIST: the name before the edit that gives it.
             files.tier.sync_names()?;
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
             Ok(sst)
         });
         if sst.is_err() {
+            self.release(reserved);
             // What there is of it is of no use. If it stays, opening removes it.
             let _ = files.tier.remove(&name);
         }
         sst
     }
 
-    /// `Full` if so many bytes more would be too many.
-    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
-        let (there, most) = (self.bytes.load(Ordering::Relaxed), self.settings.bytes_max);
-        match there.saturating_add(bytes) > most {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Full,
-                format!(
-                    "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
-                ),
-            )),
+    /// Reserves so many bytes for a file that is written, so that all who write at the same time keep to the limit together; to be [released](Runs::release), or
+    /// taken by the file.
+    ///
+    /// # Errors
+    /// `Full` if they would be too many.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<()> {
+        let most = self.settings.bytes_max;
+        let with = |there: u64| there.checked_add(bytes).filter(|&bytes| bytes <= most);
+        match self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with) {
+            Ok(_) => Ok(()),
+            Err(there) => Err(no_room(there, bytes, most)),
         }
+    }
+
+    /// `Full` if so many bytes more would be too many, as it looks now.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
+        let (there, most) = self.bytes();
+        if there.saturating_add(bytes) > most { Err(no_room(there, bytes, most)) } else { Ok(()) }
+    }
+
+    /// Gives back what was reserved and not taken.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether files may be made.
@@ -669,6 +689,16 @@ fn check_age(edit: u64, root: u64) -> Result<()> {
     Err(Error::corrupted(format!(
         "the sorted tables are newer than the fast tier: their manifest was last edited when all up to sequence {edit} was durable, and the root knows of {root}; an older copy of the fast tier was put beside them"
     )))
+}
+
+#[cold]
+fn no_room(there: u64, bytes: u64, most: u64) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!(
+            "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
+        ),
+    )
 }
 
 #[cold]

@@ -10,6 +10,8 @@ use crate::sst::{Sst, SstRecord, SstWriter};
 
 /// A file takes no more records once it has so many bytes.
 const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+/// So much is reserved for a file at a time, if there is so much.
+const RESERVE_BYTES: u64 = 1 << 20;
 
 /// A run that is being written. Nothing of it counts.
 #[derive(Debug)]
@@ -17,13 +19,15 @@ pub(crate) struct RunWriter<'e> {
     runs: &'e Runs,
     log: &'e Log,
     writer: Option<SstWriter>,
+    /// For what it writes.
+    reserved: u64,
     files: Vec<Sst>,
 }
 
 impl<'e> RunWriter<'e> {
     /// Makes no file before there is something to write.
     pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        RunWriter { runs, log, writer: None, files: Vec::new() }
+        RunWriter { runs, log, writer: None, reserved: 0, files: Vec::new() }
     }
 
     /// Appends a record, whose key is above all before it; `fill` writes its body.
@@ -42,18 +46,33 @@ impl<'e> RunWriter<'e> {
             Some(writer) => writer,
             none => none.insert(self.runs.create_file(self.log)?),
         };
-        self.runs.check_room(writer.bytes() + (record.key.len() + record.body_bytes) as u64)?;
+        let needed = writer.bytes() + (record.key.len() + record.body_bytes) as u64;
+        if needed > self.reserved {
+            let more = needed - self.reserved;
+            self.reserved += match self.runs.reserve(more + RESERVE_BYTES) {
+                Ok(()) => more + RESERVE_BYTES,
+                Err(_) => self.runs.reserve(more).map(|()| more)?,
+            };
+        }
         writer.push(record, fill)
     }
 
     fn end_file(&mut self) -> Result<()> {
         match self.writer.take() {
             // What was begun for a record that could not be taken.
-            Some(writer) if writer.is_empty() => self.runs.abandon_file(writer),
-            Some(writer) => self.files.push(self.runs.finish_file(self.log, writer)?),
+            Some(writer) if writer.is_empty() => self.abandon(writer),
+            Some(writer) => {
+                let reserved = std::mem::take(&mut self.reserved);
+                self.files.push(self.runs.finish_file(self.log, writer, reserved)?);
+            }
             None => {}
         }
         Ok(())
+    }
+
+    fn abandon(&mut self, writer: SstWriter) {
+        self.runs.abandon_file(writer);
+        self.runs.release(std::mem::take(&mut self.reserved));
     }
 
     /// The files, durable, as they are. Whoever has them says whether they count, or [discards](Runs::discard) them.
@@ -69,7 +88,7 @@ impl<'e> RunWriter<'e> {
 impl Drop for RunWriter<'_> {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
-            self.runs.abandon_file(writer);
+            self.abandon(writer);
         }
         if !self.files.is_empty() {
             self.runs.discard(std::mem::take(&mut self.files));

@@ -154,6 +154,11 @@ pub(crate) fn store_in_header(page: &[u8]) -> Option<u128> {
     is_whole.then(|| u128_at(page, 8))
 }
 
+/// Whether a first page begins as no sorted table does, nor what a crash leaves of one: of its bytes any may be missing.
+pub(crate) fn is_foreign_header(page: &[u8]) -> bool {
+    page[..7] != HEADER_MAGIC[..7] && page[..8].iter().any(|&byte| byte != 0)
+}
+
 /// Checks that the first page is that of this file of this store, and that this build knows all that it asks for.
 pub(super) fn check_header(page: &[u8], id: SstId) -> Result<()> {
     if store_in_header(page).is_none() {

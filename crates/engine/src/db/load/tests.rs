@@ -501,7 +501,7 @@ fn a_store_is_not_opened_without_its_directory() {
     db.close().unwrap();
     assert!(names_in(&store.join("capacity")).iter().any(|name| name.ends_with(".sst")));
     std::fs::write(store.join("capacity/README.sst"), "of somebody else").unwrap();
-    std::fs::write(store.join("capacity/00000099.sst"), "of a crash").unwrap();
+    std::fs::write(store.join("capacity/00000099.sst"), [0; 10]).unwrap();
     std::fs::rename(store.join("capacity"), &moved).unwrap();
     for read_only in [false, true] {
         let options = Options { read_only, ..immediate() };
@@ -540,6 +540,61 @@ fn the_directory_of_another_store_stays_as_it_is() {
     assert_eq!(names_in(&shared), there);
     let db = Db::open_with(scratch.at("one"), options).unwrap();
     assert_eq!(content(&db)["t"].len(), 5);
+}
+
+/// Files that are not ours under such names as ours have: what is in them may be all that there is of it.
+#[test]
+fn files_of_others_are_refused_by_name_and_stay() {
+    let scratch = Scratch::new("load-foreign");
+    let store = scratch.at("store");
+    let db = Db::open_with(&store, immediate()).unwrap();
+    load(&db.create_table("t", schema()).unwrap(), 0..5, 1_001).unwrap();
+    db.close().unwrap();
+    let files = store.join("capacity");
+    let there = names_in(&files);
+    for name in ["00000099.sst", "manifest-00000009.a"] {
+        for text in ["notes".to_owned(), "notes".repeat(2_000)] {
+            std::fs::write(files.join(name), &text).unwrap();
+            let error = Db::open_with(&store, immediate()).map(drop).unwrap_err();
+            assert!(error.kind() == ErrorKind::Invalid && error.message().contains(name), "{error}");
+            assert_eq!(std::fs::read_to_string(files.join(name)).unwrap(), text);
+        }
+        // What a crash leaves of ours goes: a name alone, pages that nothing was written to.
+        for left in [0, 100, 8_192] {
+            std::fs::write(files.join(name), vec![0; left]).unwrap();
+            let db = Db::open_with(&store, immediate()).unwrap();
+            assert_eq!(content(&db)["t"].len(), 5);
+            db.close().unwrap();
+            assert_eq!(names_in(&files), there);
+        }
+    }
+}
+
+/// Each of them alone would have room.
+#[test]
+fn loads_at_the_same_time_keep_to_the_limit_together() {
+    let sim = sim(CrashModel::Pages);
+    let most = 300 << 10;
+    let options = Options { capacity_bytes_max: most, compression: crate::Compression::None, ..immediate() };
+    let db = open_with(&sim, options).unwrap();
+    let schema = Schema::new().field("text", Type::String);
+    let [one, other] = ["one", "other"].map(|name| db.create_table(name, schema.clone()).unwrap());
+    let text = "x".repeat(1_000);
+    let below = || db.metrics().sorted_tables.bytes;
+    let refused = one.load(|loader| {
+        (0..180u64).try_for_each(|n| loader.push(&n.to_be_bytes(), &[("text", text.as_str().into())]))?;
+        let beside = other.load(|loader| {
+            (0..180u64).try_for_each(|n| loader.push(&n.to_be_bytes(), &[("text", text.as_str().into())]))
+        });
+        assert_eq!(beside.unwrap_err().kind(), ErrorKind::Full);
+        assert!(below() >= 180_000, "{}", below());
+        Ok(())
+    });
+    refused.unwrap();
+    assert!(below() <= most && below() >= 180_000, "{}", below());
+    assert_eq!((one.len(), other.len()), (180, 0));
+    one.clear().unwrap();
+    assert_eq!(below(), 0, "all that was reserved is given back");
 }
 
 /// A copy of the fast tier from before an edit, put back: its root names the same manifest, or none.
@@ -674,7 +729,7 @@ fn what_is_being_loaded_is_no_garbage() {
         body_bytes: 0,
     };
     writer.push(&record, |_| ()).unwrap();
-    let file = engine.runs.finish_file(&engine.log, writer).unwrap();
+    let file = engine.runs.finish_file(&engine.log, writer, 0).unwrap();
     let number = file.id().number;
     engine.runs.add_run(&engine.log, &[file]).unwrap();
     db.create_table("u", schema()).unwrap();
