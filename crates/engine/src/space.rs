@@ -258,7 +258,9 @@ impl Space {
 
     /// Touches free extents ahead of whoever writes to them, so that writing them faults no page. Called by the prefault thread. False if there
     /// was none to touch, or `is_wanted` said before one that it is no longer.
-    pub(crate) fn prefault(&self, is_wanted: impl Fn() -> bool) -> bool {
+    ///
+    /// If everything is `synced_soon`, they are only mapped: a sync would write what was touched before it is used, and what is used once more.
+    pub(crate) fn prefault(&self, synced_soon: bool, is_wanted: impl Fn() -> bool) -> bool {
         let mut prefaulted = false;
         self.look_at_disk(&mut self.pool.lock());
         while is_wanted() {
@@ -284,6 +286,7 @@ impl Space {
                 let bytes = STEP.min(self.extent_bytes() - step * STEP);
                 match self.syncs_each_write {
                     true => self.tier.populate_for_small_syncs(offset, bytes, anew),
+                    false if synced_soon && !self.tier.flush_is_cheap() => self.tier.bring(offset, bytes),
                     false => self.tier.populate(offset, bytes),
                 }
             }

@@ -78,9 +78,11 @@ impl Engine {
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
             // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
             let garbage = self.epoch.collect() > 0;
-            worked = self.log.prefault_extents() | populated.is_ok_and(|bytes| bytes > 0) | garbage;
             // A move waits until all is durable: the less there is to write then, the better.
-            worked |= self.log.remap_sealed(self.is_short_of_landing());
+            let moves_soon = self.is_short_of_landing();
+            worked = self.log.prefault_extents(moves_soon);
+            worked |= populated.is_ok_and(|bytes| bytes > 0) | garbage;
+            worked |= self.log.remap_sealed(moves_soon);
             // Writers take extents as they fill them, and this thread wakes for each.
             self.pace_writers();
             self.log.give_back();

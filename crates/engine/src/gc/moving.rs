@@ -40,6 +40,8 @@ const INDEX_MOVES_FROM: f64 = 0.75;
 /// One move takes out no more bytes, nor records: it is done with gc's thread, and with memory for each.
 const MOVE_BYTES_MAX: u64 = 1 << 30;
 const MOVE_RECORDS_MAX: usize = 4 << 20;
+/// A snapshot that is as old as this may be held for long.
+const LONG_SNAPSHOT_MS: u64 = 1_000;
 /// Writers are told anew how much room there will be after so many bytes of a move.
 const PACED_BYTES: u64 = 256 << 10;
 
@@ -51,6 +53,14 @@ struct Movable<'l> {
     key: &'l [u8],
     /// As it was found.
     slot: LogSlot,
+}
+
+/// A segment to be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChosenToMove {
+    pub(crate) extent: u32,
+    /// Its extent may have been freed by another cycle since, and hold what no snapshot was asked about.
+    segment_number: u64,
 }
 
 /// What becomes of a record of a victim.
@@ -138,9 +148,18 @@ impl Engine {
         self.can_move() && (self.missing_landing() > 0 || self.index_pressure() > 0.0)
     }
 
-    /// Whether moves make room: the last one did, or there was none yet.
+    /// Whether moves make room: the last one did, or there was none yet, and nothing holds up for long what they emptied.
     pub(super) fn moves_help(&self) -> bool {
-        self.can_move() && !self.gc.moves_in_vain()
+        self.can_move() && !self.gc.moves_in_vain() && !self.is_held_up()
+    }
+
+    /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written.
+    fn is_held_up(&self) -> bool {
+        let is_old = |since_ms| self.clock.now_ms().saturating_sub(since_ms) >= LONG_SNAPSHOT_MS;
+        let queue = self.gc.moved_from.lock();
+        let Some(front) = queue.front() else { return false };
+        self.snapshots.oldest().is_some_and(|oldest| oldest < front.pending.sequence)
+            && self.snapshots.oldest_since_ms().is_some_and(is_old)
     }
 
     /// Whether what is written now is likely to be waited for by a move soon.
@@ -180,7 +199,7 @@ impl Engine {
     }
 
     /// The segments that a move would empty, those that were begun first; `oldest` is the oldest snapshot. What stayed in the log once is in a younger segment, and comes by last.
-    pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<u32> {
+    pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<ChosenToMove> {
         let cycle = self.gc.cycles();
         // A younger record would be seen by no snapshot from before it once it is below, and by what it replaced neither.
         let may_leave = |segment: &Segment| {
@@ -196,7 +215,11 @@ impl Engine {
             bytes += segment.end - SEGMENT_HEADER_BYTES - obsolete;
             is_wanted
         };
-        sealed.iter().take_while(enough).map(|(extent, ..)| *extent).collect()
+        let chosen = |&(extent, ref segment, _): &(u32, Segment, u64)| ChosenToMove {
+            extent,
+            segment_number: segment.segment_number,
+        };
+        sealed.iter().take_while(enough).map(chosen).collect()
     }
 }
 
@@ -229,15 +252,18 @@ impl Engine {
         moved
     }
 
-    fn move_out_of(&self, chosen: &[u32], oldest: Option<u64>) -> Result<usize> {
+    fn move_out_of(&self, chosen: &[ChosenToMove], oldest: Option<u64>) -> Result<usize> {
         let (mut found, mut moving) = (Vec::new(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
-        for &extent in chosen {
+        for &ChosenToMove { extent, segment_number } in chosen {
             if !self.log.begin_gc(extent) {
                 continue;
             }
             taken.extents.push(extent);
+            if self.log.segment_number(extent) != segment_number {
+                continue;
+            }
             if found.len() > MOVE_RECORDS_MAX || self.scheduler.is_stopped() {
                 break;
             }
@@ -269,7 +295,7 @@ impl Engine {
         self.forget_moved(&found, &mut victims);
         drop(moving);
         let in_order =
-            |victim: &Victim<'_>| chosen.iter().position(|&extent| extent == victim.emptied.extent);
+            |victim: &Victim<'_>| chosen.iter().position(|chosen| chosen.extent == victim.emptied.extent);
         victims.sort_unstable_by_key(in_order);
         // The first that is empty is the first that is freed, and makes room for the others.
         for victim in &mut victims {

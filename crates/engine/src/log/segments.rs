@@ -138,9 +138,9 @@ impl Log {
         assert!(self.appenders_in_use.load(Ordering::Relaxed) > 1, "there is one for all");
     }
 
-    /// Touches free extents ahead of the appenders (`space.rs`), as long as segments may be begun.
-    pub(crate) fn prefault_extents(&self) -> bool {
-        self.space.prefault(|| self.check_open().is_ok())
+    /// Touches free extents ahead of the appenders (`space.rs`), as long as segments may be begun; if everything is `synced_soon`, without making them dirty.
+    pub(crate) fn prefault_extents(&self, synced_soon: bool) -> bool {
+        self.space.prefault(synced_soon, || self.check_open().is_ok())
     }
 
     /// Gives free extents that nobody wants back to the disk (`space.rs`), as long as segments may be begun.
@@ -276,6 +276,11 @@ impl Log {
             }
             _ => false,
         }
+    }
+
+    /// The number of the segment that an extent is in, or was in last.
+    pub(crate) fn segment_number(&self, extent: u32) -> u64 {
+        self.extents.at(extent).segment_number.load(Ordering::Relaxed)
     }
 
     /// Lets go of a segment that was taken for collection, or to be counted anew.

@@ -65,7 +65,7 @@ fn nobody_sleeps_over_what_was_made_ready() {
         space.free(1..2 + Claim::Overwrite.reserve());
         let prefault = {
             let space = space.clone();
-            thread::spawn(move || space.prefault(|| true))
+            thread::spawn(move || space.prefault(false, || true))
         };
         take_waiting(&space, Claim::Overwrite);
         prefault.join().expect("who touches them");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
+use super::{LONG_SNAPSHOT_MS, MovedFrom, Pending};
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
@@ -425,4 +426,33 @@ fn a_row_that_comes_after_one_that_expired_is_there_when_the_store_is_opened_aga
     let tiers = (FastTier::simulated(&killed), CapacityTier::simulated(&killed));
     let table = Db::open_at(tiers, options, clock).unwrap().table("t").unwrap();
     assert_eq!((n(&table, 1), n(&table, 2)), (Some(2), Some(3)), "opened again");
+}
+
+/// A snapshot keeps what was emptied: writers are not held for room that nobody can make, until it goes.
+#[test]
+fn writers_are_not_paced_while_a_snapshot_holds_moves_up() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(tiers, tight_options(false), clock.clone()).unwrap();
+    let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+    let table = db.create_table("t", schema).unwrap();
+    let (engine, text) = (table.engine(), "x".repeat(1_000));
+    for n in 0..5_600u64 {
+        table.put(&n, &row! { n: n as i64, text: text.as_str() }).unwrap();
+    }
+    let helps = || engine.can_move() && engine.moves_help();
+    assert!(helps() && engine.is_short_of_landing());
+    let snapshot = db.snapshot();
+    assert!(helps(), "nothing waits for it");
+    // As it is when the snapshot was taken while something moved.
+    let pending = Pending { extent: 1, sequence: engine.log.last_sequence() + 1, epoch: 0, copied: 0 };
+    let victim = MovedFrom { pending, number: 0, is_uncounted: false, is_durable: true, left: Vec::new() };
+    engine.gc.moved_from.lock().push_back(victim);
+    assert!(helps(), "it may go in a moment");
+    clock.advance_ms(LONG_SNAPSHOT_MS);
+    assert!(!helps());
+    drop(snapshot);
+    assert!(helps());
+    engine.gc.moved_from.lock().clear();
 }
