@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hedgerow::{Batch, Db, Durability, ErrorKind, Expiry, Options, Table};
+use hedgerow::{Batch, Db, Durability, Error, ErrorKind, Expiry, Loader, Options, Schema, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use json::{Line, StoredRow};
@@ -59,6 +59,10 @@ pub struct ImportArgs {
     /// if there is.
     #[arg(long)]
     table: Option<String>,
+    /// The rows come in rising order of their keys, as `hedgerow export` writes them, into a table that has none: they are loaded into sorted tables at once, all or none,
+    /// without a look at the log. Nothing is sorted: the first line that is out of order is refused, and so is one with fields that expire.
+    #[arg(long)]
+    sorted: bool,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -120,7 +124,7 @@ pub fn run_import(args: ImportArgs) -> Result<(), String> {
     let options = Options { durability: Durability::Process, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| error.to_string())?;
     let bar = progress_bar(args.quiet || bytes == 0, bytes, "{bytes}/{total_bytes} {eta}");
-    let outcome = Import::new(&db, input, &bar).run(args.table.as_deref());
+    let outcome = Import::new(&db, input, &bar).run(args.table.as_deref(), args.sorted);
     bar.finish_and_clear();
     let closed = db.close().map_err(|error| format!("closing the store failed: {error}"));
     let (table, rows, has_end) = outcome?;
@@ -161,7 +165,7 @@ impl<'i> Import<'i> {
     }
 
     /// The table's name, how many rows there were, and whether the end was there.
-    fn run(mut self, rename: Option<&str>) -> Result<(String, u64, bool), String> {
+    fn run(mut self, rename: Option<&str>, sorted: bool) -> Result<(String, u64, bool), String> {
         let first = self.next_line()?.ok_or("the file is empty: its first line is the table's schema")?;
         let at_first = |error: String| format!("line 1: {error}");
         let Line::Schema { table, schema } = json::parse_line(&first, None).map_err(at_first)? else {
@@ -170,22 +174,80 @@ impl<'i> Import<'i> {
         let name = rename.map_or(table, str::to_owned);
         let table =
             self.db.create_table(&name, schema.clone()).map_err(|error| at_first(error.to_string()))?;
+        let has_end = if sorted { self.load(&table, &schema)? } else { self.put(&table, &schema)? };
+        Ok((name, self.rows, has_end))
+    }
+
+    /// Puts the rows, some at a time, over what the table has. Whether the end was there.
+    fn put(&mut self, table: &Table, schema: &Schema) -> Result<bool, String> {
+        let end = self.each_row(schema, |import, row, bytes| import.add(table, row, bytes))?;
+        self.write(table)?;
+        self.check_end(end)
+    }
+
+    /// Loads the rows in bulk, all of them or none. Whether the end was there.
+    fn load(&mut self, table: &Table, schema: &Schema) -> Result<bool, String> {
+        if !table.is_empty() {
+            return Err(format!(
+                "the table {} has rows, which a bulk load would replace: import without --sorted, or into another table",
+                table.name()
+            ));
+        }
+        let mut refused = None;
+        let loaded = table.load(|loader| {
+            let pushed = self.each_row(schema, |import, row, _| import.push(loader, &row));
+            let has_end = pushed.and_then(|end| self.check_end(end));
+            has_end.map_err(|why| {
+                refused = Some(why);
+                Error::invalid("the load is given up")
+            })
+        });
+        loaded.map_err(|error| refused.unwrap_or_else(|| error.to_string()))
+    }
+
+    fn push(&mut self, loader: &mut Loader<'_>, row: &StoredRow) -> Result<(), String> {
+        let line = self.line;
+        if row.expiring().next().is_some() {
+            return Err(format!(
+                "line {line}: fields that expire can not be loaded in bulk: import without --sorted"
+            ));
+        }
+        let fields = row.lasting();
+        let pushed = match row.expires_at_ms {
+            Some(at) => loader.push_expiring(&row.key, &fields, Expiry::at_unix_ms(at)),
+            None => loader.push(&row.key, &fields),
+        };
+        self.rows += 1;
+        pushed.map_err(|error| format!("line {line}: {error}"))
+    }
+
+    /// Calls `take` with each row and the bytes of its line; returns how many rows the end line tells, if there is one.
+    fn each_row(
+        &mut self,
+        schema: &Schema,
+        mut take: impl FnMut(&mut Self, StoredRow, usize) -> Result<(), String>,
+    ) -> Result<Option<u64>, String> {
         let mut end = None;
         while let Some(text) = self.next_line()? {
-            let at_line = |error: String| format!("line {}: {error}", self.line);
-            match json::parse_line(&text, Some(&schema)).map_err(at_line)? {
+            let line = self.line;
+            let at_line = |error: String| format!("line {line}: {error}");
+            match json::parse_line(&text, Some(schema)).map_err(at_line)? {
                 _ if end.is_some() => return Err(at_line("there is more after the end line".into())),
-                Line::Row(row) => self.add(&table, row, text.len())?,
+                Line::Row(row) => take(self, row, text.len())?,
                 Line::End(rows) => end = Some(rows),
                 Line::Schema { .. } => return Err(at_line("another schema".into())),
             }
         }
-        self.write(&table)?;
+        Ok(end)
+    }
+
+    /// Whether there was an end line; then it tells as many rows as there were.
+    fn check_end(&self, end: Option<u64>) -> Result<bool, String> {
         match end {
             Some(rows) if rows != self.rows => {
                 Err(format!("the end line says {rows} rows; there were {}", self.rows))
             }
-            _ => Ok((name, self.rows, end.is_some())),
+            _ => Ok(end.is_some()),
         }
     }
 

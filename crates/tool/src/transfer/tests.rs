@@ -24,7 +24,8 @@ fn rows_are_never_there_without_the_expiries_of_their_fields() {
     }
     let from = sim.ops();
     let bar = ProgressBar::hidden();
-    let imported = Import::new(&db, Box::new(Cursor::new(lines.into_bytes())), &bar).run(None).unwrap();
+    let imported =
+        Import::new(&db, Box::new(Cursor::new(lines.into_bytes())), &bar).run(None, false).unwrap();
     assert_eq!(imported, ("t".to_string(), ROWS as u64, false));
     let mut walk = sim.walk();
     walk.seek(from);

@@ -232,3 +232,52 @@ fn a_store_with_its_sorted_tables_elsewhere_is_exported_and_served() {
     assert_eq!(server.client().run("PING"), "PONG");
     server.stop();
 }
+
+/// What comes in order is loaded; what does not leaves the table as it was, and names the line.
+#[test]
+fn rows_in_order_are_loaded_in_bulk() {
+    let scratch = TempDir::new();
+    let [from, to] = ["from", "to"].map(|name| scratch.path().join(name));
+    let db = Db::open(&from).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    (0..500u64).for_each(|n| table.put(&n.to_be_bytes(), &row! { n: n }).unwrap());
+    let far = hedgerow::Expiry::at_unix_ms(4_000_000_000_000);
+    table.put_expiring(&7u64.to_be_bytes(), &row! { n: 1_007u64 }, far).unwrap();
+    drop(table);
+    db.close().unwrap();
+    let (done, lines, said) = run(&["export", text(&from), "--table", "t"], None);
+    assert!(done, "{said}");
+    let import = ["import", text(&to), "--sorted", "--quiet"];
+    let mut swapped: Vec<&str> = lines.lines().collect();
+    swapped.swap(100, 101);
+    let (done, _, said) = run(&import, Some(&swapped.join("\n")));
+    assert!(!done && said.contains("line 102: ") && said.contains("key"), "{said}");
+    let short: Vec<&str> = lines.lines().filter(|line| !line.contains("\"n\":77")).collect();
+    let (done, _, said) = run(&import, Some(&short.join("\n")));
+    assert!(!done && said.contains("says 500 rows; there were"), "{said}");
+    let (done, said, error) = run(&import, Some(&lines));
+    assert!(done && said.contains("imported 500 rows into t"), "{said} {error}");
+    let (done, _, said) = run(&import, Some(&lines));
+    assert!(!done && said.contains("has rows"), "{said}");
+    let (from, to) = (Db::open(&from).unwrap(), Db::open(&to).unwrap());
+    let rows = |db: &Db| -> Vec<(Vec<u8>, Option<u64>, u64)> {
+        let rows = db.table("t").unwrap().scan().map(Result::unwrap);
+        rows.map(|row| (row.key().to_vec(), row.expires_at_ms(), row.get_as("n").unwrap())).collect()
+    };
+    assert_eq!(rows(&from), rows(&to));
+    assert_eq!(to.metrics().sorted_tables.rows, 500, "and they take no room in the log");
+}
+
+#[test]
+fn fields_that_expire_are_not_loaded_in_bulk() {
+    let scratch = TempDir::new();
+    let [from, to] = ["from", "to"].map(|name| scratch.path().join(name));
+    let db = Db::open(&from).unwrap();
+    fill(&db);
+    db.close().unwrap();
+    let (done, lines, said) = run(&["export", text(&from), "--table", "all types"], None);
+    assert!(done, "{said}");
+    let (done, _, said) = run(&["import", text(&to), "--sorted"], Some(&lines));
+    assert!(!done && said.contains("line ") && said.contains("fields that expire"), "{said}");
+    assert!(Db::open(&to).unwrap().table("all types").unwrap().is_empty());
+}
