@@ -50,6 +50,7 @@ pub(crate) mod lower;
 pub(crate) mod metrics;
 pub(crate) mod pins;
 mod prefetch;
+mod random_key;
 pub(crate) mod read;
 pub(crate) mod recover;
 #[cfg(any(refused = "names", refused = "types", refused = "borrows", refused = "privacy"))]

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use hedgerow_device::Random;
 use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;
@@ -274,6 +275,31 @@ impl OpenRuns {
             }
         }
         Ok(if is_lacking { RunsLook::Lacking } else { RunsLook::Found(found) })
+    }
+
+    /// How many records the files have of the table of this number, whether they count or not.
+    pub(crate) fn records_of(&self, table: u32) -> u64 {
+        self.of_table(table).map_or(0, |known| known.counts.records())
+    }
+
+    /// One of those that a file has of the table, chosen at random: of the file that has the `nth` of all [`OpenRuns::records_of`], file by file. See [`Sst::sample`].
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn sample(
+        &self,
+        (table, mut nth): (u32, u64),
+        random: &mut Random,
+        reads: &mut BlockReads,
+    ) -> Result<SstLook> {
+        for sst in self.files() {
+            let Some(known) = sst.tables().iter().find(|known| known.table == table) else { continue };
+            match nth.checked_sub(known.counts.records()) {
+                None => return sst.sample(table, random, reads),
+                Some(rest) => nth = rest,
+            }
+        }
+        Ok(SstLook::Absent)
     }
 
     /// What counts of a key, as it was when the sequence `upto` was the last, read from the disk if need be.

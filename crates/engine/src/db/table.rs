@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hedgerow_device::Random;
 use hedgerow_row::increment::incremented;
 use hedgerow_row::schema::plan::PlanError;
 use hedgerow_row::schema::table::NewField;
@@ -11,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::Db;
 use super::counters::Count;
-use super::deleted::is_row;
 use super::engine::{Engine, TableShared};
 use super::read::{GROUP, ReadView, RowRef};
 use super::shared_table::expiring::Expiring;
@@ -50,9 +48,6 @@ pub struct RowHandle<'p> {
     table: u32,
     view: &'p ReadView<'p>,
 }
-
-/// Walks down the index in search of a random row.
-const SAMPLES_MAX: usize = 1_000;
 
 /// Ids of fields; on the stack as long as they are few.
 pub(super) type FieldIds = SmallVec<[FieldId; 8]>;
@@ -334,28 +329,6 @@ impl Table {
         read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
         self.engine.read_many(&self.shared, keys, None, read)
-    }
-
-    /// The key of a row chosen at random, every one as likely as any other. `None` if there is none, if the one chosen has
-    /// expired, or after 1,000 tries in a table of few rows among many deleted ones.
-    ///
-    /// # Errors
-    /// `Corrupted`.
-    pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
-        let mut key = Vec::new();
-        for _ in 0..if self.is_empty() { 0 } else { SAMPLES_MAX } {
-            let view = self.engine.read_view();
-            match self.shared.levels.sample(random, view.guard(), &mut key) {
-                Some(slot) if slot.expires() => {
-                    let schema = self.shared.schema.load();
-                    let row = view.row_at((&self.shared, &key), &schema, Some(slot))?;
-                    return Ok(row.is_some().then_some(key));
-                }
-                slot if is_row(slot) => return Ok(Some(key)),
-                _ => {}
-            }
-        }
-        Ok(None)
     }
 
     /// [`Table::update`] of fields that expire: after a `Duration`, or at a `SystemTime`. The row stays.

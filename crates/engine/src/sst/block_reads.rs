@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use hedgerow_device::{CapacityFile, FileRead};
+use hedgerow_device::{CapacityFile, FileRead, Random};
 
 use super::block::Block;
 use super::format::{EntryKind, PageRange, SstId};
@@ -308,6 +308,22 @@ impl Sst {
             Ok(None) => Ok(SstLook::Absent),
             Err(NotAtHand::Lacking(..)) => {
                 self.want(key.bytes(), reads);
+                Ok(SstLook::Lacking)
+            }
+            Err(NotAtHand::Failed(error)) => Err(error),
+        }
+    }
+
+    /// A record of the table of this number, chosen at random among those of its blocks that are as likely as each other, and so of a block with many records each is less likely;
+    /// of what was read for `reads`, and of what is in memory. What lacks is wanted of it from now on: the same `random` comes by the same blocks.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn sample(&self, table: u32, random: &mut Random, reads: &mut BlockReads) -> Result<SstLook> {
+        match self.sample_from(table, random, &mut HeldOrCached(reads)) {
+            Ok(found) => Ok(found.map_or(SstLook::Absent, SstLook::Found)),
+            Err(NotAtHand::Lacking(pages, kind)) => {
+                reads.push(Wanted::block(self, pages, kind));
                 Ok(SstLook::Lacking)
             }
             Err(NotAtHand::Failed(error)) => Err(error),

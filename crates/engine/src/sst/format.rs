@@ -238,6 +238,11 @@ pub struct SstCounts {
 }
 
 impl SstCounts {
+    /// Rows, deltas and tombstones.
+    pub(crate) fn records(self) -> u64 {
+        self.rows + self.deltas + self.tombstones
+    }
+
     /// Adds what is somewhere else.
     pub(crate) fn add(&mut self, other: SstCounts) {
         let SstCounts { rows, deltas, tombstones, bytes } = other;

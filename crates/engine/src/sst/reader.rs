@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes};
+use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random};
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockAddress, BlockCache};
@@ -279,6 +279,26 @@ impl Sst {
             self.inner.cache.counts().add(LookCount::FalsePositive);
         }
         Ok(is_it.then(|| FoundRecord::new(&block, n)))
+    }
+
+    /// A record of a table, if the block that was chosen has one: see [`Sst::sample`].
+    pub(super) fn sample_from<S: BlockSource>(
+        &self,
+        table: u32,
+        random: &mut Random,
+        source: &mut S,
+    ) -> Result<Option<FoundRecord>, S::Refusal> {
+        let mut among = |from: usize, to: usize| from + random.below((to - from) as u64) as usize;
+        let from = composite_key(table, &[]);
+        let Some(end) = table.checked_add(1).map(|next| composite_key(next, &[])) else { return Ok(None) };
+        let (first, last) = (self.index_of(&from), self.index_below(&end));
+        let index =
+            source.block(self, self.index_pages(among(first, last.max(first) + 1)), EntryKind::Bound)?;
+        let (first, last) = (bound_at_or_below(&index, &from), bound_below(&index, &end));
+        let pages = self.bound_at(&index, among(first, last.max(first) + 1))?;
+        let block = source.block(self, pages, EntryKind::Record)?;
+        let (first, end) = (records_below(&block, &from), records_below(&block, &end));
+        Ok((first < end).then(|| FoundRecord::new(&block, among(first, end))))
     }
 
     /// The data block that has the key if any has.

@@ -217,3 +217,17 @@ fn how_sorted_tables_are_kept_is_told() {
     let [dir, capacity] = ["dir", "capacity"].map(|name| client.run(&format!("CONFIG GET {name}")));
     assert_eq!(capacity, dir.replace("\"dir\"", "\"capacity\"").replace("\"]", "/capacity\"]"));
 }
+
+#[test]
+fn random_keys_are_of_all_rows_and_the_loop_waits_for_none() {
+    let [(_, plain), (sim, lower)] = twins();
+    let mut clients = [plain.client(), lower.client()];
+    let mut chosen = std::collections::BTreeSet::new();
+    for _ in 0..60 {
+        let key = clients[1].run("RANDOMKEY");
+        assert_eq!(clients[0].run(&format!("EXISTS {}", key.trim_matches('"'))), "1", "{key}");
+        chosen.insert(key);
+    }
+    assert!(chosen.len() > 40, "of 1,800 keys few come twice: {chosen:?}");
+    assert!(!sim.file_waiters().contains(""), "the loop waited for RANDOMKEY");
+}

@@ -140,6 +140,12 @@ impl TieredKeyspace {
 
     /// A key chosen by `random`, every one as likely as any other.
     pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
+        let before = random.clone();
+        // A command that is given again for what it lacked has to come by the same rows.
+        self.choose_key(space, random).inspect_err(|_| *random = before)
+    }
+
+    fn choose_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
         let total = self.len(space);
         // What was chosen may have expired; then the table is chosen anew, too, or its other rows would be too likely.
         for _ in 0..if total == 0 { 0 } else { RANDOM_TRIES } {
