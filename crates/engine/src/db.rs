@@ -47,6 +47,7 @@ mod lacked;
 mod load;
 mod loops;
 pub(crate) mod lower;
+pub(crate) mod merging;
 pub(crate) mod metrics;
 pub(crate) mod pins;
 mod prefetch;
@@ -322,15 +323,20 @@ impl Db {
     }
 
     /// Frees what obsolete records take, as far as it can be done now, without waiting for the background thread. Returns
-    /// the segments freed.
+    /// the segments freed. In a store without threads it merges sorted tables, too, until there is nothing to merge.
     ///
     /// # Errors
     /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is quarantined
-    /// from then on ([`Metrics::segments_quarantined`]). `Io`, `Closed`.
+    /// from then on ([`Metrics::segments_quarantined`]); or in a sorted table, which is left alone from then on
+    /// ([`Metrics::sorted_tables`]). `Full` if sorted tables have no room to be merged in. `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.engine.log.check_writable()?;
         self.engine.runs.remove_dropped();
-        self.engine.run_gc_now()
+        let freed = self.engine.run_gc_now()?;
+        if !self.engine.options.background {
+            self.engine.merge_all()?;
+        }
+        Ok(freed)
     }
 
     /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.
@@ -346,6 +352,12 @@ impl Db {
     #[doc(hidden)]
     pub fn move_rows(&self, sealing: bool) -> Result<()> {
         self.engine.move_by_hand(sealing)
+    }
+
+    /// What is behind it.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Waits until gc has made room, at most `timeout`; then repeat what failed with `Busy`. It returns at once if gc has made

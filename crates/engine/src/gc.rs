@@ -23,7 +23,7 @@
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
 //! `scheduler/throttle.rs`.
 
-mod moving;
+pub(crate) mod moving;
 mod needed;
 pub(crate) mod reorder;
 #[cfg(all(test, shuttle))]

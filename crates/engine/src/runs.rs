@@ -6,6 +6,9 @@
 //! A run is a list of ranges in the order of their keys, each a file and the least and the greatest key of it that count. Of two runs the newer counts: what
 //! it says of a key hides what older ones say, but for a delta, which goes over it.
 
+mod garbage;
+mod merges;
+pub(crate) mod merging;
 mod store;
 mod writer;
 
@@ -42,6 +45,11 @@ impl OpenRange {
     fn of(range: &FileRange, sst: Sst) -> OpenRange {
         OpenRange { keys: range.keys.clone(), sst }
     }
+
+    /// Bytes of its records, about.
+    fn bytes(&self) -> u64 {
+        self.sst.bytes_between(&self.keys)
+    }
 }
 
 /// A run, opened.
@@ -57,7 +65,17 @@ pub(crate) struct OpenRun {
 impl OpenRun {
     /// Whether it was there as of the sequence `upto`.
     pub(crate) fn is_visible(&self, upto: u64) -> bool {
-        self.visible_from.load(Ordering::Acquire) <= upto
+        self.visible_from() <= upto
+    }
+
+    /// From which sequence on it is there.
+    fn visible_from(&self) -> u64 {
+        self.visible_from.load(Ordering::Acquire)
+    }
+
+    /// Whether a file of it may hold the key.
+    fn may_hold(&self, key: &SstKey) -> bool {
+        self.range_of(key.bytes()).is_some_and(|range| range.sst.may_hold(key))
     }
 
     /// The range that has the key, if any has.
@@ -249,7 +267,7 @@ impl OpenRuns {
 
     /// Whether any file may hold the key: if not, surely none does. Costs no I/O.
     pub(crate) fn may_hold(&self, key: &SstKey) -> bool {
-        self.runs.iter().any(|run| run.range_of(key.bytes()).is_some_and(|range| range.sst.may_hold(key)))
+        self.runs.iter().any(|run| run.may_hold(key))
     }
 
     /// What counts of a key, as it was when the sequence `upto` was the last, of what was read for `reads`, and of what is in memory. What lacks is wanted of it

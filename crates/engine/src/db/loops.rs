@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use super::cached::{CacheWorker, POLL_INTERVAL, Round};
 use super::engine::Engine;
+use super::merging::TablesForMerge;
+use crate::runs::merging::{MergeJob, MergeLimits, Merged};
 use crate::scheduler::{IdleBackoff, Job};
 use crate::{Durability, Result};
 
@@ -16,6 +18,17 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// There may be so many runs, and so many while rows have to move: then nobody should wait for merges.
+const RUNS_MAX: [usize; 2] = [8, 32];
+/// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to.
+const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 15];
+/// How long runs are left alone when there is nothing to be merged.
+const MERGE_PAUSE: Duration = Duration::from_millis(250);
+/// Nobody writes to a store that has not been written to between so many such looks.
+const QUIET_LOOKS: u32 = 8;
+/// How long runs are left alone when a merge failed, and at most: twice as long each time.
+const MERGE_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// How long at most what writers made durable by themselves is not written down in the root.
 const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -26,16 +39,17 @@ impl Engine {
         self.scheduler.start(self, &self.background_jobs())
     }
 
-    /// The loops that this store wants: prefaulting extents and index memory, gc, consolidation, the cache, sweeping, syncing.
+    /// The loops that this store wants: prefaulting extents and index memory, gc, consolidation, the cache, sweeping, merging sorted tables, syncing.
     fn background_jobs(&self) -> Vec<Job<Engine>> {
         // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
         let syncs = !self.persists_in_place;
-        let all: [(bool, Job<Engine>); 6] = [
+        let all: [(bool, Job<Engine>); 7] = [
             (true, ("prefault", Engine::prefault_loop)),
             (true, ("gc", Engine::gc_loop)),
             (self.options.merge, ("consolidate", Engine::consolidation_loop)),
             (self.cache.exists(), ("cache", Engine::cache_loop)),
             (true, ("sweep", Engine::sweep_loop)),
+            (self.runs.has_place(), ("tables", Engine::tables_loop)),
             (syncs, ("sync", Engine::sync_loop)),
         ];
         all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, job)| job).collect()
@@ -44,6 +58,61 @@ impl Engine {
     /// One round of the cache's worker.
     pub(crate) fn tend_cache(&self) -> Round {
         self.cache_worker().tend()
+    }
+
+    /// What a merge of sorted tables asks of this store.
+    pub(crate) fn tables_for_merge(&self) -> TablesForMerge<'_> {
+        TablesForMerge {
+            log: &self.log,
+            catalog: &self.catalog,
+            snapshots: &self.snapshots,
+            clock: &self.clock,
+            scheduler: &self.scheduler,
+        }
+    }
+
+    /// Merges the next slice of what is begun, or of what there is to be merged; whether there is more.
+    fn merge_some(&self, begun: &mut Option<MergeJob>, garbage_percent_max: u64) -> Result<bool> {
+        let tables = self.tables_for_merge();
+        let goes_on = begun.is_some();
+        let runs_max = RUNS_MAX[usize::from(self.is_short_of_landing())];
+        let chosen = begun
+            .take()
+            .or_else(|| self.runs.next_merge(&tables, MergeLimits { runs_max, garbage_percent_max }));
+        let Some(mut job) = chosen else { return Ok(false) };
+        match self.runs.merge_slice(&self.log, &mut job, &tables)? {
+            Merged::Slice => {
+                *begun = Some(job);
+                Ok(true)
+            }
+            // Something else may be there.
+            Merged::Nothing => Ok(goes_on),
+            Merged::NotNow | Merged::Stopped => Ok(false),
+        }
+    }
+
+    /// Merges all that is to be merged, in a store without threads.
+    pub(super) fn merge_all(&self) -> Result<()> {
+        let mut begun = None;
+        while self.merge_some(&mut begun, GARBAGE_PERCENT_MAX[0])? {}
+        Ok(())
+    }
+
+    fn tables_loop(&self) {
+        let (mut begun, mut pause, mut again) = (None, MERGE_PAUSE, MERGE_AGAIN[0]);
+        let (mut written, mut quiet) = (0, 0);
+        while self.scheduler.sleep(pause) && self.log.check_writable().is_ok() {
+            let before = std::mem::replace(&mut written, self.log.last_sequence());
+            quiet = if before == written { quiet + 1 } else { 0 };
+            let garbage = GARBAGE_PERCENT_MAX[usize::from(quiet >= QUIET_LOOKS)];
+            pause = match self.merge_some(&mut begun, garbage) {
+                Ok(true) => Duration::ZERO,
+                Ok(false) => MERGE_PAUSE,
+                // What is damaged is left alone from now on; what was refused may be so again.
+                Err(_) => again,
+            };
+            again = if pause == again { (2 * again).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
+        }
     }
 
     pub(super) fn cache_worker(&self) -> CacheWorker<'_> {

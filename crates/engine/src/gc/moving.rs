@@ -26,12 +26,12 @@ use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{Decision, LogSlot, Tag};
 use crate::log::SegmentWalk;
-use crate::log::format::{FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
+use crate::log::format::{FLAG_RELOCATED, Record};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
-use crate::sst::{SstKey, SstRecord, SstRecordKind};
+use crate::sst::{SstKey, SstRecord};
 use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Result};
 
@@ -404,7 +404,7 @@ impl Engine {
             }
             let record = walk_of(victims, movable.extent).record_again(movable.slot.offset())?;
             let body = record.raw_body();
-            run.push(&sst_record(&record), |out| out.copy_from_slice(body))?;
+            run.push(&SstRecord::of(&record), |out| out.copy_from_slice(body))?;
             bytes += record.record_bytes() as u64;
             if bytes - paced >= PACED_BYTES {
                 paced = bytes;
@@ -551,24 +551,6 @@ fn victim_of<'v, 'l>(victims: &'v mut [Victim<'l>], extent: u32) -> &'v mut Vict
     &mut victims[at]
 }
 
-/// What a run has of a record of the log.
-fn sst_record<'a>(record: &Record<'a>) -> SstRecord<'a> {
-    SstRecord {
-        kind: match record.kind() {
-            RecordKind::Delta => SstRecordKind::Delta,
-            RecordKind::Tombstone => SstRecordKind::Tombstone,
-            RecordKind::Row | RecordKind::Batch => SstRecordKind::Row,
-        },
-        table: record.table(),
-        key: record.key(),
-        schema_version: record.schema_version(),
-        sequence: record.version(),
-        expires_at_ms: record.expires_at_ms(),
-        has_field_expiries: record.flags() & FLAG_FIELD_EXPIRY != 0,
-        body_bytes: record.body_len(),
-    }
-}
-
 /// Moves by hand.
 impl Engine {
     /// A move out of the oldest segments, whether there is need or not; what nobody needs is freed. Not out of what is open, unless that is sealed before.
@@ -602,4 +584,4 @@ impl Engine {
 mod shuttle;
 #[cfg(test)]
 #[cfg(not(shuttle))]
-mod tests;
+pub(crate) mod tests;

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The keys that a cursor meets, and the way it goes.
 #[derive(Debug)]
-struct KeySpan {
+pub(super) struct KeySpan {
     /// Composite, included.
     from: Vec<u8>,
     /// Composite, excluded; `None` behind the last of all tables.
@@ -25,6 +25,11 @@ struct KeySpan {
 }
 
 impl KeySpan {
+    /// From the first key (composite, included) to before the second, of whatever tables.
+    pub(super) fn forward(from: Vec<u8>, end: Vec<u8>) -> KeySpan {
+        KeySpan { from, end: Some(end), reverse: false }
+    }
+
     fn new(table: u32, (from, to): (Bound<&[u8]>, Bound<&[u8]>), reverse: bool) -> KeySpan {
         let after = |key| successor(composite_key(table, key));
         let from = match from {
@@ -49,7 +54,7 @@ impl KeySpan {
 }
 
 /// The least key above `key`.
-fn successor(mut key: Vec<u8>) -> Vec<u8> {
+pub(super) fn successor(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
 }
@@ -62,7 +67,7 @@ fn compare(record: &FoundRecord, composite: &[u8]) -> Ordering {
 
 /// The walk over one run: file by file.
 #[derive(Debug)]
-struct RunWalk {
+pub(super) struct RunWalk {
     /// Among the runs, of which the first is the newest.
     run: usize,
     /// The ranges that it has not come to.
@@ -79,8 +84,23 @@ struct RangeWalk {
 }
 
 impl RunWalk {
+    /// Over the keys of `span` in `of`, the run of this place.
+    pub(super) fn new(run: usize, of: &OpenRun, span: &KeySpan) -> RunWalk {
+        RunWalk { run, left: span.ranges(of), open: None }
+    }
+
+    /// The place of its run.
+    pub(super) fn run(&self) -> usize {
+        self.run
+    }
+
+    /// The number of the file that a walk forward has come to.
+    pub(super) fn file(&self, run: &OpenRun) -> Option<u64> {
+        run.ranges[..self.left.start].last().map(|range| range.sst.id().number)
+    }
+
     /// The next record, of this file or of one after it.
-    fn next(
+    pub(super) fn next(
         &mut self,
         run: &OpenRun,
         span: &KeySpan,
@@ -235,7 +255,7 @@ impl RunsCursor {
         let mut lacking = None;
         let visible = self.runs.runs().iter().enumerate().filter(|(_, of)| of.is_visible(self.upto));
         for (run, of) in visible {
-            let walk = RunWalk { run, left: self.span.ranges(of), open: None };
+            let walk = RunWalk::new(run, of, &self.span);
             match RunHead::new(walk, &self.runs, &self.span, blocks) {
                 Ok(head) => self.heads.extend(head),
                 // The first blocks of all runs are wanted together.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use hedgerow_device::CapacityTier;
 
+use super::merges::{MergeNumbers, Merges};
 use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
@@ -143,6 +144,16 @@ pub(crate) struct Runs {
     bytes: AtomicU64,
     /// That of the files, once they are opened.
     cache: ArcSwapOption<BlockCache>,
+    pub(super) merges: Merges,
+}
+
+/// What is left of a file in a run when some of its keys went elsewhere.
+#[derive(Debug)]
+pub(super) struct Trimmed {
+    pub(super) run: u64,
+    pub(super) number: u64,
+    /// All ranges that count from then on.
+    pub(super) left: Vec<FileRange>,
 }
 
 /// Opening.
@@ -205,6 +216,7 @@ impl Runs {
             changing: Mutex::new(changing),
             bytes: AtomicU64::new(bytes?.iter().sum()),
             cache,
+            merges: Merges::default(),
         })
     }
 
@@ -294,6 +306,11 @@ impl Runs {
             (None, _) | (_, 0) => Ok(Vec::new()),
             (Some(files), pair) => SstManifest::lagging(&files.tier, (files.store, pair)),
         }
+    }
+
+    /// What was merged since the store was opened.
+    pub(crate) fn merged(&self) -> MergeNumbers {
+        self.merges.numbers()
     }
 
     /// Every file that counts, once, by its number.
@@ -556,6 +573,48 @@ impl Runs {
     pub(crate) fn loading(&self, table: u32) -> LoadingTable<'_> {
         self.changing.lock().loading.insert(table);
         LoadingTable { runs: self, table }
+    }
+
+    /// Whether any of these files has something of a table that is being loaded.
+    pub(super) fn is_loading<'s>(&self, files: impl Iterator<Item = &'s Sst>) -> bool {
+        let changing = self.changing.lock();
+        let is_loading = |sst: &Sst| sst.tables().iter().any(|known| changing.loading.contains(&known.table));
+        !changing.loading.is_empty() && files.into_iter().any(is_loading)
+    }
+
+    /// Puts merged files into a run, which is visible from a sequence on, and takes from it and from newer ones what they were merged of, by one edit. Answers stay as they are.
+    ///
+    /// # Errors
+    /// As [`Runs::add_run`].
+    pub(super) fn replace_merged(
+        &self,
+        log: &Log,
+        (run, visible_from): (u64, u64),
+        files: &[Sst],
+        trimmed: &[Trimmed],
+    ) -> Result<()> {
+        let mut changing = self.changing.lock();
+        let before = Arc::clone(&self.current());
+        // What no table has may have been taken off meanwhile.
+        let counts = |trimmed: &&Trimmed| {
+            let run = before.runs.iter().find(|run| run.number == trimmed.run);
+            run.is_some_and(|run| run.ranges.iter().any(|range| range.sst.id().number == trimmed.number))
+        };
+        let trimmed: Vec<&Trimmed> = trimmed.iter().filter(counts).collect();
+        let removed = trimmed.iter().map(|of| SstChange::Remove { run: of.run, number: of.number });
+        let mut changes: Vec<SstChange> = removed.collect();
+        for Trimmed { run, left, .. } in trimmed {
+            changes.extend(left.iter().map(|range| SstChange::Add { run: *run, range: range.clone() }));
+        }
+        changes.extend(files.iter().map(|sst| SstChange::Add {
+            run,
+            range: FileRange { number: sst.id().number, keys: sst.keys().clone() },
+        }));
+        self.edit_locked(&mut changing, log, &changes, (files, false))?;
+        if let Some(merged) = self.current().runs.iter().find(|known| known.number == run) {
+            merged.visible_from.fetch_max(visible_from, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn edit_locked(

@@ -4,12 +4,13 @@
 //! why a run is written.
 
 use super::Runs;
+use super::garbage::ReplacedSample;
 use crate::Result;
 use crate::log::Log;
 use crate::sst::{Sst, SstRecord, SstWriter};
 
 /// A file takes no more records once it has so many bytes.
-const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 /// So much is reserved for a file at a time, if there is so much.
 const RESERVE_BYTES: u64 = 1 << 20;
 
@@ -22,12 +23,23 @@ pub(crate) struct RunWriter<'e> {
     /// For what it writes.
     reserved: u64,
     files: Vec<Sst>,
+    /// Bytes of these.
+    ended_bytes: u64,
+    /// What it replaces in older runs, unless it is of those.
+    replaced: Option<ReplacedSample>,
 }
 
 impl<'e> RunWriter<'e> {
     /// Makes no file before there is something to write.
     pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        RunWriter { runs, log, writer: None, reserved: 0, files: Vec::new() }
+        let mut writer = RunWriter::of_merge(runs, log);
+        writer.replaced = Some(ReplacedSample::new(&runs.current()));
+        writer
+    }
+
+    /// The same for what is in runs already.
+    pub(super) fn of_merge(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+        RunWriter { runs, log, writer: None, reserved: 0, files: Vec::new(), ended_bytes: 0, replaced: None }
     }
 
     /// Appends a record, whose key is above all before it; `fill` writes its body.
@@ -54,7 +66,16 @@ impl<'e> RunWriter<'e> {
                 Err(_) => self.runs.reserve(more).map(|()| more)?,
             };
         }
-        writer.push(record, fill)
+        writer.push(record, fill)?;
+        if let Some(replaced) = &mut self.replaced {
+            replaced.count(record.table, record.key);
+        }
+        Ok(())
+    }
+
+    /// Bytes so far, about.
+    pub(super) fn bytes(&self) -> u64 {
+        self.ended_bytes + self.writer.as_ref().map_or(0, SstWriter::bytes)
     }
 
     fn end_file(&mut self) -> Result<()> {
@@ -63,6 +84,7 @@ impl<'e> RunWriter<'e> {
             Some(writer) if writer.is_empty() => self.abandon(writer),
             Some(writer) => {
                 let reserved = std::mem::take(&mut self.reserved);
+                self.ended_bytes += writer.bytes();
                 self.files.push(self.runs.finish_file(self.log, writer, reserved)?);
             }
             None => {}
@@ -81,6 +103,9 @@ impl<'e> RunWriter<'e> {
     /// As [`RunWriter::push`].
     pub(crate) fn finish(mut self) -> Result<Vec<Sst>> {
         self.end_file()?;
+        if let Some(replaced) = &self.replaced {
+            self.runs.merges.count_replaced(replaced);
+        }
         Ok(std::mem::take(&mut self.files))
     }
 }

@@ -226,6 +226,16 @@ impl Sst {
         &self.inner.summary.keys
     }
 
+    /// Bytes of records from one key to another (composite): as many as there are index blocks about them, and all of the whole file.
+    pub(crate) fn bytes_between(&self, [least, greatest]: &[Box<[u8]>; 2]) -> u64 {
+        let (all, keys) = (self.counts().bytes, self.keys());
+        if *least <= keys[0] && *greatest >= keys[1] {
+            return all;
+        }
+        let blocks = self.index_of(greatest) + 1 - self.index_of(least).min(self.index_of(greatest));
+        all / self.index_blocks() as u64 * blocks as u64
+    }
+
     /// Bytes of the file.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use super::format::{
     SstSummary, bound_len, encode_header, put_bound, seal_block,
 };
 use super::reader::Sst;
-use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind, RecordSpec};
 use crate::options::Compression;
 use crate::{Error, Result, limits};
 
@@ -90,6 +90,24 @@ pub struct SstRecord<'a> {
 }
 
 impl<'a> SstRecord<'a> {
+    /// What a sorted table has of a record of the log, or of another sorted table.
+    pub(crate) fn of(record: &Record<'a>) -> SstRecord<'a> {
+        SstRecord {
+            kind: match record.kind() {
+                RecordKind::Delta => SstRecordKind::Delta,
+                RecordKind::Tombstone => SstRecordKind::Tombstone,
+                RecordKind::Row | RecordKind::Batch => SstRecordKind::Row,
+            },
+            table: record.table(),
+            key: record.key(),
+            schema_version: record.schema_version(),
+            sequence: record.version(),
+            expires_at_ms: record.expires_at_ms(),
+            has_field_expiries: record.flags() & FLAG_FIELD_EXPIRY != 0,
+            body_bytes: record.body_len(),
+        }
+    }
+
     fn spec(&self) -> RecordSpec<'a> {
         RecordSpec {
             kind: match self.kind {

@@ -42,6 +42,14 @@ pub struct SortedTablesMetrics {
     pub block_cache_misses: u64,
     /// Moves of rows from the log.
     pub moves: u64,
+    /// Slices of runs that were merged: about 64 MiB each.
+    pub merges: u64,
+    /// Bytes of the files that were written for them.
+    pub bytes_merged: u64,
+    /// Slices that could not be merged: a file is damaged, and its run left alone from then on, or the capacity tier refused something, and it is tried again.
+    pub merges_failed: u64,
+    /// Bytes of records that nobody needs, before they were compressed: of tables that are gone, and of rows that were replaced since the store was opened. Estimated when merges are looked for.
+    pub garbage_bytes: u64,
     /// Bytes that are to move for there to be as much room in the fast tier as there should be.
     pub bytes_to_move: u64,
     /// Why the last move failed, if it did.
@@ -70,7 +78,7 @@ impl SortedTablesMetrics {
     pub(super) fn of(runs: &Runs, gc: &GcState, (now_ns, bytes_to_move): (u64, u64)) -> SortedTablesMetrics {
         let current = runs.current();
         let (counts, (bytes, bytes_max)) = (current.counts(), runs.bytes());
-        let cache = runs.block_cache();
+        let (cache, merged) = (runs.block_cache(), runs.merged());
         let looks = cache.as_ref().map(|cache| cache.counts());
         let of_cache = |part: fn(&BlockCache) -> u64| cache.as_deref().map_or(0, part);
         let of_looks = |part: fn(&LookCounts) -> u64| looks.map_or(0, part);
@@ -91,6 +99,10 @@ impl SortedTablesMetrics {
             block_cache_hits: of_looks(LookCounts::cache_hits),
             block_cache_misses: of_looks(LookCounts::cache_misses),
             moves: gc.moves(),
+            merges: merged.slices,
+            bytes_merged: merged.bytes,
+            merges_failed: merged.failures,
+            garbage_bytes: merged.garbage,
             bytes_to_move,
             move_failure: gc.move_failed_since(now_ns).map(FailedMove::of),
         }

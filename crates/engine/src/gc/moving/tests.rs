@@ -34,17 +34,17 @@ fn so_it_does_when_it_is_opened_again_after_a_move() {
 type Model = BTreeMap<u64, (i64, String)>;
 
 /// A store with far more rows than its fast tier holds, and what it should have.
-struct Tight {
+pub(crate) struct Tight {
     sim: CrashSim,
     db: Option<Db>,
-    table: Option<Table>,
+    pub(crate) table: Option<Table>,
     model: Model,
     snapshot: Option<(Snapshot, Model)>,
     /// Records, by what was opened before.
     moved: u64,
 }
 
-const FAST_BYTES: u64 = 8 << 20;
+pub(crate) const FAST_BYTES: u64 = 8 << 20;
 const KEYS: u64 = 30_000;
 
 fn tight_options(background: bool) -> Options {
@@ -59,7 +59,7 @@ fn tight_options(background: bool) -> Options {
 }
 
 impl Tight {
-    fn new() -> Tight {
+    pub(crate) fn new() -> Tight {
         let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
         let mut tight =
             Tight { sim, db: None, table: None, model: BTreeMap::new(), snapshot: None, moved: 0 };
@@ -76,7 +76,7 @@ impl Tight {
         self.db = Some(db);
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.snapshot = None;
         self.moved += self.table.as_ref().unwrap().engine().gc.moved().0;
         self.sim = CrashSim::from_image(&self.sim.process_kill());
@@ -102,7 +102,7 @@ impl Tight {
         panic!("still full: {:?}", write(table).err());
     }
 
-    fn step(&mut self, random: &mut Random) {
+    pub(crate) fn step(&mut self, random: &mut Random) {
         let (n, v) = (random.below(KEYS), random.below(1_000) as i64);
         let text = format!("{v:>0$}", 100 + random.below(900) as usize);
         match random.below(20) {
@@ -142,7 +142,7 @@ impl Tight {
         }
     }
 
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let rows = |scan: crate::Scan| -> Model {
             scan.map(|row| row.unwrap())
                 .map(|row| {
@@ -190,9 +190,9 @@ fn a_store_holds_more_than_its_fast_tier() {
 }
 
 /// What the table has, by key.
-type Content = BTreeMap<u64, (i64, Option<String>)>;
+pub(crate) type Content = BTreeMap<u64, (i64, Option<String>)>;
 
-fn content(db: &Db) -> Content {
+pub(crate) fn content(db: &Db) -> Content {
     let Ok(table) = db.table("t") else { return Content::new() };
     let scanned: Content = table
         .scan()
@@ -220,7 +220,7 @@ fn open_as(sim: &CrashSim, options: Options) -> Result<Db> {
     Db::open_at((FastTier::simulated(sim), CapacityTier::simulated(sim)), options, Clock::manual(1_000))
 }
 
-fn open_swept(sim: &CrashSim) -> Result<Db> {
+pub(crate) fn open_swept(sim: &CrashSim) -> Result<Db> {
     open_as(sim, immediate())
 }
 
@@ -324,7 +324,7 @@ fn script(sim: &CrashSim, db: &Db) -> Vec<(u64, Content)> {
 }
 
 /// What is wrong with what a crash left, if anything is.
-fn wrong_with(image: &hedgerow_device::Image, allowed: &[(u64, Content)]) -> Option<String> {
+pub(crate) fn wrong_with(image: &hedgerow_device::Image, allowed: &[(u64, Content)]) -> Option<String> {
     let sim = CrashSim::from_image(image);
     let db = match open_swept(&sim) {
         Ok(db) => db,
@@ -359,7 +359,7 @@ fn wrong_with(image: &hedgerow_device::Image, allowed: &[(u64, Content)]) -> Opt
 }
 
 /// The images after each operation, until one is wrong. What was not synced a power cut may take back, if `loses`.
-fn sweep(sim: &CrashSim, states: &[(u64, Content)], loses: bool) -> Option<String> {
+pub(crate) fn sweep(sim: &CrashSim, states: &[(u64, Content)], loses: bool) -> Option<String> {
     let mut walk = sim.walk();
     walk.seek(states[0].0);
     loop {

@@ -327,6 +327,10 @@ fn of_sorted_tables(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("moves", lower.moves),
         ("records_moved", metrics.records_moved),
         ("bytes_moved", metrics.bytes_moved),
+        ("merges", lower.merges),
+        ("bytes_merged", lower.bytes_merged),
+        ("merges_failed", lower.merges_failed),
+        ("sorted_garbage_bytes", lower.garbage_bytes),
         ("bytes_to_move", lower.bytes_to_move),
         ("move_failed_ago_ms", lower.move_failure.as_ref().map_or(0, |failure| failure.ago_ms)),
     ]

@@ -1,0 +1,83 @@
+//! What is known of merges while a store is open.
+//!
+//! Owns [`Merges`]: that there is one at a time, what they came to, and which files they leave alone. Must not know how runs are merged.
+
+use std::collections::BTreeSet;
+
+use super::OpenRun;
+use super::garbage::{Replaced, ReplacedSample};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::{Error, ErrorKind};
+
+/// What was merged since the store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MergeNumbers {
+    /// Slices that count.
+    pub(crate) slices: u64,
+    /// Bytes of files that were written for them.
+    pub(crate) bytes: u64,
+    /// Slices that came to nothing: because of a damaged file, or of what the capacity tier refused.
+    pub(crate) failures: u64,
+    /// Bytes of all runs that were thought to be garbage when it was last looked for: of rows that were replaced since the store was opened, and of tables that are gone.
+    pub(crate) garbage: u64,
+}
+
+/// What was merged since the store was opened, and what cannot be.
+#[derive(Debug, Default)]
+pub(super) struct Merges {
+    /// Held while a slice is merged: one at a time.
+    pub(super) alone: Mutex<()>,
+    slices: AtomicU64,
+    bytes: AtomicU64,
+    failures: AtomicU64,
+    garbage: AtomicU64,
+    /// Files in which a merge met corruption: runs with one are left alone, and looks at what is damaged say so.
+    damaged: Mutex<BTreeSet<u64>>,
+    pub(super) replaced: Mutex<Replaced>,
+}
+
+impl Merges {
+    /// A new run was written.
+    pub(super) fn count_replaced(&self, sample: &ReplacedSample) {
+        self.replaced.lock().add(sample);
+    }
+
+    /// Whether a file of the run is known to be damaged.
+    pub(super) fn has_damaged(&self, run: &OpenRun) -> bool {
+        let damaged = self.damaged.lock();
+        run.ranges.iter().any(|range| damaged.contains(&range.sst.id().number))
+    }
+
+    /// So much is thought to be garbage.
+    pub(super) fn set_garbage(&self, bytes: u64) {
+        self.garbage.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A slice counts, of which so many bytes were written.
+    pub(super) fn count(&self, bytes: u64) {
+        self.slices.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A slice came to nothing, because of what is in these files, if not of what the capacity tier refused.
+    pub(super) fn failed(&self, error: Error, files: Vec<u64>) -> Error {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Invalid) {
+            self.damaged.lock().extend(files);
+        }
+        error
+    }
+
+    /// What was merged.
+    pub(super) fn numbers(&self) -> MergeNumbers {
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let Merges { slices, bytes, failures, garbage, .. } = self;
+        MergeNumbers {
+            slices: load(slices),
+            bytes: load(bytes),
+            failures: load(failures),
+            garbage: load(garbage),
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! Merging runs: what several of them say of a key, one says from then on.
+//!
+//! Owns one step of a merge, a slice ([`Runs::merge_slice`]), and its output. Promises that a merge changes no answer: whoever looks, as of now or by a live snapshot, finds of each key what
+//! he would have found before; that it counts whole or not at all; and that neither memory nor any lock depends on how much is merged. Must not know why runs are merged, nor what
+//! is in the log.
+//!
+//! A slice is a range of keys of runs that are next to one another in age. What counts there is written to a file, then **one** edit puts that file into the oldest of
+//! these runs, and takes the range from all of them; what is left of their files counts as it did. So each step is whole, and needs room for one file.
+//!
+//! * The newest record of a key wins. Deltas go over the row below them, under the sequence of the newest: to merge is not to change. Where there is no row among the runs,
+//!   and an older run may have something of the key, they become one delta; else a row.
+//! * A tombstone, or a row that has expired, goes where no older run may have anything of its key. Else it stays, as a tombstone: it hides something.
+//! * Of tables that are gone nothing is kept.
+//!
+//! **Snapshots** need no versions here: nothing is in runs that is younger than the oldest of them, but for rows that were loaded. A run which a live snapshot does not
+//! see is merged with no other.
+//!
+//! **The generation** does not rise, for no answer changes; whoever walks runs looks whether they are the same.
+
+mod policy;
+
+use std::cmp::Ordering;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use hedgerow_row::schema::body::{DeltaBody, RowBody, is_past};
+use hedgerow_row::schema::fold::DeltaFold;
+use hedgerow_row::schema::merge::MergePlan;
+use hedgerow_row::schema::table::TableSchema;
+use smallvec::SmallVec;
+
+pub(crate) use self::policy::MergeLimits;
+use self::policy::{RangeWeight, RunWeight, choose};
+use super::cursor::{KeySpan, RunWalk, successor};
+use super::garbage::share;
+use super::store::Trimmed;
+use super::writer::TARGET_BYTES;
+use super::{OpenRange, OpenRun, OpenRuns, RunWriter, Runs};
+use crate::log::Log;
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::manifest::version::FileRange;
+use crate::sst::{FoundRecord, Sst, SstCursor, SstKey, SstRecord, SstRecordKind, WalkBlocks, composite_key};
+use crate::{Error, Result};
+
+/// A slice ends once so many bytes of records were read for it, however few were written.
+const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
+/// So many keys are merged between two looks at whether the store is being closed.
+const KEYS_BETWEEN_LOOKS: u32 = 256;
+
+/// What is read here is read once.
+fn blocks() -> WalkBlocks<'static> {
+    WalkBlocks::Disk { keeps: false }
+}
+
+/// What a merge asks of the store whose runs they are.
+pub(crate) trait MergeStore {
+    /// How rows of the table of this number are written now; `None` if it is gone.
+    fn schema(&self, table: u32) -> Option<Arc<TableSchema>>;
+
+    /// The time, in ms since 1970.
+    fn now_ms(&self) -> u64;
+
+    /// The sequence as of which the oldest live snapshot reads.
+    fn oldest_snapshot(&self) -> Option<u64>;
+
+    /// Makes durable which tables there are, and their schemas.
+    ///
+    /// # Errors
+    /// What the log refuses.
+    fn persist_tables(&self) -> Result<()>;
+
+    /// Whether the store is being closed: a slice is abandoned then.
+    fn is_stopped(&self) -> bool;
+}
+
+/// What is to be merged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MergeJob {
+    /// Numbers of runs, newest first. No other run is between them.
+    pub(crate) runs: Vec<u64>,
+    /// What is left of it begins at this key (composite).
+    pub(crate) from: Vec<u8>,
+    /// And ends with this one, if not with the last that is not in the oldest of them alone.
+    pub(crate) upto: Option<Vec<u8>>,
+}
+
+/// What became of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merged {
+    /// It counts.
+    Slice,
+    /// There is nothing left to be merged.
+    Nothing,
+    /// Some of the runs cannot be merged now: a live snapshot does not see all of them, a table of theirs is being loaded, or one has a damaged file.
+    NotNow,
+    /// The store is being closed.
+    Stopped,
+}
+
+/// The runs of a slice, and its keys.
+struct Slice<'r> {
+    runs: &'r OpenRuns,
+    /// Places of the runs, newest first.
+    inputs: std::ops::Range<usize>,
+    /// Composite, both included.
+    keys: [Vec<u8>; 2],
+}
+
+impl<'r> Slice<'r> {
+    /// What of the job is left to be done of these runs.
+    fn of(job: &MergeJob, runs: &'r OpenRuns) -> Option<Slice<'r>> {
+        let is_of_job = |run: &OpenRun| job.runs.contains(&run.number);
+        let first = runs.runs.iter().position(is_of_job)?;
+        let inputs = first..first + runs.runs[first..].iter().take_while(|run| is_of_job(run)).count();
+        let newer = match inputs.len() {
+            _ if job.upto.is_some() => inputs.clone(),
+            // What the oldest has beside the keys of the others may stay where it is.
+            1.. => inputs.start..inputs.end - 1,
+            0 => return None,
+        };
+        let (mut least, mut greatest): (Option<&[u8]>, Option<&[u8]>) = (None, None);
+        for range in runs.runs[newer].iter().flat_map(|run| &run.ranges) {
+            let from = job.from.as_slice().max(&range.keys[0]);
+            let upto = job.upto.as_deref().map_or(&*range.keys[1], |upto| upto.min(&range.keys[1]));
+            if from <= upto {
+                least = Some(least.map_or(from, |least| least.min(from)));
+                greatest = greatest.max(Some(upto));
+            }
+        }
+        Some(Slice { runs, inputs, keys: [least?.to_vec(), greatest?.to_vec()] })
+    }
+
+    fn inputs(&self) -> &'r [OpenRun] {
+        &self.runs.runs[self.inputs.clone()]
+    }
+
+    /// Those that are older than all of these.
+    fn older(&self) -> &'r [OpenRun] {
+        &self.runs.runs[self.inputs.end..]
+    }
+
+    /// The files that have, or may have, this key.
+    fn files_with(&self, key: &[u8]) -> Vec<u64> {
+        let ranges = self.inputs().iter().filter_map(|run| run.range_of(key));
+        ranges.map(|range| range.sst.id().number).collect()
+    }
+
+    /// What is left of the files that have keys of it.
+    fn trimmed(&self) -> Result<Vec<Trimmed>, SliceFailure> {
+        let mut trimmed = Vec::new();
+        for run in self.inputs() {
+            let mut files: BTreeMap<u64, (bool, Vec<FileRange>)> = BTreeMap::new();
+            for range in &run.ranges {
+                let number = range.sst.id().number;
+                let (is_cut, left) = files.entry(number).or_default();
+                let is_apart = *range.keys[1] < *self.keys[0] || *range.keys[0] > *self.keys[1];
+                *is_cut |= !is_apart;
+                match is_apart {
+                    true => left.push(FileRange { number, keys: range.keys.clone() }),
+                    false => left.extend(
+                        self.left_of(range).map_err(|error| SliceFailure { error, files: vec![number] })?,
+                    ),
+                }
+            }
+            let cut = files.into_iter().filter(|(_, (is_cut, _))| *is_cut);
+            trimmed.extend(cut.map(|(number, (_, left))| Trimmed { run: run.number, number, left }));
+        }
+        Ok(trimmed)
+    }
+
+    /// What is left of a range beside the keys of this slice: its ends are keys that are there.
+    fn left_of(&self, range: &OpenRange) -> Result<SmallVec<[FileRange; 2]>> {
+        let ([least, greatest], [first, last]) = (&range.keys, &self.keys);
+        let (mut left, mut cursor) = (SmallVec::new(), SstCursor::new(&range.sst));
+        let mut add = |keys: [Box<[u8]>; 2]| {
+            if keys[0] <= keys[1] {
+                left.push(FileRange { number: range.sst.id().number, keys });
+            }
+        };
+        if **least < **first {
+            cursor.seek_below(first, &mut blocks())?;
+            if let Some(record) = cursor.record() {
+                add([least.clone(), key_of(&record).into()]);
+            }
+        }
+        if **greatest > **last {
+            cursor.seek(&successor(last.clone()), &mut blocks())?;
+            if let Some(record) = cursor.record() {
+                add([key_of(&record).into(), greatest.clone()]);
+            }
+        }
+        Ok(left)
+    }
+}
+
+fn key_of(record: &FoundRecord) -> Vec<u8> {
+    composite_key(record.table(), record.key())
+}
+
+/// The record that a run has next, and the walk that goes on behind it.
+struct MergeHead {
+    record: FoundRecord,
+    walk: RunWalk,
+}
+
+/// The greatest is the one whose record comes next: by table and key, and of one key the newest.
+impl Ord for MergeHead {
+    fn cmp(&self, other: &MergeHead) -> Ordering {
+        let (one, two) = (self.record.record(), other.record.record());
+        let by_key = (two.table(), two.key()).cmp(&(one.table(), one.key()));
+        by_key.then_with(|| other.walk.run().cmp(&self.walk.run()))
+    }
+}
+
+impl PartialOrd for MergeHead {
+    fn partial_cmp(&self, other: &MergeHead) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for MergeHead {
+    fn eq(&self, other: &MergeHead) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for MergeHead {}
+
+/// Why a slice came to nothing, and because of which files.
+struct SliceFailure {
+    error: Error,
+    files: Vec<u64>,
+}
+
+impl From<Error> for SliceFailure {
+    fn from(error: Error) -> SliceFailure {
+        SliceFailure { error, files: Vec::new() }
+    }
+}
+
+/// What some runs have of one key, newest first: all deltas, and what is under them.
+type KeyVersions = SmallVec<[FoundRecord; 4]>;
+
+/// A walk over the keys of a slice.
+struct MergeWalk<'r> {
+    runs: &'r OpenRuns,
+    span: KeySpan,
+    heads: BinaryHeap<MergeHead>,
+    /// Bytes of the records that were met.
+    read_bytes: u64,
+}
+
+impl<'r> MergeWalk<'r> {
+    fn begin(slice: &Slice<'r>) -> Result<MergeWalk<'r>, SliceFailure> {
+        let [least, greatest] = slice.keys.clone();
+        let span = KeySpan::forward(least, successor(greatest));
+        let mut walk = MergeWalk { runs: slice.runs, span, heads: BinaryHeap::new(), read_bytes: 0 };
+        for run in slice.inputs.clone() {
+            let mut of_run = RunWalk::new(run, &walk.runs.runs[run], &walk.span);
+            if let Some(record) = MergeWalk::next_of(slice.runs, &walk.span, &mut of_run)? {
+                walk.heads.push(MergeHead { record, walk: of_run });
+            }
+        }
+        Ok(walk)
+    }
+
+    /// The next record of one of the runs.
+    fn next_of(
+        runs: &OpenRuns,
+        span: &KeySpan,
+        walk: &mut RunWalk,
+    ) -> Result<Option<FoundRecord>, SliceFailure> {
+        let run = &runs.runs[walk.run()];
+        let next = walk.next(run, span, &mut blocks());
+        next.map_err(|error| SliceFailure { error, files: walk.file(run).into_iter().collect() })
+    }
+
+    /// What there is of the next key; nothing behind the last.
+    fn next_key(&mut self) -> Result<KeyVersions, SliceFailure> {
+        let mut versions = KeyVersions::new();
+        let Some(first) = self.heads.peek().map(|head| head.record.clone()) else { return Ok(versions) };
+        let (runs, span) = (self.runs, &self.span);
+        let mut is_whole = false;
+        while let Some(mut head) = self.heads.peek_mut()
+            && (head.record.table(), head.record.key()) == (first.table(), first.key())
+        {
+            let MergeHead { record, walk } = &mut *head;
+            let record = match MergeWalk::next_of(runs, span, walk)? {
+                Some(next) => std::mem::replace(record, next),
+                None => PeekMut::pop(head).record,
+            };
+            self.read_bytes += record.record().record_bytes() as u64;
+            if !is_whole {
+                is_whole = record.record().kind() != RecordKind::Delta;
+                versions.push(record);
+            }
+        }
+        Ok(versions)
+    }
+}
+
+/// What the keys of a slice come to, as it is written.
+struct MergeOutput<'r, S> {
+    run: RunWriter<'r>,
+    older: &'r [OpenRun],
+    store: &'r S,
+    now_ms: u64,
+    /// The table of the last key, and its schema; none if it is gone.
+    table: Option<(u32, Option<Arc<TableSchema>>)>,
+}
+
+impl<S: MergeStore> MergeOutput<'_, S> {
+    /// Writes what counts of a key, if anything does.
+    fn push(&mut self, versions: &[FoundRecord]) -> Result<()> {
+        let Some(newest) = versions.first().map(FoundRecord::record) else { return Ok(()) };
+        if self.table.as_ref().is_none_or(|(table, _)| *table != newest.table()) {
+            self.table = Some((newest.table(), self.store.schema(newest.table())));
+        }
+        let Some(schema) = self.table.as_ref().and_then(|(_, schema)| schema.clone()) else { return Ok(()) };
+        match newest.kind() {
+            RecordKind::Delta => self.push_deltas(&schema, versions),
+            RecordKind::Row if !is_past(newest.expires_at_ms(), self.now_ms) => self.copy(&newest),
+            _ if !self.may_hide(&newest) => Ok(()),
+            RecordKind::Tombstone => self.copy(&newest),
+            RecordKind::Row | RecordKind::Batch => {
+                let tombstone = SstRecord {
+                    kind: SstRecordKind::Tombstone,
+                    expires_at_ms: None,
+                    has_field_expiries: false,
+                    body_bytes: 0,
+                    ..SstRecord::of(&newest)
+                };
+                self.run.push(&tombstone, |_| ())
+            }
+        }
+    }
+
+    fn copy(&mut self, record: &Record<'_>) -> Result<()> {
+        let body = record.raw_body();
+        self.run.push(&SstRecord::of(record), |out| out.copy_from_slice(body))
+    }
+
+    /// Whether an older run may have something of the record's key.
+    fn may_hide(&self, record: &Record<'_>) -> bool {
+        let key = SstKey::new(record.table(), record.key());
+        self.older.iter().any(|run| run.may_hold(&key))
+    }
+
+    /// Deltas, and the row or the tombstone that they are over, if there is one here.
+    fn push_deltas(&mut self, schema: &TableSchema, versions: &[FoundRecord]) -> Result<()> {
+        let records: SmallVec<[Record<'_>; 4]> = versions.iter().map(FoundRecord::record).collect();
+        let is_delta = |record: &&Record<'_>| record.kind() == RecordKind::Delta;
+        let deltas = &records[..records.iter().take_while(is_delta).count()];
+        let base = records.get(deltas.len());
+        if base.is_none() && self.may_hide(&deltas[0]) {
+            return match deltas {
+                [only] => self.copy(only),
+                _ => self.push_folded(schema, deltas),
+            };
+        }
+        let bodies = bodies_of(deltas);
+        let row = base.filter(|base| base.kind() == RecordKind::Row);
+        let row = row.map(|row| row_body(schema, row)).transpose()?;
+        let plan = MergePlan::new(schema, row.as_ref(), &bodies, self.now_ms)?;
+        let expires_at_ms = records.iter().find_map(Record::expires_at_ms).filter(|&ms| ms != 0);
+        let merged = SstRecord {
+            kind: SstRecordKind::Row,
+            schema_version: schema.version(),
+            expires_at_ms,
+            has_field_expiries: plan.has_field_expiry(),
+            body_bytes: plan.body_bytes(),
+            ..SstRecord::of(&records[0])
+        };
+        self.run.push(&merged, |body| plan.encode(body))
+    }
+
+    /// Several deltas whose row is not among the runs that are merged.
+    fn push_folded(&mut self, schema: &TableSchema, deltas: &[Record<'_>]) -> Result<()> {
+        let fold = DeltaFold::new(schema, &bodies_of(deltas), self.now_ms)?;
+        let folded = SstRecord {
+            schema_version: schema.version(),
+            expires_at_ms: deltas.iter().find_map(Record::expires_at_ms),
+            has_field_expiries: deltas.iter().any(|delta| delta.flags() & FLAG_FIELD_EXPIRY != 0),
+            body_bytes: fold.body_bytes(),
+            ..SstRecord::of(&deltas[0])
+        };
+        self.run.push(&folded, |body| fold.encode(body))
+    }
+}
+
+fn bodies_of<'a>(deltas: &[Record<'a>]) -> SmallVec<[DeltaBody<&'a [u8]>; 4]> {
+    deltas.iter().map(|delta| DeltaBody::new(delta.raw_body())).collect()
+}
+
+fn row_body<'a>(schema: &'a TableSchema, row: &Record<'a>) -> Result<RowBody<'a, &'a [u8]>> {
+    let Some(layout) = schema.layout(row.schema_version()) else {
+        return Err(Error::corrupted(format!(
+            "the row {} of table {} in a sorted table has schema version {}, which its table never had",
+            row.key().escape_ascii(),
+            row.table(),
+            row.schema_version()
+        )));
+    };
+    Ok(RowBody::new(layout, row.raw_body(), row.flags() & FLAG_FIELD_EXPIRY != 0))
+}
+
+/// Bytes of a range that are of tables which are gone.
+fn gone_bytes<S: MergeStore>(range: &OpenRange, store: &S) -> u64 {
+    let [least, greatest] = range.keys.each_ref().map(|key| key.first_chunk::<4>());
+    let lies_in = |table: u32| {
+        let table = &table.to_be_bytes();
+        least.is_none_or(|least| least <= table) && greatest.is_none_or(|greatest| table <= greatest)
+    };
+    let tables = range.sst.tables().iter().filter(|known| lies_in(known.table));
+    let gone = tables.filter(|known| store.schema(known.table).is_none());
+    let bytes = gone.map(|known| known.counts.bytes).sum();
+    share(bytes, range.bytes(), range.sst.counts().bytes)
+}
+
+/// What a slice came to.
+struct WrittenSlice {
+    files: Vec<Sst>,
+    /// What is left of the files it was read of.
+    trimmed: Vec<Trimmed>,
+    /// Bytes of the records that were read.
+    read_bytes: u64,
+}
+
+impl Runs {
+    /// Merges the next slice of `job`, which begins behind it then.
+    ///
+    /// # Errors
+    /// `Corrupted` if there is damage in a file: its run is merged no more as long as the store is open. `Full`; what the capacity tier or the log refuses. Nothing has changed then, unless the log
+    /// takes no more writes.
+    pub(crate) fn merge_slice<S: MergeStore>(
+        &self,
+        log: &Log,
+        job: &mut MergeJob,
+        store: &S,
+    ) -> Result<Merged> {
+        let Some(_alone) = self.merges.alone.try_lock() else { return Ok(Merged::NotNow) };
+        let merged = self.merge_alone(log, job, store);
+        // Nobody looks into what was merged any more, if readers do not.
+        self.remove_dropped();
+        merged
+    }
+
+    fn merge_alone<S: MergeStore>(&self, log: &Log, job: &mut MergeJob, store: &S) -> Result<Merged> {
+        let runs = Arc::clone(&self.current());
+        let Some(mut slice) = Slice::of(job, &runs) else { return Ok(Merged::Nothing) };
+        if !slice.inputs().iter().all(|run| self.may_merge(run, store)) {
+            return Ok(Merged::NotNow);
+        }
+        let written = self.write_slice(log, &mut slice, store);
+        let Some(written) = written.map_err(|failure| self.merges.failed(failure.error, failure.files))?
+        else {
+            return Ok(Merged::Stopped);
+        };
+        if let Err(error) = self.put_in_place(log, &slice, &written, store) {
+            // It may count, where the log takes no more writes.
+            if log.check_writable().is_ok() {
+                self.discard(written.files);
+            }
+            return Err(self.merges.failed(error, Vec::new()));
+        }
+        let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some();
+        self.count_taken_off(&slice, &written, sees_all_newer);
+        job.from = successor(std::mem::take(&mut slice.keys[1]));
+        Ok(Merged::Slice)
+    }
+
+    /// A slice counts. What newer runs than its own replaced of it is garbage still, unless it has to be taken for gone: with what is written anew for that alone, there would be no end of it.
+    fn count_taken_off(&self, slice: &Slice<'_>, written: &WrittenSlice, sees_all_newer: bool) {
+        let mut replaced = self.merges.replaced.lock();
+        let mut taken = 0;
+        for Trimmed { number, left, .. } in &written.trimmed {
+            let Some(sst) = slice.runs.file(*number) else { continue };
+            let ranges = slice.inputs().iter().flat_map(|run| &run.ranges);
+            let of_file = ranges.filter(|range| range.sst.id().number == *number);
+            let left = left.iter().map(|range| sst.bytes_between(&range.keys)).sum();
+            taken += replaced.take(*number, left, of_file.map(OpenRange::bytes).sum());
+        }
+        let kept: u64 = written.files.iter().map(|sst| sst.counts().bytes).sum();
+        let taken_off = written.read_bytes.saturating_sub(kept);
+        let still = if sees_all_newer { 0 } else { taken.saturating_sub(taken_off) };
+        for sst in &written.files {
+            replaced.give(sst.id().number, share(still, sst.counts().bytes, kept));
+        }
+        replaced.retain(&self.current());
+    }
+
+    /// Whether a run is seen by every snapshot, has no rows of a table to be, and is not known to be damaged.
+    fn may_merge<S: MergeStore>(&self, run: &OpenRun, store: &S) -> bool {
+        // Asked before anybody asks whether a table is there: it is loaded, or it has been.
+        !self.is_loading(run.ranges.iter().map(|range| &range.sst))
+            && run.is_visible(store.oldest_snapshot().unwrap_or(u64::MAX))
+            && !self.merges.has_damaged(run)
+    }
+
+    /// What is to be merged next, if anything is.
+    pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
+        let runs = Arc::clone(&self.current());
+        let weights: Vec<RunWeight> = runs.runs.iter().map(|run| self.weight(run, store)).collect();
+        self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
+        let choice = choose(&weights, limits)?;
+        let numbers = runs.runs[choice.runs].iter().map(|run| run.number).collect();
+        let (from, upto) = match choice.keys {
+            Some([least, greatest]) => (least.into_vec(), Some(greatest.into_vec())),
+            None => (Vec::new(), None),
+        };
+        Some(MergeJob { runs: numbers, from, upto })
+    }
+
+    fn weight<S: MergeStore>(&self, run: &OpenRun, store: &S) -> RunWeight {
+        let is_free = self.may_merge(run, store);
+        let replaced = self.merges.replaced.lock();
+        let of_range = |range: &OpenRange| RangeWeight {
+            keys: range.keys.clone(),
+            bytes: range.bytes(),
+            obsolete: replaced.of(range),
+            // What of one that is not free belongs to nobody may be of a table to be.
+            gone: if is_free { gone_bytes(range, store) } else { 0 },
+        };
+        RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }
+    }
+
+    /// Writes what counts of a slice, whose keys end where it ends; and what is left of its files. `None` if the store is being closed.
+    fn write_slice<S: MergeStore>(
+        &self,
+        log: &Log,
+        slice: &mut Slice<'_>,
+        store: &S,
+    ) -> Result<Option<WrittenSlice>, SliceFailure> {
+        let mut walk = MergeWalk::begin(slice)?;
+        let (run, older) = (RunWriter::of_merge(self, log), slice.older());
+        let mut out = MergeOutput { run, older, store, now_ms: store.now_ms(), table: None };
+        for n in 1u32.. {
+            let versions = walk.next_key()?;
+            let Some(newest) = versions.first() else { break };
+            let pushed = out.push(&versions);
+            pushed.map_err(|error| SliceFailure { error, files: slice.files_with(&key_of(newest)) })?;
+            if out.run.bytes() >= TARGET_BYTES || walk.read_bytes >= READ_BYTES_MAX {
+                slice.keys[1] = key_of(newest);
+                break;
+            }
+            if n.is_multiple_of(KEYS_BETWEEN_LOOKS) && store.is_stopped() {
+                return Ok(None);
+            }
+        }
+        let trimmed = slice.trimmed()?;
+        Ok(Some(WrittenSlice { files: out.run.finish()?, trimmed, read_bytes: walk.read_bytes }))
+    }
+
+    fn put_in_place<S: MergeStore>(
+        &self,
+        log: &Log,
+        slice: &Slice<'_>,
+        written: &WrittenSlice,
+        store: &S,
+    ) -> Result<()> {
+        // PERSIST: no row's schema is younger than the log, and a table that a power cut brings back has all its rows still.
+        store.persist_tables()?;
+        let Some(oldest) = slice.inputs().last() else { return Ok(()) };
+        let visible_from = slice.inputs().iter().map(OpenRun::visible_from).max().unwrap_or(0);
+        self.replace_merged(log, (oldest.number, visible_from), &written.files, &written.trimmed)?;
+        let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
+        self.merges.count(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

@@ -1,0 +1,183 @@
+//! Which runs are merged, and when.
+//!
+//! Owns [`choose`], and what it goes by: how much of each run there is, and how much of that is thought to be garbage. Promises that a store whose runs nobody adds to comes to rest: each merge makes
+//! the runs fewer, or takes off what was counted as garbage. Must not know how runs are merged.
+//!
+//! **Fewer runs.** A look asks the filter of every run. Of more than there may be, those next to one another are merged that cost the fewest bytes for the square of the runs that go: many
+//! runs of like size. The fewest bytes for each run that goes would be those of two small runs time and again: of 400 runs that came one by one, 8 of which may be there, each byte would be written 8.5
+//! times. By the square it is 3.0 times, and 5.6 times of 2,000; no choice can do with much less.
+//!
+//! **Less garbage.** Where more than a share of all is garbage, the range of keys that has the largest share of it is merged with all that is newer.
+
+use std::ops::Range;
+
+/// What is known of a file's range in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RangeWeight {
+    /// Composite, both included.
+    pub(super) keys: [Box<[u8]>; 2],
+    pub(super) bytes: u64,
+    /// Of rows that newer runs replace.
+    pub(super) obsolete: u64,
+    /// Of tables that are gone.
+    pub(super) gone: u64,
+}
+
+impl RangeWeight {
+    fn garbage(&self) -> u64 {
+        (self.obsolete + self.gone).min(self.bytes)
+    }
+}
+
+/// What is known of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RunWeight {
+    pub(super) ranges: Vec<RangeWeight>,
+    /// It can be merged with others now.
+    pub(super) is_free: bool,
+}
+
+impl RunWeight {
+    fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.bytes).sum()
+    }
+
+    pub(super) fn garbage(&self) -> u64 {
+        self.ranges.iter().map(RangeWeight::garbage).sum()
+    }
+}
+
+/// When runs are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MergeLimits {
+    /// There may be so many runs.
+    pub(crate) runs_max: usize,
+    /// So much of all may be garbage.
+    pub(crate) garbage_percent_max: u64,
+}
+
+/// What is to be merged: places of runs, the newest first, and of which range, if not all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) runs: Range<usize>,
+    pub(super) keys: Option<[Box<[u8]>; 2]>,
+}
+
+/// What of these runs, newest first, is to be merged next.
+pub(super) fn choose(runs: &[RunWeight], limits: MergeLimits) -> Option<Choice> {
+    match runs.len() > limits.runs_max {
+        true => fewer_runs(runs).map(|runs| Choice { runs, keys: None }),
+        false => None,
+    }
+    .or_else(|| less_garbage(runs, limits.garbage_percent_max))
+}
+
+/// The runs next to one another whose merging costs the least for the square of the runs that go; of those that cost as much, the most.
+fn fewer_runs(runs: &[RunWeight]) -> Option<Range<usize>> {
+    let mut best: Option<(u128, Range<usize>)> = None;
+    for first in 0..runs.len() {
+        let mut bytes = 0;
+        for (at, run) in runs.iter().enumerate().skip(first).take_while(|(_, run)| run.is_free) {
+            bytes += u128::from(run.bytes());
+            let fewer = (at - first) as u128;
+            // In thousandths, so that what divides badly is told apart.
+            let Some(cost) = (bytes * 1000).checked_div(fewer * fewer) else { continue };
+            let is_better = |(least, of): &(u128, Range<usize>)| {
+                cost < *least || cost == *least && at + 1 - first > of.len()
+            };
+            if best.as_ref().is_none_or(is_better) {
+                best = Some((cost, first..at + 1));
+            }
+        }
+    }
+    best.map(|(_, runs)| runs)
+}
+
+/// The range of keys with the largest share of garbage, where there is too much of it in all.
+fn less_garbage(runs: &[RunWeight], percent_max: u64) -> Option<Choice> {
+    let ranges = runs.iter().flat_map(|run| &run.ranges);
+    let (bytes, garbage) =
+        ranges.fold((0, 0), |(bytes, garbage), range| (bytes + range.bytes, garbage + range.garbage()));
+    if garbage == 0 || u128::from(garbage) * 100 <= u128::from(bytes) * u128::from(percent_max) {
+        return None;
+    }
+    let free = runs.iter().enumerate().filter(|(_, run)| run.is_free);
+    let all = free.flat_map(|(at, run)| run.ranges.iter().map(move |range| (at, range)));
+    let share = |range: &RangeWeight| u128::from(range.garbage()) * 1000 / u128::from(range.bytes.max(1));
+    let (at, worst) = all.filter(|(_, range)| range.garbage() > 0).max_by_key(|(_, range)| share(range))?;
+    // What is of tables that are gone goes when the range is written anew, alone.
+    let newer = match worst.gone >= worst.obsolete {
+        true => 0,
+        false => runs[..at].iter().rev().take_while(|run| run.is_free).count(),
+    };
+    Some(Choice { runs: at - newer..at + 1, keys: Some(worst.keys.clone()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: MergeLimits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+
+    fn range(bytes: u64, obsolete: u64, gone: u64) -> RangeWeight {
+        RangeWeight { keys: [Box::from(&b"a"[..]), Box::from(&b"z"[..])], bytes, obsolete, gone }
+    }
+
+    fn runs_of(bytes: &[u64]) -> Vec<RunWeight> {
+        let run = |&bytes: &u64| RunWeight { ranges: vec![range(bytes, 0, 0)], is_free: true };
+        bytes.iter().map(run).collect()
+    }
+
+    fn chosen(bytes: &[u64]) -> Option<Range<usize>> {
+        choose(&runs_of(bytes), LIMITS).map(|choice| choice.runs)
+    }
+
+    #[test]
+    fn runs_of_like_size_are_merged_and_not_before_there_are_too_many() {
+        assert_eq!(chosen(&[5; 8]), None);
+        assert_eq!(chosen(&[5; 9]), Some(0..9));
+        assert_eq!(chosen(&[5, 5, 5, 5, 5, 5, 5, 5, 45]), Some(0..8), "the large one has nothing to gain");
+        assert_eq!(chosen(&[90, 80, 7, 7, 7, 90, 80, 70, 60]), Some(2..5));
+        assert_eq!(chosen(&[0; 9]), Some(0..9));
+    }
+
+    #[test]
+    fn runs_that_cannot_be_merged_part_the_others() {
+        let mut runs = runs_of(&[5; 9]);
+        runs[4].is_free = false;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..4);
+        (1..9).step_by(2).for_each(|at| runs[at].is_free = false);
+        assert_eq!(choose(&runs, LIMITS), None);
+    }
+
+    /// What is written for each byte that was added, over a long time: as many times as there are steps in the sizes of runs, not as there are runs.
+    #[test]
+    fn what_was_merged_is_not_merged_again_for_each_new_run() {
+        let (mut runs, mut written) = (Vec::new(), 0);
+        for _ in 0..400 {
+            runs.insert(0, 1);
+            while let Some(merged) = chosen(&runs) {
+                let bytes: u64 = runs[merged.clone()].iter().sum();
+                written += bytes;
+                runs.splice(merged, [bytes]);
+            }
+            assert!(runs.len() <= LIMITS.runs_max);
+        }
+        assert!((1..=3 * 400 + 40).contains(&written), "{written} written for 400");
+    }
+
+    #[test]
+    fn the_range_with_the_largest_share_of_garbage_is_merged_with_what_is_newer() {
+        let mut runs = runs_of(&[10, 10, 10, 70]);
+        runs[2].ranges = vec![range(4, 0, 0), range(6, 5, 0)];
+        assert_eq!(choose(&runs, LIMITS), None, "5 of 100");
+        runs[3].ranges = vec![range(35, 26, 0), range(35, 0, 0)];
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..3);
+        runs[2].is_free = false;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 3..4, "with nothing across one that is not free");
+        assert_eq!(choose(&runs, MergeLimits { garbage_percent_max: 31, ..LIMITS }), None);
+        runs[3].ranges[1].gone = 30;
+        runs[2].is_free = true;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 3..4, "what is gone goes without newer runs");
+    }
+}
