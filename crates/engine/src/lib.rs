@@ -95,7 +95,7 @@ mod stripes;
 mod sync;
 mod tier;
 
-pub use db::repair::{RepairEvent, RepairReport, repair};
+pub use db::repair::{RepairEvent, RepairReport, repair, repair_with};
 pub use db::{
     AtHandOnly, Batch, CAPACITY_DIRECTORY, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics,
     Missing, ReadGuard, RowHandle, RowRef, Scan, Snapshot, SortedTablesMetrics, Table, TableChanges, Tiers,

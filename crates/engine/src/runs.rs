@@ -29,6 +29,7 @@ use crate::sst::{BlockReads, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTa
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
+pub(crate) mod salvage;
 
 /// Of so many keys the blocks are read together, and held.
 const FOUND_TOGETHER: usize = 256;

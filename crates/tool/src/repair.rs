@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use hedgerow::{RepairEvent, RepairReport};
 use indicatif::ProgressBar;
 
+use crate::capacity::CapacityArgs;
 use crate::check::progress_bar;
 
 /// Arguments of `hedgerow repair`.
@@ -16,6 +17,8 @@ use crate::check::progress_bar;
 pub struct Args {
     /// The damaged store's directory. It is not written to, and no server may have it open.
     from: PathBuf,
+    #[command(flatten)]
+    capacity: CapacityArgs,
     /// The directory of the new store; it must not hold one.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
@@ -29,13 +32,15 @@ pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
     bar.set_message("rows");
     let mut out = io::stdout().lock();
-    let report = hedgerow::repair(&args.from, &args.to, |event| report_event(&bar, &mut out, event))
-        .map_err(|error| error.to_string())?;
+    let report = hedgerow::repair_with(&args.from, args.capacity.directory(), &args.to, |event| {
+        report_event(&bar, &mut out, event);
+    })
+    .map_err(|error| error.to_string())?;
     bar.finish_and_clear();
     verdict(&report, &mut out)
 }
 
-/// One line for each thing: `damaged`, then `lost` or `doubtful` with table and key.
+/// One line for each thing: `damaged`, then `lost` or `doubtful` with table and key, or `lost keys` with the first and the one behind the last.
 fn report_event(bar: &ProgressBar, out: &mut impl Write, event: RepairEvent<'_>) {
     // Whoever reads the list may stop reading it; the repair goes on.
     let _ = match event {
@@ -47,12 +52,19 @@ fn report_event(bar: &ProgressBar, out: &mut impl Write, event: RepairEvent<'_>)
         RepairEvent::Damaged(error) => writeln!(out, "damaged: {error}"),
         RepairEvent::Lost { table, key, why } => writeln!(out, "lost: {table} {}: {why}", key.escape_ascii()),
         RepairEvent::Doubtful { table, key } => writeln!(out, "doubtful: {table} {}", key.escape_ascii()),
+        RepairEvent::LostKeys { table, from, to, why } => {
+            let from = from.escape_ascii();
+            match to {
+                Some(to) => writeln!(out, "lost keys: {table} {from} to below {}: {why}", to.escape_ascii()),
+                None => writeln!(out, "lost keys: {table} {from} to the last: {why}"),
+            }
+        }
         _ => Ok(()),
     };
 }
 
 fn verdict(report: &RepairReport, out: &mut impl Write) -> Result<(), String> {
-    let RepairReport { rows, lost, doubtful, damaged, .. } = report;
+    let RepairReport { rows, lost, doubtful, damaged, lost_ranges, .. } = report;
     let _ = writeln!(out, "copied {rows} rows; {damaged} places are damaged");
     if *doubtful > 0 {
         let _ = writeln!(
@@ -61,11 +73,20 @@ fn verdict(report: &RepairReport, out: &mut impl Write) -> Result<(), String> {
              changed or deleted since"
         );
     }
+    if *lost_ranges > 0 {
+        let _ = writeln!(
+            out,
+            "{lost_ranges} parts of sorted tables cannot be read: rows that were there alone are lost, and nothing can tell which"
+        );
+    }
     match report.is_complete() {
         true => {
             let _ = writeln!(out, "nothing is lost");
             Ok(())
         }
+        false if *lost_ranges > 0 => Err(format!(
+            "{lost} rows are lost, {doubtful} are doubtful, and others are lost in {lost_ranges} ranges of keys"
+        )),
         false => Err(format!("{lost} rows are lost, {doubtful} are doubtful")),
     }
 }

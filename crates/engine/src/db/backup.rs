@@ -312,4 +312,4 @@ impl Copying {
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
-mod tests;
+pub(in crate::db) mod tests;

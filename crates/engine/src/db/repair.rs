@@ -2,17 +2,25 @@
 //!
 //! Owns [`repair`]. Promises that what it copies was the newest version of its row, or says of which rows that is not sure;
 //! that no row which is known to be lost is replaced by an older version, and none that is known to be deleted returns; that
-//! the damaged store is not written to. Must not know bytes: `db/salvage.rs` finds rows, tables take them.
+//! the damaged store is not written to. Must not know bytes: `db/salvage.rs` finds rows of the log, `runs/salvage.rs` those of sorted tables, tables take them.
+//!
+//! What the log has of a key is newer than all that sorted tables have. Where a part of one cannot be read, rows of older ones between the same keys are doubtful, and a delta that may have
+//! gone over a row there is of a row that is lost.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::engine::TableShared;
 use super::inspect::{ROWS_STEP, View};
 use super::read::RowRef;
+use super::salvage::Salvage;
 use super::{Db, FAST_TIER_FILE};
-use crate::index::ScanBatch;
+use crate::index::{ScanBatch, Slot, Tag};
 use crate::levels::Cursor;
-use crate::{Durability, Error, ErrorKind, Expiry, Options, Result, Table, Value};
+use crate::runs::salvage::{LeftRow, LeftWalk, RunsLeft};
+use crate::sst::FoundRecord;
+use crate::sync::atomic::Ordering;
+use crate::{Durability, Error, ErrorKind, Expiry, Loader, Options, Result, Table, Value};
 
 /// What a repair tells while it goes on.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +47,17 @@ pub enum RepairEvent<'a> {
         /// Its key.
         key: &'a [u8],
     },
+    /// A part of a sorted table cannot be read: rows of these keys that were there, and nowhere newer, are lost, and nothing can tell which.
+    LostKeys {
+        /// Their table.
+        table: &'a str,
+        /// The first key that may have been there.
+        from: &'a [u8],
+        /// The first key behind; `None` behind the table's last.
+        to: Option<&'a [u8]>,
+        /// What is wrong with the sorted table.
+        why: &'a str,
+    },
 }
 
 /// What a repair did.
@@ -53,12 +72,14 @@ pub struct RepairReport {
     pub lost: u64,
     /// Places of the damaged store that are not what was written.
     pub damaged: u64,
+    /// Parts of sorted tables that cannot be read: see [`RepairEvent::LostKeys`].
+    pub lost_ranges: u64,
 }
 
 impl RepairReport {
     /// Whether the new store has all that the old one had.
     pub fn is_complete(&self) -> bool {
-        self.lost == 0 && self.doubtful == 0
+        self.lost == 0 && self.doubtful == 0 && self.lost_ranges == 0
     }
 }
 
@@ -67,13 +88,26 @@ impl RepairReport {
 /// A row counts by its newest version. If that is damaged the row is lost, and an older version is not put in its place. Where
 /// nothing can be told of what was in a damaged place, rows that were last written before it are copied and told to be
 /// doubtful. After a power cut, writes that were never synced and happen to be whole are copied even where others before
-/// them are missing. The new store has the same tables and, where their size was given, segments of the same size; expiries stay.
+/// them are missing. The new store has the same tables and, where their size was given, segments of the same size; expiries stay. Tables that have rows in sorted tables are loaded into such.
+///
+/// # Errors
+/// As [`repair_with`].
+pub fn repair(
+    from: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    visit: impl FnMut(RepairEvent<'_>),
+) -> Result<RepairReport> {
+    repair_with(from, None, to, visit)
+}
+
+/// [`repair`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own. Those of the new store are in its own. If they are lost, an empty directory stands for theirs.
 ///
 /// # Errors
 /// `Exists` if there is a store in `to`; `NotFound` if there is none in `from`, `Locked` while it is open for writing;
-/// `Corrupted` if nothing of it can be found; `Full`, `Io` from writing the new store, of which a part may be there then.
-pub fn repair(
+/// `Corrupted` if nothing of it can be found, or its sorted tables are of a later time than its log; `Invalid` if their directory is not there; `Full`, `Io` from writing the new store, of which a part may be there then.
+pub fn repair_with(
     from: impl AsRef<Path>,
+    capacity: Option<&Path>,
     to: impl AsRef<Path>,
     mut visit: impl FnMut(RepairEvent<'_>),
 ) -> Result<RepairReport> {
@@ -81,13 +115,10 @@ pub fn repair(
     if super::exists(&to.join(FAST_TIER_FILE)) {
         return Err(Error::new(ErrorKind::Exists, format!("there is a store in {}", to.display())));
     }
-    let view = View::open_damaged(from)?;
-    let root = view.engine.log.root();
-    if root.manifest != 0 && !view.engine.runs.is_known_to_be_empty() {
-        return Err(Error::invalid(
-            "the store has rows in sorted tables, which repair does not copy: nothing was written",
-        ));
-    }
+    let view = View::open_damaged_with(from, capacity)?;
+    let engine = view.engine();
+    let root = engine.log.root();
+    let left = RunsLeft::open(&engine.log, engine.options.capacity.as_ref())?;
     let options = Options {
         durability: Durability::Process,
         // A root longer than a segment is that of a store which chose for itself.
@@ -95,15 +126,15 @@ pub fn repair(
         ..Options::default()
     };
     let target = Db::open_with(to, options)?;
-    let total = view.engine.catalog.all().iter().map(|table| table.rows()).sum();
-    let mut work = Repair { view: &view, report: RepairReport::default(), seen: 0, total, visit: &mut visit };
-    work.tell_salvage();
+    let mut work = Repair::new(&view, &left, &mut visit);
+    work.tell_damage();
     for info in view.tables() {
         let table = target.create_table(&info.name, info.schema)?;
-        if let Some(shared) = view.engine.catalog.by_name(&info.name) {
+        if let Some(shared) = engine.catalog.by_name(&info.name) {
             work.copy_table(&shared, &table)?;
         }
     }
+    work.tell_lost();
     let report = work.report;
     target.close()?;
     Ok(report)
@@ -111,21 +142,66 @@ pub fn repair(
 
 struct Repair<'v> {
     view: &'v View,
+    left: &'v RunsLeft,
     report: RepairReport,
     seen: u64,
     total: u64,
+    /// Keys whose newest record in the log is damaged, and that sorted tables have as new.
+    recovered: HashSet<(u32, Vec<u8>)>,
     visit: &'v mut dyn FnMut(RepairEvent<'_>),
 }
 
-impl Repair<'_> {
-    fn tell_salvage(&mut self) {
-        for error in self.view.damage() {
-            self.report.damaged += 1;
-            (self.visit)(RepairEvent::Damaged(error));
+/// Where the rows of a table go.
+type TakingRows<'t> = dyn FnMut(&[u8], &Copied) -> Result<()> + 't;
+
+impl<'v> Repair<'v> {
+    fn new(view: &'v View, left: &'v RunsLeft, visit: &'v mut dyn FnMut(RepairEvent<'_>)) -> Repair<'v> {
+        let tables = view.engine.catalog.all();
+        let in_log: u64 = tables.iter().map(|table| table.rows()).sum();
+        let total = in_log + left.tables().values().sum::<u64>();
+        Repair {
+            view,
+            left,
+            report: RepairReport::default(),
+            seen: 0,
+            total,
+            recovered: HashSet::new(),
+            visit,
         }
-        let lost = self.view.salvage.as_ref().map_or(&[][..], |salvage| &salvage.lost);
-        for row in lost {
-            self.lost(&row.table, &row.key, &row.why);
+    }
+
+    fn salvage(&self) -> Option<&'v Salvage> {
+        self.view.salvage.as_ref()
+    }
+
+    fn tell_damage(&mut self) {
+        let of_view = self.view.damage();
+        let known = |error: &&Error| of_view.iter().any(|known| known.message() == error.message());
+        let of_runs = self.left.damage.iter().filter(|error| !known(error));
+        for error in of_view.iter().chain(of_runs) {
+            self.damaged(error);
+        }
+        let catalog = &self.view.engine.catalog;
+        for (table, rows) in self.left.tables() {
+            if catalog.by_id(table).is_none() && !catalog.is_gone(table) {
+                self.report.lost += rows;
+                self.damaged(&Error::corrupted(format!(
+                    "sorted tables have up to {rows} rows of table {table}, whose schema is lost"
+                )));
+            }
+        }
+    }
+
+    fn damaged(&mut self, error: &Error) {
+        self.report.damaged += 1;
+        (self.visit)(RepairEvent::Damaged(error));
+    }
+
+    fn tell_lost(&mut self) {
+        for row in self.salvage().map_or(&[][..], |salvage| &salvage.lost) {
+            if !self.recovered.contains(&(row.id, row.key.clone())) {
+                self.lost(&row.table, &row.key, &row.why);
+            }
         }
     }
 
@@ -135,36 +211,151 @@ impl Repair<'_> {
     }
 
     fn copy_table(&mut self, shared: &TableShared, target: &Table) -> Result<()> {
-        let engine = &self.view.engine;
-        let doubtful_before = self.view.salvage.as_ref().map_or(0, |salvage| salvage.doubtful_before);
+        if !self.left.may_have(shared.id.load(Ordering::Relaxed)) {
+            return self.copy_rows(shared, &mut |key, row| row.put(key, target));
+        }
+        // A loader takes no expiries of fields: such rows come after all others.
+        let mut any_later = false;
+        target.load(|loader| {
+            self.copy_rows(shared, &mut |key, row| match row.expiries.is_empty() {
+                true => row.load(key, loader),
+                false => {
+                    any_later = true;
+                    Ok(())
+                }
+            })
+        })?;
+        if !any_later {
+            return Ok(());
+        }
+        let mut silent = |_: RepairEvent<'_>| ();
+        let mut again = Repair::new(self.view, self.left, &mut silent);
+        again.copy_rows(shared, &mut |key, row| match row.expiries.is_empty() {
+            true => Ok(()),
+            false => row.put(key, target),
+        })
+    }
+
+    /// Gives `take` each row of a table that is left, in the order of keys.
+    fn copy_rows(&mut self, shared: &TableShared, take: &mut TakingRows<'_>) -> Result<()> {
+        let (engine, id) = (&self.view.engine, shared.id.load(Ordering::Relaxed));
         let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
+        let mut below = self.left.may_have(id).then(|| self.left.walk(id));
         loop {
-            (self.visit)(RepairEvent::Progress(self.seen, self.total));
+            (self.visit)(RepairEvent::Progress(self.seen.min(self.total), self.total));
             let view = engine.read_view();
             let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
-            let schema = shared.schema.load();
             for (key, slot) in batch.iter() {
-                self.seen += 1;
-                let read = view
-                    .row_at((shared, key), &schema, Some(slot))
-                    .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
-                match read {
-                    Ok(None) => {}
-                    Ok(Some(row)) => {
-                        row.put(key, target)?;
-                        self.report.rows += 1;
-                        if row.version < doubtful_before {
-                            self.report.doubtful += 1;
-                            (self.visit)(RepairEvent::Doubtful { table: &shared.name, key });
-                        }
-                    }
-                    Err(error) => self.lost(&shared.name, key, error.message()),
+                let mut left = LeftRow::default();
+                if let Some(below) = &mut below {
+                    self.copy_below(shared, (below, Some(key)), take)?;
+                    left = below.at(key);
                 }
+                self.copy_row(shared, (key, Some(slot), left), take)?;
             }
             if !more {
-                return Ok(());
+                return match &mut below {
+                    Some(below) => self.copy_below(shared, (below, None), take),
+                    None => Ok(()),
+                };
             }
         }
+    }
+
+    /// The rows below `end` that are in sorted tables alone.
+    fn copy_below(
+        &mut self,
+        shared: &TableShared,
+        (below, end): (&mut LeftWalk<'_>, Option<&[u8]>),
+        take: &mut TakingRows<'_>,
+    ) -> Result<()> {
+        while let Some((key, left)) = below.next_below(end) {
+            self.tell_gaps(shared, below);
+            if !self.is_hidden(shared, &key, &left) {
+                self.copy_row(shared, (&key, None, left), take)?;
+            }
+            if self.seen.is_multiple_of(ROWS_STEP as u64) {
+                (self.visit)(RepairEvent::Progress(self.seen.min(self.total), self.total));
+            }
+        }
+        self.tell_gaps(shared, below);
+        Ok(())
+    }
+
+    /// Whether a damaged record of the log is newer than what sorted tables have of a key.
+    fn is_hidden(&mut self, shared: &TableShared, key: &[u8], left: &LeftRow) -> bool {
+        let Some(salvage) = self.salvage().filter(|salvage| !salvage.hidden.is_empty()) else { return false };
+        let place = (shared.id.load(Ordering::Relaxed), key.to_vec());
+        let Some(&sequence) = salvage.hidden.get(&place) else { return false };
+        // One that moved is there twice until its segment is free.
+        let is_older = left.found.records().first().is_none_or(|newest| newest.sequence() < sequence);
+        if !is_older {
+            self.recovered.insert(place);
+        }
+        is_older
+    }
+
+    fn tell_gaps(&mut self, shared: &TableShared, below: &mut LeftWalk<'_>) {
+        let table = shared.id.load(Ordering::Relaxed).to_be_bytes();
+        for gap in below.take_gaps() {
+            let [from, to] = gap.keys.each_ref().map(|key| key.strip_prefix(&table));
+            self.report.lost_ranges += 1;
+            (self.visit)(RepairEvent::LostKeys {
+                table: &shared.name,
+                from: from.unwrap_or_default(),
+                to,
+                why: gap.why.message(),
+            });
+        }
+    }
+
+    fn copy_row(
+        &mut self,
+        shared: &TableShared,
+        (key, slot, left): (&[u8], Option<Slot>, LeftRow),
+        take: &mut TakingRows<'_>,
+    ) -> Result<()> {
+        self.seen += u64::from(slot.is_none_or(|slot| slot.tag() != Tag::Tombstone));
+        let is_below = slot.is_none_or(|slot| slot.tag() == Tag::Blind);
+        if is_below && left.lacks_base && (slot.is_some() || !left.found.is_empty()) {
+            self.lost(
+                &shared.name,
+                key,
+                "what it was before its last changes is in a sorted table that cannot be read",
+            );
+            return Ok(());
+        }
+        let doubtful_before = self.salvage().map_or(0, |salvage| salvage.doubtful_before);
+        let schema = shared.schema.load();
+        let view = self.view.engine.read_view();
+        let is_doubtful = is_below && left.is_doubtful;
+        let read = view
+            .row_over(&schema, slot, Some(left.found.clone()), None)
+            .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
+        match read {
+            Ok(None) => {}
+            Ok(Some(row)) => {
+                take(key, &row)?;
+                self.report.rows += 1;
+                if row.version < doubtful_before || is_doubtful {
+                    self.report.doubtful += 1;
+                    (self.visit)(RepairEvent::Doubtful { table: &shared.name, key });
+                }
+            }
+            Err(_) if slot.is_some_and(|slot| self.has_moved(slot, &left)) => {
+                return self.copy_row(shared, (key, None, left), take);
+            }
+            Err(error) => self.lost(&shared.name, key, error.message()),
+        }
+        Ok(())
+    }
+
+    /// Whether sorted tables have what the record of a slot was, or newer: one that moved is there twice until its segment is free.
+    fn has_moved(&self, slot: Slot, left: &LeftRow) -> bool {
+        let log = self.view.engine.log.pin();
+        let version = slot.in_log().and_then(|slot| Some(log.view().record(slot.offset()).ok()?.version()));
+        let newest = left.found.records().first().map(FoundRecord::sequence);
+        version.is_some() && newest >= version
     }
 }
 
@@ -188,9 +379,20 @@ impl Copied {
         Ok(Copied { fields, expiries, expires_at_ms: row.expires_at_ms(), version: row.version() })
     }
 
+    fn fields(&self) -> Vec<(&str, Value<'_>)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect()
+    }
+
+    /// Of a row without fields that expire.
+    fn load(&self, key: &[u8], loader: &mut Loader<'_>) -> Result<()> {
+        match self.expires_at_ms {
+            Some(at_ms) => loader.push_expiring(key, &self.fields(), Expiry::at_unix_ms(at_ms)),
+            None => loader.push(key, &self.fields()),
+        }
+    }
+
     fn put(&self, key: &[u8], target: &Table) -> Result<()> {
-        let fields: Vec<(&str, Value<'_>)> =
-            self.fields.iter().map(|(name, value)| (name.as_str(), value.borrow())).collect();
+        let fields = self.fields();
         match self.expires_at_ms {
             Some(at_ms) => target.put_expiring(key, &fields, Expiry::at_unix_ms(at_ms))?,
             None => target.put(key, &fields)?,
@@ -201,3 +403,7 @@ impl Copied {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;

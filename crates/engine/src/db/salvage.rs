@@ -27,6 +27,8 @@ pub(super) struct Salvage {
     pub(super) damage: Vec<Error>,
     /// Rows that were there and cannot be had.
     pub(super) lost: Vec<Lost>,
+    /// Of keys whose newest record in the log cannot be had, a tombstone perhaps, its sequence: what is older below the log does not count.
+    pub(super) hidden: HashMap<(u32, Vec<u8>), u64>,
     /// A row whose version is below this may have had a newer one, or none any more: its record is among what nothing can be
     /// told of.
     pub(super) doubtful_before: u64,
@@ -124,6 +126,7 @@ impl Salvage {
             let newest = &of_key[0];
             let gone = lost.remove(&(id, newest.key.to_vec()));
             if let Some(gone) = gone.filter(|gone| gone.sequence > newest.version) {
+                self.hidden.insert((id, newest.key.to_vec()), gone.sequence);
                 let row = if gone.is_tombstone { None } else { Some(newest_is_lost(gone.sequence)) };
                 self.lost.extend(row.and_then(|why| lost_row(catalog, id, &newest.key, || why)));
                 continue;
@@ -134,6 +137,7 @@ impl Salvage {
                 match chain_below(log.pin().view(), &mut chain) {
                     Ok(found) => is_blind = found.is_blind,
                     Err(error) => {
+                        self.hidden.insert((id, newest.key.to_vec()), newest.version);
                         self.lost.extend(lost_row(catalog, id, &newest.key, || error.to_string()));
                         continue;
                     }
@@ -142,6 +146,8 @@ impl Salvage {
             let expires = of_key.iter().any(|v| v.slot.expires() && chain.contains(&v.slot.offset()));
             let slot = match is_blind {
                 true => newest.slot.blind().with_depth(chain.len() as u8),
+                // What sorted tables have still is not known here: whoever walks the rows is to meet it.
+                false if newest.slot.tag() == Tag::Tombstone => newest.slot.with_hides_below(true),
                 false => newest.slot.with_depth((chain.len() - 1) as u8),
             };
             let slot = slot.with_expires(expires);
@@ -154,6 +160,7 @@ impl Salvage {
 /// A row that was there and cannot be had.
 #[derive(Debug)]
 pub(super) struct Lost {
+    pub(super) id: u32,
     pub(super) table: String,
     pub(super) key: Vec<u8>,
     pub(super) why: String,
@@ -194,6 +201,8 @@ pub(super) fn open_damaged(tier: Arc<FastTier>, options: Options) -> Result<(Eng
     for of_table in versions.chunk_by(|a, b| a.table == b.table) {
         salvage.index(&engine.catalog, &engine.log, of_table, &mut lost)?;
     }
+    let of_rest = lost.values().map(|lost| ((lost.table, lost.key.clone()), lost.sequence));
+    salvage.hidden.extend(of_rest);
     let mut rest: Vec<LostRecord> = lost.into_values().filter(|lost| !lost.is_tombstone).collect();
     rest.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
     for lost in rest {
@@ -211,7 +220,7 @@ fn lost_row(catalog: &Catalog, table: u32, key: &[u8], why: impl FnOnce() -> Str
         None if table == CATALOG_TABLE || catalog.is_gone(table) => return None,
         None => format!("(table {table})"),
     };
-    Some(Lost { table: name, key: key.to_vec(), why: why() })
+    Some(Lost { id: table, table: name, key: key.to_vec(), why: why() })
 }
 
 fn newest_is_lost(sequence: u64) -> String {

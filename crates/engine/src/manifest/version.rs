@@ -40,6 +40,11 @@ pub(crate) struct FileOrigin {
     pub(crate) store: u128,
 }
 
+/// The store that wrote the file of this number, if not `own`.
+pub(crate) fn store_of_file(origins: &[FileOrigin], number: u64, own: u128) -> u128 {
+    origins.iter().find(|origin| number < origin.before).map_or(own, |origin| origin.store)
+}
+
 /// The ranges of a run, by their least keys.
 type Run = BTreeMap<Box<[u8]>, FileRange>;
 

@@ -17,7 +17,7 @@ use super::merges::{MergeNumbers, Merges};
 use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
-use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion};
+use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion, store_of_file};
 use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -77,8 +77,7 @@ impl SstFiles {
 
     /// What the file of this number says that it is.
     fn id(&self, number: u64) -> SstId {
-        let origin = self.origins.iter().find(|origin| number < origin.before);
-        SstId { store: origin.map_or(self.store, |origin| origin.store), number }
+        SstId { store: store_of_file(&self.origins, number, self.store), number }
     }
 
     /// Opens what counts.
@@ -336,11 +335,6 @@ impl Runs {
     /// Whether any file may hold the key of a table.
     pub(crate) fn may_hold(&self, table: u32, key: &[u8]) -> bool {
         self.current().may_hold(&SstKey::new(table, key))
-    }
-
-    /// Whether what the root names was opened, and nothing counts.
-    pub(crate) fn is_known_to_be_empty(&self) -> bool {
-        self.changing.lock().files.is_some() && self.current().is_empty()
     }
 
     /// Holds off all edits as long as the guard lives: no row moves meanwhile.

@@ -145,6 +145,11 @@ impl FoundRecord {
         self.record().key()
     }
 
+    /// The table's number and the row's key.
+    pub(crate) fn composite(&self) -> Vec<u8> {
+        composite_key(self.table(), self.key())
+    }
+
     /// The table's number.
     pub fn table(&self) -> u32 {
         self.record().table()
@@ -343,6 +348,11 @@ impl Sst {
         self.inner.summary.index.len()
     }
 
+    /// The lower bound of the `n`-th of them, if there are so many.
+    pub(super) fn index_bound(&self, n: usize) -> Option<&[u8]> {
+        self.inner.summary.index.get(n).map(|index| &*index.bound)
+    }
+
     /// Where the `n`-th of them lies.
     pub(super) fn index_pages(&self, n: usize) -> PageRange {
         self.inner.summary.index[n].pages
@@ -498,7 +508,7 @@ impl Sst {
 const VERIFIED_AHEAD_PAGES: u32 = 32;
 
 /// The lower bound in an index entry; nothing, which is below all, in one that is too short.
-fn bound_of(entry: &[u8]) -> &[u8] {
+pub(super) fn bound_of(entry: &[u8]) -> &[u8] {
     take_bound(entry).map_or(&[], |(_, bound)| bound)
 }
 

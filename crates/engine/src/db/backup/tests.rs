@@ -30,7 +30,7 @@ fn rows_of(db: &Db) -> Rows {
     rows(&db.table("t").unwrap())
 }
 
-fn moving() -> Options {
+pub(in crate::db) fn moving() -> Options {
     Options { moving: true, segment_bytes: 256 << 10, ..options() }
 }
 
@@ -38,12 +38,12 @@ fn open(at: &Path) -> Db {
     Db::open_with(at, Options { create: false, ..moving() }).unwrap()
 }
 
-fn schema() -> Schema {
+pub(in crate::db) fn schema() -> Schema {
     Schema::new().field("n", Type::U64).nullable("text", Type::String).nullable("m", Type::U64)
 }
 
 /// Every second key is loaded; some rows are changed, deleted and put; most move; some are changed again.
-fn fill(db: &Db) -> Table {
+pub(in crate::db) fn fill(db: &Db) -> Table {
     let table = db.ensure_table("t", schema()).unwrap();
     let text = "x".repeat(200);
     table
@@ -60,7 +60,7 @@ fn fill(db: &Db) -> Table {
 }
 
 /// Deltas over what is below, rows, tombstones.
-fn change(table: &Table, round: u64) {
+pub(in crate::db) fn change(table: &Table, round: u64) {
     for n in 0..3_000u64 {
         match (n + round) % 11 {
             0 | 1 => table.update(&n, &row! { m: n + round }).unwrap(),
@@ -91,7 +91,7 @@ fn restored(from: &Path, to: &Path) -> Db {
 }
 
 /// Of the sorted tables in a store's directory: name, inode.
-fn sorted_tables(at: &Path) -> Vec<(String, u64)> {
+pub(in crate::db) fn sorted_tables(at: &Path) -> Vec<(String, u64)> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
         (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().ino())

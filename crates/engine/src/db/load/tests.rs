@@ -646,27 +646,6 @@ fn a_file_that_is_missing_or_damaged_is_named() {
     assert!(error.kind() == ErrorKind::Corrupted && error.message().contains("is missing"), "{error}");
 }
 
-/// A repaired store that lacks rows would pass for one that has all.
-#[test]
-fn a_repair_that_would_lack_rows_is_refused() {
-    let scratch = Scratch::new("load-repair");
-    let (store, to) = (scratch.at("store"), scratch.at("to"));
-    let db = Db::open_with(&store, immediate()).unwrap();
-    load(&db.create_table("t", schema()).unwrap(), 0..5, 1_001).unwrap();
-    db.close().unwrap();
-    let refused = |what: &str| {
-        let error = crate::repair(&store, &to, |_| ()).map(drop).unwrap_err();
-        assert!(
-            error.kind() == ErrorKind::Invalid && error.message().contains("sorted tables"),
-            "{what}: {error}"
-        );
-        assert!(!to.join("fast").exists(), "{what}");
-    };
-    refused("repair");
-    std::fs::rename(store.join("capacity"), scratch.at("gone")).unwrap();
-    refused("repair without the directory");
-}
-
 fn flip(path: &std::path::Path, at: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[at] ^= 1;

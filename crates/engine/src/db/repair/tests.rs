@@ -1,0 +1,312 @@
+//! Repairs of stores with rows in sorted tables: of whatever is damaged, nothing is lost in silence, and no older row passes for a newer one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use hedgerow_device::Random;
+
+use super::{RepairEvent, RepairReport, repair_with};
+use crate::db::backup::tests::{change, fill, moving, schema, sorted_tables};
+use crate::db::fixture::Scratch;
+use crate::inspect::View;
+use crate::{Db, ErrorKind, Expiry, Options, Result, Table, row};
+
+type Rows = BTreeMap<Vec<u8>, String>;
+
+fn rows(table: &Table) -> Rows {
+    let of = |row: crate::Row| {
+        let fields: Vec<_> = row.fields().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        (row.key().to_vec(), format!("{fields:?} {:?}", row.expires_at_ms()))
+    };
+    table.scan().map(|row| of(row.unwrap())).collect()
+}
+
+/// What a repair made, and what it told.
+#[derive(Default)]
+struct Repaired {
+    rows: Rows,
+    report: RepairReport,
+    lost: BTreeSet<Vec<u8>>,
+    doubtful: BTreeSet<Vec<u8>>,
+    ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    damaged: Vec<String>,
+}
+
+fn repaired(from: &Path, capacity: Option<&Path>, to: &Path) -> Result<Repaired> {
+    std::fs::remove_dir_all(to).ok();
+    let mut made = Repaired::default();
+    made.report = repair_with(from, capacity, to, |event| match event {
+        RepairEvent::Progress(seen, total) => assert!(seen <= total, "{seen} of {total}"),
+        RepairEvent::Damaged(error) => made.damaged.push(error.to_string()),
+        RepairEvent::Lost { table, key, .. } => {
+            assert!(table == "t" && made.lost.insert(key.to_vec()));
+        }
+        RepairEvent::Doubtful { key, .. } => assert!(made.doubtful.insert(key.to_vec())),
+        RepairEvent::LostKeys { from, to, .. } => made.ranges.push((from.to_vec(), to.map(<[u8]>::to_vec))),
+    })?;
+    let report = View::open(to).unwrap().check(|_| ()).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    let db = Db::open_with(to, Options { create: false, segment_bytes: 0, ..moving() }).unwrap();
+    made.rows = rows(&db.table("t").unwrap());
+    let told = [made.rows.len(), made.lost.len(), made.doubtful.len(), made.ranges.len()];
+    let RepairReport { rows, lost, doubtful, lost_ranges, .. } = made.report;
+    assert_eq!(told.map(|count| count as u64), [rows, lost, doubtful, lost_ranges]);
+    Ok(made)
+}
+
+impl Repaired {
+    /// Nothing is lost in silence, and nothing comes back in silence.
+    fn check(&self, expected: &Rows, place: &str) {
+        for (key, row) in self.rows.iter().filter(|(key, _)| !self.doubtful.contains(*key)) {
+            assert_eq!(Some(row), expected.get(key), "{place}: {}", key.escape_ascii());
+        }
+        for key in expected.keys().filter(|key| !self.rows.contains_key(*key)) {
+            let in_range = |(from, to): &(Vec<u8>, Option<Vec<u8>>)| {
+                from <= key && to.as_ref().is_none_or(|to| key < to)
+            };
+            let is_told = self.lost.contains(key) || self.ranges.iter().any(in_range);
+            assert!(is_told, "{place}: {} is lost in silence", key.escape_ascii());
+        }
+    }
+}
+
+/// A closed store with rows in the log and in several runs, and what it has.
+fn store(at: &Path) -> Rows {
+    let db = Db::open_with(at, moving()).unwrap();
+    let table = fill(&db);
+    change(&table, 3);
+    table.engine().move_now();
+    change(&table, 4);
+    let expected = rows(&table);
+    drop(table);
+    db.close().unwrap();
+    expected
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn files_of(at: &Path) -> Vec<PathBuf> {
+    sorted_tables(at).into_iter().map(|(name, _)| at.join("capacity").join(name)).collect()
+}
+
+#[test]
+fn a_whole_store_is_repaired_to_the_same_rows() {
+    let scratch = Scratch::new("repair-whole");
+    let [at, copy, to] = ["store", "copy", "to"].map(|name| scratch.at(name));
+    let expected = store(&at);
+    let made = repaired(&at, None, &to).unwrap();
+    assert!(made.report.is_complete() && made.report.damaged == 0, "{:?}", made.report);
+    assert_eq!(made.rows, expected);
+    assert!(!sorted_tables(&to).is_empty(), "rows of sorted tables go into such");
+    // One with files of another store, and what lies elsewhere.
+    crate::backup::restore(&at, &copy, |_| Ok(())).unwrap();
+    let elsewhere = scratch.at("elsewhere");
+    std::fs::rename(copy.join("capacity"), &elsewhere).unwrap();
+    assert_eq!(repaired(&copy, Some(&elsewhere), &to).unwrap().rows, expected);
+}
+
+/// One byte after the other of a sorted table decays, or the file is gone.
+#[test]
+fn a_damaged_sorted_table_loses_what_it_had_and_no_more() {
+    let scratch = Scratch::new("repair-sst");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let expected = store(&at);
+    let files = files_of(&at);
+    assert!(files.len() > 2, "{files:?}");
+    let (mut random, mut partly, mut doubtful, mut whole) = (Random::from_seed(5), 0, 0, 0);
+    for round in 0..40 {
+        let path = &files[round % files.len()];
+        let bytes = std::fs::read(path).unwrap();
+        let place = match round < files.len() {
+            true => {
+                std::fs::remove_file(path).unwrap();
+                format!("{path:?} is gone")
+            }
+            false => {
+                let at = random.below(bytes.len() as u64) as usize;
+                flip(path, at);
+                format!("byte {at} of {path:?}")
+            }
+        };
+        let made = repaired(&at, None, &to).unwrap_or_else(|error| panic!("{place}: {error}"));
+        made.check(&expected, &place);
+        assert_eq!(made.report.is_complete(), made.rows == expected, "{place}: {:?}", made.report);
+        partly += u64::from(made.report.lost_ranges > 0 && made.rows.len() > expected.len() / 2);
+        doubtful += made.report.doubtful;
+        whole += u64::from(made.report.is_complete());
+        assert!(round >= files.len() || made.damaged.len() == 1, "{place}: {:?}", made.damaged);
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert!(
+        partly > 10 && doubtful > 10,
+        "{partly} lost a part, {doubtful} rows were doubtful, {whole} whole"
+    );
+}
+
+/// Without either copy of the manifest nothing is sure but what the log has; without the directory nothing is done.
+#[test]
+fn a_lost_manifest_makes_rows_doubtful_and_a_lost_directory_is_told() {
+    let scratch = Scratch::new("repair-manifest");
+    let [at, to, empty, gone] = ["store", "to", "empty", "gone"].map(|name| scratch.at(name));
+    let expected = store(&at);
+    let pair = View::open(&at).unwrap().runs().unwrap().manifest;
+    let copies = crate::manifest::edits::pair_names(pair).map(|name| at.join("capacity").join(name));
+    flip(&copies[0], 4096 + 9);
+    let made = repaired(&at, None, &to).unwrap();
+    assert!(made.rows == expected && made.report.is_complete(), "the other copy serves");
+    flip(&copies[1], 20);
+    flip(&copies[0], 20);
+    let made = repaired(&at, None, &to).unwrap();
+    made.check(&expected, "no manifest");
+    let is_as_it_was = made.rows.iter().filter(|(key, row)| expected.get(*key) == Some(*row)).count();
+    assert!(is_as_it_was > expected.len() * 9 / 10 && !made.doubtful.is_empty(), "{:?}", made.report);
+    assert!(made.doubtful.len() < made.rows.len() && !made.report.is_complete(), "{:?}", made.report);
+    // The files are gone: what the log has whole is there, and what it has deltas of is lost by name.
+    std::fs::create_dir_all(&empty).unwrap();
+    let made = repaired(&at, Some(&empty), &to).unwrap();
+    made.check(&expected, "no files");
+    assert!(made.doubtful.is_empty() && made.rows.len() > 100 && made.lost.len() > 100, "{:?}", made.report);
+    assert!(!made.report.is_complete());
+    std::fs::rename(at.join("capacity"), &gone).unwrap();
+    std::fs::remove_dir_all(&to).unwrap();
+    let error = repaired(&at, None, &to).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.message().contains("empty directory"), "{error}");
+    assert!(!to.join("fast").exists());
+}
+
+/// A store that lost both copies of its root has its sorted tables still.
+#[test]
+fn sorted_tables_are_found_without_a_root() {
+    let scratch = Scratch::new("repair-root");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let expected = store(&at);
+    let mut bytes = std::fs::read(at.join("fast")).unwrap();
+    bytes[..8192].fill(0);
+    std::fs::write(at.join("fast"), bytes).unwrap();
+    let made = repaired(&at, None, &to).unwrap();
+    made.check(&expected, "no root");
+    let is_as_it_was = made.rows.iter().filter(|(key, row)| expected.get(*key) == Some(*row)).count();
+    assert!(
+        is_as_it_was > expected.len() * 9 / 10,
+        "{is_as_it_was} of {}: {:?}",
+        expected.len(),
+        made.report
+    );
+}
+
+/// Where `bytes` are in a file, once.
+fn only_place(path: &Path, bytes: &[u8]) -> usize {
+    let all = std::fs::read(path).unwrap();
+    let places: Vec<usize> =
+        (0..all.len() - bytes.len()).filter(|&at| all[at..].starts_with(bytes)).collect();
+    assert_eq!(places.len(), 1);
+    places[0]
+}
+
+/// A damaged record of the log hides what is below it, a row or a tombstone; but not itself, where it has moved.
+#[test]
+fn an_older_row_below_the_log_stands_for_no_damaged_one() {
+    let scratch = Scratch::new("repair-hidden");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let db = Db::open_with(&at, moving()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let text = |n: u64, what: &str| format!("{what} {n:08}");
+    let key = |n: u64| format!("the key of row {n:06}");
+    table
+        .load(|loader| {
+            (0..40).try_for_each(|n| loader.push(&key(n), &row! { n: n, text: text(n, "loaded").as_str() }))
+        })
+        .unwrap();
+    table.put(&key(7), &row! { n: 7u64, text: text(7, "newer").as_str() }).unwrap();
+    assert!(table.delete(&key(8)).unwrap());
+    let expected = rows(&table);
+    drop(table);
+    db.close().unwrap();
+    let fast = at.join("fast");
+    flip(&fast, only_place(&fast, text(7, "newer").as_bytes()) + 3);
+    let made = repaired(&at, None, &to).unwrap();
+    made.check(&expected, "a row");
+    assert!(made.lost.len() == 1 && made.lost.contains(key(7).as_bytes()) && made.rows.len() == 38);
+    // The tombstone's key: which of its bytes is wrong is found, and so which key it is of.
+    flip(&fast, only_place(&fast, key(8).as_bytes()) + 3);
+    let made = repaired(&at, None, &to).unwrap();
+    made.check(&expected, "a tombstone");
+    assert!(!made.rows.contains_key(key(8).as_bytes()) || made.doubtful.contains(key(8).as_bytes()));
+}
+
+/// A row that has moved is in its segment still while a backup needs that: it is not lost with what is there.
+#[test]
+fn a_moved_row_is_not_lost_with_the_record_that_it_was() {
+    let scratch = Scratch::new("repair-moved");
+    let [at, killed, to, backup] = ["store", "killed", "to", "backup"].map(|name| scratch.at(name));
+    let db = Db::open_with(&at, moving()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    for n in 0..40u64 {
+        let key = format!("the key of row {n:06}");
+        table.put(&key, &row! { n: n, text: format!("moved {n:08}").as_str() }).unwrap();
+    }
+    let expected = rows(&table);
+    let mut has_moved = false;
+    db.backup_with(&backup, |_| {
+        if !std::mem::replace(&mut has_moved, true) {
+            table.engine().move_now();
+            // What a kill would leave now.
+            std::fs::create_dir_all(killed.join("capacity")).unwrap();
+            for name in ["", "capacity"] {
+                for entry in std::fs::read_dir(at.join(name)).unwrap().map(|entry| entry.unwrap().path()) {
+                    if entry.is_file() {
+                        std::fs::copy(&entry, killed.join(entry.strip_prefix(&at).unwrap())).unwrap();
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+    let fast = killed.join("fast");
+    for bytes in [&b"moved 00000017"[..], b"the key of row 000018"] {
+        flip(&fast, only_place(&fast, bytes) + 3);
+        let made = repaired(&killed, None, &to).unwrap();
+        assert!(
+            made.report.damaged > 0 && made.lost.is_empty() && made.rows == expected,
+            "{:?}",
+            made.report
+        );
+    }
+}
+
+/// What of a row expires stays so, by whichever way it goes.
+#[test]
+fn expiries_stay() {
+    let scratch = Scratch::new("repair-expiry");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let db = Db::open_with(&at, moving()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let later = Expiry::at_unix_ms(u64::MAX >> 12);
+    table
+        .load(|loader| {
+            (0..20u64).try_for_each(|n| loader.push_expiring(&n, &row! { n: n, text: "below" }, later))
+        })
+        .unwrap();
+    for n in 15..25u64 {
+        table.put(&n, &row! { n: n, text: "above" }).unwrap();
+        table.expire_fields(&n, &["text"], later).unwrap();
+    }
+    table.engine().move_now();
+    let of_field =
+        |table: &Table, n: u64| table.read(&n, |row| row.field_expires_at_ms("text")).unwrap().flatten();
+    let expected = rows(&table);
+    let expiry = of_field(&table, 17);
+    assert!(expiry.is_some());
+    drop(table);
+    db.close().unwrap();
+    let made = repaired(&at, None, &to).unwrap();
+    assert!(made.report.is_complete() && made.rows == expected, "{:?}", made.report);
+    let db = Db::open_with(&to, Options { create: false, segment_bytes: 0, ..moving() }).unwrap();
+    let table = db.table("t").unwrap();
+    assert!((15..25).all(|n| of_field(&table, n) == expiry));
+}
