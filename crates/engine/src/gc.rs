@@ -23,6 +23,7 @@
 //! cycle goes on. Which segments are chosen is in `victims.rs`, and how writers are slowed down while space is low in
 //! `scheduler/throttle.rs`.
 
+mod many;
 pub(crate) mod moving;
 mod needed;
 pub(crate) mod reorder;
@@ -166,6 +167,7 @@ impl Engine {
         }
         // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
         self.log.check_writable()?;
+        self.count_many();
         let _cycle = self.gc.lock.read();
         self.recount();
         let mut moved = self.finish_moves();

@@ -24,7 +24,7 @@ use super::{Emptied, PrefetchDepth};
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
-use crate::index::{Decision, LogSlot, Tag};
+use crate::index::{Decision, LogSlot, Slot, Tag};
 use crate::log::SegmentWalk;
 use crate::log::format::{FLAG_RELOCATED, Record};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
@@ -368,6 +368,9 @@ impl Engine {
             let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
             return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
         }
+        if slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED {
+            self.note_many(record.table(), record.key(), record.record_bytes() as u64);
+        }
         let is_only = slot.older_versions() == 0 && slot.records() == 1;
         // What left the index uncounted is in no count.
         let is_only = is_only && !self.gc.may_have_dropped(SstKey::new(record.table(), record.key()).hash());
@@ -561,6 +564,7 @@ impl Engine {
             appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
             gc.seal_all(&self.log);
         }
+        self.count_many();
         let _cycle = self.gc.lock.read();
         self.finish_moves();
         let moved = self.move_rows();
@@ -575,6 +579,7 @@ impl Engine {
     }
 
     #[cfg(test)]
+    #[cfg(not(shuttle))]
     fn move_sealed(&self) {
         self.move_by_hand(false).expect("a run can be written");
     }

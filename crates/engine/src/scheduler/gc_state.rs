@@ -3,7 +3,7 @@
 //! Owns the request for a cycle, the victims that wait to be freed, and the count of what was done. Promises to tell
 //! whether a cycle is under way, or was since somebody looked. Must not know how a segment is emptied.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::throttle::{Throttle, Work};
 
@@ -45,6 +45,8 @@ pub(crate) struct GcState {
     pub(crate) settling: Mutex<()>,
     /// Where rows move: keys of records in `dropped` that no move put there.
     dropped_keys: Mutex<DroppedKeys>,
+    /// Keys whose rows stay in the log because of a count that is not known.
+    pub(crate) many: Mutex<ManyKeys>,
     /// The last move found nothing to move, or failed: others would too.
     moves_in_vain: AtomicBool,
     /// Of the next move.
@@ -129,6 +131,46 @@ pub(crate) struct MovedFrom {
     pub(crate) is_durable: bool,
     /// Records, by offset, that were changed while they moved and found no room elsewhere yet. The victim is not empty before there are none.
     pub(crate) left: Vec<u64>,
+}
+
+/// Keys of live rows whose older records are "many" by their slots.
+#[derive(Debug, Default)]
+pub(crate) struct ManyKeys {
+    keys: HashSet<(u32, Box<[u8]>)>,
+    /// Bytes of their rows.
+    bytes: u64,
+    not_before_ns: u64,
+}
+
+/// So many are noted at most; the others' turn comes when these have been counted.
+const MANY_KEYS_MAX: usize = 1 << 16;
+
+impl ManyKeys {
+    pub(crate) fn insert(&mut self, table: u32, key: &[u8], bytes: u64) {
+        if self.keys.len() < MANY_KEYS_MAX && self.keys.insert((table, key.into())) {
+            self.bytes += bytes;
+        }
+    }
+
+    /// Whether their rows take more than so much, and it is time.
+    pub(crate) fn is_worth_counting(&self, bytes: u64, now_ns: u64) -> bool {
+        !self.keys.is_empty()
+            && now_ns >= self.not_before_ns
+            && (self.bytes > bytes || self.keys.len() == MANY_KEYS_MAX)
+    }
+
+    /// All of them; there are none then.
+    pub(crate) fn take(&mut self) -> ManyKeys {
+        std::mem::take(self)
+    }
+
+    pub(crate) fn not_before(&mut self, ns: u64) {
+        self.not_before_ns = ns;
+    }
+
+    pub(crate) fn into_keys(self) -> impl Iterator<Item = (u32, Box<[u8]>)> {
+        self.keys.into_iter()
+    }
 }
 
 /// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
