@@ -293,6 +293,7 @@ impl Engine {
     pub(crate) fn may_gain_space(&self) -> bool {
         !self.log.miscounted().is_empty()
             || self.waits_for_readers()
+            || self.waits_for_snapshot()
             || self.can_move() && !self.choose_to_move(self.snapshots.oldest()).is_empty()
             || !self.choose(Need::Now).victims.is_empty()
     }

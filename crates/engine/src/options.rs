@@ -148,7 +148,7 @@ pub struct Options {
     pub capacity_bytes_max: u64,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,
-    /// Whether rows move to sorted tables when the fast tier has little room left, instead of being refused. Not to be relied on yet: nothing merges sorted tables.
+    /// Whether rows move to sorted tables when the fast tier has little room left, instead of being refused. Default no: it is young.
     #[doc(hidden)]
     pub moving: bool,
 }

@@ -82,6 +82,8 @@ impl Engine {
         let Some(mut job) = chosen else { return Ok(false) };
         match self.runs.merge_slice(&self.log, &mut job, &tables)? {
             Merged::Slice => {
+                // A move may have failed for want of what it made room for.
+                self.gc.may_move_again();
                 *begun = Some(job);
                 Ok(true)
             }

@@ -11,8 +11,10 @@ use std::collections::HashMap;
 
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::Engine;
-use crate::index::Slot;
+use crate::index::{LogSlot, Slot};
+use crate::levels::index_full;
 use crate::scheduler::gc_state::ManyKeys;
+use crate::sst::SstKey;
 use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
@@ -21,9 +23,15 @@ const LIVE_PART: u64 = 64;
 /// Counting takes no more than one part in so many of the time.
 const TIME_PART: u64 = 50;
 
+/// And it is not repeated before so long.
+const PAUSE_NS: u64 = 10_000_000_000;
+
 /// A key that is counted.
 struct KeyRecords {
-    slot: Slot,
+    table: u32,
+    key: Box<[u8]>,
+    /// Leads into the log: a place in the cache may be another row's by the end, and this key's again.
+    slot: LogSlot,
     /// Records of it, those of its version included.
     records: u64,
 }
@@ -34,27 +42,30 @@ impl Engine {
         self.gc.many.lock().insert(table, key, bytes);
     }
 
-    /// Counts the older records of the keys that were noted, if they keep much in the log. Not while a cycle is under way.
+    /// Counts the older records of the keys that were noted, if they keep much in the log. Not while a cycle is under way, and not when one is waited for.
     pub(super) fn count_many(&self) {
         let now_ns = self.clock.monotonic_ns();
-        let noted = {
-            let mut many = self.gc.many.lock();
-            if !many.is_worth_counting(self.log.filling().live() / LIVE_PART, now_ns) {
-                return;
-            }
-            many.take()
-        };
+        let live_part = || self.log.filling().live() / LIVE_PART;
+        if !self.gc.many.lock().is_due(now_ns, live_part) || self.is_cycle_wanted() {
+            return;
+        }
         // Nothing is freed or relocated while it is held, and nothing merged in place.
         let Some(_alone) = self.gc.lock.try_write() else { return };
+        let noted = self.gc.many.lock().take();
         // What cannot be read keeps its keys where they are; whoever comes by it says so.
         drop(self.count_records_of(noted));
         let ended_ns = self.clock.monotonic_ns();
         let took_ns = ended_ns.saturating_sub(now_ns);
-        self.gc.many.lock().not_before(ended_ns + took_ns * TIME_PART);
+        self.gc.many.lock().not_before(ended_ns + (took_ns * TIME_PART).max(PAUSE_NS));
+    }
+
+    /// Whether somebody waits for a cycle, or soon will, or for the store to be closed.
+    fn is_cycle_wanted(&self) -> bool {
+        self.scheduler.is_stopped() || self.gc.requested.load(Ordering::Relaxed) || self.room().is_low()
     }
 
     fn count_records_of(&self, noted: ManyKeys) -> Result<()> {
-        let mut keys: HashMap<(u32, Box<[u8]>), KeyRecords> = HashMap::new();
+        let mut keys: HashMap<u64, KeyRecords> = HashMap::new();
         let extents: Vec<u32> = {
             // Who is writing has published it: no record is there that a slot does not count. What is written from now on is in later segments, and changes a slot.
             let (mut appenders, mut gc) = self.log.every_appender();
@@ -62,9 +73,10 @@ impl Engine {
             for (table, key) in noted.into_keys() {
                 let slot =
                     self.catalog.by_id(table).and_then(|table| table.levels.locate_version(&key, &guard));
-                let is_many = |slot: &Slot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
-                if let Some(slot) = slot.filter(is_many) {
-                    keys.insert((table, key), KeyRecords { slot, records: 0 });
+                let is_many = |slot: &LogSlot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
+                if let Some(slot) = slot.and_then(Slot::in_log).filter(is_many) {
+                    let hash = SstKey::new(table, &key).hash();
+                    keys.insert(hash, KeyRecords { table, key, slot, records: 0 });
                 }
             }
             appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
@@ -72,48 +84,56 @@ impl Engine {
             self.log.segments().into_iter().map(|(extent, ..)| extent).collect()
         };
         for extent in extents {
+            if self.is_cycle_wanted() {
+                return Ok(());
+            }
             self.count_in(extent, &mut keys)?;
         }
-        keys.into_iter().try_for_each(|((table, key), counted)| self.set_count(table, &key, &counted))
+        keys.into_values().try_for_each(|counted| self.set_count(&counted))
     }
 
-    fn count_in(&self, extent: u32, keys: &mut HashMap<(u32, Box<[u8]>), KeyRecords>) -> Result<()> {
+    fn count_in(&self, extent: u32, keys: &mut HashMap<u64, KeyRecords>) -> Result<()> {
         let mut dropped = self.gc.dropped_in(extent);
         dropped.sort_unstable();
-        let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
+        // What is not counted would be taken for not there.
+        let walk = self.log.walk(extent);
+        let mut walk = walk.ok_or_else(|| Error::corrupted(format!("segment {extent} cannot be read")))?;
         while let Some(record) = walk.next_record()? {
             if dropped.binary_search(&record.offset()).is_ok() {
                 continue;
             }
-            if let Some(counted) = keys.get_mut(&(record.table(), Box::from(record.key()))) {
+            let of_key = keys.get_mut(&SstKey::new(record.table(), record.key()).hash());
+            let is_same = |of: &&mut KeyRecords| of.table == record.table() && *of.key == *record.key();
+            if let Some(counted) = of_key.filter(is_same) {
                 counted.records += 1;
             }
         }
         Ok(())
     }
 
-    fn set_count(&self, id: u32, key: &[u8], counted: &KeyRecords) -> Result<()> {
-        let Some(table) = self.catalog.by_id(id) else { return Ok(()) };
+    fn set_count(&self, counted: &KeyRecords) -> Result<()> {
+        let KeyRecords { table: id, key, slot, records } = counted;
+        let Some(table) = self.catalog.by_id(*id) else { return Ok(()) };
+        let Some(older) = records.checked_sub(slot.records().into()) else { return Ok(()) };
+        let older = u8::try_from(older).unwrap_or(Slot::OLDER_VERSIONS_SATURATED);
+        if older == Slot::OLDER_VERSIONS_SATURATED {
+            return Ok(());
+        }
         let guard = self.log.pin();
         // Who clears a table holds all appenders.
         let _appender = self.log.appender();
-        let own = u64::from(self.cache.log_slot(counted.slot, &guard).records());
-        let Ok(older) = u8::try_from(counted.records.saturating_sub(own)) else { return Ok(()) };
-        if counted.records < own || older == Slot::OLDER_VERSIONS_SATURATED {
-            return Ok(());
-        }
         let exact = table.levels.replace(key, &guard, |now| {
-            let is_same = now == counted.slot && table.id.load(Ordering::Acquire) == id;
-            is_same.then(|| now.with_counted_older_versions(older))
+            let is_same = now == Slot::from(*slot) && table.id.load(Ordering::Acquire) == *id;
+            is_same.then(|| slot.with_older_versions(older).into())
         });
         // None of its records is needed any more, and its own not either: it counts as obsolete from here on.
-        if let Some(slot) = exact.map_err(crate::levels::index_full)?
+        if let Some(slot) = exact.map_err(index_full)?
             && is_droppable_tombstone(slot)
             && let Some(slot) = slot.in_log()
         {
             self.log.add_obsolete(slot.offset(), slot.bytes());
         }
-        Ok::<(), Error>(())
+        Ok(())
     }
 }
 

@@ -153,6 +153,12 @@ impl Engine {
         self.can_move() && !self.gc.moves_in_vain() && !self.is_held_up()
     }
 
+    /// Whether moves wait for a snapshot that may go in a moment: nothing that was written since it was taken moves.
+    pub(super) fn waits_for_snapshot(&self) -> bool {
+        let is_young = |since_ms| self.clock.now_ms().saturating_sub(since_ms) < LONG_SNAPSHOT_MS;
+        self.can_move() && self.snapshots.oldest_since_ms().is_some_and(is_young)
+    }
+
     /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written.
     fn is_held_up(&self) -> bool {
         let is_old = |since_ms| self.clock.now_ms().saturating_sub(since_ms) >= LONG_SNAPSHOT_MS;
@@ -398,8 +404,8 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
-        self.runs.check_room(found.iter().map(|movable| movable.slot.bytes()).sum())?;
-        let mut run = RunWriter::new(&self.runs, &self.log);
+        self.runs.check_room_to_move(found.iter().map(|movable| movable.slot.bytes()).sum())?;
+        let mut run = RunWriter::of_move(&self.runs, &self.log);
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
             if let Some(next) = found.get(i + AHEAD) {

@@ -220,12 +220,6 @@ impl Slot {
         }
     }
 
-    /// With so many older records, that were counted in the log.
-    #[must_use]
-    pub fn with_counted_older_versions(self, older: u8) -> Slot {
-        self.with(OLDER_VERSIONS_AT, 0xff, u64::from(older))
-    }
-
     fn with(self, at: u32, mask: u64, value: u64) -> Slot {
         // The tag is never made 0, so the word stays non-zero.
         Slot(NonZeroU64::new(self.raw() & !(mask << at) | value << at).expect("the tag is not zero"))

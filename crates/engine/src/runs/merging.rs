@@ -34,8 +34,7 @@ pub(crate) use self::policy::MergeLimits;
 use self::policy::{RangeWeight, RunWeight, choose};
 use super::cursor::{KeySpan, RunWalk, successor};
 use super::garbage::share;
-use super::store::Trimmed;
-use super::writer::TARGET_BYTES;
+use super::store::{TARGET_BYTES, Trimmed};
 use super::{OpenRange, OpenRun, OpenRuns, RunWriter, Runs};
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
@@ -533,7 +532,7 @@ impl Runs {
         store: &S,
     ) -> Result<Option<WrittenSlice>, SliceFailure> {
         let mut walk = MergeWalk::begin(slice)?;
-        let (run, older) = (RunWriter::of_merge(self, log), slice.older());
+        let (run, older) = (RunWriter::new(self, log), slice.older());
         let mut out = MergeOutput { run, older, store, now_ms: store.now_ms(), table: None };
         for n in 1u32.. {
             let versions = walk.next_key()?;

@@ -23,6 +23,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
 
+/// A file takes no more records once it has so many bytes.
+pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 /// So many numbers of files are taken by one edit.
 const NUMBERS_STEP: u64 = 64;
 /// The cache of blocks has no less.
@@ -430,10 +432,18 @@ impl Runs {
         }
     }
 
-    /// `Full` if so many bytes more would be too many, as it looks now.
-    pub(crate) fn check_room(&self, bytes: u64) -> Result<()> {
+    /// `Full` if so many bytes of moved rows more would be too many, as it looks now. A merge writes before anything goes: were there no room for it, what is garbage would
+    /// stay for good.
+    pub(crate) fn check_room_to_move(&self, bytes: u64) -> Result<()> {
         let (there, most) = self.bytes();
-        if there.saturating_add(bytes) > most { Err(no_room(there, bytes, most)) } else { Ok(()) }
+        let kept = (most / 8).min(2 * TARGET_BYTES);
+        match there.saturating_add(bytes) > most - kept {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Full,
+                format!("{}; {kept} of it are kept for merges", no_room(there, bytes, most).message()),
+            )),
+        }
     }
 
     /// Gives back what was reserved and not taken.

@@ -5,12 +5,11 @@
 
 use super::Runs;
 use super::garbage::ReplacedSample;
+use super::store::TARGET_BYTES;
 use crate::Result;
 use crate::log::Log;
 use crate::sst::{Sst, SstRecord, SstWriter};
 
-/// A file takes no more records once it has so many bytes.
-pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 /// So much is reserved for a file at a time, if there is so much.
 const RESERVE_BYTES: u64 = 1 << 20;
 
@@ -30,15 +29,15 @@ pub(crate) struct RunWriter<'e> {
 }
 
 impl<'e> RunWriter<'e> {
-    /// Makes no file before there is something to write.
-    pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        let mut writer = RunWriter::of_merge(runs, log);
+    /// Of what may replace something in older runs. Makes no file before there is something to write.
+    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+        let mut writer = RunWriter::new(runs, log);
         writer.replaced = Some(ReplacedSample::new(&runs.current()));
         writer
     }
 
-    /// The same for what is in runs already.
-    pub(super) fn of_merge(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+    /// Of what replaces nothing: it was in runs already, or is of a table that is in none. No older file is held meanwhile, however long that is.
+    pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
         RunWriter { runs, log, writer: None, reserved: 0, files: Vec::new(), ended_bytes: 0, replaced: None }
     }
 

@@ -152,11 +152,10 @@ impl ManyKeys {
         }
     }
 
-    /// Whether their rows take more than so much, and it is time.
-    pub(crate) fn is_worth_counting(&self, bytes: u64, now_ns: u64) -> bool {
-        !self.keys.is_empty()
-            && now_ns >= self.not_before_ns
-            && (self.bytes > bytes || self.keys.len() == MANY_KEYS_MAX)
+    /// Whether it is time to count, and their rows take more than so much.
+    pub(crate) fn is_due(&self, now_ns: u64, bytes: impl FnOnce() -> u64) -> bool {
+        let is_full = self.keys.len() == MANY_KEYS_MAX;
+        !self.keys.is_empty() && now_ns >= self.not_before_ns && (is_full || self.bytes > bytes())
     }
 
     /// All of them; there are none then.
@@ -222,6 +221,13 @@ impl GcState {
         let pause_ns = pause_ns.min(MOVE_AGAIN_NS[1]);
         *failure = Some(MoveFailure { error: error.clone(), at_ns: now_ns, pause_ns });
         self.moves_in_vain.store(true, Ordering::Relaxed);
+    }
+
+    /// There is more room for sorted tables than when the last move failed, perhaps for want of it.
+    pub(crate) fn may_move_again(&self) {
+        if self.move_failure.lock().take().is_some() {
+            self.moves_in_vain.store(false, Ordering::Relaxed);
+        }
     }
 
     /// A move queued so many victims, and the index takes so many bytes.

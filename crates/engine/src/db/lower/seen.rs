@@ -35,7 +35,7 @@ impl SeenBelow {
         keys.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
         keys.dedup_by(|one, other| one.bytes() == other.bytes());
         let (mut blocks, mut held) = (HashSet::new(), 0);
-        let mut seen = SeenBelow { generation: runs.generation(), found: HashMap::new() };
+        let mut seen = SeenBelow::nothing(runs);
         for keys in keys.chunks(READ_TOGETHER) {
             for (key, found) in keys.iter().zip(find_many_below(store, runs, keys, u64::MAX)?) {
                 let records = found.iter().flat_map(FoundVersions::records);
@@ -48,6 +48,11 @@ impl SeenBelow {
             }
         }
         Ok(seen)
+    }
+
+    /// Nothing was looked up in these runs.
+    pub(crate) fn nothing(runs: &OpenRuns) -> SeenBelow {
+        SeenBelow { generation: runs.generation(), found: HashMap::new() }
     }
 
     /// What `runs`, which count now, have of a key. `None` if that was not looked up.

@@ -65,7 +65,8 @@ pub(super) struct Choice {
 
 /// What of these runs, newest first, is to be merged next.
 pub(super) fn choose(runs: &[RunWeight], limits: MergeLimits) -> Option<Choice> {
-    match runs.len() > limits.runs_max {
+    // Those that wait for a snapshot or are damaged are no reason to merge the others each time that one comes.
+    match runs.iter().filter(|run| run.is_free).count() > limits.runs_max {
         true => fewer_runs(runs).map(|runs| Choice { runs, keys: None }),
         false => None,
     }
@@ -143,9 +144,11 @@ mod tests {
 
     #[test]
     fn runs_that_cannot_be_merged_part_the_others() {
-        let mut runs = runs_of(&[5; 9]);
+        let mut runs = runs_of(&[5; 10]);
         runs[4].is_free = false;
-        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..4);
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 5..10);
+        runs[0].is_free = false;
+        assert_eq!(choose(&runs, LIMITS), None, "of those that can be merged there are not too many");
         (1..9).step_by(2).for_each(|at| runs[at].is_free = false);
         assert_eq!(choose(&runs, LIMITS), None);
     }
