@@ -355,7 +355,7 @@ impl Db {
     }
 
     /// What is behind it.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

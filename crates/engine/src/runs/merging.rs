@@ -569,6 +569,8 @@ impl Runs {
     }
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle;
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests;
