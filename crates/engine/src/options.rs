@@ -143,8 +143,8 @@ pub struct Options {
     /// The directory of sorted tables, which hold rows that are not in the log. It is made when the first of them is, and belongs to this
     /// store alone. Default: `capacity` in the store's directory; of a store that is opened on a given tier, none.
     pub capacity: Option<PathBuf>,
-    /// The most bytes that sorted tables may take. What would take more is refused with [`Full`](crate::ErrorKind::Full). Default: no limit
-    /// but the disk's.
+    /// The most bytes that sorted tables may take. What would take more is refused with [`Full`](crate::ErrorKind::Full). An eighth of
+    /// it, 128 MiB at most, is kept for merging them, and not for rows that move. Default: no limit but the disk's.
     pub capacity_bytes_max: u64,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,

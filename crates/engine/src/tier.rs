@@ -10,8 +10,9 @@ use hedgerow_device::{FastTier, TierBytes};
 
 use crate::Result;
 
-/// The bytes of `tier`. Only the log, with the root that it stores and the space that it takes, and the cache, of its own memory, ask for them, and
-/// they lend them to nobody: what others want of the bytes is a method of theirs.
+/// The bytes of `tier`. Only the log, with the root that it stores and the space that it takes, and the cache, of its own memory, ask for them while a store is open, and
+/// they lend them to nobody: what others want of the bytes is a method of theirs. Beside them, whoever looks for the identity of a store, or at the root of a backup that is to
+/// be gone on with, has the bytes for that look alone, and stores nothing (`db/identity.rs`, `db/backup/target.rs`).
 ///
 /// # Errors
 /// `Locked` while another store, or another look at one, has them.

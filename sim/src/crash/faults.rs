@@ -93,9 +93,7 @@ impl Sweep {
                         return Err(Divergence("closing wrote something after a failed sync".into()));
                     }
                     let mut sweep = recorder.into_sweep(setup, seed, sim);
-                    sweep.crash_after_refusal(&mut source)?;
-                    counts.recoveries += sweep.counts.recoveries;
-                    return Ok(());
+                    return sweep.crash_after_refusal(&mut source, counts);
                 }
             }
         }
@@ -104,9 +102,7 @@ impl Sweep {
         recorder.push_refused(Op::Persist, &runner);
         counts.refused += 1;
         let mut sweep = recorder.into_sweep(setup, seed, runner.sim().clone());
-        sweep.crash_after_refusal(&mut source)?;
-        counts.recoveries += sweep.counts.recoveries;
-        Ok(())
+        sweep.crash_after_refusal(&mut source, counts)
     }
 
     /// Runs the script with calls on files of a kind refused by `fault`; true if some operation was told so, or the store took no more writes.
@@ -152,9 +148,7 @@ impl Sweep {
                     drop(runner);
                     sim.clear_faults();
                     let mut sweep = recorder.into_sweep(setup, seed, sim);
-                    sweep.crash_after_refusal(&mut source)?;
-                    counts.recoveries += sweep.counts.recoveries;
-                    return Ok(true);
+                    return sweep.crash_after_refusal(&mut source, counts).map(|()| true);
                 }
                 // What was refused for once is done now; what is refused always, when it is not any more.
                 if fault.sticky {
@@ -176,7 +170,11 @@ impl Sweep {
     }
 
     /// A power cut at once, and a killed process whose successor is cut off later.
-    fn crash_after_refusal(&mut self, source: &mut Source<'_>) -> Result<(), Divergence> {
+    fn crash_after_refusal(
+        &mut self,
+        source: &mut Source<'_>,
+        counts: &mut FaultCounts,
+    ) -> Result<(), Divergence> {
         use Survivors::{All, AllButLastStore, None, ProcessKill, Random};
         let mut walk = self.sim.walk();
         walk.seek(u64::MAX);
@@ -190,7 +188,7 @@ impl Sweep {
                 Divergence(format!("{kind:?} after {returned} operations, {durable} of them durable: {d}"))
             };
             let sim = CrashSim::from_image(&image);
-            self.counts.recoveries += 1;
+            counts.recoveries += 1;
             // Closed in order afterwards: all that was found is durable then.
             let (k, _) = self.open_and_match(&sim, &crash).map_err(context)?;
             let mut later = sim.walk();
@@ -198,7 +196,7 @@ impl Sweep {
             for cut in [None, Random] {
                 let image = later.image(cut, source.below(u64::MAX));
                 let again = Crash { image: &image, lowest: k, highest: k, returned, now_ms };
-                self.counts.recoveries += 1;
+                counts.recoveries += 1;
                 self.open_and_match(&CrashSim::from_image(&image), &again)
                     .map_err(|d| context(Divergence(format!("opened, closed, and then {cut:?}: {d}"))))?;
             }

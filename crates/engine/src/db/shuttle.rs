@@ -72,6 +72,11 @@ pub(crate) fn together(store: &Arc<Store>, tasks: &[fn(&Store)]) {
     running.into_iter().for_each(|task| task.join().expect("a task"));
 }
 
+/// Moves what can move.
+pub(crate) fn move_rows(store: &Store) {
+    store.table.engine().move_now();
+}
+
 pub(crate) fn numbers() -> Schema {
     Schema::new().field("n", Type::U64)
 }

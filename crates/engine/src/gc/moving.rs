@@ -159,7 +159,8 @@ impl Engine {
         self.can_move() && self.snapshots.oldest_since_ms().is_some_and(is_young)
     }
 
-    /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written.
+    /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written. Not for who has an appender locked: the
+    /// list of snapshots may be held by one who waits for all appenders to be passed.
     fn is_held_up(&self) -> bool {
         let is_old = |since_ms| self.clock.now_ms().saturating_sub(since_ms) >= LONG_SNAPSHOT_MS;
         let queue = self.gc.moved_from.lock();

@@ -1,14 +1,10 @@
 //! Interleavings of a move with what is done to the rows that move, explored by `shuttle`. Run as `index/shuttle.rs` says.
 
-use crate::db::shuttle::{Store, number, numbers, put, together};
+use crate::db::shuttle::{Store, move_rows, number, numbers, put, together};
 use crate::sync::{Arc, explore_store};
 use crate::{Batch, Change, Table, Value};
 
 const ROUNDS: usize = 100;
-
-fn move_rows(store: &Store) {
-    store.table.engine().move_now();
-}
 
 /// With rows `a` and `b`, both 1, and an appender for each writer.
 fn store_of_two() -> Arc<Store> {

@@ -292,6 +292,18 @@ const STEPS: [Step; 49] = {
     ]
 };
 
+/// Puts a row with this number, and into what there should be.
+pub(crate) fn put_swept(table: &Table, now: &mut Content, key: u64, n: i64) {
+    table.put(&key, &row! { n: n, text: "put" }).unwrap();
+    now.insert(key, (n, Some("put".to_owned())));
+}
+
+/// Sets the number of a row, which may not be there, as there should be.
+pub(crate) fn set_swept(table: &Table, now: &mut Content, key: u64, n: i64) {
+    table.update(&key, &row! { n: n }).unwrap();
+    now.entry(key).or_insert((0, None)).0 = n;
+}
+
 /// Changes with moves in between; what there is after each, and after how many operations of the media.
 fn script(sim: &CrashSim, db: &Db) -> Vec<(u64, Content)> {
     let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
@@ -301,14 +313,8 @@ fn script(sim: &CrashSim, db: &Db) -> Vec<(u64, Content)> {
     let mut most_waiting = 0;
     for step in STEPS {
         match step {
-            Step::Put(key, n) => {
-                table.put(&key, &row! { n: n, text: "put" }).unwrap();
-                now.insert(key, (n, Some("put".to_owned())));
-            }
-            Step::Set(key, n) => {
-                table.update(&key, &row! { n: n }).unwrap();
-                now.entry(key).or_insert((0, None)).0 = n;
-            }
+            Step::Put(key, n) => put_swept(&table, &mut now, key, n),
+            Step::Set(key, n) => set_swept(&table, &mut now, key, n),
             Step::Delete(key) => assert_eq!(table.delete(&key).unwrap(), now.remove(&key).is_some()),
             Step::Move => table.engine().move_now(),
             Step::Pin => reader = Some(table.engine().epoch.pin()),

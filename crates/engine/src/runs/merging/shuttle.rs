@@ -1,15 +1,11 @@
 //! Interleavings of a merge with what is done to the rows in it, explored by `shuttle`. Run as `index/shuttle.rs` says.
 
 use super::{MergeJob, Merged};
-use crate::db::shuttle::{Store, number, numbers, put, together};
+use crate::db::shuttle::{Store, move_rows, number, numbers, put, together};
 use crate::sync::{Arc, explore_store};
 use crate::{Batch, Table, Value};
 
 const ROUNDS: usize = 100;
-
-fn move_rows(store: &Store) {
-    store.table.engine().move_now();
-}
 
 /// Merges all runs that there are.
 fn merge(store: &Store) {

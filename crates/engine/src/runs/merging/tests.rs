@@ -11,7 +11,9 @@ use super::*;
 use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
-use crate::gc::moving::tests::{Content, FAST_BYTES, Tight, content, open_swept, sweep};
+use crate::gc::moving::tests::{
+    Content, FAST_BYTES, Tight, content, open_swept, put_swept, set_swept, sweep,
+};
 use crate::sst::SstId;
 use crate::sync::atomic;
 use crate::{Db, Durability, ErrorKind, Expiry, Key, Options, Schema, Snapshot, Table, Type, row};
@@ -374,14 +376,8 @@ fn script(
     let (mut states, mut now) = (vec![(sim.ops(), Content::new())], Content::new());
     for step in steps() {
         match step.clone() {
-            Step::Put(key, n) => {
-                table.put(&key, &row! { n: n, text: "put" }).unwrap();
-                now.insert(key, (n, Some("put".to_owned())));
-            }
-            Step::Set(key, n) => {
-                table.update(&key, &row! { n: n }).unwrap();
-                now.entry(key).or_insert((0, None)).0 = n;
-            }
+            Step::Put(key, n) => put_swept(&table, &mut now, key, n),
+            Step::Set(key, n) => set_swept(&table, &mut now, key, n),
             Step::Delete(key) => assert_eq!(table.delete(&key).unwrap(), now.remove(&key).is_some()),
             Step::Move => table.engine().move_now(),
             Step::Merge(runs) => {
