@@ -27,7 +27,7 @@ use crate::sst::{Sst, SstRecord, SstRecordKind};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Expiry, FieldName, Key, Result, TypedRow, Value};
 
-/// Takes the rows of a [`Table::load`].
+/// Takes the rows of a [`Table::load`], in rising order of their keys. A row that is refused is left out, and others may follow, unless `fill` gives its error back, which ends the load.
 pub struct Loader<'t> {
     table: &'t Table,
     id: u32,
@@ -56,8 +56,11 @@ impl Table {
     /// Replaces all rows of the table by those that `fill` pushes, in rising order of their keys: many times quicker than to put them, for they are written once,
     /// into sorted tables on the capacity tier ([`Options::capacity`](crate::Options::capacity)), and take no room in the log or in the index.
     ///
-    /// Until it returns the table has the rows that it had, and takes writes; those are lost with them. After a crash or an error it has what it had, and nothing of what was
-    /// pushed. Snapshots that were taken before see the table empty, as after [`Table::clear`]. A load waits for the disk, and holds no lock while rows are pushed.
+    /// Until it returns the table has the rows that it had, and takes writes; those are lost with them. A reader sees the old rows or the new; a scan that is under way
+    /// then goes on with the new ones from where it is. After a crash, an
+    /// error or a panic of `fill` it has what it had, and nothing of what was pushed. When it returns the new rows are durable, in every durability mode. Snapshots that were taken before
+    /// see the table empty, as after [`Table::clear`]. A load waits for the disk, and holds no lock while rows are pushed; memory does not depend on how many they are. The files of
+    /// the old rows go once the new ones count: the capacity tier has to have room for both.
     ///
     /// ```
     /// # fn main() -> hedgerow::Result<()> {
@@ -78,9 +81,8 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// Those of `fill`; `Invalid` if the store has no place for sorted tables; `NotFound` if the table was dropped meanwhile; `Full` if the disk, or what sorted tables may take of it, does
-    /// not suffice; `Closed`, `ReadOnly`, `Io`.
-    #[doc(hidden)]
+    /// Those of `fill`; `Invalid` if the store has no place for sorted tables, as one on a given fast tier without a capacity tier beside it; `Full` if the disk, or
+    /// [`Options::capacity_bytes_max`](crate::Options::capacity_bytes_max), does not suffice; `NotFound` if the table was dropped meanwhile; `ReadOnly`; `Closed`; `Io`.
     pub fn load<R>(&self, fill: impl FnOnce(&mut Loader<'_>) -> Result<R>) -> Result<R> {
         let engine = &**self.engine();
         engine.log.check_writable()?;
@@ -103,15 +105,16 @@ impl Table {
 }
 
 impl Loader<'_> {
-    /// Loads a row. Its key is above all that were pushed before; fields that are not named take their default.
+    /// Loads a row. Its key is above all that were pushed before (bytes in their order; what that is for other types of keys says [`Key`]); fields that are not named take their default.
     ///
     /// # Errors
-    /// `Invalid` of a key that does not rise, and of what [`Table::put`] refuses: such a row is left out, and others may follow. `Full` and `Io` end the load.
+    /// `Invalid` of a key that does not rise, so of one that was pushed already, and `Invalid` or `NotFound` of what [`Table::put`] refuses: such a row is left out, and others may follow.
+    /// `Full`, `Io` and what else the capacity tier says end the load: all that is pushed afterwards is refused with the same error.
     pub fn push<F: FieldName>(&mut self, key: &(impl Key + ?Sized), fields: &[(F, Value<'_>)]) -> Result<()> {
         self.push_bytes(key.key_bytes().as_ref(), fields, None)
     }
 
-    /// [`Loader::push`] of a row that expires.
+    /// [`Loader::push`] of a row that expires: after a `Duration` from now, or at a `SystemTime`. Fields that expire by themselves cannot be loaded.
     ///
     /// # Errors
     /// As those of [`Loader::push`].
@@ -133,7 +136,7 @@ impl Loader<'_> {
         self.push(key, row.to_fields().as_ref())
     }
 
-    /// Rows that were taken so far.
+    /// Rows that were taken so far, those that were refused left out.
     pub fn len(&self) -> u64 {
         self.rows
     }

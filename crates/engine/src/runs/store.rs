@@ -456,10 +456,11 @@ impl Runs {
         !matches!(self.place, CapacityPlace::Nowhere)
     }
 
-    /// `Invalid` if nobody said where files may be.
+    /// `Invalid` if nobody said where files may be; `Full` if there are to be none.
     pub(crate) fn check_place(&self) -> Result<()> {
         match &self.place {
             CapacityPlace::Nowhere => Err(not_given(&self.place)),
+            _ if self.settings.bytes_max == 0 => Err(not_wanted()),
             CapacityPlace::Directory(_) | CapacityPlace::Opened(_) => Ok(()),
         }
     }
@@ -762,6 +763,11 @@ fn no_room(there: u64, bytes: u64, most: u64) -> Error {
             "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
         ),
     )
+}
+
+#[cold]
+fn not_wanted() -> Error {
+    Error::new(ErrorKind::Full, "the store takes no sorted tables: capacity_bytes_max is 0")
 }
 
 #[cold]

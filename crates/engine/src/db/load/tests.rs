@@ -431,6 +431,99 @@ fn rows_that_cannot_be_loaded_are_refused_and_others_follow() {
     assert_eq!(table.len(), 2);
 }
 
+/// What else a program can get wrong: each is refused by what it is, and costs neither what was there nor the rows beside it.
+#[test]
+fn misuse_is_refused_and_leaves_what_was_there() {
+    let sim = sim(CrashModel::Pages);
+    let db = open(&sim);
+    let table = db.create_table("t", schema()).unwrap();
+    load(&table, 0..3, 1_000).unwrap();
+    table.put(&3u64, &row! { n: 1_000u64 }).unwrap();
+    let old = content(&db);
+    let ended = table.load(|loader| {
+        loader.push(&1u64, &row! { n: 1_001u64 })?;
+        // A text for a number.
+        let refused = loader.push(&2u64, &row! { n: "1001" }).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        assert_eq!(loader.len(), 1);
+        loader.push(&1u64, &row! { n: 1_001u64 })
+    });
+    assert!(ended.unwrap_err().message().contains("rising order"), "given back by `fill`, it ends the load");
+    assert_eq!((content(&db), file_numbers(&sim)), (old.clone(), counted(&db)));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        table.load(|loader| -> Result<()> {
+            loader.push(&1u64, &row! { n: 1_001u64 })?;
+            panic!("of the program");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!((content(&db), file_numbers(&sim)), (old.clone(), counted(&db)));
+    // A load of the table in a load of it: each replaces all, the one that ends last counts.
+    let loads = table.load(|loader| {
+        load(&table, 5..8, 1_002)?;
+        loader.push(&1u64, &row! { n: 1_001u64 })
+    });
+    loads.unwrap();
+    assert_eq!(content(&db)["t"], BTreeMap::from([(1, 1_001)]));
+    assert_eq!(file_numbers(&sim), counted(&db));
+}
+
+/// A store that is opened for reading, and one that is to have no sorted tables.
+#[test]
+fn a_store_that_is_not_to_have_any_takes_no_load_and_makes_no_directory() {
+    let scratch = Scratch::new("load-refused");
+    let store = scratch.at("store");
+    let db = Db::open_with(&store, Options { capacity_bytes_max: 0, ..immediate() }).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let refused = table.load(|_| -> Result<()> { panic!("nobody is asked for rows that have no room") });
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+    assert!(refused.message().contains("capacity_bytes_max is 0"), "{refused}");
+    assert!(!store.join("capacity").exists());
+    drop(table);
+    db.close().unwrap();
+    let db = Db::open_with(&store, Options { read_only: true, ..immediate() }).unwrap();
+    let refused = load(&db.table("t").unwrap(), 0..3, 1_000).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+}
+
+/// Readers of rows and by scans while the table is loaded anew: nobody sees it without rows, and after a row of one load none of an earlier.
+#[test]
+fn readers_beside_loads_see_no_row_of_an_earlier_one_after_a_later() {
+    let sim = sim(CrashModel::Pages);
+    let db = open(&sim);
+    let table = db.create_table("t", schema()).unwrap();
+    load(&table, 0..KEYS, 1_000).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let scans = scope.spawn(|| {
+            let mut seen = std::collections::BTreeSet::new();
+            while !stop.load(Ordering::Relaxed) {
+                let rows: Vec<u64> =
+                    table.scan().map(|row| row.unwrap().get_as::<u64>("n").unwrap()).collect();
+                assert_eq!(rows.len() as u64, KEYS, "{rows:?}");
+                assert!(rows.is_sorted(), "of an earlier load behind those of a later: {rows:?}");
+                seen.extend(rows);
+            }
+            seen.len()
+        });
+        let gets = scope.spawn(|| {
+            let mut newest = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let n = table.get(&7u64).unwrap().expect("it is in all loads").get_as::<u64>("n").unwrap();
+                assert!(n >= newest, "{n} after {newest}");
+                newest = n;
+            }
+        });
+        let loaded: Result<()> = (1_001..1_020).try_for_each(|n| load(&table, 0..KEYS, n));
+        stop.store(true, Ordering::Relaxed);
+        loaded.unwrap();
+        gets.join().unwrap();
+        assert!(scans.join().unwrap() > 0);
+    });
+    assert_eq!(content(&db)["t"][&7], 1_019);
+}
+
 /// A table that was dropped while rows were pushed, a store that has no room for them, one that has no place.
 #[test]
 fn a_load_that_cannot_be_done_leaves_no_file() {
