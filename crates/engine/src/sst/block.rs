@@ -287,9 +287,8 @@ impl BlockCache {
         self.blocks.get(&address).inspect(|_| self.counts.add(LookCount::CacheHit))
     }
 
-    /// Puts in what was read because it was not there.
+    /// Puts in a block that nobody looked for yet, or that was read because it was not there.
     pub(super) fn insert(&self, address: BlockAddress, block: &Arc<Block>) {
-        self.counts.add(LookCount::CacheMiss);
         self.blocks.insert(address, Arc::clone(block));
     }
 }

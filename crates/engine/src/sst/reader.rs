@@ -394,8 +394,16 @@ impl Sst {
         self.inner.cache.get(self.address(pages)).filter(|block| block.kind() == kind)
     }
 
-    /// Puts a block of these pages into the cache.
+    /// Puts an index block that was just written into the cache: the first look would else wait for two reads of the disk, one after the other.
+    pub(super) fn keep_written(&self, pages: PageRange, bytes: OwnedBytes) -> Result<()> {
+        let block = self.open_block(bytes, pages, EntryKind::Bound)?;
+        self.inner.cache.insert(self.address(pages), &block);
+        Ok(())
+    }
+
+    /// Puts a block of these pages, which was read because it was not there, into the cache.
     pub(super) fn keep(&self, pages: PageRange, block: &Arc<Block>) {
+        self.inner.cache.counts().add(LookCount::CacheMiss);
         self.inner.cache.insert(self.address(pages), block);
     }
 

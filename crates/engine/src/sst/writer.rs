@@ -9,7 +9,7 @@
 //! were compressed lately, and puts as many records into the next as should then fill its pages. Where compression gains less than an eighth, blocks are
 //! stored as they are, and one in sixteen is tried, in case later rows are of another kind.
 
-use hedgerow_device::{CapacityTier, NewFile};
+use hedgerow_device::{CapacityTier, NewFile, OwnedBytes};
 
 use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
 use super::filter::{Filter, hash_of};
@@ -21,6 +21,11 @@ use super::reader::Sst;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind, RecordSpec};
 use crate::options::Compression;
 use crate::{Error, Result, limits};
+
+/// So many index blocks of a new file go into the cache at once: those of a file of small rows are more, and push out what is read.
+const KEPT_BLOCKS_MAX: usize = 256;
+/// An index block as it was written.
+type WrittenBlock = (PageRange, OwnedBytes);
 
 /// One block in so many is tried while compression gains too little.
 const TRIED_ONE_IN: u32 = 16;
@@ -304,7 +309,8 @@ impl SstWriter {
             return Err(Error::invalid("a sorted table has records"));
         }
         self.end_block()?;
-        self.summary.index = self.write_index()?;
+        let (index, blocks) = self.write_index()?;
+        self.summary.index = index;
         self.summary.keys[1] = self.last_key.as_slice().into();
         let filter = Filter::of(&self.hashes);
         let footer = Footer {
@@ -313,12 +319,14 @@ impl SstWriter {
         };
         self.file.append(&footer.encode(self.id))?;
         let file = self.file.finish()?;
-        Ok(Sst::of((file, self.id), self.summary, (filter, footer.summary.first), cache))
+        let sst = Sst::of((file, self.id), self.summary, (filter, footer.summary.first), cache);
+        blocks.into_iter().try_for_each(|(pages, bytes)| sst.keep_written(pages, bytes))?;
+        Ok(sst)
     }
 
-    /// Writes the index blocks, and returns where they are.
-    fn write_index(&mut self) -> Result<Vec<IndexBound>> {
-        let (mut block, mut index) = (BlockBuilder::new(), Vec::new());
+    /// Writes the index blocks, and returns where they are, and the bytes of those that come first.
+    fn write_index(&mut self) -> Result<(Vec<IndexBound>, Vec<WrittenBlock>)> {
+        let (mut block, mut index, mut written) = (BlockBuilder::new(), Vec::new(), Vec::new());
         let bounds = std::mem::take(&mut self.bounds);
         let mut bounds = bounds.into_iter().peekable();
         let mut entry = Vec::new();
@@ -336,12 +344,17 @@ impl SstWriter {
                 let raw = block.finish();
                 let raw_bytes = raw.len() - HEAD_BYTES;
                 let how = (EntryKind::Bound, Codec::Raw);
-                let pages = write_block((&mut self.file, self.id), how, (raw, raw_bytes))?;
+                let pages = write_block((&mut self.file, self.id), how, (&mut raw[..], raw_bytes))?;
                 index.last_mut().expect("the block was begun").pages = pages;
+                if written.len() < KEPT_BLOCKS_MAX {
+                    let mut bytes = OwnedBytes::zeroed(pages.bytes());
+                    bytes.as_mut_slice()[..raw.len()].copy_from_slice(raw);
+                    written.push((pages, bytes));
+                }
                 block.clear();
             }
         }
-        Ok(index)
+        Ok((index, written))
     }
 
     fn write_section(&mut self, bytes: &[u8]) -> Result<Section> {
