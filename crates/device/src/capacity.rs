@@ -8,7 +8,7 @@
 //! # Why the page cache is passed by when writing and used when reading
 //!
 //! A file of rows that were just moved here is one that nobody has asked for lately: its pages in the cache would cost those of the mapped log
-//! theirs. Copying them there takes most of a core besides. So files are written by `O_DIRECT`, [`STEP_BYTES`] at a time; where the file system refuses that, through
+//! theirs. Copying them there takes most of a core besides. So files are written by `O_DIRECT`, [`STEP_BYTES`] at a time, each step while the next is filled; where the file system refuses that, through
 //! the cache, which is told to let go. Reads go through the cache: it is the large one, shared by all processes, and its hits cost no request.
 
 use std::fmt;
@@ -20,9 +20,11 @@ use crate::error::{DeviceError, Result};
 use crate::fault::{CrashSim, SimulatedFile};
 use crate::relaxed::OwnedBytes;
 
+use behind::WriteBehind;
 use directory::{Directory, FileWriter, OpenedFile, RewrittenFile};
 use ring::NumberedRead;
 
+mod behind;
 mod directory;
 mod ring;
 
@@ -91,7 +93,11 @@ impl CapacityTier {
     pub fn create(&self, name: &str) -> Result<NewFile> {
         check_name(name);
         let target = match &self.place {
-            Place::Directory(directory) => Target::Directory(directory.create(name)?),
+            Place::Directory(directory) => {
+                let writer = directory.create(name)?;
+                let path = writer.path().to_path_buf();
+                Target::Directory(WriteBehind::new(writer, path))
+            }
             Place::Simulated(sim) => Target::Simulated(sim.clone(), sim.create_file(name)?),
         };
         Ok(NewFile { target, step: Step::new(), written: 0, has_failed: false })
@@ -246,11 +252,15 @@ impl Step {
     fn bytes(&self) -> &[u8] {
         &self.memory[self.from..self.from + self.filled]
     }
+
+    fn clear(&mut self) {
+        self.filled = 0;
+    }
 }
 
 #[derive(Debug)]
 enum Target {
-    Directory(FileWriter),
+    Directory(WriteBehind<FileWriter>),
     Simulated(CrashSim, Arc<SimulatedFile>),
 }
 
@@ -275,7 +285,7 @@ impl NewFile {
     /// Appends `bytes`, of which some may stay in memory until more come.
     ///
     /// # Errors
-    /// [`DeviceError::TargetFull`], [`DeviceError::Io`]: then the file is of no use any more, and refuses all else.
+    /// [`DeviceError::TargetFull`], [`DeviceError::Io`], of these bytes or of some before: then the file is of no use any more, and refuses all else.
     pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             bytes = self.step.fill(bytes);
@@ -295,25 +305,33 @@ impl NewFile {
         if self.step.filled == STEP_BYTES { self.write_step() } else { Ok(()) }
     }
 
-    fn write_step(&mut self) -> Result<()> {
+    fn check_whole(&self) -> Result<()> {
         if self.has_failed {
             let source = io::Error::other("an earlier write to it failed");
             return Err(DeviceError::io("go on with", &self.path(), source));
         }
+        Ok(())
+    }
+
+    fn write_step(&mut self) -> Result<()> {
+        self.check_whole()?;
         self.has_failed = true;
+        let bytes = self.step.filled as u64;
         match &mut self.target {
-            Target::Directory(writer) => writer.write(self.written, self.step.bytes())?,
-            Target::Simulated(sim, file) => sim.write_file(file, self.written, self.step.bytes())?,
+            Target::Directory(behind) => behind.write(self.written, &mut self.step)?,
+            Target::Simulated(sim, file) => {
+                sim.write_file(file, self.written, self.step.bytes())?;
+                self.step.clear();
+            }
         }
         self.has_failed = false;
-        self.written += self.step.filled as u64;
-        self.step.filled = 0;
+        self.written += bytes;
         Ok(())
     }
 
     fn path(&self) -> PathBuf {
         match &self.target {
-            Target::Directory(writer) => writer.path().to_path_buf(),
+            Target::Directory(behind) => behind.path().to_path_buf(),
             Target::Simulated(_, file) => file.path(),
         }
     }
@@ -324,12 +342,17 @@ impl NewFile {
     /// # Errors
     /// As [`NewFile::append`]; a failed sync says nothing of other files, and closes nothing.
     pub fn finish(mut self) -> Result<CapacityFile> {
+        self.check_whole()?;
         self.step.fill_page();
-        self.write_step()?;
         // PERSIST: whoever is told of the file finds its bytes on the device.
         let opened = match self.target {
-            Target::Directory(writer) => Opened::Directory(writer.finish()?),
+            Target::Directory(behind) => {
+                let mut writer = behind.finish()?;
+                writer.write(self.written, self.step.bytes())?;
+                Opened::Directory(writer.finish()?)
+            }
             Target::Simulated(sim, file) => {
+                sim.write_file(&file, self.written, self.step.bytes())?;
                 sim.sync_file(&file)?;
                 Opened::Simulated(sim, file)
             }

@@ -305,7 +305,7 @@ fn a_file_is_written_through_the_page_cache_where_it_must_be() {
     let bytes = random_bytes(3, STEP_BYTES + 5000);
     let mut file = tier.create("buffered").unwrap();
     let Target::Directory(writer) = &mut file.target else { panic!("on a file system") };
-    writer.make_buffered().unwrap();
+    writer.writer().make_buffered().unwrap();
     file.append(&bytes).unwrap();
     let mut read = vec![0; bytes.len()];
     file.finish().unwrap().read_at(0, &mut read).unwrap();
