@@ -46,13 +46,13 @@ use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::pins::HeldSnapshot;
 use crate::db::read::{Bodies, GROUP, folded};
-use crate::index::{LogSlot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{
     FLAG_BATCHED, FLAG_EXPIRES, FLAG_MERGEABLE, FLAG_RELOCATED, Record, RecordKind, RecordRef,
 };
 use crate::log::segment::SegmentKind;
-use crate::log::{LogView, SegmentWalk};
+use crate::log::{LogGuard, LogView, SegmentWalk};
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::Pending;
 use crate::scheduler::throttle::SpaceLeft;
@@ -366,12 +366,29 @@ impl Engine {
     }
 
     /// Calls `visit` with the records of a segment, those of tables that are gone left out, and before the first that does
-    /// not parse ends it. A group at a time is prefetched: each look-up alone would be a row of misses, one after the other.
+    /// not parse ends it. What a group of them needs is prefetched.
     fn each_record<'l>(
         &'l self,
         extent: u32,
         depth: PrefetchDepth,
         mut visit: impl FnMut(&Arc<TableShared>, &Record<'l>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.each_group(extent, |table, group| {
+            self.prefetch_group(table, group, depth);
+            for record in group {
+                if visit(table, record)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// The same by groups of records of one table, [`GROUP`] at most: each looked up alone would be a row of misses, one after the other.
+    fn each_group<'l>(
+        &'l self,
+        extent: u32,
+        mut visit: impl FnMut(&Arc<TableShared>, &[Record<'l>]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let Some(mut walk) = self.log.walk(extent) else { return Ok(()) };
         let mut group: SmallVec<[Record<'l>; GROUP]> = SmallVec::new();
@@ -388,11 +405,8 @@ impl Engine {
             };
             for of_one in group.chunk_by(|one, next| one.table() == next.table()) {
                 let Some(table) = self.catalog.by_id(of_one[0].table()) else { continue };
-                self.prefetch_group(&table, of_one, depth);
-                for record in of_one {
-                    if visit(&table, record)?.is_break() {
-                        return Ok(());
-                    }
+                if visit(&table, of_one)?.is_break() {
+                    return Ok(());
                 }
             }
             group.clear();
@@ -402,11 +416,22 @@ impl Engine {
         }
     }
 
-    fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
+    /// The slots of the records' keys.
+    fn slots_of(
+        &self,
+        table: &TableShared,
+        records: &[Record<'_>],
+        guard: &LogGuard<'_>,
+    ) -> [Option<Slot>; GROUP] {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
         let mut found = [None; GROUP];
+        table.levels.locate_versions(&keys, guard, &mut found);
+        found
+    }
+
+    fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
         let guard = self.log.pin();
-        table.levels.locate_versions(&keys, &guard, &mut found);
+        let found = self.slots_of(table, records, &guard);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &LogSlot, record: &Record<'_>| {

@@ -20,7 +20,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{Emptied, PrefetchDepth};
+use super::Emptied;
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
@@ -48,8 +48,8 @@ const PACED_BYTES: u64 = 256 << 10;
 /// A record that may leave the log.
 struct Movable<'l> {
     table: u32,
-    /// The victim's.
-    extent: u32,
+    /// Which of the victims it is in.
+    victim: u32,
     key: &'l [u8],
     /// As it was found.
     slot: LogSlot,
@@ -58,6 +58,8 @@ struct Movable<'l> {
 /// A segment to be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChosenToMove {
+    /// Of the record.
+    bytes: u32,
     pub(crate) extent: u32,
     /// Its extent may have been freed by another cycle since, and hold what no snapshot was asked about.
     segment_number: u64,
@@ -66,7 +68,7 @@ pub(crate) struct ChosenToMove {
 /// What becomes of a record of a victim.
 enum WayOut {
     /// To a run.
-    Moves(LogSlot),
+    Moves,
     /// It is live, and stays in the log.
     Stays,
     /// Nobody needs it there.
@@ -78,6 +80,13 @@ struct Victim<'l> {
     walk: SegmentWalk<'l>,
     emptied: Emptied,
     /// Records of tables that there are, less those that the index has forgotten.
+/// What the index says of a record's key.
+#[derive(Debug, Clone, Copy)]
+struct FoundSlot {
+    slot: LogSlot,
+    is_cached: bool,
+}
+
     counted: usize,
     /// What moved and was changed before the index could forget it, by offset.
     left: Vec<u64>,
@@ -86,6 +95,10 @@ struct Victim<'l> {
 /// The tables that a move takes rows of, told so.
 #[derive(Default)]
 struct MovingTables(Vec<Arc<TableShared>>);
+    /// What left the index, by offset.
+    forgotten: Vec<u64>,
+    /// Bytes of that.
+    forgotten_bytes: u64,
 
 impl MovingTables {
     /// Before a slot of the table is looked at: whatever is deleted from now on hides what is below.
@@ -279,10 +292,15 @@ impl Engine {
             }
             let Some(walk) = self.log.walk(extent) else { continue };
             let before = found.len();
-            match self.take_apart(extent, oldest, (&mut moving, &mut found)) {
-                Ok((emptied, counted)) => {
-                    victims.push(Victim { walk, emptied, counted, left: Vec::new() });
-                }
+            match self.take_apart((extent, victims.len() as u32), oldest, (&mut moving, &mut found)) {
+                Ok((emptied, counted)) => victims.push(Victim {
+                    walk,
+                    emptied,
+                    counted,
+                    left: Vec::new(),
+                    forgotten: Vec::new(),
+                    forgotten_bytes: 0,
+                }),
                 Err(error) => {
                     // Nothing of it has left the index.
                     found.truncate(before);
@@ -294,16 +312,12 @@ impl Engine {
             }
         }
         found.sort_unstable_by(|one, other| (one.table, one.key).cmp(&(other.table, other.key)));
-        victims.sort_unstable_by_key(|victim| victim.emptied.extent);
         self.write_run(&found, &victims)?;
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
         taken.extents.retain(|extent| !is_victim(extent));
         self.forget_moved(&found, &mut victims);
         drop(moving);
-        let in_order =
-            |victim: &Victim<'_>| chosen.iter().position(|chosen| chosen.extent == victim.emptied.extent);
-        victims.sort_unstable_by_key(in_order);
         // The first that is empty is the first that is freed, and makes room for the others.
         for victim in &mut victims {
             if !victim.left.is_empty() {
@@ -328,10 +342,10 @@ impl Engine {
         Ok(queue.len() - before)
     }
 
-    /// Step 1, for one segment.
+    /// Step 1, for one segment, the `number`-th of the victims.
     fn take_apart<'l>(
         &'l self,
-        extent: u32,
+        (extent, number): (u32, u32),
         oldest: Option<u64>,
         (moving, found): (&mut MovingTables, &mut Vec<Movable<'l>>),
     ) -> Result<(Emptied, usize)> {
@@ -339,38 +353,64 @@ impl Engine {
         let mut counted = 0;
         let upto = oldest.unwrap_or(u64::MAX);
         self.log.will_walk(extent);
-        self.each_record(extent, PrefetchDepth::Slots, |table, record| {
+        self.each_group(extent, |table, group| {
             moving.begin(self, table);
-            counted += 1;
-            match self.way_out(table, extent, record, upto)? {
-                WayOut::Moves(slot) => {
-                    found.push(Movable { table: record.table(), extent, key: record.key(), slot });
+            counted += group.len();
+            for (record, slot) in group.iter().zip(self.found_slots(table, group)) {
+                let way = match slot {
+                    Some(slot) => self.way_out(table, extent, (record, slot), upto)?,
+                    None => WayOut::Gone,
+                };
+                match (way, slot) {
+                    (WayOut::Moves, Some(FoundSlot { slot, .. })) => found.push(Movable {
+                        table: record.table(),
+                        victim: number,
+                        key: record.key(),
+                        slot,
+                        bytes: record.record_bytes() as u32,
+                    }),
+                    (WayOut::Stays, _) => {
+                        victim.copied += loop {
+                            if let Some(copied) = self.relocate(table, extent, record, Claim::Gc)? {
+                                break copied;
+                            }
+                        };
+                    }
+                    (WayOut::Moves | WayOut::Gone, _) => {}
                 }
-                WayOut::Stays => {
-                    victim.copied += loop {
-                        if let Some(copied) = self.relocate(table, extent, record, Claim::Gc)? {
-                            break copied;
-                        }
-                    };
+                if let (Some(oldest), Some(before)) = (oldest, &mut victim.needed_before) {
+                    *before = self.needed_before(table, record, oldest).unwrap_or(0).max(*before);
                 }
-                WayOut::Gone => {}
-            }
-            if let (Some(oldest), Some(before)) = (oldest, &mut victim.needed_before) {
-                *before = self.needed_before(table, record, oldest).unwrap_or(0).max(*before);
             }
             Ok(ControlFlow::Continue(()))
         })?;
         Ok((victim, counted))
     }
 
-    fn way_out(&self, table: &TableShared, extent: u32, record: &Record<'_>, upto: u64) -> Result<WayOut> {
+    /// The slots of the records' keys, as they are now. They may change before they are gone by: what left the log stays gone, and what moves is compared once more when the
+    /// index forgets it.
+    fn found_slots(&self, table: &TableShared, records: &[Record<'_>]) -> [Option<FoundSlot>; GROUP] {
         let guard = self.log.pin();
-        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(WayOut::Gone) };
+        let found = self.slots_of(table, records, &guard);
+        found.map(|slot| {
+            slot.map(|slot| FoundSlot {
+                slot: self.cache.log_slot(slot, &guard),
+                is_cached: slot.is_cached(),
+            })
+        })
+    }
+
+    fn way_out(
+        &self,
+        table: &TableShared,
+        extent: u32,
+        (record, FoundSlot { slot, is_cached }): (&Record<'_>, FoundSlot),
+        upto: u64,
+    ) -> Result<WayOut> {
         // What is cached is read often. It has one more round in the log, and not for ever: all rows may be.
-        if slot.is_cached() && record.flags() & FLAG_RELOCATED == 0 {
+        if is_cached && record.flags() & FLAG_RELOCATED == 0 {
             return Ok(WayOut::Stays);
         }
-        let slot = self.cache.log_slot(slot, &guard);
         if slot.offset() != record.offset() {
             let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
             return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
@@ -380,17 +420,18 @@ impl Engine {
         }
         let is_only = slot.older_versions() == 0 && slot.records() == 1;
         // What left the index uncounted is in no count.
-        let is_only = is_only && !self.gc.may_have_dropped(SstKey::new(record.table(), record.key()).hash());
+        let is_only =
+            is_only && !self.gc.may_have_dropped(|| SstKey::new(record.table(), record.key()).hash());
         if !is_only || record.version() > upto {
             return Ok(WayOut::Stays);
         }
         match slot.tag() {
             Tag::Row | Tag::Blind => {
                 record.verify_all()?;
-                Ok(WayOut::Moves(slot))
+                Ok(WayOut::Moves)
             }
             Tag::Tombstone if slot.hides_below() => match self.runs.may_hold(record.table(), record.key()) {
-                true => Ok(WayOut::Moves(slot)),
+                true => Ok(WayOut::Moves),
                 false if self.drop_tombstone(table, extent, record, slot)? => Ok(WayOut::Gone),
                 false => Ok(WayOut::Stays),
             },
@@ -405,14 +446,14 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
-        self.runs.check_room_to_move(found.iter().map(|movable| movable.slot.bytes()).sum())?;
+        self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum())?;
         let mut run = RunWriter::of_move(&self.runs, &self.log);
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
             if let Some(next) = found.get(i + AHEAD) {
                 self.log.prefetch_record(next.slot.offset(), next.slot.bytes());
             }
-            let record = walk_of(victims, movable.extent).record_again(movable.slot.offset())?;
+            let record = victims[movable.victim as usize].walk.record_again(movable.slot.offset())?;
             let body = record.raw_body();
             run.push(&SstRecord::of(&record), |out| out.copy_from_slice(body))?;
             bytes += record.record_bytes() as u64;
@@ -450,17 +491,14 @@ impl Engine {
                         })
                         .unwrap_or(false)
                     });
-                    let victim = victim_of(victims, movable.extent);
+                    let victim = &mut victims[movable.victim as usize];
                     let offset = movable.slot.offset();
                     let (Some(table), true) = (&table, is_gone) else {
                         victim.left.push(offset);
                         continue;
                     };
-                    let bytes = victim.walk.record_again(offset).map_or(0, |record| record.record_bytes());
-                    self.log.add_obsolete(offset, bytes as u64);
-                    self.gc.record_dropped(movable.extent, offset);
-                    victim.counted -= 1;
-                    self.gc.count_moved(bytes as u64);
+                    victim.forgotten.push(offset);
+                    victim.forgotten_bytes += u64::from(movable.bytes);
                     table.expiry.replaced(Some(movable.slot), false);
                 }
             }
@@ -486,6 +524,13 @@ impl Engine {
         while self.relocate(&table, extent, &record, Claim::Gc)?.is_none() {}
         Ok(())
     }
+        for victim in victims {
+            let extent = victim.emptied.extent;
+            self.log.add_obsolete(u64::from(extent) * self.log.extent_bytes(), victim.forgotten_bytes);
+            victim.counted -= victim.forgotten.len();
+            self.gc.count_moved(victim.forgotten.len() as u64, victim.forgotten_bytes);
+            self.gc.record_all_dropped(extent, std::mem::take(&mut victim.forgotten));
+        }
 
     /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
     pub(super) fn finish_moves(&self) -> bool {
@@ -549,16 +594,6 @@ impl Engine {
         });
         ready.map(|victim| (victim.pending.extent, victim.is_uncounted)).collect()
     }
-}
-
-fn walk_of<'v, 'l>(victims: &'v [Victim<'l>], extent: u32) -> &'v SegmentWalk<'l> {
-    let at = victims.partition_point(|victim| victim.emptied.extent < extent);
-    &victims[at].walk
-}
-
-fn victim_of<'v, 'l>(victims: &'v mut [Victim<'l>], extent: u32) -> &'v mut Victim<'l> {
-    let at = victims.partition_point(|victim| victim.emptied.extent < extent);
-    &mut victims[at]
 }
 
 /// Moves by hand.

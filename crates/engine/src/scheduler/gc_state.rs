@@ -276,10 +276,10 @@ impl GcState {
         self.dropped_keys.lock().insert(extent, hash);
     }
 
-    /// Whether a record of this key may be in the log that no key counts.
-    pub(crate) fn may_have_dropped(&self, hash: u64) -> bool {
+    /// Whether a record of the key of this hash may be in the log that no key counts.
+    pub(crate) fn may_have_dropped(&self, hash: impl FnOnce() -> u64) -> bool {
         let dropped = self.dropped_keys.lock();
-        dropped.counts.contains_key(&hash)
+        !dropped.counts.is_empty() && dropped.counts.contains_key(&hash())
     }
 
     /// Forgets the records in a segment that is free now; returns those that left the index, by offset.
@@ -319,8 +319,8 @@ impl GcState {
         }
     }
 
-    pub(crate) fn count_moved(&self, bytes: u64) {
-        self.moved[0].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_moved(&self, records: u64, bytes: u64) {
+        self.moved[0].fetch_add(records, Ordering::Relaxed);
         self.moved[1].fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -395,3 +395,8 @@ impl GcState {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
+    /// The same of all these records.
+    pub(crate) fn record_all_dropped(&self, extent: u32, offsets: Vec<u64>) {
+        self.dropped.lock().entry(extent).or_default().extend(offsets);
+    }
+
