@@ -7,6 +7,7 @@
 pub(crate) mod gc_state;
 pub(crate) mod merge_queue;
 pub(crate) mod reorder_queue;
+pub(crate) mod run_size;
 pub(crate) mod throttle;
 
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! Owns the list. Promises that a store whose threads cannot all be started is closed in order. Must not know how threads are
 //! started, woken and stopped (`scheduler.rs`), nor what the other loops do.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +20,6 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// There may be so many runs, and so many while rows have to move: then nobody should wait for merges.
-const RUNS_MAX: [usize; 2] = [8, 32];
 /// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to.
 const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 15];
 /// How long runs are left alone when there is nothing to be merged.
@@ -68,6 +67,8 @@ impl Engine {
             snapshots: &self.snapshots,
             clock: &self.clock,
             scheduler: &self.scheduler,
+            gc: &self.gc,
+            since_ns: Cell::new(self.clock.monotonic_ns()),
         }
     }
 
@@ -75,11 +76,15 @@ impl Engine {
     fn merge_some(&self, begun: &mut Option<MergeJob>, garbage_percent_max: u64) -> Result<bool> {
         let tables = self.tables_for_merge();
         let goes_on = begun.is_some();
-        let runs_max = RUNS_MAX[usize::from(self.is_short_of_landing())];
-        let chosen = begun
-            .take()
-            .or_else(|| self.runs.next_merge(&tables, MergeLimits { runs_max, garbage_percent_max }));
-        let Some(mut job) = chosen else { return Ok(false) };
+        let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
+        // Writers of a store that was quiet are not held for what was let pass before.
+        self.runs
+            .look_for_backlog(&tables, MergeLimits { garbage_percent_max: GARBAGE_PERCENT_MAX[0], ..limits });
+        let chosen = begun.take().or_else(|| self.runs.next_merge(&tables, limits));
+        let Some(mut job) = chosen else {
+            self.runs.forget_backlog();
+            return Ok(false);
+        };
         match self.runs.merge_slice(&self.log, &mut job, &tables)? {
             Merged::Slice => {
                 // A move may have failed for want of what it made room for.
@@ -110,8 +115,11 @@ impl Engine {
             pause = match self.merge_some(&mut begun, garbage) {
                 Ok(true) => Duration::ZERO,
                 Ok(false) => MERGE_PAUSE,
-                // What is damaged is left alone from now on; what was refused may be so again.
-                Err(_) => again,
+                // What is damaged is left alone from now on; what was refused may be so again. Nobody is held for it.
+                Err(_) => {
+                    self.runs.forget_backlog();
+                    again
+                }
             };
             again = if pause == again { (2 * again).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
         }

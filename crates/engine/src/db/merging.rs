@@ -1,8 +1,11 @@
 //! What merges of sorted tables ask of their store.
 //!
-//! Owns [`TablesForMerge`]. Promises that what a merge is told of a table is as young as what it reads of it. Must not know runs, nor how they are merged.
+//! Owns [`TablesForMerge`]. Promises that what a merge is told of a table is as young as what it reads of it, and that a merge makes way for moves that writers wait for. Must not
+//! know runs, nor how they are merged.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hedgerow_device::Clock;
 use hedgerow_row::schema::table::TableSchema;
@@ -13,15 +16,21 @@ use crate::Result;
 use crate::log::Log;
 use crate::runs::merging::MergeStore;
 use crate::scheduler::Scheduler;
+use crate::scheduler::gc_state::GcState;
+
+/// The longest pause at once: what merging may use is asked again after it.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The tables of a store, and who may look at them still.
-#[derive(Clone, Copy)]
 pub(crate) struct TablesForMerge<'e> {
     pub(super) log: &'e Log,
     pub(super) catalog: &'e Catalog,
     pub(super) snapshots: &'e Snapshots,
     pub(super) clock: &'e Clock,
     pub(super) scheduler: &'e Scheduler,
+    pub(super) gc: &'e GcState,
+    /// When the merge went on last, on the monotonic clock.
+    pub(super) since_ns: Cell<u64>,
 }
 
 impl MergeStore for TablesForMerge<'_> {
@@ -43,7 +52,14 @@ impl MergeStore for TablesForMerge<'_> {
         self.log.persist_to(sequence)
     }
 
-    fn is_stopped(&self) -> bool {
-        self.scheduler.is_stopped()
+    fn goes_on(&self) -> bool {
+        let now_ns = self.clock.monotonic_ns();
+        let pause_ns = self.gc.merge_pause_ns(now_ns.saturating_sub(self.since_ns.get()));
+        let goes_on = match pause_ns {
+            0 => !self.scheduler.is_stopped(),
+            _ => self.scheduler.sleep(Duration::from_nanos(pause_ns).min(PAUSE_MAX)),
+        };
+        self.since_ns.set(self.clock.monotonic_ns());
+        goes_on
     }
 }

@@ -42,6 +42,11 @@ const MOVE_BYTES_MAX: u64 = 1 << 30;
 const MOVE_RECORDS_MAX: usize = 4 << 20;
 /// A snapshot that is as old as this may be held for long.
 const LONG_SNAPSHOT_MS: u64 = 1_000;
+/// Merges make way for moves while so much of the room for writers is missing, and use so much of their time even then.
+const MERGES_MAKE_WAY_FROM: f64 = 0.25;
+const MERGE_SHARE_MIN: f64 = 0.125;
+/// Writers are held for what is to be merged from this backlog on, and as if no room were left from that on.
+const BACKLOG_HELD: [f64; 2] = [2.0, 4.0];
 /// Writers are told anew how much room there will be after so many bytes of a move.
 const PACED_BYTES: u64 = 256 << 10;
 
@@ -53,13 +58,13 @@ struct Movable<'l> {
     key: &'l [u8],
     /// As it was found.
     slot: LogSlot,
+    /// Of the record.
+    bytes: u32,
 }
 
 /// A segment to be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChosenToMove {
-    /// Of the record.
-    bytes: u32,
     pub(crate) extent: u32,
     /// Its extent may have been freed by another cycle since, and hold what no snapshot was asked about.
     segment_number: u64,
@@ -75,11 +80,6 @@ enum WayOut {
     Gone,
 }
 
-/// A segment on its way out.
-struct Victim<'l> {
-    walk: SegmentWalk<'l>,
-    emptied: Emptied,
-    /// Records of tables that there are, less those that the index has forgotten.
 /// What the index says of a record's key.
 #[derive(Debug, Clone, Copy)]
 struct FoundSlot {
@@ -87,18 +87,23 @@ struct FoundSlot {
     is_cached: bool,
 }
 
+/// A segment on its way out.
+struct Victim<'l> {
+    walk: SegmentWalk<'l>,
+    emptied: Emptied,
+    /// Records of tables that there are, less those that the index has forgotten.
     counted: usize,
     /// What moved and was changed before the index could forget it, by offset.
     left: Vec<u64>,
+    /// What left the index, by offset.
+    forgotten: Vec<u64>,
+    /// Bytes of that.
+    forgotten_bytes: u64,
 }
 
 /// The tables that a move takes rows of, told so.
 #[derive(Default)]
 struct MovingTables(Vec<Arc<TableShared>>);
-    /// What left the index, by offset.
-    forgotten: Vec<u64>,
-    /// Bytes of that.
-    forgotten_bytes: u64,
 
 impl MovingTables {
     /// Before a slot of the table is looked at: whatever is deleted from now on hides what is below.
@@ -135,18 +140,31 @@ impl Drop for Taken<'_> {
     }
 }
 
+/// How much of its time merging may use while of the room for writers `missing` is missing, and what is to be merged is `backlog` times what may be there. Moves go first: they are what
+/// writers wait for. But the more is owed the less merges make way.
+fn merge_share(missing: f64, backlog: f64) -> f64 {
+    if missing < MERGES_MAKE_WAY_FROM { 1.0 } else { (backlog - 1.0).clamp(MERGE_SHARE_MIN, 1.0) }
+}
+
+/// As much as this share of missing room are writers held for what is to be merged: not at all as long as merges still may make way, then more and more.
+fn held_for_merges(backlog: f64) -> f64 {
+    ((backlog - BACKLOG_HELD[0]) / (BACKLOG_HELD[1] - BACKLOG_HELD[0])).clamp(0.0, 1.0)
+}
+
 /// When there is a move.
 impl Engine {
     /// Bytes of live records that one takes out.
     pub(super) fn bytes_to_move(&self) -> u64 {
         let (_, all) = self.log.space().room();
-        ((u64::from(all) / 8).max(1) * self.log.extent_bytes()).min(MOVE_BYTES_MAX)
+        let eighths = u64::from(self.gc.run_size.eighths());
+        ((u64::from(all) * eighths / 8).max(1) * self.log.extent_bytes()).min(MOVE_BYTES_MAX)
     }
 
-    /// With fewer free extents than this rows move: what one move takes, and half as much for writers meanwhile.
+    /// With fewer free extents than this rows move: what one move takes, and a sixteenth of all for writers meanwhile.
     fn landing_extents(&self) -> u32 {
         let (_, all) = self.log.space().room();
-        (all / 8 + all / 16).max(2)
+        let moved = self.bytes_to_move() / self.log.extent_bytes();
+        (moved as u32 + all / 16).max(2)
     }
 
     /// Whether rows could move if there were need to.
@@ -206,9 +224,12 @@ impl Engine {
         let (now, soon) = (extents(self.room().available), self.gc.moving_bytes() as f64);
         let missing = |there: f64| 1.0 - there / extents(self.landing_extents());
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
-        let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0);
-        let of_both = of_tier.max(self.index_pressure()).clamp(0.0, 1.0);
-        self.gc.throttle.pace(of_both, self.gc.move_cost_ns());
+        let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
+        self.gc.run_size.record(of_tier, self.clock.monotonic_ns());
+        let backlog = self.runs.merge_backlog();
+        self.gc.set_merge_share(merge_share(of_tier, backlog));
+        let of_all = of_tier.max(self.index_pressure()).max(held_for_merges(backlog));
+        self.gc.throttle.pace(of_all, self.gc.move_cost_ns());
     }
 
     /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.
@@ -503,6 +524,13 @@ impl Engine {
                 }
             }
         }
+        for victim in victims {
+            let extent = victim.emptied.extent;
+            self.log.add_obsolete(u64::from(extent) * self.log.extent_bytes(), victim.forgotten_bytes);
+            victim.counted -= victim.forgotten.len();
+            self.gc.count_moved(victim.forgotten.len() as u64, victim.forgotten_bytes);
+            self.gc.record_all_dropped(extent, std::mem::take(&mut victim.forgotten));
+        }
     }
 
     /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left.
@@ -524,13 +552,6 @@ impl Engine {
         while self.relocate(&table, extent, &record, Claim::Gc)?.is_none() {}
         Ok(())
     }
-        for victim in victims {
-            let extent = victim.emptied.extent;
-            self.log.add_obsolete(u64::from(extent) * self.log.extent_bytes(), victim.forgotten_bytes);
-            victim.counted -= victim.forgotten.len();
-            self.gc.count_moved(victim.forgotten.len() as u64, victim.forgotten_bytes);
-            self.gc.record_all_dropped(extent, std::mem::take(&mut victim.forgotten));
-        }
 
     /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
     pub(super) fn finish_moves(&self) -> bool {

@@ -32,6 +32,8 @@ pub(super) struct Merges {
     bytes: AtomicU64,
     failures: AtomicU64,
     garbage: AtomicU64,
+    /// In thousandths.
+    backlog: AtomicU64,
     /// Files in which a merge met corruption: runs with one are left alone, and looks at what is damaged say so.
     damaged: Mutex<BTreeSet<u64>>,
     pub(super) replaced: Mutex<Replaced>,
@@ -52,6 +54,15 @@ impl Merges {
     /// So much is thought to be garbage.
     pub(super) fn set_garbage(&self, bytes: u64) {
         self.garbage.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What is to be merged is so many times what may be there.
+    pub(super) fn set_backlog(&self, times: f64) {
+        self.backlog.store((times * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn backlog(&self) -> f64 {
+        self.backlog.load(Ordering::Relaxed) as f64 / 1000.0
     }
 
     /// A slice counts, of which so many bytes were written.

@@ -31,7 +31,7 @@ use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 pub(crate) use self::policy::MergeLimits;
-use self::policy::{RangeWeight, RunWeight, choose};
+use self::policy::{RangeWeight, RunWeight, backlog, choose};
 use super::cursor::{KeySpan, RunWalk, successor};
 use super::garbage::share;
 use super::store::{TARGET_BYTES, Trimmed};
@@ -44,7 +44,7 @@ use crate::{Error, Result};
 
 /// A slice ends once so many bytes of records were read for it, however few were written.
 const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
-/// So many keys are merged between two looks at whether the store is being closed.
+/// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
 const KEYS_BETWEEN_LOOKS: u32 = 256;
 
 /// What is read here is read once.
@@ -69,8 +69,8 @@ pub(crate) trait MergeStore {
     /// What the log refuses.
     fn persist_tables(&self) -> Result<()>;
 
-    /// Whether the store is being closed: a slice is abandoned then.
-    fn is_stopped(&self) -> bool;
+    /// Waits where others need what a merge uses more than it does, now and then asked. False if the store is being closed: a slice is abandoned then.
+    fn goes_on(&self) -> bool;
 }
 
 /// What is to be merged.
@@ -497,10 +497,30 @@ impl Runs {
             && !self.merges.has_damaged(run)
     }
 
+    /// Notes how far what is to be merged is beyond the limits, for [`Runs::merge_backlog`].
+    pub(crate) fn look_for_backlog<S: MergeStore>(&self, store: &S, limits: MergeLimits) {
+        let runs = Arc::clone(&self.current());
+        self.merges.set_backlog(backlog(&self.weights(&runs, store), limits));
+    }
+
+    /// There is nothing that could be merged now: nobody is to wait for it.
+    pub(crate) fn forget_backlog(&self) {
+        self.merges.set_backlog(0.0);
+    }
+
+    /// How many times as many runs there are as there may be, or as much garbage, whichever is more; 1 or less: nothing has to be merged.
+    pub(crate) fn merge_backlog(&self) -> f64 {
+        self.merges.backlog()
+    }
+
+    fn weights<S: MergeStore>(&self, runs: &OpenRuns, store: &S) -> Vec<RunWeight> {
+        runs.runs.iter().map(|run| self.weight(run, store)).collect()
+    }
+
     /// What is to be merged next, if anything is.
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
-        let weights: Vec<RunWeight> = runs.runs.iter().map(|run| self.weight(run, store)).collect();
+        let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = choose(&weights, limits)?;
         let numbers = runs.runs[choice.runs].iter().map(|run| run.number).collect();
@@ -543,7 +563,7 @@ impl Runs {
                 slice.keys[1] = key_of(newest);
                 break;
             }
-            if n.is_multiple_of(KEYS_BETWEEN_LOOKS) && store.is_stopped() {
+            if n.is_multiple_of(KEYS_BETWEEN_LOOKS) && !store.goes_on() {
                 return Ok(None);
             }
         }

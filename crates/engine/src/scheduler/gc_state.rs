@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use super::run_size::RunSize;
 use super::throttle::{Throttle, Work};
 
 use crate::Error;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 
 /// What gc shares with those who wait for it.
@@ -61,6 +62,10 @@ pub(crate) struct GcState {
     moving_bytes: AtomicU64,
     /// What making 1 KiB of room by moves takes, in ns, on the mean of the last; 0 before the first.
     move_cost_ns: AtomicU64,
+    /// How much a move takes.
+    pub(crate) run_size: RunSize,
+    /// How much of its time merging may use, in percent.
+    merge_share: MergeShare,
     /// Records that were moved to sorted tables, and their bytes in the log.
     moved: [AtomicU64; 2],
     /// Moves that took something out of the log.
@@ -209,6 +214,30 @@ impl DroppedKeys {
                 }
             }
         }
+    }
+}
+
+/// Percent of its time that merging sorted tables may use.
+#[derive(Debug)]
+struct MergeShare(AtomicU32);
+
+impl Default for MergeShare {
+    fn default() -> MergeShare {
+        MergeShare(AtomicU32::new(100))
+    }
+}
+
+/// Merges.
+impl GcState {
+    /// How much of its time merging may use from now on, from 0 to 1.
+    pub(crate) fn set_merge_share(&self, share: f64) {
+        self.merge_share.0.store((share * 100.0) as u32, Ordering::Relaxed);
+    }
+
+    /// How long a merge is to pause after it worked for so long.
+    pub(crate) fn merge_pause_ns(&self, worked_ns: u64) -> u64 {
+        let share = u64::from(self.merge_share.0.load(Ordering::Relaxed).clamp(1, 100));
+        worked_ns.saturating_mul(100 - share) / share
     }
 }
 
@@ -375,6 +404,11 @@ impl GcState {
         self.dropped.lock().entry(extent).or_default().push(offset);
     }
 
+    /// The same of all these records.
+    pub(crate) fn record_all_dropped(&self, extent: u32, offsets: Vec<u64>) {
+        self.dropped.lock().entry(extent).or_default().extend(offsets);
+    }
+
     /// The records in a segment that left the index, by offset.
     pub(crate) fn dropped_in(&self, extent: u32) -> Vec<u64> {
         self.dropped.lock().get(&extent).cloned().unwrap_or_default()
@@ -395,8 +429,3 @@ impl GcState {
         (self.segments.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
-    /// The same of all these records.
-    pub(crate) fn record_all_dropped(&self, extent: u32, offsets: Vec<u64>) {
-        self.dropped.lock().entry(extent).or_default().extend(offsets);
-    }
-

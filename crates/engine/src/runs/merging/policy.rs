@@ -42,6 +42,10 @@ impl RunWeight {
         self.ranges.iter().map(|range| range.bytes).sum()
     }
 
+    fn replaced(&self) -> u64 {
+        self.ranges.iter().map(|range| range.obsolete.min(range.bytes)).sum()
+    }
+
     pub(super) fn garbage(&self) -> u64 {
         self.ranges.iter().map(RangeWeight::garbage).sum()
     }
@@ -71,6 +75,18 @@ pub(super) fn choose(runs: &[RunWeight], limits: MergeLimits) -> Option<Choice> 
         false => None,
     }
     .or_else(|| less_garbage(runs, limits.garbage_percent_max))
+}
+
+/// How many times as many runs there are as there may be, or as much of rows that were replaced as garbage, whichever is more. What cannot be merged now is not owed, nor what is of
+/// tables that are gone: nobody writes that.
+pub(super) fn backlog(runs: &[RunWeight], limits: MergeLimits) -> f64 {
+    let free = runs.iter().filter(|run| run.is_free);
+    let (count, bytes, replaced) = free.fold((0usize, 0, 0), |(count, bytes, replaced), run| {
+        (count + 1, bytes + run.bytes(), replaced + run.replaced())
+    });
+    let of_runs = count as f64 / limits.runs_max.max(1) as f64;
+    let garbage_max = bytes as f64 * limits.garbage_percent_max as f64 / 100.0;
+    of_runs.max(replaced as f64 / garbage_max.max(1.0))
 }
 
 /// The runs next to one another whose merging costs the least for the square of the runs that go; of those that cost as much, the most.
@@ -167,6 +183,25 @@ mod tests {
             assert!(runs.len() <= LIMITS.runs_max);
         }
         assert!((1..=3 * 400 + 40).contains(&written), "{written} written for 400");
+    }
+
+    #[test]
+    fn what_is_owed_is_what_there_is_beyond_the_limits() {
+        let mut runs = runs_of(&[10; 12]);
+        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 25 };
+        assert_eq!(backlog(&runs, limits), 1.5);
+        runs[3].ranges = vec![range(10, 10, 0)];
+        runs[4].ranges = vec![range(50, 80, 30)];
+        assert_eq!(
+            backlog(&runs, limits),
+            60.0 / 40.0,
+            "of 160 there may be 40, and no more of a range is garbage than it has"
+        );
+        runs[5].ranges = vec![range(10, 0, 10)];
+        assert_eq!(backlog(&runs, limits), 60.0 / 40.0, "what is of tables that are gone holds nobody");
+        runs[4].is_free = false;
+        assert_eq!(backlog(&runs, limits), 11.0 / 8.0, "what cannot be merged is not owed");
+        assert_eq!(backlog(&[], limits), 0.0);
     }
 
     #[test]
